@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from types import FrameType
 
 from orders import STEPS, Order, graph
 from servers import postgres, temporal
@@ -132,5 +134,12 @@ def bae(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "bae", *arguments], check=False)
 
 
+def end_on(number: int, frame: FrameType | None) -> None:
+    """End as after Ctrl-C where the process is told to end or its terminal is closed."""
+    raise SystemExit(128 + number)
+
+
 if __name__ == "__main__":
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, end_on)
     raise SystemExit(main())

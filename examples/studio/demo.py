@@ -134,6 +134,11 @@ def _ignore(number: int, frame: FrameType | None) -> None:
     """Unlike SIG_IGN, a handler is not inherited by the command."""
 
 
+def end_on(number: int, frame: FrameType | None) -> None:
+    """End as after Ctrl-C where the process is told to end or its terminal is closed."""
+    raise SystemExit(128 + number)
+
+
 def show(command: list[str]) -> None:
     """Print a command as a person would type it."""
     words = [each.replace(str(EXAMPLES), "examples") for each in command]
@@ -141,6 +146,8 @@ def show(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, end_on)
     if len(sys.argv) > 1:
         raise SystemExit(main(Path(sys.argv[1]).resolve()))
     with tempfile.TemporaryDirectory(prefix="bae-studio-") as place:

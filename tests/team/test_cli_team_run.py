@@ -524,7 +524,9 @@ def test_a_run_without_a_sandbox_is_refused_before_anything_is_spent(
 ):
     from bae.team import sandbox
 
-    monkeypatch.setattr(sandbox, "_found", [(sandbox.Protection.LIMITS, True, "none works")])
+    monkeypatch.setattr(
+        sandbox, "_best_protection", [(sandbox.Protection.LIMITS, True, "none works")]
+    )
     add(bae, "prices")
     said = bae("run", *LM, code=1).err
     assert "--allow-unsandboxed" in said

@@ -194,10 +194,10 @@ async def test_servers_of_a_test_can_be_reached_inside_bubblewrap(
 async def test_the_best_protection_is_named_and_less_than_a_sandbox_can_be_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sandbox, "_found", [])
+    monkeypatch.setattr(sandbox, "_best_protection", [])
     assert (await protection()).split()[0] in ALL
-    monkeypatch.setattr(sandbox, "_found", [])
-    monkeypatch.setattr(sandbox, "_bubblewrap", lambda: "/no/such/bwrap")
+    monkeypatch.setattr(sandbox, "_best_protection", [])
+    monkeypatch.setattr(sandbox, "_find_bubblewrap", lambda: "/no/such/bwrap")
     assert (await protection()).split()[0] in ("landlock", "limits")
     with pytest.raises(SandboxError, match=r"there is only .*: bubblewrap does not work here"):
         await protection(require=True)
@@ -276,8 +276,8 @@ async def test_a_limit_that_root_is_not_bound_by_is_reported_and_a_sandbox_with_
     tmp_path: Path, works: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await works(Protection.BUBBLEWRAP)
-    monkeypatch.setattr(sandbox, "_parent_group", lambda: None)
-    monkeypatch.setattr(sandbox, "_found", [])
+    monkeypatch.setattr(sandbox, "_find_parent_group", lambda: None)
+    monkeypatch.setattr(sandbox, "_best_protection", [])
     ran = await python(FORKS, tmp_path, processes=50)
     assert ran.ended_by == "processes"
     assert ran.protection == await protection() == f"bubblewrap ({WATCHED})"
@@ -391,7 +391,9 @@ async def test_files_that_were_there_before_do_not_count_for_the_disk(
 async def test_less_than_a_sandbox_runs_nothing_unless_that_is_allowed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sandbox, "_found", [(Protection.LIMITS, True, "bubblewrap is missing")])
+    monkeypatch.setattr(
+        sandbox, "_best_protection", [(Protection.LIMITS, True, "bubblewrap is missing")]
+    )
     with pytest.raises(SandboxError, match="bubblewrap is missing") as caught:
         await run(["touch", "ran"], tmp_path)
     assert "--allow-unsandboxed" in str(caught.value)

@@ -20,23 +20,23 @@ def as_table(value: Any) -> dict[str, Any]:
 def as_texts(value: Any) -> list[str]:
     """The texts of a list, without other values."""
     items = cast("list[Any]", value) if isinstance(value, list) else []
-    return [each for each in items if isinstance(each, str)]
+    return [item for item in items if isinstance(item, str)]
 
 
 def find_table(table: dict[str, Any], *names: str) -> dict[str, Any]:
-    """The table at a path of names, or an empty one."""
+    """The table at a path of names, or an empty table."""
     for name in names:
         table = as_table(table.get(name))
     return table
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The table in a JSON file, or an empty one."""
+    """The table in a JSON file, or an empty table."""
     return _read_table(path, json.loads)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The table in a TOML file, or an empty one."""
+    """The table in a TOML file, or an empty table."""
     return _read_table(path, tomllib.loads)
 
 

@@ -82,16 +82,19 @@ class Project(_Model):
     id: int
     name: str
     root: str
-    branch: str = Field(description="the team's own branch, which tasks are merged into")
-    test_command: tuple[str, ...] = Field(description="its words; `&&` is between several commands")
+    branch: str = Field(description="the team's own branch, into which tasks are merged")
+    test_command: tuple[str, ...] = Field(description="its words; `&&` separates several commands")
     setup: tuple[str, ...] = Field(
-        default=(), description="run with the network for commits of people; worktrees get a copy"
+        default=(),
+        description="with the network for commits of people; worktrees get a copy of the result",
     )
     report: str = Field(
         default="",
-        description="what a test program that bae does not know writes, as junit:PATH",
+        description="the report of a test program that bae does not support, as junit:PATH",
     )
-    folder: str = Field(default="", description="where tests and setup run, below the root")
+    folder: str = Field(
+        default="", description="the folder below the root in which tests and setup run"
+    )
     languages: tuple[str, ...] = ()
     requirements: str = ""
     update_checkout: bool = Field(
@@ -126,47 +129,45 @@ class PlannedTask(_Model):
         default="backend", description="backend, frontend, test, docs or another worker"
     )
     criteria: tuple[str, ...] = Field(default=(), description="when it is done")
-    files: tuple[str, ...] = Field(
-        default=(), description="files that it likely changes, which exist"
-    )
+    files: tuple[str, ...] = Field(default=(), description="existing files that it likely changes")
     new_files: tuple[str, ...] = Field(default=(), description="files that it creates")
     depends_on: tuple[Key, ...] = ()
-    priority: int = Field(default=0, description="higher ones are started first")
+    priority: int = Field(default=0, description="tasks with a higher priority start first")
     tests: tuple[str, ...] = Field(
         default=(),
-        description="tests that exist and must pass then: their ids, files or groups. Others that "
-        "fail already may still fail; without any, all tests must pass",
+        description="existing tests that must pass then: their ids, files or groups. Other tests "
+        "that fail already may still fail. Without named tests, all tests must pass",
     )
     proof: Proof = Field(
         default="new-tests",
-        description="what shows that it is done. new-tests: at least one new test that fails "
-        "without the change. named-tests: those of `tests`, for a refactoring or to fix tests that "
-        "fail. failing-tests: it writes acceptance tests of its feature, which load and fail. "
+        description="the proof that it is done. new-tests: at least one new test that fails "
+        "without the change. named-tests: the tests in `tests`, for a refactoring or to fix tests "
+        "that fail. failing-tests: it writes acceptance tests of its feature, which load and fail. "
         "none: nothing can be tested, as in documentation; a person has to approve that",
     )
     may: May = Field(
         default="add-tests",
-        description="what it may do to tests that exist: add to them; change-tests: also change or "
-        "remove them; change-test-setup: also change how tests are run",
+        description="the allowed changes of existing tests. add-tests: add to them. change-tests: "
+        "also change or remove them. change-test-setup: also change how tests are run",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _read_short_forms(cls, values: Any) -> Any:
-        """`edits_tests` is another name of a level, and tests that are named are the proof."""
+        """Read `edits_tests` as a level of `may`. If tests are named, they are the proof."""
         if not isinstance(values, Mapping):
             return values
-        given = dict(cast(Mapping[str, Any], values))
-        if given.pop("edits_tests", False):
-            given.setdefault("may", "change-tests")
-        if given.get("tests"):
-            given.setdefault("proof", "named-tests")
-        return given
+        fields = dict(cast(Mapping[str, Any], values))
+        if fields.pop("edits_tests", False):
+            fields.setdefault("may", "change-tests")
+        if fields.get("tests"):
+            fields.setdefault("proof", "named-tests")
+        return fields
 
     feature: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9-]{0,59})?$")] = Field(
         default="",
-        description="the feature that it is a part of, as login: its tasks reach the team's branch "
-        "together",
+        description="the feature of the task, as login: the tasks of a feature reach the team's "
+        "branch together",
     )
 
     @property
@@ -176,7 +177,7 @@ class PlannedTask(_Model):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files that the task names, new ones too."""
+        """All files that the task names, including new files."""
         return (*self.files, *self.new_files)
 
     @model_validator(mode="after")
@@ -198,8 +199,10 @@ class Task(PlannedTask):
     reason: str = Field(default="", description="why it is blocked, failed, skipped or cancelled")
     base: str | None = Field(default=None, description="the commit its work started from")
     commit: str | None = Field(default=None, description="the merged commit")
-    failures: int = Field(default=0, description="since it was planned, or a person retried it")
-    notes: tuple[str, ...] = Field(default=(), description="what a person said for the next try")
+    failures: int = Field(
+        default=0, description="the number since it was planned, or since a person retried it"
+    )
+    notes: tuple[str, ...] = Field(default=(), description="a person's notes for the next attempt")
 
     @property
     def branch(self) -> str:
@@ -210,7 +213,7 @@ class Task(PlannedTask):
 class TestCase(_Model):
     """One test of a run of tests."""
 
-    __test__ = False  # no test class for pytest
+    __test__ = False  # pytest must not collect this class
 
     id: str
     outcome: Literal["passed", "failed", "skipped"]
@@ -223,46 +226,48 @@ class TestReport(_Model):
     __test__ = False
 
     command: tuple[str, ...]
-    exit_code: int | None = Field(description="None where it was ended: time, output, memory")
+    exit_code: int | None = Field(description="None if a limit on time, output or memory ended it")
     cases: tuple[TestCase, ...] = ()
     output: str = ""
     seconds: float = 0.0
     protection: str = Field(default="", description="the sandbox that it ran in")
-    problem: str = Field(default="", description="why there is no verdict, or a bad one")
-    reported: bool = Field(default=True, description="whether it wrote a report that can be read")
+    problem: str = Field(default="", description="why there is no verdict, or why it is bad")
+    reported: bool = Field(default=True, description="whether the run wrote a readable report")
     ended_by: str = Field(default="exit", description="exit, or the limit that ended it")
     flaky: tuple[str, ...] = Field(
-        default=(), description="tests that failed in a run before this one, and pass in this one"
+        default=(), description="tests that failed in an earlier run, and pass in this run"
     )
 
     @property
     def passed(self) -> bool:
-        """Whether the tests passed: at least one ran, none failed, and the test program exited with
-        0."""
-        ran = any(case.outcome == "passed" for case in self.cases)
-        failed = any(case.outcome == "failed" for case in self.cases)
-        return self.exit_code == 0 and ran and not failed and not self.problem
+        """Whether the tests passed: at least one test passed, no test failed, and the test program
+        exited with 0."""
+        has_passed = any(case.outcome == "passed" for case in self.cases)
+        has_failed = any(case.outcome == "failed" for case in self.cases)
+        return self.exit_code == 0 and has_passed and not has_failed and not self.problem
 
     def for_task(self, tests: Sequence[str], before: TestReport) -> TestReport:
-        """The part of the report that a task answers for. Failures that `before` has too are left
-        out, unless the task names them in `tests`. A named test that did not pass becomes the
+        """The results that a task is responsible for. Failures that are also in `before` are left
+        out, unless the task names them in `tests`. If a named test did not pass, the report has a
         `problem`. A file that could not be loaded before stands for all of its tests."""
 
         def is_of(case: TestCase, names: Iterable[str]) -> bool:
-            return any(case.id == each or case.id.startswith(f"{each}::") for each in names)
+            return any(case.id == name or case.id.startswith(f"{name}::") for name in names)
 
-        known = [case.id for case in before.of("failed") if not is_of(case, tests)]
-        cases = tuple(c for c in self.cases if c.outcome != "failed" or not is_of(c, known))
-        explained = len(cases) < len(self.cases) and all(c.outcome != "failed" for c in cases)
+        known_failures = [case.id for case in before.of("failed") if not is_of(case, tests)]
+        cases = tuple(
+            c for c in self.cases if c.outcome != "failed" or not is_of(c, known_failures)
+        )
+        is_excused = len(cases) < len(self.cases) and all(c.outcome != "failed" for c in cases)
         passed = self.of("passed")
-        missing = [each for each in tests if not any(is_of(case, [each]) for case in passed)]
+        missing = [name for name in tests if not any(is_of(case, [name]) for case in passed)]
         missing += [case.id for case in self.of("skipped") if case.id in tests]
         missing = list(dict.fromkeys(missing))
-        problem = f"no test of {', '.join(missing)} has passed, and the task is to have it pass"
+        problem = f"no test of {', '.join(missing)} has passed, and the task must make them pass"
         return self.model_copy(
             update={
                 "cases": cases,
-                "exit_code": 0 if explained and self.exit_code == 1 else self.exit_code,
+                "exit_code": 0 if is_excused and self.exit_code == 1 else self.exit_code,
                 "problem": self.problem or (problem if missing else ""),
             }
         )
@@ -293,7 +298,7 @@ class Finding(_Model):
     kind: FindingKind
     file: str = Field(description="the path of the file")
     line: int | None = Field(default=None, description="the line in the new file, if it is known")
-    code: str = Field(default="", description="the code that is meant, quoted from the change")
+    code: str = Field(default="", description="the code in question, quoted from the change")
     text: str = Field(description="what is wrong, and what to do, in one or two sentences")
     blocking: bool = Field(description="whether the work must not be merged like this")
 
@@ -309,20 +314,20 @@ class Review(_Model):
     """A reviewer's judgement of work that passes its tests."""
 
     commit: str = Field(description="the commit of the task's branch that was reviewed")
-    digest: str = Field(description="of the content of the work")
+    digest: str = Field(description="the digest of the content of the work")
     summary: str = ""
     findings: tuple[Finding, ...] = ()
-    error: str = Field(default="", description="why there is no review, where the reviewer failed")
+    error: str = Field(default="", description="why the reviewer failed, if there is no review")
 
     @property
     def blocking(self) -> tuple[Finding, ...]:
-        """The findings for which the work must not be merged."""
-        return tuple(each for each in self.findings if each.blocking)
+        """The findings that block the merge."""
+        return tuple(finding for finding in self.findings if finding.blocking)
 
     @property
     def text(self) -> str:
-        """The findings for the worker, the blocking ones first."""
-        others = [each for each in self.findings if not each.blocking]
+        """The findings for the worker, blocking findings first."""
+        others = [finding for finding in self.findings if not finding.blocking]
         parts = [f"The tests pass, and a reviewer refuses the work: {self.summary}"]
         parts += [_list_findings("Correct this", self.blocking)] if self.blocking else []
         parts += [_list_findings("Also noted, and not required", others)] if others else []
@@ -339,7 +344,7 @@ class Review(_Model):
 
 
 def _list_findings(title: str, findings: Iterable[Finding]) -> str:
-    return "\n".join((f"{title}:", *(f"- {each}" for each in findings)))
+    return "\n".join((f"{title}:", *(f"- {finding}" for finding in findings)))
 
 
 class TaskAttempt(_Model):
@@ -348,7 +353,7 @@ class TaskAttempt(_Model):
     task_id: int
     number: int
     outcome: Literal["passed", "failed", "refused", "conflict", "error", "cancelled"]
-    failure: str = Field(default="", description="what the next attempt is shown")
+    failure: str = Field(default="", description="the failure, for the next attempt")
     files: tuple[str, ...] = ()
     report: TestReport | None = None
     usage: Usage = Usage()
@@ -363,10 +368,10 @@ class Blocker(_Model):
     question: str
     answer: str | None = None
     digest: str | None = Field(
-        default=None, description="of the content that the answer `yes` lets in, if that is asked"
+        default=None, description="the digest of the content that the answer `yes` accepts"
     )
     answered_by: str | None = Field(
-        default=None, description="who answered: the user; None where a run did so itself"
+        default=None, description="the user who answered; None if a run closed the question"
     )
 
     @property
@@ -395,7 +400,9 @@ class Request(_Model):
     project_id: int
     action: Action
     task_id: int | None = None
-    outcome: str | None = Field(default=None, description="what became of it, once it was taken")
+    outcome: str | None = Field(
+        default=None, description="the outcome, once a run has taken the request"
+    )
 
 
 class AgentInfo(_Model):
@@ -415,7 +422,7 @@ class TaskResult(_Model):
 
     status: Literal["completed", "merged", "staged", "failed", "blocked"]
     task_id: int
-    tested: bool = Field(default=False, description="whether tests prove it: it is completed")
+    tested: bool = Field(default=False, description="whether tests prove the work: it is completed")
     summary: str = ""
     files: tuple[str, ...] = ()
     attempts: int = 0
@@ -424,8 +431,12 @@ class TaskResult(_Model):
         default=(), description="tests that failed and then passed, with the same work"
     )
     commit: str | None = Field(default=None, description="the merged commit, if it is merged")
-    question: str | None = Field(default=None, description="what is asked where it is blocked")
-    digest: str | None = Field(default=None, description="of the content that `yes` lets in")
+    question: str | None = Field(
+        default=None, description="the question to a person, if it is blocked"
+    )
+    digest: str | None = Field(
+        default=None, description="the digest of the content that `yes` accepts"
+    )
     error: str | None = None
     usage: Usage = Usage()
 
@@ -434,8 +445,8 @@ class TaskResult(_Model):
     def _is_tested(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        given = cast(Mapping[str, Any], values)
-        return {**given, "tested": given.get("status") == "completed"}
+        fields = cast(Mapping[str, Any], values)
+        return {**fields, "tested": fields.get("status") == "completed"}
 
     @model_validator(mode="after")
     def _has_its_reason(self) -> Self:

@@ -27,21 +27,21 @@ class Package:
 
 
 def read_package(root: Path) -> Package:
-    """The package of a folder, or an empty one if it cannot be read."""
+    """The package of a folder, or an empty package if the file cannot be read."""
     table = read_json(root / "package.json")
     needed = {*as_table(table.get("dependencies")), *as_table(table.get("devDependencies"))}
     scripts = {
         name: text.strip()
         for name, text in as_table(table.get("scripts")).items()
-        if isinstance(text, str) and "no test specified" not in text  # which npm writes
+        if isinstance(text, str) and "no test specified" not in text  # npm's placeholder
     }
     manager = table.get("packageManager")
     return Package(frozenset(needed), scripts, manager if isinstance(manager, str) else "")
 
 
 def find_setup(place: Path, top: Path, is_committed: Callable[[Path], bool]) -> tuple[str, ...]:
-    """The command that installs the packages of a folder. Only a committed lock file counts, since
-    worktrees have no other; it may belong to a workspace around the folder."""
+    """The command that installs the packages of a folder. Only committed lock files count, because
+    worktrees have no others. The lock file may belong to a workspace around the folder."""
     package = read_package(place)
     for folder in (place, *place.parents):
         for name, install in LOCKS.items():
@@ -56,18 +56,18 @@ def find_setup(place: Path, top: Path, is_committed: Callable[[Path], bool]) -> 
 
 def _use_pnpm(lock: Path, manager: str) -> tuple[str, ...]:
     version = re.search(r"^lockfileVersion: '?(\d+)", _read_start(lock), re.MULTILINE)
-    known = manager or {"9": "pnpm@9", "6": "pnpm@8", "5": "pnpm@7"}.get(
+    package = manager or {"9": "pnpm@9", "6": "pnpm@8", "5": "pnpm@7"}.get(
         version[1] if version else "", "pnpm"
     )
-    return (*_find_manager("pnpm", known), "install", "--frozen-lockfile")
+    return (*_find_manager("pnpm", package), "install", "--frozen-lockfile")
 
 
 def _use_yarn(lock: Path, manager: str) -> tuple[str, ...]:
     if "yarn lockfile v1" in _read_start(lock):
         return (*_find_manager("yarn", "yarn@1"), "install", "--frozen-lockfile")
     releases = sorted(lock.parent.glob(".yarn/releases/yarn-*.cjs"))
-    own = ("node", str(releases[-1].relative_to(lock.parent))) if releases else ()
-    command = own or _find_manager("yarn", manager.replace("yarn@", "@yarnpkg/cli-dist@"))
+    release = ("node", str(releases[-1].relative_to(lock.parent))) if releases else ()
+    command = release or _find_manager("yarn", manager.replace("yarn@", "@yarnpkg/cli-dist@"))
     return (*command, "install", "--immutable")
 
 
@@ -98,20 +98,20 @@ def _find_manager(name: str, package: str) -> tuple[str, ...]:
 
 def find_test_command(place: Path, *, is_inside: bool = False) -> tuple[str, ...]:
     """The supported test program behind the test script, without coverage and watch options. With
-    `is_inside`, packages are installed in a folder around this one."""
+    `is_inside`, packages are installed in a folder around this folder."""
     package = read_package(place)
     for words in _list_commands(package.scripts, "test"):
         if command := _find_known(words):
-            return _complete(command, is_inside)
+            return _complete_command(command, is_inside)
     if not package.scripts.get("test"):
         for name in ("vitest", "jest"):
             if name in package.needed:
-                return _complete([name], is_inside)
+                return _complete_command([name], is_inside)
     return ()
 
 
 def find_other(place: Path) -> str:
-    """The command that runs a test program which bae does not support; empty if there is none."""
+    """The command of a test program that bae does not support, or an empty text."""
     package = read_package(place)
     commands = [*_list_commands(package.scripts, "test")]
     if any(map(_find_known, commands)):
@@ -121,8 +121,8 @@ def find_other(place: Path) -> str:
             return word
     if script := package.scripts.get("test"):
         return f"`{script}`"
-    named = sorted(package.needed & {*OTHER_PROGRAMS})
-    return named[0] if named and not package.needed & {"vitest", "jest"} else ""
+    other_programs = sorted(package.needed & {*OTHER_PROGRAMS})
+    return other_programs[0] if other_programs and not package.needed & {"vitest", "jest"} else ""
 
 
 def describe_reporter(program: str) -> str:
@@ -136,18 +136,18 @@ def describe_reporter(program: str) -> str:
 
 
 def _list_commands(
-    scripts: dict[str, str], name: str, seen: frozenset[str] = frozenset()
+    scripts: dict[str, str], name: str, visited: frozenset[str] = frozenset()
 ) -> list[list[str]]:
-    """The commands that a script runs in order, including those of scripts that it runs."""
+    """The commands that a script runs, in order, including the commands of nested scripts."""
     commands: list[list[str]] = []
-    if name in seen or len(seen) > _DEEPEST:
+    if name in visited or len(visited) > _DEEPEST:
         return commands
     for part in re.split(r"&&|;", scripts.get(name, "")):
-        words = _split(part)
+        words = _split_words(part)
         inner = _find_scripts(words, scripts)
         commands += [words] if words and not inner else []
-        for each in inner:
-            commands += _list_commands(scripts, each, seen | {name})
+        for script in inner:
+            commands += _list_commands(scripts, script, visited | {name})
     return commands
 
 
@@ -180,8 +180,8 @@ def _find_known(words: Sequence[str]) -> list[str]:
     return []
 
 
-def _complete(command: list[str], is_inside: bool) -> tuple[str, ...]:
-    """A command that ends by itself, with the programs that setup installs."""
+def _complete_command(command: list[str], is_inside: bool) -> tuple[str, ...]:
+    """The command without watch options, with the programs that setup installs."""
     at = next(index for index, word in enumerate(command) if word != "env" and "=" not in word)
     before, words = command[:at], command[at:]
     if words[0] == "npx":
@@ -190,16 +190,16 @@ def _complete(command: list[str], is_inside: bool) -> tuple[str, ...]:
     if name in ("vitest", "jest"):
         dropped = ("run", "watch", "dev", "--watch", "--watchAll", "--run", "--ui")
         rest = [
-            each for each in words[1:] if each not in dropped and not each.startswith("--coverage")
+            word for word in words[1:] if word not in dropped and not word.startswith("--coverage")
         ]
         program = ["npx", name] if is_inside else [f"node_modules/.bin/{name}"]
         words = [*program, *(["run"] if name == "vitest" else []), *rest]
     return (*before, *words)
 
 
-def _split(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """The words of a plain command; empty for a command that needs a shell."""
-    if any(each in text for each in "&|<>$`"):
+    if any(character in text for character in "&|<>$`"):
         return []
     try:
         return shlex.split(text)

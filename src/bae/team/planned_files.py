@@ -1,5 +1,5 @@
-"""The files that planned tasks name: whether they exist, which tasks create them, and which tasks
-share a file and may not run together."""
+"""Checks of the files that planned tasks name: whether they exist, which tasks create them, and
+which tasks share a file."""
 
 from __future__ import annotations
 
@@ -27,31 +27,35 @@ def find_file_problems(
     tasks: Sequence[PlannedTask], others: Sequence[PlannedTask], known: Collection[str]
 ) -> list[Problem]:
     """The problems with the files of tasks: files that do not exist and are not marked as new, and
-    new files that exist. A file that a prerequisite creates exists. `others` are the tasks planned
-    before, and `known` the files of the repository."""
-    every = {task.key: task for task in (*others, *tasks)}
-    needs = find_prerequisites(every)
+    new files that exist. Files that a prerequisite creates count as existing. `others` are the
+    tasks planned before, and `known` the files of the repository."""
+    tasks_by_key = {task.key: task for task in (*others, *tasks)}
+    needs = find_prerequisites(tasks_by_key)
     problems: list[Problem] = []
     for task in tasks:
-        created = {path for key in needs[task.key] for path in every[key].new_files}
+        created = {path for key in needs[task.key] for path in tasks_by_key[key].new_files}
         for path in task.files:
             if path in known or path in created:
                 continue
-            what = f"names {path}, and there is no such file"
-            near = find_nearest_paths(path, {*known, *created})
-            fix = f"name one of {', '.join(near)}, or mark" if near else "mark"
+            message = f"names {path}, and there is no such file"
+            nearest = find_nearest_paths(path, {*known, *created})
+            fix = f"name one of {', '.join(nearest)}, or mark" if nearest else "mark"
             fix = f"{fix} it as new: new_files, or --new-file"
-            problems.append(Problem("error", "bae-team-unknown-file", task.key, what, fix))
+            problems.append(Problem("error", "bae-team-unknown-file", task.key, message, fix))
         for path in task.new_files:
-            plain = PurePosixPath(posixpath.normpath(path))
-            if plain.is_absolute() or plain.parts[:1] in ((), ("..",)) or str(plain) != path:
-                what = f"creates {path!r}, which is no path inside the repository"
+            normalized = PurePosixPath(posixpath.normpath(path))
+            if (
+                normalized.is_absolute()
+                or normalized.parts[:1] in ((), ("..",))
+                or str(normalized) != path
+            ):
+                message = f"creates {path!r}, which is no path inside the repository"
                 fix = "write it from the root of the repository, as src/shop/cart.py"
-                problems.append(Problem("error", "bae-team-unknown-file", task.key, what, fix))
+                problems.append(Problem("error", "bae-team-unknown-file", task.key, message, fix))
             elif path in known or path in created:
-                what = f"creates {path}, which exists" + ("" if path in known else " by then")
+                message = f"creates {path}, which exists" + ("" if path in known else " by then")
                 fix = "name it in files, or --file, if the task changes it"
-                problems.append(Problem("error", "bae-team-unknown-file", task.key, what, fix))
+                problems.append(Problem("error", "bae-team-unknown-file", task.key, message, fix))
     return problems
 
 
@@ -60,18 +64,18 @@ def find_shared_files(
 ) -> list[Problem]:
     """The pairs of tasks that name the same file without an order between them. Each pair has at
     least one of `tasks`; `others` were planned before."""
-    every = {task.key: task for task in (*others, *tasks)}
-    needs = find_prerequisites(every)
-    planned = {task.key for task in tasks}
+    tasks_by_key = {task.key: task for task in (*others, *tasks)}
+    needs = find_prerequisites(tasks_by_key)
+    planned_keys = {task.key for task in tasks}
     problems: list[Problem] = []
-    for one, other in combinations(every.values(), 2):
-        shared = sorted({*one.paths} & {*other.paths})
-        is_ordered = one.key in needs[other.key] or other.key in needs[one.key]
-        if not shared or is_ordered or not planned & {one.key, other.key}:
+    for first, second in combinations(tasks_by_key.values(), 2):
+        shared = sorted({*first.paths} & {*second.paths})
+        is_ordered = first.key in needs[second.key] or second.key in needs[first.key]
+        if not shared or is_ordered or not planned_keys & {first.key, second.key}:
             continue
-        what = f"shares {', '.join(shared)} with {one.key!r}, and neither waits for the other"
-        fix = f"let {other.key!r} depend on {one.key!r}, or give each its own file"
-        problems.append(Problem("error", "bae-team-shared-file", other.key, what, fix))
+        message = f"shares {', '.join(shared)} with {first.key!r}, and neither waits for the other"
+        fix = f"let {second.key!r} depend on {first.key!r}, or give each its own file"
+        problems.append(Problem("error", "bae-team-shared-file", second.key, message, fix))
     return problems
 
 
@@ -79,10 +83,10 @@ def find_prerequisites(tasks: Mapping[str, PlannedTask]) -> dict[str, set[str]]:
     """All direct and indirect prerequisites of each task."""
     prerequisites: dict[str, set[str]] = {}
     for key in tasks:
-        needs, left = set[str](), [key]
-        while left:
-            new = {each for each in tasks[left.pop()].depends_on if each in tasks} - needs
+        needs, queue = set[str](), [key]
+        while queue:
+            new = {needed for needed in tasks[queue.pop()].depends_on if needed in tasks} - needs
             needs |= new
-            left += new
+            queue += new
         prerequisites[key] = needs
     return prerequisites

@@ -1,5 +1,5 @@
-"""Planning: a graph asks what the goal leaves open, writes the requirements, and plans tasks, which
-are stored for a person to approve."""
+"""Planning as a graph: it asks the questions that the goal leaves open, writes the requirements and
+plans tasks. The tasks are stored for a person to approve."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ async def plan_tasks(
     kinds: Sequence[str] = KINDS,
     acceptance: bool = True,
 ) -> Planning:
-    """Plan the tasks of a goal and store them for approval. If questions remain open, which
-    `answer` did not answer, they are in `questions` of the result, and no task is stored.
+    """Plan the tasks of a goal and store them for approval. If `answer` leaves questions open, the
+    result has them in `questions`, and no task is stored.
 
     With a `journal`, a call with the same goal continues there, also after a crash. If another
     version of bae began to plan the goal with other node classes, planning begins again, with a
@@ -88,7 +88,7 @@ async def plan_tasks(
         conventions=await asyncio.to_thread(code.conventions),
         repository=await asyncio.to_thread(code.outline, [match.path for match in matches]),
     )
-    run_id = await _run_id(goal, journal)
+    run_id = await _choose_run_id(goal, journal)
 
     async def run_graph() -> GraphResult[StoredPlan]:
         return await planning.arun(
@@ -113,8 +113,8 @@ async def plan_tasks(
     if result.waiting:
         return Planning(goal, questions=tuple(str(g.context["question"]) for g in result.waiting))
     stored = result.result
-    known = {task.id: task for task in await store.tasks(project.id)}
-    tasks = tuple(known[number] for number in stored.ids if number in known)
+    tasks_by_id = {task.id: task for task in await store.tasks(project.id)}
+    tasks = tuple(tasks_by_id[number] for number in stored.ids if number in tasks_by_id)
     return Planning(goal, requirements=stored.document, tasks=tasks)
 
 
@@ -217,45 +217,47 @@ class _Plan:
         self._repository = repository
 
     async def find_problems(self, tasks: Sequence[PlannedTask]) -> list[Problem]:
-        """The problems with the files of tasks. Tasks that have ended share no file."""
+        """The problems with the files of tasks. Tasks that have ended are not checked for shared
+        files."""
         stored = await self._store.tasks(self._project.id)
-        known = await list_files(self._repository, self._project.branch)
-        others = [task for task in stored if task.key not in {each.key for each in tasks}]
+        files = await list_files(self._repository, self._project.branch)
+        others = [task for task in stored if task.key not in {planned.key for planned in tasks}]
         working = [task for task in others if task.status not in ENDED]
 
         def find() -> list[Problem]:
-            return [*find_file_problems(tasks, others, known), *find_shared_files(tasks, working)]
+            return [*find_file_problems(tasks, others, files), *find_shared_files(tasks, working)]
 
         return await asyncio.to_thread(find)
 
     async def keep(self, document: str, tasks: Sequence[PlannedTask]) -> list[int]:
-        """Store the plan once: after a crash it may already be stored."""
-        known = {task.key: task for task in await self._store.tasks(self._project.id)}
-        if not all(task.key in known and known[task.key].title == task.title for task in tasks):
-            wanted = [describe_acceptance(task, tasks) for task in tasks]
-            added = await self._store.add_tasks(self._project.id, wanted, approved=False)
-            known |= {task.key: task for task in added}
+        """Store the plan, unless a run that crashed has already stored it."""
+        stored = {task.key: task for task in await self._store.tasks(self._project.id)}
+        if not all(task.key in stored and stored[task.key].title == task.title for task in tasks):
+            described = [describe_acceptance(task, tasks) for task in tasks]
+            added = await self._store.add_tasks(self._project.id, described, approved=False)
+            stored |= {task.key: task for task in added}
         project = await self._store.project(self._project.id)
         await self._store.save_project(project.model_copy(update={"requirements": document}))
-        return [known[task.key].id for task in tasks]
+        return [stored[task.key].id for task in tasks]
 
 
 def describe_acceptance(task: PlannedTask, tasks: Sequence[PlannedTask]) -> PlannedTask:
-    """The task that writes acceptance tests, with the criteria of the tasks that make them pass."""
+    """A task that writes acceptance tests, with the criteria of the other tasks of its feature
+    added to its description. Other tasks are returned unchanged."""
     if task.proof != "failing-tests":
         return task
     parts = [task.description]
     for other in tasks:
         if other.feature == task.feature and other.key != task.key and other.criteria:
             where = f" in {', '.join(other.tests)}" if other.tests else ""
-            lines = "\n".join(f"- {each}" for each in other.criteria)
+            lines = "\n".join(f"- {criterion}" for criterion in other.criteria)
             parts.append(f"For {other.key!r} ({other.title}){where}:\n{lines}")
     return as_planned(task, description="\n\n".join(filter(None, parts))[:20_000])
 
 
 async def open_plan() -> _Plan:
-    """The plan's store, given to each run."""
-    raise TeamError("planning was not told where to store the plan", fix="call plan_tasks")
+    """The plan's store. Each run passes its own."""
+    raise TeamError("planning has no store for the plan", fix="call plan_tasks")
 
 
 async def check_plan(plan: Plan, place: Annotated[_Plan, Dep(open_plan)]) -> None:
@@ -266,7 +268,7 @@ async def check_plan(plan: Plan, place: Annotated[_Plan, Dep(open_plan)]) -> Non
 
 
 def _list_problems(problems: Sequence[Problem]) -> str:
-    return "\n".join(f"{each.place}: {each.message}; {each.fix}" for each in problems)
+    return "\n".join(f"{problem.place}: {problem.message}; {problem.fix}" for problem in problems)
 
 
 class Plan(Node):
@@ -310,17 +312,20 @@ class Plan(Node):
         problems += find_feature_problems(self.tasks, self.planned)
         for task in self.tasks:
             if task.kind not in self.kinds:
-                what = f"there is no worker of kind {task.kind!r}"
+                message = f"there is no worker of kind {task.kind!r}"
                 fix = f"use one of {', '.join(self.kinds)}"
-                problems.append(Problem("error", "bae-team-unknown", task.key, what, fix))
+                problems.append(Problem("error", "bae-team-unknown", task.key, message, fix))
             if task.feature and not self.acceptance:
-                what, fix = "has a feature, and acceptance tests are not wanted", "plan without it"
-                problems.append(Problem("error", "bae-team-feature", task.key, what, fix))
+                message, fix = (
+                    "has a feature, and acceptance tests are not wanted",
+                    "plan without it",
+                )
+                problems.append(Problem("error", "bae-team-feature", task.key, message, fix))
             untested = task.kind == "docs" or task.proof == "none"
-            if not untested and not any(each.strip() for each in task.criteria):
-                what = "has no criterion"
+            if not untested and not any(criterion.strip() for criterion in task.criteria):
+                message = "has no criterion"
                 fix = "write in criteria what a test can check: what is put in, what comes out"
-                problems.append(Problem("error", "bae-team-criteria", task.key, what, fix))
+                problems.append(Problem("error", "bae-team-criteria", task.key, message, fix))
         if problems:
             raise ValueError(_list_problems(problems))
         return self
@@ -361,7 +366,7 @@ class FromAnswers:
 
     async def __call__(self, gate: OpenGate) -> str:
         """The answer to one question."""
-        answer = self._answers.get(_words(str(gate.context.get("question", ""))))
+        answer = self._answers.get(_normalize_question(str(gate.context.get("question", ""))))
         if answer:
             return answer
         if self._otherwise is None:
@@ -380,17 +385,22 @@ def format_questions(questions: Sequence[str]) -> str:
 
 
 def read_answers(document: str) -> Mapping[str, str]:
-    """The answers in such a document, by the words of their questions."""
+    """The answers in a document of `format_questions`, by the normalized text of their
+    questions."""
     _, *parts = re.split(r"^#+ +(.+)$", document, flags=re.MULTILINE)
     pairs = zip(parts[::2], parts[1::2], strict=True)
-    return {_words(question): answer.strip() for question, answer in pairs if answer.strip()}
+    return {
+        _normalize_question(question): answer.strip()
+        for question, answer in pairs
+        if answer.strip()
+    }
 
 
-def _words(question: str) -> str:
+def _normalize_question(question: str) -> str:
     return " ".join(re.findall(r"\w+", question.casefold()))
 
 
-async def _run_id(goal: str, journal: Journal | None) -> str | None:
+async def _choose_run_id(goal: str, journal: Journal | None) -> str | None:
     """The id of the unfinished run for the same goal, or of a new run."""
     if journal is None:
         return None

@@ -24,7 +24,7 @@ class AgentPoolManager:
         self.most = most
         self._lm = lm
         self._agents: dict[str, tuple[WorkerAgent, AgentInfo]] = {}
-        self._made = 0
+        self._last_number = 0
         self._turn = asyncio.Lock()
 
     @property
@@ -36,22 +36,26 @@ class AgentPoolManager:
         """Retire the agents of a killed process in the store."""
         for info in await self.bench.store.agents(self.bench.project.id):
             number = info.id.rpartition("-")[2]
-            self._made = max(self._made, int(number) if number.isdecimal() else 0)
+            self._last_number = max(self._last_number, int(number) if number.isdecimal() else 0)
             if info.status != "retired":
-                await self._save(info.model_copy(update={"status": "retired", "task_id": None}))
+                await self._save_info(
+                    info.model_copy(update={"status": "retired", "task_id": None})
+                )
 
     async def take(self, kind: str, task_id: int) -> WorkerAgent:
         """Take a worker for a task. Raises TeamError if no worker class has this kind, or if all
         workers of the pool are busy."""
         async with self._turn:
             idle = [info for info in self.agents if info.status == "idle"]
-            known = next((info for info in idle if info.kind == kind), None)
-            worker = self._agents[known.id][0] if known else await self._make(kind, idle)
-            before = known or AgentInfo(id=worker.agent_id, kind=kind)
+            reusable = next((info for info in idle if info.kind == kind), None)
+            worker = (
+                self._agents[reusable.id][0] if reusable else await self._make_worker(kind, idle)
+            )
+            before = reusable or AgentInfo(id=worker.agent_id, kind=kind)
             working = before.model_copy(update={"status": "working", "task_id": task_id})
             try:
-                await self._set(worker, working)
-            except BaseException:  # cancelled, after it was stored
+                await self._set_state(worker, working)
+            except BaseException:  # the call was cancelled after the state was stored
                 await finish_despite_cancel(self.give_back(worker))
                 raise
             return worker
@@ -61,7 +65,7 @@ class AgentPoolManager:
         _, info = self._agents[worker.agent_id]
         idle = {"status": "idle", "task_id": None}
         counts = {"completed": worker.completed, "failed": worker.failed}
-        await self._set(worker, info.model_copy(update=idle | counts))
+        await self._set_state(worker, info.model_copy(update=idle | counts))
 
     async def retire(self, agent_id: str) -> None:
         """Close a worker and remove it from the pool."""
@@ -69,7 +73,7 @@ class AgentPoolManager:
         try:
             await worker.close()
         finally:
-            await self._save(info.model_copy(update={"status": "retired", "task_id": None}))
+            await self._save_info(info.model_copy(update={"status": "retired", "task_id": None}))
 
     async def close(self) -> None:
         """Retire all workers."""
@@ -83,7 +87,7 @@ class AgentPoolManager:
     async def __aexit__(self, *error: object) -> None:
         await finish_despite_cancel(self.close())
 
-    async def _make(self, kind: str, idle: list[AgentInfo]) -> WorkerAgent:
+    async def _make_worker(self, kind: str, idle: list[AgentInfo]) -> WorkerAgent:
         cls = worker_class(kind)
         if len(self._agents) >= self.most:
             if not idle:
@@ -93,13 +97,13 @@ class AgentPoolManager:
                     fix="give one back, or make a larger pool",
                 )
             await self.retire(idle[0].id)
-        self._made += 1
-        name = f"{kind}-{self._made}"
+        self._last_number += 1
+        name = f"{kind}-{self._last_number}"
         return cls(project_id=self.bench.project.id, bench=self.bench, lm=self._lm, agent_id=name)
 
-    async def _set(self, worker: WorkerAgent, info: AgentInfo) -> None:
+    async def _set_state(self, worker: WorkerAgent, info: AgentInfo) -> None:
         self._agents[info.id] = worker, info
-        await self._save(info)
+        await self._save_info(info)
 
-    async def _save(self, info: AgentInfo) -> None:
+    async def _save_info(self, info: AgentInfo) -> None:
         await self.bench.store.save_agent(self.bench.project.id, info)

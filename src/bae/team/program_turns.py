@@ -1,5 +1,5 @@
-"""The turns of a coding program at a task: its prompt, its usage, and the commit of the files that
-it left. A turn that has ended is not repeated after a kill."""
+"""The turns of a coding program at a task: the prompt, the usage, and the commit of the changed
+files. After a kill, ended turns are not repeated."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class ProgramResult(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    session: str = Field(default="", description="the conversation, by which it is resumed")
+    session: str = Field(default="", description="the id of the conversation, to resume it")
     summary: str = Field(default="", description="the last message of the program")
     usage: Usage = Usage()
     end: TurnEnd = "done"
     files: tuple[str, ...] = Field(default=(), description="the files that are committed")
-    refused: str = Field(default="", description="why the files it left were not committed")
+    refused: str = Field(default="", description="why the changed files were not committed")
 
 
 class _Progress(BaseModel):
@@ -51,15 +51,15 @@ class _Progress(BaseModel):
 
 
 async def take_turn(desk: Annotated[Desk, Dep(get_desk)], attempt: Try) -> ProgramResult:
-    """Run the team's program once for an attempt, and commit the files that it left."""
+    """Run the team's program once for an attempt, and commit the files that it changed."""
     program = desk.bench.program
     assert program is not None
     turn = _Turn(desk, attempt, program)
-    if (ended := await turn.find_ended()) is None:
-        ended = await turn.run()
-        used = ended.usage
-        report(used if used.models else replace(used, models=(program.name,)))
-    return ended
+    if (result := await turn.find_ended()) is None:
+        result = await turn.run()
+        usage = result.usage
+        report(usage if usage.models else replace(usage, models=(program.name,)))
+    return result
 
 
 async def forget_program(bench: Workbench, task: Task) -> None:
@@ -77,7 +77,7 @@ class _Turn:
         self.mark = f"{desk.run}/{attempt.number}"
         self.folder = _find_folder(desk.bench, desk.task)
         self.progress = _Progress()
-        self.said = ""
+        self.last_activity = ""
 
     async def find_ended(self) -> ProgramResult | None:
         """The result of this turn, if the team was killed after the turn had ended."""
@@ -92,60 +92,68 @@ class _Turn:
         return ProgramResult(session=self.progress.session, files=tuple(map(shown_path, files)))
 
     async def run(self) -> ProgramResult:
-        """Run the program until it ends, in its conversation about the task, or in a new one if
-        that cannot be resumed."""
+        """Run the program until it ends. It resumes its conversation about the task, or begins a
+        new conversation if that fails."""
         worker, task = self.desk.worker, self.desk.task
         workspace = await worker.workspace(task)
         await worker.say(task, f"works on {task.title} with {self.program.name}")
         session = self.progress.session
-        if session and (kept := await workspace.bring_back()):
-            await worker.say(task, f"continues with the files that it had left, {kept}")
+        if session and (kept_ref := await workspace.bring_back()):
+            await worker.say(
+                task, f"continues with the uncommitted files of the last turn, {kept_ref}"
+            )
         try:
-            ended = await self._run(workspace, session)
+            ended_turn = await self._run_program(workspace, session)
         except ProgramError:
             if not session or self.progress.session:
                 raise
             await worker.say(task, "begins a new conversation: the last one cannot be resumed")
-            ended = await self._run(workspace, "")
-        files, refused = await self._commit(workspace)
+            ended_turn = await self._run_program(workspace, "")
+        files, refused = await self._commit_files(workspace)
         result = ProgramResult(
-            session=ended.session,
-            summary=ended.summary,
-            usage=ended.used,
-            end=ended.end,
+            session=ended_turn.session,
+            summary=ended_turn.summary,
+            usage=ended_turn.used,
+            end=ended_turn.end,
             files=files,
             refused=refused,
         )
-        total = self.progress.total + ended.used
-        await self._save(session=ended.session, total=total, mark=self.mark, result=result)
-        if ended.used.cost is None:
-            known = (
-                f"{ended.used.tokens} tokens" if ended.used.tokens else "nothing of what it used"
+        total = self.progress.total + ended_turn.used
+        await self._save_progress(
+            session=ended_turn.session, total=total, mark=self.mark, result=result
+        )
+        if ended_turn.used.cost is None:
+            usage = (
+                f"{ended_turn.used.tokens} tokens"
+                if ended_turn.used.tokens
+                else "nothing of what it used"
             )
-            await worker.say(task, f"{self.program.name} reports {known}: its cost is unknown")
+            await worker.say(task, f"{self.program.name} reports {usage}: its cost is unknown")
         return result
 
-    async def _run(self, workspace: Workspace, session: str) -> EndedTurn:
+    async def _run_program(self, workspace: Workspace, session: str) -> EndedTurn:
         bench, task = self.desk.bench, self.desk.task
-        row, left = 0, None
+        row, cost_left = 0, None
         if bench.budgets is not None:
             knows = self.program.reports_cost
-            row, left = await bench.budgets.begin_turn(task, self.program.name, knows_cost=knows)
-        heard = False
+            row, cost_left = await bench.budgets.begin_turn(
+                task, self.program.name, knows_cost=knows
+            )
+        has_answered = False
 
-        async def on_event(event: ProgramEvent, used: Usage) -> None:
-            nonlocal heard
+        async def on_event(event: ProgramEvent, usage: Usage) -> None:
+            nonlocal has_answered
             bench.on_progress(task.id)
             if event.session and event.session != self.progress.session:
-                await self._save(session=event.session)
-            heard = heard or used.tokens > 0
-            if event.activity and event.activity != self.said:
-                self.said = event.activity
-                shown = event.activity.replace(f"{workspace.path}/", "")
-                shown = bounded(shown, _SHOWN_ACTIVITY)
-                await self.desk.worker.say(task, shown, program=self.program.name)
+                await self._save_progress(session=event.session)
+            has_answered = has_answered or usage.tokens > 0
+            if event.activity and event.activity != self.last_activity:
+                self.last_activity = event.activity
+                activity = event.activity.replace(f"{workspace.path}/", "")
+                activity = bounded(activity, _SHOWN_ACTIVITY)
+                await self.desk.worker.say(task, activity, program=self.program.name)
             if bench.budgets is not None and (event.used or event.total):
-                await bench.budgets.charge(task, row, used)
+                await bench.budgets.charge(task, row, usage)
 
         prompt = await self._write_prompt(workspace, resumed=bool(session))
         project = bench.project
@@ -156,7 +164,7 @@ class _Turn:
                 workspace.path,
                 self.folder / "home",
                 session=session,
-                cost=left,
+                cost=cost_left,
                 before=self.progress.total,
                 hidden=[project.root],
                 like=split_commands(project.test_command),
@@ -165,8 +173,8 @@ class _Turn:
                 on_event=on_event,
             )
         except ProgramError:
-            if session and not heard:
-                await self._save(session="", total=Usage())
+            if session and not has_answered:
+                await self._save_progress(session="", total=Usage())
             raise
 
     async def _write_prompt(self, workspace: Workspace, *, resumed: bool) -> str:
@@ -174,30 +182,32 @@ class _Turn:
         worker, task = self.desk.worker, self.desk.task
         context = await worker.build_context(task)
         if resumed and failure:
-            people = context.sections[FROM_PEOPLE]  # some may have been added since the last turn
+            people = context.sections[FROM_PEOPLE]  # with notes since the last turn
             from_people = f"# {FROM_PEOPLE}\n{people}" if people else ""
             return "\n\n".join(filter(None, (_REFUSED, failure, from_people, _RULES)))
         diff = await workspace.diff()
-        known = await self.desk.describe_failed_before()
-        return compose_prompt(worker.role, context, failure, diff, known)
+        failed_before = await self.desk.describe_failed_before()
+        return compose_prompt(worker.role, context, failure, diff, failed_before)
 
-    async def _commit(self, workspace: Workspace) -> tuple[tuple[str, ...], str]:
-        """Commit the files that were left, with the mark of the attempt. Returns the files, or why
-        they are refused."""
+    async def _commit_files(self, workspace: Workspace) -> tuple[tuple[str, ...], str]:
+        """Commit the changed files with the mark of the attempt. Returns the committed files and an
+        empty text, or no files and the reason of their refusal."""
         task = self.desk.task
         await asyncio.to_thread(make_accessible, workspace.path)
         names = await workspace.uncommitted()
         args = (workspace.path, names, workspace.submodules)
         problems = await asyncio.to_thread(find_refused, *args)
         if problems:
-            return (), _LEFT.format(bounded("\n".join(f"- {each}" for each in problems), 4000))
+            return (), _LEFT.format(
+                bounded("\n".join(f"- {problem}" for problem in problems), 4000)
+            )
         commit = await workspace.commit_attempt(names, task.title, self.mark)
         files = tuple(map(shown_path, names))
         if commit:
             await self.desk.bench.emit(CommitCreated(task.project_id, task.id, commit, files))
         return files if commit else (), ""
 
-    async def _save(self, **changed: object) -> None:
+    async def _save_progress(self, **changed: object) -> None:
         self.progress = self.progress.model_copy(update=changed)
         text = self.progress.model_dump_json()
         await asyncio.to_thread(_write_progress, self.folder, text)
@@ -220,14 +230,14 @@ def compose_prompt(role: str, context: Context, failure: str, diff: str, failed_
 
 def describe_no_work(turn: ProgramResult) -> str:
     """The message to a program that has changed no file."""
-    why = {
+    causes = {
         "limit": "what it may spend was spent",
         "timeout": "its time was over",
         "stopped": "a person stopped it",
     }
-    ended = f" It ended since {why[turn.end]}." if turn.end != "done" else ""
+    cause = f" It ended since {causes[turn.end]}." if turn.end != "done" else ""
     message = f"\nThe last message was:\n{turn.summary}" if turn.summary else ""
-    return f"No file was changed, so that there is nothing to judge.{ended}{message}"
+    return f"No file was changed, so there is nothing to judge.{cause}{message}"
 
 
 def _find_folder(bench: Workbench, task: Task) -> Path:
@@ -237,7 +247,7 @@ def _find_folder(bench: Workbench, task: Task) -> Path:
 def _read_progress(folder: Path) -> _Progress:
     try:
         return _Progress.model_validate_json((folder / _PROGRESS).read_bytes())
-    except (OSError, ValueError):  # there is none yet
+    except (OSError, ValueError):  # no progress is stored yet
         return _Progress()
 
 

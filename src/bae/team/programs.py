@@ -97,7 +97,7 @@ class CodingProgram(ABC):
     reports_cost: ClassVar[bool] = True
     """Whether the program reports its cost."""
     task_budget: ClassVar[Budget] = Budget(cost=5.0)
-    """The budget of a task, unless another one is given."""
+    """The default budget of a task."""
     totals_add_up: ClassVar[bool] = False
     """Whether reported totals cover the whole conversation."""
     switches: ClassVar[Mapping[str, str]] = {}
@@ -138,14 +138,14 @@ class CodingProgram(ABC):
         path = shutil.which(self.executable)
         if path is None:
             raise ProgramError(
-                f"there is no program {self.executable!r} that can be run",
+                f"there is no executable program {self.executable!r}",
                 fix=self.install or f"install it, or name its path with executable=… of {self!r}",
             )
         real = os.path.realpath(path)
         with open(real, "rb") as file:
             first = file.readline(200)
         if first.startswith(b"#!") and b"node" in first:
-            # The sandbox shows the installation of the program that it starts.
+            # Start node itself: the sandbox shows the installation of the program it starts.
             return [shutil.which("node") or "node", real]
         return [real]
 
@@ -166,13 +166,13 @@ class CodingProgram(ABC):
 
     def describe_reach(self) -> str:
         """A text for the person who allows the program: what it can reach."""
-        home = [f"~/{name}" for name in (*self.settings, *self.logins) if _in_home(name)]
-        shown = [*home, *sorted(self._variables())]
-        own = f" It has {', '.join(shown)}." if shown else ""
+        home = [f"~/{name}" for name in (*self.settings, *self.logins) if _find_in_home(name)]
+        accessible = [*home, *sorted(self._list_variables())]
+        access = f" It has {', '.join(accessible)}." if accessible else ""
         return (
             f"{self.name} reaches every address that this machine reaches, services on localhost "
             "included, and can send there what it reads. It reads and writes the worktree of its "
-            f"task; the rest of your files, and your repository, are not there.{own}"
+            f"task. It cannot see the rest of your files, or your repository.{access}"
         )
 
     async def run(
@@ -207,20 +207,27 @@ class CodingProgram(ABC):
             sandbox.find_foreign, words, like, str(worktree), [*hidden]
         )
         await asyncio.to_thread(self._write_home, home, prompt)
-        heard = _Heard(self, session, (before if session else None) or Usage(), on_event)
+        events = _TurnEvents(self, session, (before if session else None) or Usage(), on_event)
         pieces: asyncio.Queue[bytes] = asyncio.Queue()
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(heard.follow(pieces))
-                watching = group.create_task(_watch(should_stop or (lambda: False)))
+                group.create_task(events.follow(pieces))
+                watching = group.create_task(_watch_for_stop(should_stop or (lambda: False)))
                 ran = await sandbox.run(
                     command,
                     worktree,
-                    env={**(variables or {}), **self.switches, **self._variables(), **self.env},
-                    home={name: path for name in self.settings if (path := _in_home(name))},
+                    env={
+                        **(variables or {}),
+                        **self.switches,
+                        **self._list_variables(),
+                        **self.env,
+                    },
+                    home={name: path for name in self.settings if (path := _find_in_home(name))},
                     mounts=sandbox.Mounts(
                         home=str(home),
-                        logins={name: path for name in self.logins if (path := _in_home(name))},
+                        logins={
+                            name: path for name in self.logins if (path := _find_in_home(name))
+                        },
                         covered=self.covered,
                         stdin=str(home / _PROMPT),
                     ),
@@ -237,26 +244,26 @@ class CodingProgram(ABC):
                 pieces.put_nowait(b"")
                 watching.cancel()
         except BaseExceptionGroup as errors:
-            match _first(errors):
+            match _find_cause(errors):
                 case _Stopped():
-                    return heard.end("stopped")
+                    return events.end("stopped")
                 case BudgetError():
-                    return heard.end("limit")
+                    return events.end("limit")
                 case error:
                     raise error from None
         if ran.ended_by == "timeout":
-            return heard.end("timeout")
-        if heard.at_limit:
-            return heard.end("limit")
-        if heard.failure or ran.exit_code != 0:
-            why = heard.failure or ran.problem or f"it exited with {ran.exit_code}"
+            return events.end("timeout")
+        if events.at_limit:
+            return events.end("limit")
+        if events.failure or ran.exit_code != 0:
+            reason = events.failure or ran.problem or f"it exited with {ran.exit_code}"
             raise ProgramError(
-                f"{self.name} failed: {bounded(why, _SHOWN)}{heard.printed}",
+                f"{self.name} failed: {bounded(reason, _SHOWN)}{events.printed}",
                 fix=f"run `{self.executable}` once by hand, and log in if it asks for that",
             )
-        return heard.end("done")
+        return events.end("done")
 
-    def _variables(self) -> dict[str, str]:
+    def _list_variables(self) -> dict[str, str]:
         patterns = (*self.variables, *_PROXIES)
         return {
             name: value
@@ -267,14 +274,14 @@ class CodingProgram(ABC):
     def _write_home(self, home: Path, prompt: str) -> None:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.prepare_home(home)
-        # A prompt that begins with a slash would be taken for a command.
+        # The program would read a prompt that begins with a slash as a command.
         (home / _PROMPT).write_text(f"\n{prompt}" if prompt.startswith("/") else prompt, "utf-8")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.executable!r})"
 
 
-class _Heard:
+class _TurnEvents:
     """The events of a turn so far."""
 
     def __init__(
@@ -284,7 +291,7 @@ class _Heard:
         self.session = session
         self.before = before
         self.on_event = on_event
-        self.message = self.failure = self.other = ""
+        self.message = self.failure = self.unparsed = ""
         self.at_limit = False
         self.requests: dict[str, Usage] = {}
         self.total: Usage | None = None
@@ -305,7 +312,7 @@ class _Heard:
     @property
     def printed(self) -> str:
         """The end of the output that is not JSON, for an error message."""
-        return f"\n{self.other.strip()[-_SHOWN:]}" if self.other.strip() else ""
+        return f"\n{self.unparsed.strip()[-_SHOWN:]}" if self.unparsed.strip() else ""
 
     async def follow(self, pieces: asyncio.Queue[bytes]) -> None:
         """Read the output until it ends with an empty piece."""
@@ -313,16 +320,16 @@ class _Heard:
         while piece := await pieces.get():
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
-                await self._read(line)
-        await self._read(rest)
+                await self._read_line(line)
+        await self._read_line(rest)
 
-    async def _read(self, line: bytes) -> None:
+    async def _read_line(self, line: bytes) -> None:
         try:
             event_data: Any = json.loads(line)
         except (ValueError, RecursionError):
             event_data = None
         if not isinstance(event_data, dict):
-            self.other = (self.other + line.decode(errors="replace") + "\n")[-2 * _SHOWN :]
+            self.unparsed = (self.unparsed + line.decode(errors="replace") + "\n")[-2 * _SHOWN :]
             return
         for event in self.program.read_event(cast(dict[str, Any], event_data)):
             if _SESSION.fullmatch(event.session):
@@ -337,12 +344,12 @@ class _Heard:
             if self.on_event is not None:
                 await self.on_event(event, self.used)
 
-    def end(self, how: TurnEnd) -> EndedTurn:
-        return EndedTurn(self.session, bounded(self.message.strip(), _SHOWN), self.used, how)
+    def end(self, reason: TurnEnd) -> EndedTurn:
+        return EndedTurn(self.session, bounded(self.message.strip(), _SHOWN), self.used, reason)
 
 
 class NoLM(Backend):
-    """The LM of a run in which a program works and no LM is named."""
+    """The LM of a worker that has a coding program and no LM."""
 
     def __init__(self, program: str) -> None:
         super().__init__()
@@ -358,14 +365,14 @@ class NoLM(Backend):
         )
 
 
-def _in_home(name: str) -> str:
+def _find_in_home(name: str) -> str:
     """The path of a file in the user's home directory, or an empty text if it is missing."""
     path = Path.home() / name
     return str(path) if path.is_file() else ""
 
 
 def _list_installed(command: Sequence[str]) -> list[str]:
-    """The files of a program that is started by a link, or that has packages beside it."""
+    """The files of a program that starts through a link, or that has packages beside it."""
     paths: list[str] = []
     for word in command[:2]:
         parts = Path(word).parts
@@ -380,18 +387,19 @@ class _Stopped(Exception):
     """A person has stopped the turn."""
 
 
-async def _watch(should_stop: Callable[[], bool]) -> None:
+async def _watch_for_stop(should_stop: Callable[[], bool]) -> None:
     while True:
         await asyncio.sleep(_POLL)
         if should_stop():
             raise _Stopped
 
 
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error of a group that explains the end: first a spent budget or a person's stop."""
+def _find_cause(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that explains the end: a spent budget or a person's stop if present, otherwise the
+    first error."""
     failures = list(errors.exceptions)
     return next(
-        (each for each in failures if isinstance(each, BudgetError | _Stopped)), failures[0]
+        (error for error in failures if isinstance(error, BudgetError | _Stopped)), failures[0]
     )
 
 

@@ -49,9 +49,9 @@ class Detected:
         report: str = "",
     ) -> Project:
         """The project, with a person's settings in place of detected ones."""
-        makes = f"{python_setup.VENV}/"
-        uses = not test_command or any(word.startswith(makes) for word in test_command)
-        setup_parts = self.setup if uses else self.setup_of_others
+        venv_prefix = f"{python_setup.VENV}/"
+        uses_venv = not test_command or any(word.startswith(venv_prefix) for word in test_command)
+        setup_parts = self.setup if uses_venv else self.setup_of_others
         return Project(
             id=id,
             name=name or self.root.name,
@@ -74,32 +74,34 @@ def detect(
     files count. It reads files and runs nothing, so call it in a thread."""
     top = Path(root).resolve()
     place = top / folder
-    files = _files(place)
-    own = committed
+    files = _list_files(place)
+    committed_inside = committed
     if committed is not None and folder:
-        own = {name.removeprefix(f"{folder}/") for name in committed}
-    languages = _languages(files)
+        committed_inside = {name.removeprefix(f"{folder}/") for name in committed}
+    languages = _rank_languages(files)
     results = (
-        _find_python(place, files, own),
+        _find_python(place, files, committed_inside),
         _find_node(place, top, files, committed),
         _find_go(place),
     )
-    candidates = [each for each in results if each]
+    candidates = [candidate for candidate in results if candidate]
     # The language with more files first.
     candidates.sort(
-        key=lambda each: languages.index(each.language) if each.language in languages else 99
-    )
-    known = [each for each in candidates if each.test_command]
-    questions: list[str] = []
-    other = node_setup.find_other(place)
-    if other:
-        questions.append(
-            f"package.json runs its tests with {other}, whose results bae cannot read by itself. "
-            "Which command runs the tests and writes a JUnit file? Name the file with --report "
-            f"junit:PATH{node_setup.describe_reporter(other)}. Without that option: "
-            f"{KNOWN_PROGRAMS}."
+        key=lambda candidate: (
+            languages.index(candidate.language) if candidate.language in languages else 99
         )
-    elif not known:
+    )
+    testable = [candidate for candidate in candidates if candidate.test_command]
+    questions: list[str] = []
+    other_program = node_setup.find_other(place)
+    if other_program:
+        questions.append(
+            f"package.json runs its tests with {other_program}, whose results bae cannot read by "
+            "itself. Which command runs the tests and writes a JUnit file? Name the file with "
+            f"--report junit:PATH{node_setup.describe_reporter(other_program)}. "
+            f"Without that option: {KNOWN_PROGRAMS}."
+        )
+    elif not testable:
         questions.append(
             f"Which command runs the tests? {KNOWN_PROGRAMS} are understood, and any other program "
             "that writes a JUnit file, with --report junit:PATH."
@@ -107,25 +109,25 @@ def detect(
     return Detected(
         top,
         languages,
-        _join(each.test_command for each in known),
-        _join(each.setup for each in candidates),
+        _join_commands(candidate.test_command for candidate in testable),
+        _join_commands(candidate.setup for candidate in candidates),
         tuple(questions),
         folder,
-        _join(each.setup for each in candidates if not each.makes),
+        _join_commands(candidate.setup for candidate in candidates if not candidate.makes),
     )
 
 
-def _join(commands: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+def _join_commands(commands: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     """The commands, joined by `&&`."""
     joined: tuple[str, ...] = ()
-    for each in filter(None, commands):
-        joined += (AND, *each) if joined else each
+    for command in filter(None, commands):
+        joined += (AND, *command) if joined else command
     return joined
 
 
 def find_problems(project: Project) -> tuple[str, ...]:
-    """The reasons why a team cannot work on a project, each with what to do, to be reported before
-    anything is spent."""
+    """The reasons why a team cannot work on a project, each with a fix. Check them before anything
+    is spent."""
     problems: list[str] = []
     root = Path(project.root)
     if not root.is_dir():
@@ -160,13 +162,13 @@ def find_command_problems(
     for command in split_commands(test_command):
         if find_test_program(command) is None and not report:
             names = (os.path.basename(word).split(".")[0] for word in command)
-            other = next((name for name in names if name in node_setup.OTHER_PROGRAMS), "")
-            what = f"{other} is not node --test, and bae" if other else "bae"
+            other_program = next((name for name in names if name in node_setup.OTHER_PROGRAMS), "")
+            reader = f"{other_program} is not node --test, and bae" if other_program else "bae"
             problems.append(
-                f"{shlex.join(command)} reports no tests: {what} cannot read its results; name "
+                f"{shlex.join(command)} reports no tests: {reader} cannot read its results; name "
                 f"{KNOWN_PROGRAMS} itself, not a script that runs it, or have the program write a "
                 "JUnit file and name that with --report junit:PATH"
-                f"{node_setup.describe_reporter(other)}"
+                f"{node_setup.describe_reporter(other_program)}"
             )
         elif problem := _find_problem(command, root, bool(setup)):
             problems.append(f"{problem}, or name another test command")
@@ -181,8 +183,8 @@ def find_setup_problems(setup: Sequence[str], root: Path) -> tuple[str, ...]:
             problems.append(f"a command is missing beside {AND} in {shlex.join(setup)}")
         elif odd := [word for word in command if word in _OF_SHELLS]:
             problems.append(
-                f"{odd[0]} is for a shell, and the setup command is run without: write "
-                f"`sh -c {shlex.quote(shlex.join(command))}`, with what the shell is to read"
+                f"{odd[0]} is for a shell, and the setup command runs without a shell: write "
+                f"`sh -c {shlex.quote(shlex.join(command))}`"
             )
         elif command[0] in _BUILT_IN:
             problems.append(
@@ -204,8 +206,8 @@ def _find_problem(command: Sequence[str], root: Path, is_made: bool) -> str:
         return ""
     if find_program(program, root):
         return ""
-    how = _INSTALLERS.get(program, "install it")
-    return f"{program} was not found: {how}"
+    advice = _INSTALLERS.get(program, "install it")
+    return f"{program} was not found: {advice}"
 
 
 _OF_SHELLS: Final = ("|", "||", ";", "&", ">", ">>", "<", "2>&1")
@@ -229,18 +231,22 @@ _SUFFIXES: Final = {
 }
 
 
-def _files(root: Path) -> list[str]:
+def _list_files(root: Path) -> list[str]:
     """The paths of a project's files, without hidden and generated directories."""
-    names_found: list[str] = []
+    paths: list[str] = []
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(each for each in folders if each[0] != "." and each not in _SKIPPED)
-        names_found += (os.path.relpath(os.path.join(folder, name), root) for name in sorted(names))
-        if len(names_found) >= _MOST_FILES:
+        folders[:] = sorted(
+            folder_name
+            for folder_name in folders
+            if folder_name[0] != "." and folder_name not in _SKIPPED
+        )
+        paths += (os.path.relpath(os.path.join(folder, name), root) for name in sorted(names))
+        if len(paths) >= _MOST_FILES:
             break
-    return names_found
+    return paths
 
 
-def _languages(files: Sequence[str]) -> tuple[str, ...]:
+def _rank_languages(files: Sequence[str]) -> tuple[str, ...]:
     counts = Counter(_SUFFIXES.get(os.path.splitext(name)[1]) for name in files)
     return tuple(language for language, _ in counts.most_common() if language)
 
@@ -260,21 +266,25 @@ def _find_python(
     root: Path, files: Sequence[str], committed: Collection[str] | None
 ) -> _Candidate | None:
     names = {os.path.basename(name) for name in files}
-    named = names & {"pytest.ini", "conftest.py"}
+    settings_files = names & {"pytest.ini", "conftest.py"}
     tests = any(
         name.endswith("_test.py") or (name.startswith("test_") and name.endswith(".py"))
         for name in names
     )
-    if not (named or tests or "pytest" in find_table(read_toml(root / "pyproject.toml"), "tool")):
+    if not (
+        settings_files
+        or tests
+        or "pytest" in find_table(read_toml(root / "pyproject.toml"), "tool")
+    ):
         return None
-    for folder in (".venv", "venv"):  # has what the project needs; worktrees do not
+    for folder in (".venv", "venv"):  # it has the project's packages; worktrees have none
         python = root / folder / "bin" / "python"
         if python.exists():
             return _Candidate("python", (str(python), "-m", "pytest"))
     if not python_setup.is_installed(root, files):
         setup = python_setup.find_setup(root, files, committed)
         return _Candidate("python", python_setup.VENV_TEST, setup, python_setup.VENV)
-    name = "python" if find_program("python", root) else "python3"  # as where Debian installs it
+    name = "python" if find_program("python", root) else "python3"  # Debian has only python3
     return _Candidate("python", (name, "-m", "pytest"))
 
 
@@ -291,10 +301,10 @@ def _find_node(
     is_inside = place != top and not (place / "node_modules").exists() and bool(setup)
     is_inside = is_inside and not any(is_committed(place / name) for name in node_setup.LOCKS)
     command = node_setup.find_test_command(place, is_inside=is_inside)
-    other = node_setup.find_other(place)
-    if not command and not other and any(_is_node_test(name) for name in files):
+    other_program = node_setup.find_other(place)
+    if not command and not other_program and any(_is_node_test(name) for name in files):
         command = ("node", "--test")
-    return _Candidate(language, command, setup) if command or other else None
+    return _Candidate(language, command, setup) if command or other_program else None
 
 
 def _find_go(root: Path) -> _Candidate | None:

@@ -35,7 +35,7 @@ class _Needs:
     def add(self, requirements: Sequence[str]) -> None:
         """Add explicit requirements."""
         self.words += requirements
-        self.names |= {_name(each) for each in requirements}
+        self.names |= {_normalize_name(requirement) for requirement in requirements}
 
 
 def find_setup(
@@ -44,24 +44,24 @@ def find_setup(
     committed: Collection[str] | None = None,
     more: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """The command that installs a project with the needs of its tests, and with `more`. Empty if
-    nothing shows that it has to be installed. `files` are the project's files, and `committed` the
-    files that git has."""
+    """The command that installs a project, the packages that its tests need, and `more`. Empty if
+    nothing shows that the project has to be installed. `files` are the project's files, and
+    `committed` the files that git has."""
     pyproject = read_toml(root / "pyproject.toml")
     tools = as_table(pyproject.get("tool"))
-    known = files if committed is None else committed
-    if "uv.lock" in known and find_program("uv", root):
+    committed_files = files if committed is None else committed
+    if "uv.lock" in committed_files and find_program("uv", root):
         return _use_uv(pyproject)
-    if "poetry.lock" in known and "poetry" in tools and find_program("poetry", root):
+    if "poetry.lock" in committed_files and "poetry" in tools and find_program("poetry", root):
         return _use_poetry(tools)
-    if "pdm.lock" in known and find_program("pdm", root):
+    if "pdm.lock" in committed_files and find_program("pdm", root):
         return ("pdm", "install", "--frozen-lockfile")
     needs = _find_needs(root, pyproject, files)
     needs.add(more)
-    own = _find_own(root, pyproject)
-    if not own and not needs.words:
+    own_words = _find_own_words(root, pyproject)
+    if not own_words and not needs.words:
         return ()
-    return _use_pip(root, needs, own)
+    return _use_pip(root, needs, own_words)
 
 
 def is_installed(root: Path, files: Sequence[str]) -> bool:
@@ -69,18 +69,22 @@ def is_installed(root: Path, files: Sequence[str]) -> bool:
     project, so that setup is not needed."""
     pyproject = read_toml(root / "pyproject.toml")
     needs = _find_needs(root, pyproject, files)
-    own = _find_own(root, pyproject)
-    if not own and not needs.words:
+    own_words = _find_own_words(root, pyproject)
+    if not own_words and not needs.words:
         return True
     project = as_table(pyproject.get("project"))
-    runtime = {_name(each) for each in as_texts(project.get("dependencies"))}
-    if own == ["-e", "."]:
+    runtime = {
+        _normalize_name(requirement) for requirement in as_texts(project.get("dependencies"))
+    }
+    if own_words == ["-e", "."]:
         needs.is_known &= bool(project) and "dependencies" not in as_texts(project.get("dynamic"))
-    wanted = {*runtime, *needs.names, "pytest"}
+    required = {*runtime, *needs.names, "pytest"}
     python = find_program("python", root) or ""
     prefix = Path(python).parent.parent
-    installed = {_name(path.name) for path in prefix.glob("lib/python*/site-packages/*.dist-info")}
-    if not wanted <= installed or needs.after:
+    installed = {
+        _normalize_name(path.name) for path in prefix.glob("lib/python*/site-packages/*.dist-info")
+    }
+    if not required <= installed or needs.after:
         return False
     linked = [path for path in find_linked(str(prefix)) if path.is_relative_to(root)]
     return bool(linked) or (needs.is_known and not _has_src(files))
@@ -92,13 +96,17 @@ def _use_uv(pyproject: dict[str, Any]) -> tuple[str, ...]:
     default = find_table(pyproject, "tool", "uv").get("default-groups")
     usual = as_texts(default) if isinstance(default, list) else ["dev"]
     legacy = as_texts(find_table(pyproject, "tool", "uv").get("dev-dependencies"))
-    names = {_name(each) for group in usual for each in _expand_group(groups, group)}
-    if "pytest" in names | {_name(each) for each in legacy}:
+    names = {
+        _normalize_name(requirement)
+        for group in usual
+        for requirement in _expand_group(groups, group)
+    }
+    if "pytest" in names | {_normalize_name(requirement) for requirement in legacy}:
         return tuple(command)
-    if group := _find_named({name: _expand_group(groups, name) for name in groups}):
+    if group := _find_test_group({name: _expand_group(groups, name) for name in groups}):
         return (*command, "--group", group)
     extras = find_table(pyproject, "project", "optional-dependencies")
-    if extra := _find_named({name: as_texts(value) for name, value in extras.items()}):
+    if extra := _find_test_group({name: as_texts(value) for name, value in extras.items()}):
         return (*command, "--extra", extra)
     return (*command, AND, "uv", "pip", "install", "pytest")
 
@@ -110,26 +118,26 @@ def _use_poetry(tools: dict[str, Any]) -> tuple[str, ...]:
         table = as_table(group)
         if table.get("optional") is True and "pytest" in as_table(table.get("dependencies")):
             command += ["--with", name]
-    if extra := _find_named(
-        {name: as_texts(each) for name, each in find_table(tools, "poetry", "extras").items()}
+    if extra := _find_test_group(
+        {name: as_texts(value) for name, value in find_table(tools, "poetry", "extras").items()}
     ):
         command += ["--extras", extra]
     return tuple(command)
 
 
-def _use_pip(root: Path, needs: _Needs, own: list[str]) -> tuple[str, ...]:
-    python = "python" if find_program("python", root) else "python3"  # as where Debian installs it
+def _use_pip(root: Path, needs: _Needs, own_words: list[str]) -> tuple[str, ...]:
+    python = "python" if find_program("python", root) else "python3"  # Debian has only python3
     with_extras = any(word.startswith(".[") for word in needs.words)
-    words = [*(() if with_extras else own), *needs.words]
+    words = [*(() if with_extras else own_words), *needs.words]
     if "pytest" not in needs.names:
         words.append("pytest")
     # An older pip has no groups.
-    made = [python, "-m", "venv", *(["--upgrade-deps"] if needs.groups else []), VENV]
-    commands = [made, [f"{VENV}/bin/pip", "install", *words], *needs.after]
-    return tuple(word for each in commands for word in (*each, AND))[:-1]
+    make_venv = [python, "-m", "venv", *(["--upgrade-deps"] if needs.groups else []), VENV]
+    commands = [make_venv, [f"{VENV}/bin/pip", "install", *words], *needs.after]
+    return tuple(word for command in commands for word in (*command, AND))[:-1]
 
 
-def _find_own(root: Path, pyproject: dict[str, Any]) -> list[str]:
+def _find_own_words(root: Path, pyproject: dict[str, Any]) -> list[str]:
     """The words that install the project itself, or its requirements if it is not a package."""
     if "build-system" in pyproject or (root / "setup.py").exists():
         return ["-e", "."]
@@ -144,9 +152,9 @@ def _find_needs(root: Path, pyproject: dict[str, Any], files: Sequence[str]) -> 
     extras = _read_extras(root, pyproject)
     needs = _read_tox(root, groups, extras)
     if not needs.words:
-        if group := _find_named({name: _expand_group(groups, name) for name in groups}):
+        if group := _find_test_group({name: _expand_group(groups, name) for name in groups}):
             _add_group(needs, group, groups)
-        elif extra := _find_named(extras):
+        elif extra := _find_test_group(extras):
             _add_extras(needs, [extra], extras)
         else:
             needs.add(_read_tools(tools))
@@ -158,7 +166,11 @@ def _find_needs(root: Path, pyproject: dict[str, Any], files: Sequence[str]) -> 
                 needs.names |= names
                 break
     plain = root / "requirements.txt"
-    if not _find_own(root, pyproject) and plain.exists() and "requirements.txt" not in needs.words:
+    if (
+        not _find_own_words(root, pyproject)
+        and plain.exists()
+        and "requirements.txt" not in needs.words
+    ):
         needs.words[:0] = ["-r", "requirements.txt"]
         needs.names |= _read_requirements(plain)
     return needs
@@ -166,13 +178,15 @@ def _find_needs(root: Path, pyproject: dict[str, Any], files: Sequence[str]) -> 
 
 def _add_group(needs: _Needs, name: str, groups: dict[str, Any]) -> None:
     needs.words += ["--group", name]
-    needs.names |= {_name(each) for each in _expand_group(groups, name)}
+    needs.names |= {_normalize_name(requirement) for requirement in _expand_group(groups, name)}
     needs.groups = True
 
 
 def _add_extras(needs: _Needs, names: Sequence[str], extras: dict[str, list[str]]) -> None:
     needs.words += ["-e", f".[{','.join(names)}]"]
-    needs.names |= {_name(each) for name in names for each in extras.get(name, ())}
+    needs.names |= {
+        _normalize_name(requirement) for name in names for requirement in extras.get(name, ())
+    }
 
 
 def _read_extras(root: Path, pyproject: dict[str, Any]) -> dict[str, list[str]]:
@@ -180,32 +194,44 @@ def _read_extras(root: Path, pyproject: dict[str, Any]) -> dict[str, list[str]]:
     extras = {name: as_texts(value) for name, value in tables.items()}
     parser, section = read_ini(root / "setup.cfg"), "options.extras_require"
     if parser.has_section(section):
-        extras |= {name: _lines(value) for name, value in parser.items(section)}
+        extras |= {name: _split_lines(value) for name, value in parser.items(section)}
     return extras
 
 
 def _read_tools(tools: dict[str, Any]) -> list[str]:
     """The test requirements in the tables of Poetry, PDM or Hatch."""
     poetry = as_table(tools.get("poetry"))
-    tables = {name: as_table(each) for name, each in as_table(poetry.get("group")).items()}
-    groups = {name: _of_poetry(as_table(each.get("dependencies"))) for name, each in tables.items()}
-    groups["dev-dependencies"] = _of_poetry(as_table(poetry.get("dev-dependencies")))
-    if "pytest" in {_name(each) for value in groups.values() for each in value}:
+    tables = {name: as_table(value) for name, value in as_table(poetry.get("group")).items()}
+    groups = {
+        name: _convert_poetry(as_table(table.get("dependencies"))) for name, table in tables.items()
+    }
+    groups["dev-dependencies"] = _convert_poetry(as_table(poetry.get("dev-dependencies")))
+    if "pytest" in {
+        _normalize_name(requirement) for value in groups.values() for requirement in value
+    }:
         # Groups are split by purpose, and the tests may need several.
         left_out = ("docs", "doc", "lint", "linting", "typing", "release")
-        return [each for name, value in groups.items() if name not in left_out for each in value]
+        return [
+            requirement
+            for name, value in groups.items()
+            if name not in left_out
+            for requirement in value
+        ]
     pdm = find_table(tools, "pdm", "dev-dependencies")
-    if group := _find_named({name: as_texts(value) for name, value in pdm.items()}):
+    if group := _find_test_group({name: as_texts(value) for name, value in pdm.items()}):
         return as_texts(pdm[group])
     for name in ("hatch-test", "test", "tests", "default", "dev"):
         env = find_table(tools, "hatch", "envs", name)
-        wanted = [*as_texts(env.get("dependencies")), *as_texts(env.get("extra-dependencies"))]
-        if wanted and all("{" not in each for each in wanted):
-            return wanted
+        requirements = [
+            *as_texts(env.get("dependencies")),
+            *as_texts(env.get("extra-dependencies")),
+        ]
+        if requirements and all("{" not in requirement for requirement in requirements):
+            return requirements
     return []
 
 
-def _of_poetry(table: dict[str, Any]) -> list[str]:
+def _convert_poetry(table: dict[str, Any]) -> list[str]:
     """Poetry's requirements in the syntax of pip."""
     packages: list[str] = []
     for name, value in table.items():
@@ -224,10 +250,10 @@ def _convert_version(version: str) -> str:
     sign, number = parts[1] or "==", parts[2]
     if sign not in ("^", "~"):
         return f"{sign}{number}"
-    numbers = [int(each) for each in number.split(".")]
+    numbers = [int(digits) for digits in number.split(".")]
     at = min(1, len(numbers) - 1)
     if sign == "^":
-        at = next((index for index, each in enumerate(numbers) if each), len(numbers) - 1)
+        at = next((index for index, value in enumerate(numbers) if value), len(numbers) - 1)
     end = ".".join(map(str, (*numbers[:at], numbers[at] + 1)))
     return f">={number},<{end}"
 
@@ -238,14 +264,14 @@ def _read_tox(root: Path, groups: dict[str, Any], extras: dict[str, list[str]]) 
     if not parser.has_section("testenv"):
         return needs
     section = dict(parser.items("testenv"))
-    if wanted := _lines(section.get("extras", "").replace(",", "\n")):
-        _add_extras(needs, wanted, extras)
-    for name in _lines(section.get("dependency_groups", "").replace(",", "\n")):
+    if extra_names := _split_lines(section.get("extras", "").replace(",", "\n")):
+        _add_extras(needs, extra_names, extras)
+    for name in _split_lines(section.get("dependency_groups", "").replace(",", "\n")):
         if name in groups:
             _add_group(needs, name, groups)
-    for line in _lines(section.get("deps", "")):
+    for line in _split_lines(section.get("deps", "")):
         line = re.sub(r"\{(toxinidir|tox_root)\}/?", "", line)
-        if "{" in line or re.match(r"[\w!,.-]+:\s", line):  # of some environments
+        if "{" in line or re.match(r"[\w!,.-]+:\s", line):  # a line for some environments only
             continue
         if line.startswith("-r"):
             name = line[2:].strip()
@@ -257,7 +283,7 @@ def _read_tox(root: Path, groups: dict[str, Any], extras: dict[str, list[str]]) 
     for reference in re.findall(r"\{\[([^\]]+)\](\w+)\}", text):
         if parser.has_option(*reference):
             text = text.replace(f"{{[{reference[0]}]{reference[1]}}}", parser.get(*reference))
-    for line in _lines(text.replace("\\\n", " ")):
+    for line in _split_lines(text.replace("\\\n", " ")):
         line = line.replace("{envpython}", "python").lstrip("- ")
         if "{" not in line and line:
             program, *rest = shlex.split(line)
@@ -265,31 +291,31 @@ def _read_tox(root: Path, groups: dict[str, Any], extras: dict[str, list[str]]) 
     return needs
 
 
-def _find_named(groups: dict[str, list[str]]) -> str:
-    """The group of test requirements: among the groups with pytest, the one with the usual name."""
-    names = [name for name, value in groups.items() if "pytest" in map(_name, value)]
+def _find_test_group(groups: dict[str, list[str]]) -> str:
+    """The group of test requirements: a group with pytest, if possible with a usual name."""
+    names = [name for name, value in groups.items() if "pytest" in map(_normalize_name, value)]
     usual = [name for name in _USUAL if name in names]
     return next(iter((*usual, *names)), "")
 
 
 def _expand_group(
-    groups: dict[str, Any], name: str, seen: frozenset[str] = frozenset()
+    groups: dict[str, Any], name: str, visited: frozenset[str] = frozenset()
 ) -> list[str]:
     """The requirements of a group and of the groups that it includes."""
     packages: list[str] = []
     value = groups.get(name)
-    if not isinstance(value, list) or name in seen:
+    if not isinstance(value, list) or name in visited:
         return packages
     packages += as_texts(value)
-    for each in value:  # pyright: ignore[reportUnknownVariableType]
-        inner = as_table(each).get("include-group")
+    for item in value:  # pyright: ignore[reportUnknownVariableType]
+        inner = as_table(item).get("include-group")
         if isinstance(inner, str):
-            packages += _expand_group(groups, inner, seen | {name})
+            packages += _expand_group(groups, inner, visited | {name})
     return packages
 
 
 def _list_requirements(files: Sequence[str]) -> list[str]:
-    """The requirements files for tests, by name, the usual one first."""
+    """The requirements files for tests: names with `test` first, then names with `dev`."""
     names = [name for name in files if _REQUIREMENTS.fullmatch(name)]
     return sorted(names, key=lambda name: ("test" not in name, "dev" not in name, name))
 
@@ -298,7 +324,7 @@ def _read_requirements(path: Path, depth: int = 0) -> set[str]:
     """The names of the distributions in a requirements file and in the files that it includes."""
     requirements: set[str] = set()
     try:
-        lines = _lines(read_text(path))
+        lines = _split_lines(read_text(path))
     except (OSError, ValueError):
         return requirements
     for line in lines:
@@ -307,11 +333,11 @@ def _read_requirements(path: Path, depth: int = 0) -> set[str]:
                 _read_requirements(path.parent / included[1], depth + 1) if depth < 5 else set()
             )
         elif not line.startswith(("-", "#")):
-            requirements.add(_name(line))
+            requirements.add(_normalize_name(line))
     return requirements
 
 
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     lines = (line.partition(" #")[0].strip() for line in text.splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
@@ -320,7 +346,7 @@ def _has_src(files: Sequence[str]) -> bool:
     return any(name.startswith(f"src{os.sep}") and name.endswith(".py") for name in files)
 
 
-def _name(requirement: str) -> str:
+def _normalize_name(requirement: str) -> str:
     match = re.match(r"[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*?(?=$|[^\w.-]|-\d)", requirement.strip())
     return re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""
 

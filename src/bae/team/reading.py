@@ -52,7 +52,7 @@ class CodeTree:
 
 
 async def get_tree() -> CodeTree:
-    """The files of this run, given to each run."""
+    """The files of this run. Each run passes its own."""
     raise LookupError("a run with reading tools needs its files in dep_cache: get_tree")
 
 
@@ -85,9 +85,7 @@ async def find(pattern: str, glob: str = "", *, tree: Annotated[CodeTree, Dep(ge
     try:
         if not pattern.strip() or len(pattern) > LONGEST_PATTERN:
             raise ToolError(f"give a pattern of 1 to {LONGEST_PATTERN} characters")
-        with warnings.catch_warnings(
-            action="ignore"
-        ):  # of a pattern that Python may read otherwise
+        with warnings.catch_warnings(action="ignore"):  # deprecated syntax in the pattern
             compiled = re.compile(pattern, flags)
     except (re.error, OverflowError, RecursionError) as error:
         raise ToolError(
@@ -110,7 +108,7 @@ async def outline(path: str = "", *, tree: Annotated[CodeTree, Dep(get_tree)]) -
         path: a file or a folder, from the root of the repository; empty for all of it
     """
     code = await tree.read()
-    return await asyncio.to_thread(_outline, code, path)
+    return await asyncio.to_thread(_outline_path, code, path)
 
 
 class _Hit(NamedTuple):
@@ -129,20 +127,21 @@ _MAY_TAKE_LONG: Final = re.compile(r"[*+?{]|\\[1-9]|\(.*\|", re.DOTALL)
 
 
 async def _search(pattern: str, flags: int, texts: Mapping[str, str]) -> dict[str, list[int]]:
-    """The matching lines, by file. A pattern with repetitions, or with alternatives in groups, may
-    never end, and a thread cannot be stopped, so it runs in a process."""
+    """The numbers of the matching lines, by file. A search for a pattern with repetitions, or with
+    alternatives in groups, may never end. A thread cannot be stopped, so such a search runs in a
+    process."""
     if not _MAY_TAKE_LONG.search(pattern):
         return await asyncio.to_thread(line_search.search_lines, pattern, flags, texts)
     args = {"pattern": pattern, "flags": flags, "texts": texts}
-    given = await asyncio.to_thread(lambda: json.dumps(args).encode())
+    request = await asyncio.to_thread(lambda: json.dumps(args).encode())
     command = (sys.executable, "-I", "-S", line_search.__file__)
-    ended = await run_program(command, given=given, timeout=SEARCH_SECONDS)
-    if ended.bound is not None or ended.status:
+    process = await run_program(command, given=request, timeout=SEARCH_SECONDS)
+    if process.bound is not None or process.status:
         raise ToolError(
             f"{pattern!r} took over {SEARCH_SECONDS:g} s: use a pattern with fewer repetitions, or "
             "limit the files with glob"
         )
-    return json.loads(ended.out)
+    return json.loads(process.out)
 
 
 def _list_names(code: Code) -> str:
@@ -154,29 +153,33 @@ def _show_hits(
     pattern: re.Pattern[str],
     texts: Mapping[str, str],
     hits: Mapping[str, list[int]],
-    named: Container[str],
+    matching_names: Container[str],
 ) -> str:
-    """The hits as a text. `named` are the files whose names match."""
+    """The hits as a text. `matching_names` are the files whose names match."""
     ranked: list[tuple[tuple[object, ...], str, list[_Hit]]] = []
     for name, numbers in hits.items():
         lines = texts[name].split("\n")
-        defined = {each.line for each in outline_file(name, texts[name], most=1000)}
-        order = sorted(numbers, key=lambda number: (number not in defined, number))
-        is_use = not (defined.intersection(numbers) or name in named)
+        definition_lines = {
+            definition.line for definition in outline_file(name, texts[name], most=1000)
+        }
+        order = sorted(numbers, key=lambda number: (number not in definition_lines, number))
+        is_use = not (definition_lines.intersection(numbers) or name in matching_names)
         key = code.kind(name), is_use, -len(numbers), name
-        ranked.append((key, name, [_Hit(each, lines[each - 1]) for each in order]))
-    ranked.sort(key=lambda each: each[0])
-    hits_by_file = {name: own for _, name, own in ranked}
-    shown = _share_out(hits_by_file)
-    parts = [_write(name, own, pattern) for name, own in shown.items()]
-    more = {name: len(own) - len(shown.get(name, ())) for name, own in hits_by_file.items()}
-    parts.append(_describe_more({name: count for name, count in more.items() if count}))
-    left = MOST_HITS - sum(map(len, shown.values()))
+        ranked.append((key, name, [_Hit(number, lines[number - 1]) for number in order]))
+    ranked.sort(key=lambda entry: entry[0])
+    hits_by_file = {name: file_hits for _, name, file_hits in ranked}
+    shown = _choose_hits(hits_by_file)
+    parts = [_write_hits(name, file_hits, pattern) for name, file_hits in shown.items()]
+    hidden_counts = {
+        name: len(file_hits) - len(shown.get(name, ())) for name, file_hits in hits_by_file.items()
+    }
+    parts.append(_describe_more({name: count for name, count in hidden_counts.items() if count}))
+    room = MOST_HITS - sum(map(len, shown.values()))
     words = pattern.pattern
     is_text = len(words.split()) > (2 if hits_by_file else 1) and _WORDS.fullmatch(words)
-    if is_text and left >= MOST_HITS // 2:
-        parts.append(_show_words(code, words, texts, left, without=hits_by_file))
-    names = [name for name in code.names if name not in hits_by_file and name in named]
+    if is_text and room >= MOST_HITS // 2:
+        parts.append(_show_words(code, words, texts, room, without=hits_by_file))
+    names = [name for name in code.names if name not in hits_by_file and name in matching_names]
     if names and not (hits_by_file or any(parts)):
         parts.append("\n".join(["No line matches. Files with such a name:", *names[:MOST_HITS]]))
     if not any(parts):
@@ -191,30 +194,32 @@ def _show_words(
     code: Code, words: str, texts: Mapping[str, str], most: int, without: Mapping[str, object]
 ) -> str:
     """The files that fit these words best, with their best lines."""
-    names = [each.path for each in code.search(words, most=len(texts)) if each.path in texts]
+    names = [match.path for match in code.search(words, most=len(texts)) if match.path in texts]
     names = [name for name in names if name not in without and name in code.texts]
-    few = most // 5  # files with two lines, the others have one
+    few = most // 5  # how many files show two lines; the others show one line
     best = code.best_lines(words, names[:few], most=2)
     best |= code.best_lines(words, names[few : most - few], most=1)
-    parts = [_write(name, [_Hit(*each) for each in own], None) for name, own in best.items()]
-    about = "No line has these words in this order." if not without else ""
-    head = f"{about} Files that have most to do with them, best first:".strip()
+    parts = [
+        _write_hits(name, [_Hit(*line) for line in lines], None) for name, lines in best.items()
+    ]
+    note = "No line has these words in this order." if not without else ""
+    head = f"{note} Files that have most to do with them, best first:".strip()
     return "\n".join((head, *parts)) if best else ""
 
 
-def _share_out(hits: Mapping[str, Sequence[_Hit]]) -> dict[str, list[_Hit]]:
-    """The hits to show: each file has one before another has two."""
+def _choose_hits(hits: Mapping[str, Sequence[_Hit]]) -> dict[str, list[_Hit]]:
+    """The hits to show: every file shows its first hit before a file shows its second."""
     shown: dict[str, list[_Hit]] = {}
-    left = MOST_HITS
+    room = MOST_HITS
     for turn in range(_PASSES if len(hits) > 1 else MOST_HITS):
-        for name, own in hits.items():
-            if left and turn < len(own):
-                shown.setdefault(name, []).append(own[turn])
-                left -= 1
+        for name, file_hits in hits.items():
+            if room and turn < len(file_hits):
+                shown.setdefault(name, []).append(file_hits[turn])
+                room -= 1
     return shown
 
 
-def _write(name: str, hits: Sequence[_Hit], pattern: re.Pattern[str] | None) -> str:
+def _write_hits(name: str, hits: Sequence[_Hit], pattern: re.Pattern[str] | None) -> str:
     lines: list[str] = []
     for number, line in sorted(hits):
         match = pattern.search(line, 0, line_search.LONGEST_LINE) if pattern else None
@@ -224,11 +229,11 @@ def _write(name: str, hits: Sequence[_Hit], pattern: re.Pattern[str] | None) -> 
     return "\n".join(lines)
 
 
-def _describe_more(more: Mapping[str, int]) -> str:
-    if not more:
+def _describe_more(counts: Mapping[str, int]) -> str:
+    if not counts:
         return ""
-    first = [f"{count} in {name}" for name, count in list(more.items())[:8]]
-    rest = list(more.values())[8:]
+    first = [f"{count} in {name}" for name, count in list(counts.items())[:8]]
+    rest = list(counts.values())[8:]
     others = [f"{sum(rest)} in {len(rest)} other files"] if rest else []
     return f"… and more: {', '.join((*first, *others))}. Use glob to see them."
 
@@ -246,19 +251,19 @@ def _show_lines(code: Code, path: str, lines: str) -> str:
     if name not in code.texts:
         if name in code.names:
             raise ToolError(f"{name} cannot be shown: it is not a text, or too large")
-        return _outline(code, path)
+        return _outline_path(code, path)
     content = code.texts[name].split("\n")
     if content[-1] == "":
         content.pop()
     first, last = _read_range(lines, len(content))
-    left = LONGEST_RESULT
+    room = LONGEST_RESULT
     shown: list[str] = []
     for number in range(first, last + 1):
         line = content[number - 1]
         cut = "…" if len(line) > _LONGEST_LINE else ""
         line = f"{number:>4}|{line[:_LONGEST_LINE]}{cut}"
-        left -= len(line) + 1
-        if left < 0:
+        room -= len(line) + 1
+        if room < 0:
             last = number - 1
             break
         shown.append(line)
@@ -286,19 +291,22 @@ def _find_path(code: Code, path: str) -> str:
     """A file or folder by its path. Raises ToolError with the nearest paths if there is none."""
     name = path.strip().strip("`'\"").removeprefix("./").strip("/")
     name = "" if name == "." else name
-    if name in code.names or not name or any(each.startswith(f"{name}/") for each in code.names):
+    if name in code.names or not name or any(file.startswith(f"{name}/") for file in code.names):
         return name
-    near = find_nearest_paths(name, code.names)
-    which = f"The nearest are: {', '.join(near)}" if near else "See the names with outline"
-    raise ToolError(f"there is no file {name}. {which}")
+    nearest = find_nearest_paths(name, code.names)
+    advice = f"The nearest are: {', '.join(nearest)}" if nearest else "See the names with outline"
+    raise ToolError(f"there is no file {name}. {advice}")
 
 
-def _outline(code: Code, path: str) -> str:
+def _outline_path(code: Code, path: str) -> str:
     name = _find_path(code, path)
     if name in code.names:
-        defined = outline_file(name, code.texts.get(name, ""))
+        definitions = outline_file(name, code.texts.get(name, ""))
         count = code.texts.get(name, "").count("\n") + 1
-        lines = [f"{'  ' * each.depth}{each.line}-{each.last} {each.signature}" for each in defined]
+        lines = [
+            f"{'  ' * definition.depth}{definition.line}-{definition.last} {definition.signature}"
+            for definition in definitions
+        ]
         none = f'; nothing is known of what it defines: look("{name}") shows it'
-        return "\n".join((f"{name}: {count} lines{'' if defined else none}", *lines))
+        return "\n".join((f"{name}: {count} lines{'' if definitions else none}", *lines))
     return code.list_folder(name, longest=LONGEST_OUTLINE) or "there are no files yet"

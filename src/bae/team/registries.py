@@ -18,8 +18,8 @@ from bae.team.files import read_file
 
 @dataclass(frozen=True, slots=True)
 class RegistryAccess:
-    """The needs of a command that reaches registries: variables, the files that they or the
-    settings name, and settings in the home directory, by their paths there."""
+    """The access of a command to registries: environment variables, readable files that the
+    variables or settings name, and settings files by their paths in the home directory."""
 
     variables: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     readable: tuple[str, ...] = ()
@@ -40,27 +40,27 @@ def find_access(
     environment = os.environ if environment is None else environment
     home = home or Path.home()
     files = {name: path for name, path in _find_settings(environment, home) if path.is_file()}
-    system = [path for path in map(Path, _SYSTEM) if path.is_file()]
-    texts = [_read(path) for path in (*files.values(), *system)]
-    named = {name for text in texts for name in _REFERENCE.findall(text)}
+    system_files = [path for path in map(Path, _SYSTEM) if path.is_file()]
+    texts = [_read_settings(path) for path in (*files.values(), *system_files)]
+    referenced = {name for text in texts for name in _REFERENCE.findall(text)}
     variables = {
         name: value
         for name, value in environment.items()
-        if value and (name in named or _is_passed(name))
+        if value and (name in referenced or _is_passed_on(name))
     }
     pythons = Path(environment.get("XDG_DATA_HOME") or home / ".local/share", "uv/python")
-    if pythons.is_dir():  # Python itself may be there; what setup downloads would be lost
+    if pythons.is_dir():  # Python may be installed there; a downloaded Python would be lost
         variables.setdefault("UV_PYTHON_INSTALL_DIR", str(pythons))
     shared = {home, *home.parents}
     paths = [path for text in (*variables.values(), *texts) for path in _find_paths(text)]
-    paths += system
+    paths += system_files
     readable = dict.fromkeys(str(path) for path in paths if path not in shared and path.exists())
     secrets = {*_find_secrets(variables, texts)}
     return RegistryAccess(
         {**_FIXED, **variables},
         tuple(readable),
         {name: str(path) for name, path in files.items()},
-        # The longest first, as one may be part of another.
+        # The longest first, since a secret may be a part of a longer secret.
         tuple(sorted(secrets, key=len, reverse=True)),
     )
 
@@ -74,18 +74,18 @@ def _find_settings(environment: Mapping[str, str], home: Path) -> Iterator[tuple
         yield f".config/{name}", folder / name
 
 
-def _read(path: Path) -> str:
+def _read_settings(path: Path) -> str:
     return (read_file(path.resolve(), _LARGEST) or b"").decode("utf-8", "replace")
 
 
-def _is_passed(name: str) -> bool:
+def _is_passed_on(name: str) -> bool:
     return any(fnmatchcase(name.lower(), pattern) for pattern in _VARIABLES)
 
 
 def _find_paths(text: str) -> Iterator[Path]:
     for paths in _PATH.findall(text):
         path = Path(os.path.normpath(paths))
-        # An index in files links to those beside it.
+        # The index of a local registry links to the folders beside it.
         yield path.parent if path.name == "simple" and f"file://{paths}" in text else path
 
 
@@ -144,7 +144,7 @@ _FIXED: Final = {
     "NO_COLOR": "1",
     "TERM": "dumb",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-    "UV_PYTHON_DOWNLOADS": "never",  # it would be in a home directory that is gone afterwards
+    "UV_PYTHON_DOWNLOADS": "never",  # a download would be lost with the temporary home directory
     "POETRY_VIRTUALENVS_IN_PROJECT": "1",
     "COREPACK_ENABLE_DOWNLOAD_PROMPT": "0",
 }

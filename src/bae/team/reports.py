@@ -32,7 +32,9 @@ class ReportError(ValueError):
 
 def read_junit(text: str, root: str) -> tuple[TestCase, ...]:
     """The tests in a JUnit file of pytest or Vitest."""
-    return _merge_cases(_junit_case(each) for each in _parse_junit(text).iter("testcase"))
+    return _merge_cases(
+        _read_junit_case(element) for element in _parse_junit(text).iter("testcase")
+    )
 
 
 def _parse_junit(text: str) -> ElementTree.Element:
@@ -54,13 +56,13 @@ def read_any_junit(texts: Iterable[str], root: str) -> tuple[TestCase, ...]:
             element, file = stack.pop()
             file = element.get("file") or element.get("filepath") or file
             if element.tag == "testcase":
-                cases.append(_any_junit_case(element, file, root))
+                cases.append(_read_any_junit_case(element, file, root))
             else:
-                stack += ((each, file) for each in reversed(element))
+                stack += ((child, file) for child in reversed(element))
     return number_cases(cases)
 
 
-def _any_junit_case(case: ElementTree.Element, file: str, root: str) -> TestCase:
+def _read_any_junit_case(case: ElementTree.Element, file: str, root: str) -> TestCase:
     if os.path.isabs(file):
         file = os.path.relpath(file, root)
     owner, name = case.get("classname", ""), case.get("name", "")
@@ -71,7 +73,7 @@ def _any_junit_case(case: ElementTree.Element, file: str, root: str) -> TestCase
         owner = ""
     outcome, message = _read_outcome(case)
     id = "::".join(filter(None, (file, owner, name))) or "a test without a name"
-    return _case(id, outcome, message)
+    return _make_case(id, outcome, message)
 
 
 _JUNIT_STATUS: Final[Mapping[str, TestOutcome]] = {
@@ -96,29 +98,29 @@ def _read_outcome(case: ElementTree.Element) -> tuple[TestOutcome, str]:
     return outcome, message
 
 
-def _junit_case(case: ElementTree.Element) -> TestCase:
+def _read_junit_case(case: ElementTree.Element) -> TestCase:
     owner, name = case.get("classname", ""), case.get("name", "")
     outcome, message = _read_outcome(case)
     file = case.get("file")  # pytest's
-    # The whole file: pytest leaves the class out, Vitest repeats the name.
+    # A case for the whole file: pytest leaves the class out, Vitest repeats the name.
     if not owner or (owner == name and file is None):
         path = owner or file or name.replace(".", "/") + ".py"
         if outcome == "failed":
             message = NOT_LOADED + message
-        return _case(path, outcome, message)
+        return _make_case(path, outcome, message)
     parts = [owner, name]
     if file:
         module = os.path.splitext(file)[0].replace(os.sep, ".")
         inside = owner.removeprefix(module).strip(".") if owner.startswith(module) else owner
         parts = [file, *filter(None, inside.split(".")), name]
-    return _case("::".join(parts), outcome, message)
+    return _make_case("::".join(parts), outcome, message)
 
 
 def read_node(text: str, root: str) -> tuple[TestCase, ...]:
-    """The tests in the output of `guards/reporter.mjs`. A group comes after its tests, and counts
-    as they do."""
+    """The tests in the output of `guards/reporter.mjs`. A group follows its tests. It counts only
+    if it failed for a reason of its own."""
     tests: list[tuple[int, list[str], TestCase]] = []
-    """Each test with its depth, and the names of its groups that are known so far."""
+    """Each test with its depth, and the names of its groups so far."""
     is_complete = False
     try:
         for line in text.splitlines():
@@ -127,11 +129,11 @@ def read_node(text: str, root: str) -> tuple[TestCase, ...]:
             if not is_complete:
                 _add_node_test(tests, test, root)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ReportError(f"it is not that of Node's tests: {error!r}") from error
+        raise ReportError(f"it is not a report of Node's tests: {error!r}") from error
     if not is_complete:
-        raise ReportError("it has no end: the program did not end by itself")
-    named = (case.model_copy(update={"id": "::".join([case.id, *n])}) for _, n, case in tests)
-    return number_cases(list(named))
+        raise ReportError("it is incomplete: the program did not end by itself")
+    renamed = (case.model_copy(update={"id": "::".join([case.id, *n])}) for _, n, case in tests)
+    return number_cases(list(renamed))
 
 
 def _add_node_test(
@@ -145,13 +147,13 @@ def _add_node_test(
             break
         is_group = True
         tests[at] = test["depth"], [name, *names], case
-    is_file = os.path.join(root, name) == file  # one that has no tests, or that ended badly
+    is_file = os.path.join(root, name) == file  # a file without tests, or a file that failed to run
     fails = outcome == "failed" and not test["repeats"]
     if fails or not (is_group or is_file):
         message = test["message"]
         if is_file:
             message = f"{NOT_LOADED}{message}\n{test['printed']}"
-        case = _case(os.path.relpath(file, root), outcome, message)
+        case = _make_case(os.path.relpath(file, root), outcome, message)
         tests.append((test["depth"], [] if is_file else [name], case))
 
 
@@ -167,9 +169,9 @@ def read_jest(text: str, root: str) -> tuple[TestCase, ...]:
                 outcome = _JEST.get(test["status"], "skipped")
                 message = "\n".join(test.get("failureMessages") or ())
                 parts = [path, *test["ancestorTitles"], test["title"]]
-                cases.append(_case("::".join(parts), outcome, message))
+                cases.append(_make_case("::".join(parts), outcome, message))
             if not tests and file["status"] == "failed":
-                cases.append(_case(path, "failed", NOT_LOADED + file.get("message", "")))
+                cases.append(_make_case(path, "failed", NOT_LOADED + file.get("message", "")))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ReportError(f"it is not the JSON of Jest: {error!r}") from error
     return number_cases(cases)
@@ -182,7 +184,7 @@ def read_go(text: str, root: str) -> tuple[TestCase, ...]:
     """The tests in the output of `go test -json`."""
     outcomes: dict[tuple[str, str], TestOutcome] = {}
     output: dict[tuple[str, str], list[str]] = {}
-    for event in _go_events(text):
+    for event in _read_go_events(text):
         package = str(event.get("Package") or event.get("ImportPath", "")).split(" ")[0]
         key = package, str(event.get("Test", ""))
         if "Output" in event:
@@ -195,9 +197,9 @@ def read_go(text: str, root: str) -> tuple[TestCase, ...]:
     for (package, test), outcome in outcomes.items():
         message = "".join(output.get((package, test), ())) if outcome == "failed" else ""
         if test:
-            cases.append(_case(f"{package}::{test}", outcome, message))
-        elif outcome == "failed" and package not in failed:  # it was not built, or exited
-            cases.append(_case(package, "failed", NOT_LOADED + message))
+            cases.append(_make_case(f"{package}::{test}", outcome, message))
+        elif outcome == "failed" and package not in failed:  # not built, or its process exited
+            cases.append(_make_case(package, "failed", NOT_LOADED + message))
     return tuple(cases)
 
 
@@ -205,15 +207,15 @@ _GO: Final[Mapping[str, TestOutcome]] = {"pass": "passed", "fail": "failed", "sk
 
 
 def go_output(text: str) -> str:
-    """The output of `go test`, from that of `go test -json`."""
+    """The plain output of `go test`, from its JSON output."""
     lines: list[str] = []
     for line in text.splitlines(keepends=True):
-        events = list(_go_events(line))
+        events = list(_read_go_events(line))
         lines.append(str(events[0].get("Output", "")) if events else line)
     return "".join(lines)
 
 
-def _go_events(text: str) -> Iterable[dict[str, Any]]:
+def _read_go_events(text: str) -> Iterable[dict[str, Any]]:
     for line in text.splitlines():
         if line.startswith("{"):
             try:
@@ -224,7 +226,7 @@ def _go_events(text: str) -> Iterable[dict[str, Any]]:
                 yield event
 
 
-def _case(id: str, outcome: TestOutcome, message: str) -> TestCase:
+def _make_case(id: str, outcome: TestOutcome, message: str) -> TestCase:
     message = bounded(strip_escapes(message), LONGEST_MESSAGE)
     return TestCase(id=strip_escapes(id), outcome=outcome, message=message)
 
@@ -244,13 +246,13 @@ def _merge_cases(cases: Iterable[TestCase]) -> tuple[TestCase, ...]:
 
 def number_cases(cases: Sequence[TestCase]) -> tuple[TestCase, ...]:
     """The cases with unique ids, if several tests have the same name."""
-    seen: dict[str, int] = {}
-    named: list[TestCase] = []
+    counts: dict[str, int] = {}
+    numbered: list[TestCase] = []
     for case in cases:
-        seen[case.id] = number = seen.get(case.id, 0) + 1
+        counts[case.id] = number = counts.get(case.id, 0) + 1
         id = case.id if number == 1 else f"{case.id} ({number})"
-        named.append(case.model_copy(update={"id": id}))
-    return tuple(named)
+        numbered.append(case.model_copy(update={"id": id}))
+    return tuple(numbered)
 
 
 Reader = Callable[[str, str], tuple[TestCase, ...]]

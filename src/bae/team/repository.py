@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MOST_FILES: Final = 20_000
 LARGEST_FILE: Final = 200_000
-"""How many bytes of a file are read. Of larger files only the name is known."""
+"""The size limit for reading a file, in bytes. Larger files are known by name only."""
 LARGEST_REPOSITORY: Final = 50_000_000
 """How many bytes are read in total."""
 CONVENTIONS: Final = ("AGENTS.md", "CLAUDE.md", "CONTRIBUTING.md", ".editorconfig")
@@ -82,19 +82,19 @@ async def read_code(
     repository: Repository, at: Checkout | None = None, before: Code | None = None
 ) -> Code:
     """The files of a checkout that git has or would add, without files that look like secrets and
-    files behind links. Files that are unchanged since `before` are taken from there."""
+    files behind links. Unchanged files are taken from `before`."""
     names = sorted(await repository.list_checkout(at))
     root = (at or repository.checkout).path
     return await asyncio.to_thread(_read_all, root, names, before)
 
 
 def find_nearest_paths(path: str, names: Iterable[str], most: int = 5) -> list[str]:
-    """The most likely meanings of a wrong path: files with the same name, the files of that folder,
-    then similar paths."""
-    known, last = sorted(names), PurePosixPath(path).name
-    same = [name for name in known if PurePosixPath(name).name == last]
-    below = [name for name in known if name.startswith(f"{path.rstrip('/')}/")]
-    close = get_close_matches(path, known, most, 0.6)
+    """The existing paths that a wrong path most likely means: files with the same name, the files
+    of that folder, then similar paths."""
+    paths, file_name = sorted(names), PurePosixPath(path).name
+    same = [name for name in paths if PurePosixPath(name).name == file_name]
+    below = [name for name in paths if name.startswith(f"{path.rstrip('/')}/")]
+    close = get_close_matches(path, paths, most, 0.6)
     return list(dict.fromkeys((*same, *below, *close)))[:most]
 
 
@@ -113,7 +113,7 @@ class CodeReader:
         code = await read_code(self.repository, at, before)
         if before and code.is_same_as(before):
             return before
-        async with self._turn:  # the first one counts, the others wait for it
+        async with self._turn:  # the first caller counts, the others wait
             self._last = await asyncio.to_thread(count_words, code, before or self._last)
             return self._last
 
@@ -142,13 +142,13 @@ class Code:
     texts: Mapping[str, str]
     """The contents of files, by name."""
     left_out: int = 0
-    """How many files are not in `names`, because there are too many."""
+    """The number of files beyond the limit, which are not in `names`."""
     words: Mapping[str, Counter[str]] = field(
         default_factory=dict[str, Counter[str]], compare=False
     )
     """The number of occurrences of each word in each file, counted on the first search."""
     stamps: Mapping[str, Stamp] = field(default_factory=dict[str, "Stamp"], compare=False)
-    """Marks that show whether a file has changed. Files that changed just now have none."""
+    """Marks that show whether a file has changed. Files that have just changed have no mark."""
 
     def kind(self, name: str) -> FileKind:
         """The purpose of a file. A module such as `test_runs.py` without tests is code."""
@@ -167,42 +167,49 @@ class Code:
         return is_known and self.names == other.names and self.stamps == other.stamps
 
     def search(self, query: str, most: int = 10) -> tuple[Match, ...]:
-        """The files that fit a text best, best first, by BM25. Code counts more than tests and
-        texts, and files next to good ones count a little more."""
+        """The files that fit a text best, best first, by BM25. Code ranks above tests and texts.
+        Files rank a little higher if other files of their folder fit too."""
         words = self.words or count_words(self).words
-        rarity = self._rarity(query)
+        rarity = self._weigh_words(query)
         mean = max(1.0, sum(map(len, self.texts.values())) / max(1, len(words)))
         scores: dict[str, float] = {}
         for name, counts in words.items():
-            score = _bm25(rarity, counts, len(self.texts.get(name, "")) / mean)
+            score = _score_bm25(rarity, counts, len(self.texts.get(name, "")) / mean)
             if score:
                 scores[name] = score * _WEIGHTS[self.kind(name)]
         folders: dict[str, list[float]] = {}
         for name, score in scores.items():
             folders.setdefault(name.rpartition("/")[0], []).append(score)
-        near = {name: sum(sorted(own)[-_NEAR:]) / _NEAR for name, own in folders.items()}
+        folder_bonus = {
+            name: sum(sorted(folder_scores)[-_NEAR:]) / _NEAR
+            for name, folder_scores in folders.items()
+        }
         matches = (
-            Match(name, score + 0.5 * near[name.rpartition("/")[0]])
+            Match(name, score + 0.5 * folder_bonus[name.rpartition("/")[0]])
             for name, score in scores.items()
         )
         return tuple(sorted(matches, key=lambda match: (-match.score, match.path))[:most])
 
     def search_chunks(self, query: str, names: Iterable[str]) -> list[Chunk]:
         """The functions and classes of files, by how well they fit a text."""
-        rarity = self._rarity(query)
+        rarity = self._weigh_words(query)
         chunks: list[Chunk] = []
         for name in names:
             weight = _WEIGHTS[self.kind(name)]
             for chunk in split_file(name, self.texts[name]):
-                fit = _bm25(rarity, Counter(_words(chunk.text)), len(chunk.text) / _USUAL)
+                fit = _score_bm25(
+                    rarity, Counter(_split_words(chunk.text)), len(chunk.text) / _USUAL
+                )
                 chunks.append(chunk._replace(score=weight * fit))
         return sorted(chunks, key=lambda chunk: -chunk.score)
 
-    def _rarity(self, query: str) -> dict[str, float]:
+    def _weigh_words(self, query: str) -> dict[str, float]:
         """The weight of each word of a text: higher if fewer files have it."""
         words = self.words or count_words(self).words
-        wanted = dict.fromkeys(_words(query))
-        counts = {word: sum(word in own for own in words.values()) for word in wanted}
+        query_words = dict.fromkeys(_split_words(query))
+        counts = {
+            word: sum(word in file_words for file_words in words.values()) for word in query_words
+        }
         return {
             word: math.log(1 + (len(words) - count + 0.5) / (count + 0.5))
             for word, count in counts.items()
@@ -214,38 +221,43 @@ class Code:
     ) -> dict[str, list[tuple[int, str]]]:
         """The lines of files that fit a text best, with their numbers. The first line of a
         definition counts more."""
-        rarity = self._rarity(query)
+        rarity = self._weigh_words(query)
         lines: dict[str, list[tuple[int, str]]] = {}
         for name in names:
             text = self.texts[name]
-            defined = {each.line for each in outline_file(name, text, most=1000)}
+            definition_lines = {
+                definition.line for definition in outline_file(name, text, most=1000)
+            }
             scores: list[tuple[float, int, str]] = []
             for number, line in enumerate(text.split("\n"), 1):
-                words = set(_words(line[:_SEARCHED]))
+                words = set(_split_words(line[:_SEARCHED]))
                 if score := sum(rarity.get(word, 0.0) for word in words):
-                    scores.append((score * (1.5 if number in defined else 1), -number, line))
+                    scores.append(
+                        (score * (1.5 if number in definition_lines else 1), -number, line)
+                    )
             best = sorted(scores, reverse=True)[:most] or [(0, -1, text.partition("\n")[0])]
             lines[name] = sorted((-number, line) for _, number, line in best)
         return lines
 
     def outline(self, first: Iterable[str] = (), *, longest: int = 12_000) -> str:
-        """The files of the repository in at most so many characters: first those named `first` with
-        their definitions, then the others with less and less detail."""
+        """The files of the repository in at most `longest` characters: first the files `first` with
+        their definitions, then the other files with less and less detail."""
         order = dict.fromkeys((*(name for name in first if name in self.texts), *self.names))
         lines: dict[str, str] = {}
-        left = longest - 60  # for the line about what is left out
+        room = longest - 60  # for the line that counts missing files
         for name in order:
-            if left - len(name) < longest * 0.4:  # which is for what the files define
+            if room - len(name) < longest * 0.4:  # the rest is for definitions
                 break
             lines[name] = name
-            left -= len(name) + 1
+            room -= len(name) + 1
         for name in lines:
-            symbols = outline_file(name, self.texts.get(name, ""))
-            text = "\n".join((name, *("  " * each.depth + each.signature for each in symbols)))
-            if len(text) - len(name) <= left:
+            definitions = outline_file(name, self.texts.get(name, ""))
+            indented = ("  " * symbol.depth + symbol.signature for symbol in definitions)
+            text = "\n".join((name, *indented))
+            if len(text) - len(name) <= room:
                 lines[name] = text
-                left -= len(text) - len(name)
-            elif left < 200:
+                room -= len(text) - len(name)
+            elif room < 200:
                 break
         missing = self.left_out + len(self.names) - len(lines)
         rest = [f"… and {missing} more files"] if missing else []
@@ -262,25 +274,25 @@ class Code:
             return list(dict.fromkeys(f"{below}{first}{slash}" for first, slash, _ in rests))
 
         entries = read_level(start)
-        left = longest - sum(len(entry) + 14 for entry in entries)
-        for entry in entries:  # which grows
+        room = longest - sum(len(entry) + 14 for entry in entries)
+        for entry in entries:  # the list grows in this loop
             within = read_level(entry) if entry.endswith("/") else []
-            needed = sum(len(each) + 14 for each in within)
-            if within and needed <= left:
+            needed = sum(len(name) + 14 for name in within)
+            if within and needed <= room:
                 entries += within
-                left -= needed
-        opened = {f"{PurePosixPath(entry).parent}/" for entry in entries}
+                room -= needed
+        expanded = {f"{PurePosixPath(entry).parent}/" for entry in entries}
         lines: list[str] = []
-        for entry in sorted(entry for entry in entries if entry not in opened):
+        for entry in sorted(entry for entry in entries if entry not in expanded):
             if entry.endswith("/"):
                 count = sum(name.startswith(entry) for name in inside)
                 lines.append(f"{entry} ({count} files)")
                 continue
             text = self.texts.get(entry, "")
-            names = [each.name for each in outline_file(entry, text) if each.depth == 1]
-            defined = _join(names, min(300, left))
-            left -= len(defined)
-            lines.append(f"{entry}: {defined}" if defined else entry)
+            names = [symbol.name for symbol in outline_file(entry, text) if symbol.depth == 1]
+            symbols = _join_names(names, min(300, room))
+            room -= len(symbols)
+            lines.append(f"{entry}: {symbols}" if symbols else entry)
         return bounded("\n".join(lines), longest)
 
     def versions(self) -> list[str]:
@@ -295,8 +307,8 @@ class Code:
         """The repository's conventions: its files of instructions, and the settings of its
         layout."""
         names = [name for name in CONVENTIONS if self.texts.get(name, "").strip()]
-        each = longest // max(1, len(names)) - 60
-        return "\n\n".join(f"{name}:\n{bounded(self.texts[name].strip(), each)}" for name in names)
+        share = longest // max(1, len(names)) - 60
+        return "\n\n".join(f"{name}:\n{bounded(self.texts[name].strip(), share)}" for name in names)
 
 
 @lru_cache(1000)
@@ -308,7 +320,7 @@ def outline_file(name: str, text: str, *, most: int = 200) -> tuple[Definition, 
         return ()
     source = text.encode("utf-8", "replace")
     definitions: list[Definition] = []
-    for depth, node, body in _definitions(parser.parse(source).root_node, 1, 0):
+    for depth, node, body in _walk_definitions(parser.parse(source).root_node, 1, 0):
         end = body
         while end is not None and end.prev_sibling and end.prev_sibling.type == "comment":
             end = end.prev_sibling
@@ -316,10 +328,10 @@ def outline_file(name: str, text: str, *, most: int = 200) -> tuple[Definition, 
         line = " ".join(head.decode("utf-8", "replace").split()).rstrip(" {:=>")
         line = line if len(line) <= _WIDEST else f"{line[:_WIDEST]}…"
         outer = node.parent if node.parent and node.parent.type in _DECORATED else node
-        start, outer_start = (each.start_point[0] + 1 for each in (node, outer))
+        start, outer_start = (syntax_node.start_point[0] + 1 for syntax_node in (node, outer))
         name_node = node.child_by_field_name("name")
-        own = (name_node.text if name_node else None) or b""
-        name = own.decode("utf-8", "replace")
+        name_bytes = (name_node.text if name_node else None) or b""
+        name = name_bytes.decode("utf-8", "replace")
         definitions.append(Definition(name, line, depth, start, outer_start, node.end_point[0] + 1))
         if len(definitions) == most:
             break
@@ -331,18 +343,19 @@ def split_file(name: str, text: str) -> list[Chunk]:
     class up to its first method. Files in unsupported languages are split into parts of equal
     length."""
     lines = text.splitlines()
-    starts = sorted({each.first for each in outline_file(name, text, most=1000) if each.depth < 3})
+    definitions = outline_file(name, text, most=1000)
+    starts = sorted({definition.first for definition in definitions if definition.depth < 3})
     starts = starts or list(range(1 + _LINES, len(lines) + 1, _LINES))
     edges = sorted({1, *starts, len(lines) + 1})
     chunks: list[Chunk] = []
     for first, end in pairwise(edges):
-        own = "\n".join(lines[first - 1 : end - 1]).rstrip()
-        if own.strip():
-            chunks.append(Chunk(name, first, first + own.count("\n"), own))
+        chunk_text = "\n".join(lines[first - 1 : end - 1]).rstrip()
+        if chunk_text.strip():
+            chunks.append(Chunk(name, first, first + chunk_text.count("\n"), chunk_text))
     return chunks
 
 
-def _bm25(rarity: Mapping[str, float], counts: Mapping[str, int], length: float) -> float:
+def _score_bm25(rarity: Mapping[str, float], counts: Mapping[str, int], length: float) -> float:
     """The BM25 score of words, with `length` relative to the average."""
     norm = 1.2 * (0.25 + 0.75 * length)
     weighted = ((weight, counts[word]) for word, weight in rarity.items() if word in counts)
@@ -412,8 +425,8 @@ _WEIGHTS: Final = {
 }
 
 
-def _join(names: Iterable[str], longest: int) -> str:
-    """As many names as fit."""
+def _join_names(names: Iterable[str], longest: int) -> str:
+    """The names in one line, as many as fit."""
     joined = ""
     for name in names:
         if len(joined) + len(name) + 5 > longest:
@@ -424,11 +437,11 @@ def _join(names: Iterable[str], longest: int) -> str:
 
 def _read_all(root: Path, names: Sequence[str], before: Code | None) -> Code:
     root = root.resolve()
-    kept: list[str] = []
+    readable_names: list[str] = []
     texts: dict[str, str] = {}
     stamps: dict[str, Stamp] = {}
     before = before or Code((), {})
-    left = LARGEST_REPOSITORY
+    room = LARGEST_REPOSITORY
     settled = time.time_ns() - _SETTLES
     for name in names[:MOST_FILES]:
         path = root / name
@@ -438,26 +451,26 @@ def _read_all(root: Path, names: Sequence[str], before: Code | None) -> Code:
             if not stat.S_ISREG(status.st_mode) or os.path.realpath(path) != str(path):
                 continue
             stamp = status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
-            if status.st_ctime_ns < settled:  # a later change has another time
+            if status.st_ctime_ns < settled:  # a later change gets a new time stamp
                 stamps[name] = stamp
-            if before.stamps.get(name) == stamp and status.st_size <= left:
-                kept.append(name)
+            if before.stamps.get(name) == stamp and status.st_size <= room:
+                readable_names.append(name)
                 if name in before.texts:
                     texts[name] = before.texts[name]
-                    left -= status.st_size
+                    room -= status.st_size
                 continue
             if is_secret(path, name) and not _is_code(path, name):
                 stamps.pop(name, None)
                 continue
-            kept.append(name)
-            if status.st_size <= min(LARGEST_FILE, left):
+            readable_names.append(name)
+            if status.st_size <= min(LARGEST_FILE, room):
                 content = read_file(path, LARGEST_FILE, follow=False)
                 if b"\0" not in content:
                     texts[name] = content.decode().removeprefix("\ufeff").replace("\r\n", "\n")
-                    left -= len(content)
+                    room -= len(content)
         except (OSError, UnicodeError):
             continue
-    return Code(tuple(kept), texts, max(0, len(names) - MOST_FILES), stamps=stamps)
+    return Code(tuple(readable_names), texts, max(0, len(names) - MOST_FILES), stamps=stamps)
 
 
 def _read_contents(files: Mapping[str, bytes | None]) -> Code:
@@ -470,8 +483,8 @@ def _read_contents(files: Mapping[str, bytes | None]) -> Code:
 
 
 def _is_code(path: Path, name: str) -> bool:
-    """Whether a file with the name of a secret is code, such as secrets.py: it defines something,
-    and neither its text nor its folder suggests a secret."""
+    """Whether a file with a name like secrets.py is code and no secret: it has definitions, and
+    neither its text nor its folder suggests a secret."""
     text = read_file(path, LARGEST_FILE, follow=False).decode("utf-8", "replace")
     return bool(outline_file(name, text)) and not is_secret(path, f"{name.rpartition('/')[0]}/x")
 
@@ -484,28 +497,28 @@ def count_words(code: Code, before: Code | None = None) -> Code:
         if before is not None and name in before.words and before.texts.get(name, "") == text:
             words[name] = before.words[name]
             continue
-        # A word in the name of a file, or in its first lines, tells more than another.
+        # A word in the name of a file, or in its first lines, counts three times.
         head = f"{name} {text[:_HEAD]}"
-        words[name] = Counter(word for word in _words(head) for _ in range(3))
-        words[name].update(_words(text[_HEAD:]))
+        words[name] = Counter(word for word in _split_words(head) for _ in range(3))
+        words[name].update(_split_words(text[_HEAD:]))
     return replace(code, words=words)
 
 
-def _words(text: str) -> Iterator[str]:
+def _split_words(text: str) -> Iterator[str]:
     """The words of a text or code: identifiers, and the parts of compound identifiers."""
-    # By parts, since a regular expression keeps all other threads waiting while it runs.
+    # In chunks, because a running regular expression blocks all other threads.
     for start in range(0, len(text), _CHUNK):
         for word in _WORD.findall(text[start : start + _CHUNK]):
             parts: list[str] = _PARTS.findall(word)
-            own = (word, *parts) if len(parts) > 1 else (word,)
-            for each in own:
-                lower = each.lower()
+            forms = (word, *parts) if len(parts) > 1 else (word,)
+            for form in forms:
+                lower = form.lower()
                 if 1 < len(lower) < 60 and lower not in _STOP:
-                    yield _stem(lower)
+                    yield _find_stem(lower)
 
 
 @lru_cache(100_000)
-def _stem(word: str) -> str:
+def _find_stem(word: str) -> str:
     """The common stem of a word's forms: plan, plans, planned, planning."""
     if len(word) > 4 and word.endswith("ies"):
         return f"{word[:-3]}y"
@@ -520,14 +533,16 @@ def _stem(word: str) -> str:
 _ENDS: Final = ("ions", "ings", "ers", "ing", "ion", "ed", "er", "es", "ly", "s", "e")
 
 
-def _definitions(node: Node, depth: int, inside: int) -> Iterator[tuple[int, Node, Node | None]]:
+def _walk_definitions(
+    node: Node, depth: int, inside: int
+) -> Iterator[tuple[int, Node, Node | None]]:
     """The definitions of a syntax node, each with its depth and its body."""
     for child in node.named_children if inside < _DEEPEST else ():
         body = child.child_by_field_name("body")
         if child.type in _CLASSES:
             yield depth, child, body
             if body is not None:
-                yield from _definitions(body, depth + 1, inside + 1)
+                yield from _walk_definitions(body, depth + 1, inside + 1)
         elif child.type in _FUNCTIONS:
             yield depth, child, body
         elif child.type in ("variable_declarator", "public_field_definition", "field_definition"):
@@ -535,4 +550,4 @@ def _definitions(node: Node, depth: int, inside: int) -> Iterator[tuple[int, Nod
             if value is not None and value.type in _FUNCTION_VALUES:
                 yield depth, child, value.child_by_field_name("body")
         elif child.type in _AROUND:
-            yield from _definitions(child, depth, inside + 1)
+            yield from _walk_definitions(child, depth, inside + 1)

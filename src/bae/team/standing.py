@@ -50,38 +50,40 @@ async def read_standings(store: Store, project_id: int) -> dict[int, Standing]:
     event, attempt = tables.events.c, tables.attempts.c
     task_id = event.data["task_id"].as_integer()
     newest = sa.select(attempt.task_id, sa.func.max(attempt.number)).group_by(attempt.task_id)
-    attempts = sa.select(tables.attempts).join(tables.tasks)
-    attempts = attempts.where(
+    attempts_query = sa.select(tables.attempts).join(tables.tasks)
+    attempts_query = attempts_query.where(
         tables.tasks.c.project_id == project_id,
         sa.tuple_(attempt.task_id, attempt.number).in_(newest),
     )
-    asked = sa.select(tables.blockers.c.task_id, tables.blockers.c.question).join(tables.tasks)
-    asked = asked.where(tables.tasks.c.project_id == project_id, tables.blockers.c.answer.is_(None))
+    questions = sa.select(tables.blockers.c.task_id, tables.blockers.c.question).join(tables.tasks)
+    questions = questions.where(
+        tables.tasks.c.project_id == project_id, tables.blockers.c.answer.is_(None)
+    )
 
     def read(db: sa.Connection) -> dict[int, Standing]:
         standings: dict[int, Standing] = {}
 
-        def of(number: int) -> Standing:
+        def get_standing(number: int) -> Standing:
             return standings.setdefault(number, Standing())
 
-        def last(kind: str) -> list[tuple[int, float, dict[str, Any]]]:
+        def find_newest(kind: str) -> list[tuple[int, float, dict[str, Any]]]:
             newest = sa.select(sa.func.max(event.id)).filter_by(project_id=project_id)
             newest = newest.where(event.data["type"].as_string() == kind).group_by(task_id)
             rows = tables.rows(db, sa.select(tables.events).where(event.id.in_(newest)))
-            named = [row for row in rows if row["data"].get("task_id") is not None]
-            return [(row["data"]["task_id"], row["at"], row["data"]) for row in named]
+            task_rows = [row for row in rows if row["data"].get("task_id") is not None]
+            return [(row["data"]["task_id"], row["at"], row["data"]) for row in task_rows]
 
-        for number, at, _ in last("task_status_changed"):
-            of(number).since = at
-        for number, _, data in last("test_result"):
-            of(number).outcomes = data["counts"]
-        for number, at, data in last("activity_update"):
-            of(number).activity = Doing(text=headline(data["text"]), at=at)
-        for row in tables.rows(db, attempts):
-            of(row["task_id"]).attempts = row["number"]
-            of(row["task_id"]).outcome = row["data"]["outcome"]
-        for number, question in db.execute(asked.order_by(tables.blockers.c.id.desc())):
-            of(number).question = question
+        for number, at, _ in find_newest("task_status_changed"):
+            get_standing(number).since = at
+        for number, _, data in find_newest("test_result"):
+            get_standing(number).outcomes = data["counts"]
+        for number, at, data in find_newest("activity_update"):
+            get_standing(number).activity = Doing(text=headline(data["text"]), at=at)
+        for row in tables.rows(db, attempts_query):
+            get_standing(row["task_id"]).attempts = row["number"]
+            get_standing(row["task_id"]).outcome = row["data"]["outcome"]
+        for number, question in db.execute(questions.order_by(tables.blockers.c.id.desc())):
+            get_standing(number).question = question
         return standings
 
     return await store.read(read)

@@ -43,12 +43,12 @@ class Steered:
 
 async def find_task(store: Store, project_id: int, named: str) -> Task:
     """The task with this key or number."""
-    known = await store.tasks(project_id)
-    for task in known:
+    tasks = await store.tasks(project_id)
+    for task in tasks:
         if named in (task.key, str(task.id)):
             return task
-    near = get_close_matches(named[:100], [task.key for task in known], 3, 0.5)
-    guess = f"did you mean {' or '.join(near)}? " if near else ""
+    nearest = get_close_matches(named[:100], [task.key for task in tasks], 3, 0.5)
+    guess = f"did you mean {' or '.join(nearest)}? " if nearest else ""
     raise TeamError(
         f"there is no task {named[:100]!r}",
         code="bae-team-unknown",
@@ -74,7 +74,7 @@ async def steer(
         raise TeamError(
             f"{task.key} is {task.status}: its work is in the team's branch",
             code="bae-team-transition",
-            fix="what is to be changed is a task of its own: bae team tasks add",
+            fix="add a task for the change: bae team tasks add",
         )
     running = await is_running(repository)
     if action == "note":
@@ -82,7 +82,7 @@ async def steer(
             raise TeamError(
                 f"a note needs a task and a text of at most {LONGEST_NOTE:,} characters",
                 code="bae-team-note",
-                fix="name the task, and say what its worker should mind",
+                fix="name the task, and write a note for its worker",
             )
         await store.add_note(task.id, text, by=by)
         return Steered(task, running)
@@ -93,28 +93,32 @@ async def steer(
 
 
 def change_task(task: Task, given: Mapping[str, Any]) -> PlannedTask:
-    """The planned fields of a task, with some of them changed."""
+    """The planned fields of a task, with changes."""
     values = as_planned(task).model_dump()
     if task.proof != "none" and "tests" in given:
-        del values["proof"]  # which follows from whether tests are named
+        del values["proof"]  # the proof follows from the named tests
     return make_task({**values, **given})
 
 
 def make_task(values: Mapping[str, Any]) -> PlannedTask:
-    """A task from a person's input. The error's `problems` lists what is wrong, by field."""
+    """A task from a person's input. The error lists the `problems` by field."""
     try:
         return PlannedTask.model_validate(values)
     except ValidationError as error:
-        wrong = [
-            Problem("error", "bae-team-task", ".".join(map(str, each["loc"])), each["msg"])
-            for each in error.errors(include_url=False, include_input=False, include_context=False)
+        problems = [
+            Problem("error", "bae-team-task", ".".join(map(str, detail["loc"])), detail["msg"])
+            for detail in error.errors(
+                include_url=False, include_input=False, include_context=False
+            )
         ]
-        listed = "; ".join(": ".join(filter(None, (each.place, each.message))) for each in wrong)
+        listed = "; ".join(
+            ": ".join(filter(None, (detail.place, detail.message))) for detail in problems
+        )
         raise TeamError(
             f"this is no task: {listed}",
             code="bae-team-task",
             fix="correct it",
-            problems=tuple(wrong),
+            problems=tuple(problems),
         ) from error
 
 
@@ -124,10 +128,10 @@ async def check_files(
     """Refuse tasks with files that do not exist and are not marked as new."""
     keys = {task.key for task in planned}
     others = [task for task in await store.tasks(project.id) if task.key not in keys]
-    known = await list_files(repository, project.branch)
-    if problems := find_file_problems(planned, others, known):
+    files = await list_files(repository, project.branch)
+    if problems := find_file_problems(planned, others, files):
         first, *rest = problems
-        more = "".join(f"\n{each.place}: {each.message}; {each.fix}" for each in rest)
+        more = "".join(f"\n{problem.place}: {problem.message}; {problem.fix}" for problem in rest)
         raise TeamError(
             f"{first.place} {first.message}{more}",
             code=first.code,

@@ -132,7 +132,7 @@ class Store:
 
     def on_event(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call a function on the event loop each time this store has stored events. Returns a
-        function that ends this."""
+        function that removes the listener."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -203,18 +203,18 @@ class Store:
 
         def approve(db: sa.Connection) -> int:
             waiting = sa.select(tables.tasks).filter_by(approved=False)
-            named = [
+            rows = [
                 row
                 for row in _rows(db, waiting.where(tables.tasks.c.id.in_(task_ids)))
                 if (row["planned"].get("proof") == "none") == without_tests
             ]
-            numbers = [row["id"] for row in named]
+            numbers = [row["id"] for row in rows]
             change = sa.update(tables.tasks).where(tables.tasks.c.id.in_(numbers))
             db.execute(change.values(approved=True))
-            for which in dict.fromkeys(row["project_id"] for row in named):
-                keys = [row["key"] for row in named if row["project_id"] == which]
-                _note_change(db, which, "approved", keys, by)
-            return len(named)
+            for project_id in dict.fromkeys(row["project_id"] for row in rows):
+                keys = [row["key"] for row in rows if row["project_id"] == project_id]
+                _note_change(db, project_id, "approved", keys, by)
+            return len(rows)
 
         return await self.write(approve)
 
@@ -233,15 +233,15 @@ class Store:
         def edit(db: sa.Connection) -> Task:
             task = _read_changeable(db, task_id, "edited")
             others = [
-                each.model_copy(
+                other.model_copy(
                     update={
                         "depends_on": tuple(
-                            planned.key if key == task.key else key for key in each.depends_on
+                            planned.key if key == task.key else key for key in other.depends_on
                         )
                     }
                 )
-                for each in _read_project_tasks(db, task.project_id)
-                if each.id != task_id
+                for other in _read_project_tasks(db, task.project_id)
+                if other.id != task_id
             ]
             _refuse_problems([*others, planned])
             values: dict[str, Any] = {"key": planned.key, "planned": _dump_plan(planned)}
@@ -266,7 +266,7 @@ class Store:
                 raise TeamError(
                     f"task {task.key!r} cannot be dropped: {', '.join(needed_by)} depends on it",
                     code="bae-team-transition",
-                    fix="drop those too, or edit their dependencies first",
+                    fix="drop these tasks too, or edit their dependencies first",
                 )
             db.execute(sa.delete(tables.tasks).filter_by(id=task_id))
             _note_change(db, task.project_id, "dropped", [task.key], by)
@@ -322,12 +322,12 @@ class Store:
             change = sa.update(tables.tasks).filter_by(id=task_id, status=before).values(values)
             if not db.execute(change).rowcount:
                 return None
-            about = task.project_id, task_id
-            add_event(db, TaskStatusChanged(*about, after, before, values["reason"]))
+            ids = task.project_id, task_id
+            add_event(db, TaskStatusChanged(*ids, after, before, values["reason"]))
             if before is TaskStatus.BLOCKED:
-                add_event(db, TaskUnblocked(*about))
+                add_event(db, TaskUnblocked(*ids))
             if after is TaskStatus.BLOCKED:
-                add_event(db, TaskBlocked(*about, values["reason"]))
+                add_event(db, TaskBlocked(*ids, values["reason"]))
             return _read_task(db, task_id)
 
         return await self.write(move)
@@ -337,7 +337,7 @@ class Store:
         text = _make_storable(text)
 
         def add(db: sa.Connection) -> None:
-            task = _read_task(db, task_id)  # raises where there is none
+            task = _read_task(db, task_id)  # raises if the task is unknown
             _insert(db, tables.notes, task_id=task_id, text=text)
             add_event(db, ActionRequested(task.project_id, "note", task_id, text, by))
 
@@ -348,16 +348,16 @@ class Store:
     async def add_attempt(self, attempt: TaskAttempt) -> None:
         """Store an attempt with its report. An attempt with the same number is replaced."""
         data = attempt.model_dump(mode="json", exclude={"task_id", "number", "report"})
-        which = {"task_id": attempt.task_id, "number": attempt.number}
+        key = {"task_id": attempt.task_id, "number": attempt.number}
 
         def add(db: sa.Connection) -> None:
             _read_task(db, attempt.task_id)
-            db.execute(sa.delete(tables.attempts).filter_by(**which))
-            about: dict[str, Any] = {"task_id": attempt.task_id, "attempt": attempt.number}
-            db.execute(sa.delete(tables.reports).filter_by(**about))
-            db.execute(sa.insert(tables.attempts).values(**which, data=data))
+            db.execute(sa.delete(tables.attempts).filter_by(**key))
+            report_key: dict[str, Any] = {"task_id": attempt.task_id, "attempt": attempt.number}
+            db.execute(sa.delete(tables.reports).filter_by(**report_key))
+            db.execute(sa.insert(tables.attempts).values(**key, data=data))
             if attempt.report is not None:
-                _add_report(db, attempt.report, **about)
+                _add_report(db, attempt.report, **report_key)
 
         await self.write(add)
 
@@ -430,8 +430,8 @@ class Store:
         answer = _make_storable(answer)
 
         def resolve(db: sa.Connection) -> Blocker:
-            which = sa.select(tables.blockers).filter_by(id=blocker_id)
-            blocker = Blocker.model_validate(_one(db, which, "blocker", blocker_id))
+            query = sa.select(tables.blockers).filter_by(id=blocker_id)
+            blocker = Blocker.model_validate(_one(db, query, "blocker", blocker_id))
             if blocker.answer is not None:
                 raise TeamError(
                     f"blocker {blocker_id} was answered before: {blocker.answer}",
@@ -459,14 +459,14 @@ class Store:
 
     async def save_agent(self, project_id: int, agent: AgentInfo) -> None:
         """Store the current state of an agent."""
-        which = {"project_id": project_id, "id": agent.id}
+        key = {"project_id": project_id, "id": agent.id}
 
         def save(db: sa.Connection) -> None:
-            rows = _rows(db, sa.select(tables.agents).filter_by(**which))
+            rows = _rows(db, sa.select(tables.agents).filter_by(**key))
             before = AgentInfo.model_validate(rows[0]["data"]) if rows else None
-            db.execute(sa.delete(tables.agents).filter_by(**which))
+            db.execute(sa.delete(tables.agents).filter_by(**key))
             data = agent.model_dump(mode="json")
-            db.execute(sa.insert(tables.agents).values(**which, data=data))
+            db.execute(sa.insert(tables.agents).values(**key, data=data))
             for event in _find_agent_events(project_id, before, agent):
                 add_event(db, event)
 
@@ -507,8 +507,8 @@ class Store:
     async def events_of(self, project_id: int, *kinds: type[Event]) -> list[StoredEvent]:
         """All events of a project of the given classes, oldest first."""
         types = [kind.type for kind in kinds]
-        which = tables.events.c.data["type"].as_string().in_(types)
-        query = sa.select(tables.events).filter_by(project_id=project_id).where(which)
+        condition = tables.events.c.data["type"].as_string().in_(types)
+        query = sa.select(tables.events).filter_by(project_id=project_id).where(condition)
         rows = await self.read(lambda db: _rows(db, query.order_by(tables.events.c.id)))
         return [_read_event(row) for row in rows]
 
@@ -534,7 +534,7 @@ class Store:
 
     async def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Run a function in one read transaction, in the thread of the store."""
-        return await self._do(work, write=False)
+        return await self._run_transaction(work, write=False)
 
     async def write(self, work: Callable[[sa.Connection], T]) -> T:
         """Run a function in one write transaction, in the thread of the store: all of it or
@@ -546,7 +546,7 @@ class Store:
             return work(db)
 
         try:
-            result = await finish_despite_cancel(self._do(write, write=True))
+            result = await finish_despite_cancel(self._run_transaction(write, write=True))
         finally:
             for listener in tuple(self._listeners):
                 listener()
@@ -554,7 +554,7 @@ class Store:
             await self._sender.send(event.event.type, event.to_message())
         return result
 
-    async def _do(self, work: Callable[[sa.Connection], T], *, write: bool) -> T:
+    async def _run_transaction(self, work: Callable[[sa.Connection], T], *, write: bool) -> T:
         def transact() -> T:
             connection = self._engine.connect().execution_options(write=write)
             try:
@@ -562,9 +562,9 @@ class Store:
                     return work(connection)
             except SQLAlchemyError as error:
                 cause = getattr(error, "orig", None) or error
-                done = "written" if write else "read"
+                verb = "written" if write else "read"
                 raise TeamError(
-                    f"the state of the team in {self.path} cannot be {done}",
+                    f"the state of the team in {self.path} cannot be {verb}",
                     cause,
                     fix="the disk may be full, or another process may hold the file",
                 ) from cause
@@ -581,10 +581,10 @@ def _find_agent_events(
         if before is None or before.status != "retired":
             yield AgentRetired(project_id, agent.id)
         return
-    was = (before.status, before.task_id) if before else ("idle", None)
-    if was != (agent.status, agent.task_id):
+    state_before = (before.status, before.task_id) if before else ("idle", None)
+    if state_before != (agent.status, agent.task_id):
         yield AgentStatusChanged(project_id, agent.id, agent.status, agent.task_id)
-        if agent.task_id is not None and agent.task_id != was[1]:
+        if agent.task_id is not None and agent.task_id != state_before[1]:
             yield TaskAssigned(project_id, agent.task_id, agent.id)
 
 
@@ -592,9 +592,9 @@ def _refuse_problems(tasks: Sequence[PlannedTask]) -> None:
     problems = find_problems(tasks)
     if problems:
         first, *others = problems
-        more = "".join(f"; {each.place}: {each.message}" for each in others)
+        rest = "".join(f"; {problem.place}: {problem.message}" for problem in others)
         raise TeamError(
-            f"{first.place}: {first.message}{more}",
+            f"{first.place}: {first.message}{rest}",
             code=first.code,
             fix=first.fix,
             problems=tuple(problems),
@@ -635,13 +635,13 @@ def _read_task(db: sa.Connection, task_id: int) -> Task:
     return tasks_found[0]
 
 
-def _read_tasks(db: sa.Connection, which: sa.ColumnElement[bool]) -> list[Task]:
+def _read_tasks(db: sa.Connection, condition: sa.ColumnElement[bool]) -> list[Task]:
     task, link, needed = tables.tasks, tables.dependencies, tables.tasks.alias()
     links = sa.select(link.c.task_id, needed.c.key).join(task, link.c.task_id == task.c.id)
-    links = links.join(needed, link.c.needs_id == needed.c.id).where(which)
+    links = links.join(needed, link.c.needs_id == needed.c.id).where(condition)
     needs = _group_by_task(_rows(db, links.order_by(link.c.task_id, link.c.position)), "key")
-    noted = sa.select(tables.notes).join(task).where(which).order_by(tables.notes.c.id)
-    notes = _group_by_task(_rows(db, noted), "text")
+    note_query = sa.select(tables.notes).join(task).where(condition).order_by(tables.notes.c.id)
+    notes = _group_by_task(_rows(db, note_query), "text")
     return [
         Task(
             **{name: value for name, value in row.items() if name in Task.model_fields},
@@ -649,7 +649,7 @@ def _read_tasks(db: sa.Connection, which: sa.ColumnElement[bool]) -> list[Task]:
             depends_on=tuple(needs.get(row["id"], ())),
             notes=tuple(notes.get(row["id"], ())),
         )
-        for row in _rows(db, sa.select(task).where(which).order_by(task.c.id))
+        for row in _rows(db, sa.select(task).where(condition).order_by(task.c.id))
     ]
 
 
@@ -668,8 +668,8 @@ def _add_report(
     db: sa.Connection, report: TestReport, *, task_id: int, attempt: int | None
 ) -> None:
     _read_task(db, task_id)
-    about: dict[str, Any] = {"task_id": task_id, "attempt": attempt, "passed": report.passed}
-    _insert(db, tables.reports, **about, data=report.model_dump(mode="json"))
+    columns: dict[str, Any] = {"task_id": task_id, "attempt": attempt, "passed": report.passed}
+    _insert(db, tables.reports, **columns, data=report.model_dump(mode="json"))
 
 
 def add_event(db: sa.Connection, event: Event) -> StoredEvent:

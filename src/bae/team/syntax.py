@@ -25,21 +25,21 @@ def find_syntax_error(path: str, before: bytes | None, after: bytes | None) -> s
         return None
     try:
         text = after.decode().removeprefix("\ufeff").replace("\r\n", "\n")
-        known = before.decode().removeprefix("\ufeff") if before is not None else None
+        text_before = before.decode().removeprefix("\ufeff") if before is not None else None
     except UnicodeDecodeError:
         return None
     error = check(path, text)
-    if error is None or (known is not None and check(path, known) is not None):
+    if error is None or (text_before is not None and check(path, text_before) is not None):
         return None
     lines = text.split("\n")
     first, last = max(1, error.line - _AROUND), min(len(lines), error.line + _AROUND)
-    shown = "\n".join(
+    excerpt = "\n".join(
         f"{'>' if number == error.line else ' '} {number:>4} {lines[number - 1][:_WIDEST]}"
         for number in range(first, last + 1)
     )
     return (
-        f"{path} would have broken syntax in line {error.line}: {error.message}. As it would be:\n"
-        f"{shown}"
+        f"{path} would have broken syntax in line {error.line}: {error.message}. Its lines then:\n"
+        f"{excerpt}"
     )
 
 
@@ -56,7 +56,7 @@ def is_broken_on_purpose(path: str) -> bool:
 
 def make_parser(suffix: str) -> Parser | None:
     """A parser for files with a suffix, or None if there is no grammar."""
-    grammar = _language(suffix)
+    grammar = _find_grammar(suffix)
     if grammar is None:
         return None
     from tree_sitter import Language, Parser
@@ -76,7 +76,7 @@ def _check_python(path: str, text: str) -> _Error | None:
     except SyntaxError as error:
         lines = text.split("\n")
         number = min(error.lineno or 1, len(lines))
-        # A newer Python than this may read it.
+        # A newer version of Python may accept it.
         if _NEWER_PYTHON.search(lines[number - 1]) and _check_tree(path, text) is None:
             return None
         return _Error(number, error.msg)
@@ -99,7 +99,7 @@ def _check_json(path: str, text: str) -> _Error | None:
 
 def _check_toml(path: str, text: str) -> _Error | None:
     if any(len(line) > _LONGEST_LINE for line in text.splitlines()):
-        return None  # whose keys may take minutes to read
+        return None  # a long line of keys may take minutes to read
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -118,10 +118,10 @@ def _check_tree(path: str, text: str) -> _Error | None:
     if not node.has_error:
         return None
     while not (node.is_error or node.is_missing):
-        inner = [each for each in node.children if each.has_error or each.is_missing]
-        if not inner:
+        broken_children = [child for child in node.children if child.has_error or child.is_missing]
+        if not broken_children:
             break
-        node = inner[0]
+        node = broken_children[0]
     line = node.start_point[0] + 1
     if node.is_missing:
         return _Error(line, f"{node.type!r} is missing")
@@ -158,7 +158,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, str], _Error | None]]] = {
 
 
 @cache
-def _language(suffix: str) -> object | None:
+def _find_grammar(suffix: str) -> object | None:
     """The grammar of a file by its suffix, or None if there is none or tree-sitter is missing."""
     try:
         if suffix in (".py", ".pyi"):

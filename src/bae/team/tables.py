@@ -46,7 +46,7 @@ _metadata = sa.MetaData()
 
 
 def _table(name: str, *columns: Any) -> sa.Table:
-    # A number that was used is not used again: branches, clients and people remember it.
+    # Numbers are never reused: branches, clients and people remember them.
     return sa.Table(name, _metadata, *columns, sqlite_autoincrement=True)
 
 
@@ -54,7 +54,7 @@ def _number() -> sa.Column[int]:
     return sa.Column("id", sa.Integer, primary_key=True)
 
 
-def _of(table: str, *, optional: bool = False, dropped: str = "CASCADE") -> sa.Column[int]:
+def _reference(table: str, *, optional: bool = False, dropped: str = "CASCADE") -> sa.Column[int]:
     name = f"{table.removesuffix('s')}_id"
     key = sa.ForeignKey(f"{table}.id", ondelete=dropped)
     return sa.Column(name, sa.Integer, key, nullable=optional, index=True)
@@ -74,7 +74,7 @@ projects = _table(
 tasks = _table(
     "tasks",
     _number(),
-    _of("projects"),
+    _reference("projects"),
     _text("key"),
     sa.Column("approved", sa.Boolean, nullable=False),
     _text("status"),
@@ -95,7 +95,7 @@ dependencies = sa.Table(
     sa.Column("position", sa.Integer, primary_key=True),
     sa.Column("needs_id", sa.Integer, sa.ForeignKey("tasks.id"), nullable=False, index=True),
 )
-notes = _table("notes", _number(), _of("tasks"), _text("text"))
+notes = _table("notes", _number(), _reference("tasks"), _text("text"))
 attempts = sa.Table(
     "attempts",
     _metadata,
@@ -108,7 +108,7 @@ attempts = sa.Table(
 reports = _table(
     "reports",
     _number(),
-    _of("tasks"),
+    _reference("tasks"),
     sa.Column("attempt", sa.Integer),  # null: of the merged tree
     sa.Column("passed", sa.Boolean, nullable=False),
     _json("data"),
@@ -116,7 +116,7 @@ reports = _table(
 blockers = _table(
     "blockers",
     _number(),
-    _of("tasks"),
+    _reference("tasks"),
     _text("question"),
     _text("answer", optional=True),
     _text("digest", optional=True),
@@ -132,32 +132,36 @@ agents = sa.Table(
     _json("data"),
 )
 events = _table(
-    "events", _number(), _of("projects"), sa.Column("at", sa.Float, nullable=False), _json("data")
+    "events",
+    _number(),
+    _reference("projects"),
+    sa.Column("at", sa.Float, nullable=False),
+    _json("data"),
 )
 runs = _table(
     "runs",
     _number(),
-    _of("projects"),
+    _reference("projects"),
     sa.Column("finished", sa.Boolean, nullable=False),
-    sa.Column("budget", sa.JSON(none_as_null=True)),  # its limits by their names, if it has some
+    sa.Column("budget", sa.JSON(none_as_null=True)),  # its limits by name, or null
 )
 spending = _table(
     "spending",
     _number(),
-    _of("projects"),
-    _of("tasks", optional=True, dropped="SET NULL"),  # the money stays spent
-    _of("runs"),
-    # What is reserved, until it is known what was used.
+    _reference("projects"),
+    _reference("tasks", optional=True, dropped="SET NULL"),  # the money stays spent
+    _reference("runs"),
+    # The reservation, until the actual usage is known.
     sa.Column("tokens", sa.Integer, nullable=False),
     sa.Column("cost", sa.Float, nullable=False),
-    # Whether the price is unknown: then the cost is 0, or what was reserved.
+    # Whether the price is unknown. Then the cost is 0, or the reservation.
     sa.Column("unpriced", sa.Boolean, nullable=False, server_default="0"),
 )
 requests = _table(
     "requests",
     _number(),
-    _of("projects"),
-    _of("tasks", optional=True),
+    _reference("projects"),
+    _reference("tasks", optional=True),
     _text("action"),
     _text("outcome", optional=True),
 )
@@ -176,7 +180,7 @@ def rows(db: sa.Connection, query: sa.Executable) -> Sequence[Mapping[str, Any]]
 
 
 def one(db: sa.Connection, query: sa.Executable, kind: str, number: int) -> Mapping[str, Any]:
-    """The one row of a query's result. Raises TeamError if there is none."""
+    """The only row of a query's result. Raises TeamError if there is no row."""
     matching = rows(db, query)
     if not matching:
         raise unknown(kind, number)
@@ -196,7 +200,7 @@ def open_engine(path: Path) -> sa.Engine:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             make_private(path)
-        connection = _connect(path)
+        connection = _open_connection(path)
     except (OSError, sqlite3.Error) as error:
         raise TeamError(f"{path} cannot be opened", error, fix="name another file") from error
     engine = sa.create_engine("sqlite://", creator=lambda: connection, poolclass=sa.StaticPool)
@@ -209,7 +213,7 @@ def _begin(connection: sa.Connection) -> None:
     connection.exec_driver_sql("begin immediate" if write else "begin")
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _open_connection(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
@@ -222,7 +226,7 @@ def _connect(path: Path) -> sqlite3.Connection:
                 fix="put the file on a local disk",
             )
         # Survives the end of the process at any moment. A power cut may cost the last commits,
-        # and what was merged is in git.
+        # but merged work is in git.
         connection.execute("pragma synchronous = normal")
         connection.execute("pragma foreign_keys = on")
         connection.execute("begin immediate")

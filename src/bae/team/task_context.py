@@ -61,27 +61,32 @@ async def gather_context(
             project = group.create_task(store.project(task.project_id))
             attempts = group.create_task(store.attempts(task.id))
             blockers = group.create_task(store.blockers(task.project_id))
-            results = group.create_task(_results(task, store))
+            results = group.create_task(_read_results(task, store))
             code = group.create_task(reader.read(at))
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
     answers = [
-        f"Asked: {each.question}\nAnswer: {each.answer}"
-        for each in blockers.result()
-        if each.task_id == task.id and each.answer
+        f"Asked: {blocker.question}\nAnswer: {blocker.answer}"
+        for blocker in blockers.result()
+        if blocker.task_id == task.id and blocker.answer
     ]
-    tried = [each for each in attempts.result() if each.outcome != "passed"]
+    failed_attempts = [attempt for attempt in attempts.result() if attempt.outcome != "passed"]
     texts = {
         "Requirements of the project": (project.result().requirements, 0.15),
         "Task": (describe_task(task), 0.2),
         FROM_PEOPLE: ("\n\n".join((*answers, *task.notes)), 0.05),
         "Work that this task builds on": ("\n".join(text for text, _ in results.result()), 0.05),
-        _ATTEMPTS: ("\n".join(_describe_attempt(each) for each in tried[:-1]), 0.05),
-        LAST_FAILURE: (tried[-1].failure if tried else "", 0.15),
+        _ATTEMPTS: (
+            "\n".join(_describe_attempt(attempt) for attempt in failed_attempts[:-1]),
+            0.05,
+        ),
+        LAST_FAILURE: (failed_attempts[-1].failure if failed_attempts else "", 0.15),
     }
     built_on = [name for _, files in results.result() for name in files]
     rules = describe_rules(project.result())
-    return await asyncio.to_thread(_assemble, task, rules, texts, built_on, code.result(), longest)
+    return await asyncio.to_thread(
+        _assemble_context, task, rules, texts, built_on, code.result(), longest
+    )
 
 
 _ATTEMPTS: Final = "Attempts before that, which failed too"
@@ -93,7 +98,7 @@ _SEARCHED: Final = 25
 """How many files are searched for functions."""
 
 
-def _assemble(
+def _assemble_context(
     task: Task,
     rules: str,
     texts: Mapping[str, tuple[str, float]],
@@ -101,8 +106,9 @@ def _assemble(
     code: Code,
     longest: int,
 ) -> Context:
-    """The context of texts, each with its share of the length, and of code, which gets the rest."""
-    bound = {
+    """Make a context of texts and code. Each text has its share of the length, and code gets the
+    rest."""
+    bounded_texts = {
         title: bounded(text.strip(), max(0, int(longest * share) - _CUT))
         for title, (text, share) in texts.items()
     }
@@ -112,11 +118,11 @@ def _assemble(
         "Conventions": code.conventions(longest=longest // 20),
         "Files of the repository": code.list_folder(longest=longest // 8),
     }
-    left = longest - _HEADS - sum(map(len, (*constant.values(), *bound.values())))
-    files = _choose_files(task, built_on, code, left - len(describe_in_short(task)))
-    shown = "\n\n".join(files.values())
-    requirements, described, *rest = bound.items()
-    sections = constant | dict([requirements, described, ("Files", shown), *rest])
+    room = longest - _HEADS - sum(map(len, (*constant.values(), *bounded_texts.values())))
+    files = _choose_files(task, built_on, code, room - len(describe_in_short(task)))
+    excerpts = "\n\n".join(files.values())
+    requirements, described, *rest = bounded_texts.items()
+    sections = constant | dict([requirements, described, ("Files", excerpts), *rest])
     return Context(sections, files, describe_in_short(task))
 
 
@@ -124,24 +130,28 @@ def _choose_files(task: Task, built_on: Sequence[str], code: Code, room: int) ->
     """Excerpts of relevant files: files that the task names are shown whole if they fit, then the
     best functions of others. No other file has more than a quarter of the room."""
     query = "\n".join((task.title, task.description, *task.criteria, *task.files, *task.tests))
-    named = [name for name in dict.fromkeys(task.files) if name in code.texts]
-    best = [
+    named_files = [name for name in dict.fromkeys(task.files) if name in code.texts]
+    best_files = [
         match.path
         for match in code.search(query, most=2 * _SEARCHED)
         if match.path in code.texts and code.kind(match.path) is not FileKind.DATA
     ]
-    names = list(dict.fromkeys((*named, *(n for n in built_on if n in code.texts), *best)))
-    most = dict.fromkeys(names[: _SEARCHED + len(named)], room // 4)
-    most |= dict.fromkeys(named, max(room // 4, room * 2 // 3 // max(1, len(named))))
-    ranks = {name: rank for rank, name in enumerate(most)}
+    names = list(
+        dict.fromkeys((*named_files, *(n for n in built_on if n in code.texts), *best_files))
+    )
+    room_by_file = dict.fromkeys(names[: _SEARCHED + len(named_files)], room // 4)
+    room_by_file |= dict.fromkeys(
+        named_files, max(room // 4, room * 2 // 3 // max(1, len(named_files)))
+    )
+    ranks = {name: rank for rank, name in enumerate(room_by_file)}
     chosen: dict[str, list[Chunk]] = {}
-    sizes = dict.fromkeys(most, 0)
+    sizes = dict.fromkeys(room_by_file, 0)
 
     def choose(name: str, chunks: list[Chunk]) -> None:
         """Show these chunks of a file in place of earlier ones, if they fit."""
         nonlocal room
-        size = sum(len(each.text) + len(name) + _TAG for each in chunks)
-        if size <= most[name] and size - sizes[name] <= room:
+        size = sum(len(chunk.text) + len(name) + _TAG for chunk in chunks)
+        if size <= room_by_file[name] and size - sizes[name] <= room:
             room -= size - sizes[name]
             chosen[name], sizes[name] = chunks, size
 
@@ -150,31 +160,34 @@ def _choose_files(task: Task, built_on: Sequence[str], code: Code, room: int) ->
             text = code.texts[name].rstrip("\n")
             choose(name, [Chunk(name, 1, text.count("\n") + 1, text)])
 
-    choose_whole(name for name in (*named, *built_on) if name in most)
-    whole = frozenset(chosen)
-    parts = [chunk for chunk in code.search_chunks(query, most) if chunk.score]
-    # Of equal functions the one in the better file comes first.
-    parts.sort(key=lambda chunk: -chunk.score / (1 + 0.1 * ranks[chunk.path]))
-    for chunk in parts:
-        if chunk.path not in whole:
+    choose_whole(name for name in (*named_files, *built_on) if name in room_by_file)
+    whole_files = frozenset(chosen)
+    scored_chunks = [chunk for chunk in code.search_chunks(query, room_by_file) if chunk.score]
+    # Among equal functions, functions of better files come first.
+    scored_chunks.sort(key=lambda chunk: -chunk.score / (1 + 0.1 * ranks[chunk.path]))
+    for chunk in scored_chunks:
+        if chunk.path not in whole_files:
             choose(chunk.path, [*chosen.get(chunk.path, ()), chunk])
-    choose_whole(name for name in most if name not in whole)  # small ones, where room is left
+    # Small files, if there is room.
+    choose_whole(name for name in room_by_file if name not in whole_files)
     return {name: _show_chunks(chosen[name]) for name in chosen}
 
 
 def _show_chunks(chunks: Sequence[Chunk]) -> str:
     """The chunks of one file in tags, in the order of their lines. Adjacent chunks are joined."""
     joined: list[Chunk] = []
-    for chunk in sorted(chunks, key=lambda each: each.first):
-        before = joined[-1] if joined else None
-        if before is not None and chunk.first - before.last <= _GAP:
-            gap = "\n" * (chunk.first - before.last)
-            joined[-1] = before._replace(last=chunk.last, text=f"{before.text}{gap}{chunk.text}")
+    for chunk in sorted(chunks, key=lambda chunk: chunk.first):
+        previous = joined[-1] if joined else None
+        if previous is not None and chunk.first - previous.last <= _GAP:
+            gap = "\n" * (chunk.first - previous.last)
+            joined[-1] = previous._replace(
+                last=chunk.last, text=f"{previous.text}{gap}{chunk.text}"
+            )
         else:
             joined.append(chunk)
     return "\n".join(
-        f'<file path="{each.path}" lines="{each.first}-{each.last}">\n{each.text}\n</file>'
-        for each in joined
+        f'<file path="{chunk.path}" lines="{chunk.first}-{chunk.last}">\n{chunk.text}\n</file>'
+        for chunk in joined
     )
 
 
@@ -198,15 +211,23 @@ def describe_rules(project: Project) -> str:
     )
 
 
-async def _results(task: Task, store: Store) -> list[tuple[str, tuple[str, ...]]]:
-    """The results of the tasks that this one depends on, and the files that they changed."""
-    needed = [each for each in await store.tasks(task.project_id) if each.key in task.depends_on]
-    attempts = await asyncio.gather(*(store.attempts(each.id) for each in needed))
+async def _read_results(task: Task, store: Store) -> list[tuple[str, tuple[str, ...]]]:
+    """The results of a task's prerequisites, with the files that they changed."""
+    needed = [
+        prerequisite
+        for prerequisite in await store.tasks(task.project_id)
+        if prerequisite.key in task.depends_on
+    ]
+    attempts = await asyncio.gather(*(store.attempts(prerequisite.id) for prerequisite in needed))
     results: list[tuple[str, tuple[str, ...]]] = []
-    for each, tried in zip(needed, attempts, strict=True):
-        files = next((last.files for last in reversed(tried) if last.outcome == "passed"), ())
+    for prerequisite, task_attempts in zip(needed, attempts, strict=True):
+        files = next(
+            (last.files for last in reversed(task_attempts) if last.outcome == "passed"), ()
+        )
         changed = f" Changed: {', '.join(files)}." if files else ""
-        results.append((f"- {each.key} ({each.status}): {each.title}.{changed}", files))
+        results.append(
+            (f"- {prerequisite.key} ({prerequisite.status}): {prerequisite.title}.{changed}", files)
+        )
     return results
 
 
@@ -229,11 +250,11 @@ _LEVELS: Final[Mapping[May, str]] = {
 
 def describe_task(task: Task) -> str:
     """The task, its criteria, and the rules by which its work is judged."""
-    criteria = "\n".join(f"- {each}" for each in task.criteria)
+    criteria = "\n".join(f"- {criterion}" for criterion in task.criteria)
     tests = f"{_PROOFS[task.proof]} {_LEVELS[task.may]}"
-    named = f"These tests must pass: {', '.join(task.tests)}" if task.tests else ""
-    done = f"Done when:\n{criteria}" if criteria else ""
-    parts = (task.title, task.description, done, named, tests)
+    named_tests = f"These tests must pass: {', '.join(task.tests)}" if task.tests else ""
+    done_when = f"Done when:\n{criteria}" if criteria else ""
+    parts = (task.title, task.description, done_when, named_tests, tests)
     return "\n\n".join(text for text in parts if text)
 
 

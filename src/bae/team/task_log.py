@@ -1,6 +1,6 @@
-"""What a task's worker asked, did and saw, in time order: from the journal of its runs, without
-loading their code, and from the team's events. `follow_agents` reports the current steps of
-workers."""
+"""The log of a task: questions, steps and results of its worker, in time order. It comes from the
+journal, without loading the code of the runs, and from the team's events. `follow_agents` reports
+the current steps of workers."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ class LogEntry(BaseModel):
     ok: bool = Field(default=True, description="whether it went well")
     seconds: float = 0.0
     usage: Usage | None = Field(default=None, description="what an LLM used")
-    run: str = Field(default="", description="the run in the journal, of what is there")
+    run: str = Field(default="", description="the run in the journal, if the entry is from a run")
     detail: str = Field(default="", description="all of it")
 
 
 class TaskLog(BaseModel):
-    """The log of a task, oldest entry first, with its attempts and what it spent."""
+    """The log of a task, oldest entry first, with its attempts and its spending."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -116,12 +116,12 @@ async def _read_events(store: Store, task: Task) -> AsyncGenerator[LogEntry]:
     number = 0
     while batch := await store.events(task.project_id, number, most=_PAGE, task_id=task.id):
         number = batch[-1].number
-        for each in batch:
-            if fields := _describe(each.event, task):
-                yield LogEntry(at=each.at, **fields)
+        for stored in batch:
+            if fields := _describe_event(stored.event, task):
+                yield LogEntry(at=stored.at, **fields)
 
 
-def _describe(event: Event, task: Task) -> dict[str, Any] | None:
+def _describe_event(event: Event, task: Task) -> dict[str, Any] | None:
     """The log entry for an event, or None if another entry covers it."""
     match event:
         case TaskStatusChanged(status=status, reason=reason):
@@ -136,15 +136,15 @@ def _describe(event: Event, task: Task) -> dict[str, Any] | None:
             counts = ", ".join(f"{n} {name}" for name, n in event.counts.items() if n)
             good = event.passed and not event.problem
             text = "; ".join(filter(None, (counts or "none found", headline(event.problem))))
-            about = {"seconds": event.seconds, "detail": event.problem}
-            return {"kind": "tests", "text": text, "ok": good, **about}
+            texts = {"seconds": event.seconds, "detail": event.problem}
+            return {"kind": "tests", "text": text, "ok": good, **texts}
         case CorrectionAttempt(attempt=number, failure=failure):
             return {"kind": "correction", "text": f"number {number}", "detail": failure}
         case CommitCreated(commit=commit, files=files):
             if commit == task.commit or not files:
                 return {"kind": "merge", "text": f"as {commit[:12]}"}
-            about = {"text": ", ".join(files), "detail": commit}
-            return {"kind": "edits", **about}
+            texts = {"text": ", ".join(files), "detail": commit}
+            return {"kind": "edits", **texts}
         case WorkReviewed(review=review):
             good = not (review.error or review.blocking)
             findings = (
@@ -186,35 +186,39 @@ def _read_question(
     question: AskedQuestion, run: str, *, is_review: bool, is_open: bool
 ) -> Iterator[LogEntry]:
     answers = question.answers
-    wrong = [error for each in answers if each.verdict == "invalid" for error in each.errors]
-    refused = [f"answer refused: {headline(each)}" for each in wrong]
-    refused += [headline(question.error)] if question.error else []
+    errors = [error for answer in answers if answer.verdict == "invalid" for error in answer.errors]
+    problems = [f"answer refused: {headline(error)}" for error in errors]
+    problems += [headline(question.error)] if question.error else []
     is_cut_off = question.outcome in ("interrupted", "cancelled") and not is_open
-    refused += ["not answered"] if is_cut_off else []
+    problems += ["not answered"] if is_cut_off else []
     count = len(question.rounds)
     rounds = [f"{count} rounds" if count > 1 else "1 round"] if count else []
     # If a limit or a kill ended a conversation, no answer has the question.
-    asked = [each.asked for each in answers if each.asked] or [question.asked]
-    texts = [f"asked:\n{text}" for text in asked if text]
-    texts += [f"answered ({each.verdict}):\n{each.answer}" for each in answers if each.answer]
+    questions = [answer.asked for answer in answers if answer.asked] or [question.asked]
+    texts = [f"asked:\n{text}" for text in questions if text]
+    texts += [
+        f"answered ({answer.verdict}):\n{answer.answer}" for answer in answers if answer.answer
+    ]
     yield LogEntry(
         at=question.at,
         kind="lm",
-        text="; ".join((*rounds, *refused)),
-        ok=not refused,
+        text="; ".join((*rounds, *problems)),
+        ok=not problems,
         seconds=question.seconds,
         usage=question.usage,
         run=run,
         detail="\n\n".join(dict.fromkeys(texts)),  # nested LMs repeat them
     )
-    for made in question.rounds:
-        for number, call in enumerate(made.calls):
-            yield _read_call(call, made.at + number * 1e-6, run)  # in their order
-        if made.text.strip() and not made.calls and not is_review:
-            summary = headline(made.text)
-            yield LogEntry(at=made.at, kind="submission", text=summary, detail=made.text, run=run)
-        for note in made.told:
-            after = made.at + len(made.calls) * 1e-6
+    for tool_round in question.rounds:
+        for number, call in enumerate(tool_round.calls):
+            yield _read_call(call, tool_round.at + number * 1e-6, run)  # in the order of the calls
+        if tool_round.text.strip() and not tool_round.calls and not is_review:
+            summary = headline(tool_round.text)
+            yield LogEntry(
+                at=tool_round.at, kind="submission", text=summary, detail=tool_round.text, run=run
+            )
+        for note in tool_round.told:
+            after = tool_round.at + len(tool_round.calls) * 1e-6
             summary = headline(note)
             yield LogEntry(at=after, kind="activity", text=summary, detail=note, run=run)
 
@@ -222,13 +226,13 @@ def _read_question(
 def _read_call(call: MadeCall, at: float, run: str) -> LogEntry:
     is_text = call.error is None and isinstance(call.result, str)
     result = call.result if is_text else json.dumps(call.result, ensure_ascii=False, default=str)
-    shown = {"waiting": "waits for a person", "begun": "not finished", "asked": "not begun"}
-    outcome = shown.get(call.state) or (call.error if call.error is not None else str(result))
-    is_edit = call.name == "edit" and call.state == "done"  # its commit is an entry of its own
+    states = {"waiting": "waits for a person", "begun": "not finished", "asked": "not begun"}
+    outcome = states.get(call.state) or (call.error if call.error is not None else str(result))
+    is_edit = call.name == "edit" and call.state == "done"  # its commit has its own entry
     return LogEntry(
         at=at,
         kind="activity" if is_edit else "tool",
-        text=f"{_shorten(call)} -> {headline(outcome) or '(nothing)'}",
+        text=f"{_shorten_call(call)} -> {headline(outcome) or '(nothing)'}",
         ok=call.state == "done",
         seconds=call.seconds,
         run=run,
@@ -236,7 +240,7 @@ def _read_call(call: MadeCall, at: float, run: str) -> LogEntry:
     )
 
 
-def _shorten(call: MadeCall) -> str:
+def _shorten_call(call: MadeCall) -> str:
     """A call with the first line of each of its texts."""
     short = {
         name: _first_line(value) if isinstance(value, str) else value
@@ -250,7 +254,7 @@ def _first_line(text: str) -> str:
     return f"{lines[0]} …" if len(lines) > 1 else text
 
 
-# --- what workers do now --------------------------------------------------------------------------
+# --- the current steps of workers -----------------------------------------------------------------
 
 
 class AgentStep(NamedTuple):
@@ -276,7 +280,7 @@ async def follow_agents(
         async with subscribe(feeds.run(run_id), places.get(run_id, -1)) as lines:
             async for batch in lines:
                 new = [item.value for item in batch.items if past or item.value.at >= began]
-                steps_seen = [(each.at, describe_line(each, is_review=is_review)) for each in new]
+                steps_seen = [(line.at, describe_line(line, is_review=is_review)) for line in new]
                 if steps := [AgentStep(at, int(run[1]), text) for at, text in steps_seen if text]:
                     await show(steps)
         places[run_id] = lines.number
@@ -290,7 +294,7 @@ async def follow_agents(
             try:
                 await read(run)
             except JournalError as error:
-                if error.code != "bae-run-unknown":  # it is deleted
+                if error.code != "bae-run-unknown":  # the run was deleted
                     raise
         followed.discard(run.string)
 
@@ -320,21 +324,23 @@ def describe_line(line: Line, *, is_review: bool) -> str:
     return ""
 
 
-def _describe_step(name: str, given: Mapping[str, Any]) -> str:
+def _describe_step(name: str, arguments: Mapping[str, Any]) -> str:
     match name:
         case "look":
-            return f"looks at {given.get('path')} {given.get('lines') or ''}".rstrip()
+            return f"looks at {arguments.get('path')} {arguments.get('lines') or ''}".rstrip()
         case "find":
-            where = given.get("glob")
-            return headline(f"searches for {given.get('pattern')}{f' in {where}' if where else ''}")
+            where = arguments.get("glob")
+            return headline(
+                f"searches for {arguments.get('pattern')}{f' in {where}' if where else ''}"
+            )
         case "outline":
-            return f"outlines {given.get('path') or 'the repository'}"
+            return f"outlines {arguments.get('path') or 'the repository'}"
         case "edit":
             return "edits files"
         case "run":
-            return f"runs {headline(str(given.get('command')), 80)}"
+            return f"runs {headline(str(arguments.get('command')), 80)}"
         case "check":
-            return f"checks {headline(', '.join(given.get('tests') or ['all tests']), 80)}"
+            return f"checks {headline(', '.join(arguments.get('tests') or ['all tests']), 80)}"
         case "ask":
             return ""  # the question is an event
         case _:

@@ -144,21 +144,21 @@ class TeamRun:
         task = work.task
         match work.asked:
             case "stop" | "kill":
-                how = "stopped" if work.asked == "stop" else "killed"
-                await self.end_work(task, _S.CANCELLED, f"{how} by a person")
+                ending = "stopped" if work.asked == "stop" else "killed"
+                await self.end_work(task, _S.CANCELLED, f"{ending} by a person")
             case "skip":
-                ended = await self.end_work(task, _S.CANCELLED, "skipped by a person")
-                if ended and ended.status is _S.CANCELLED:
+                moved = await self.end_work(task, _S.CANCELLED, "skipped by a person")
+                if moved and moved.status is _S.CANCELLED:
                     reason = "skipped by a person"
                     await self.move(task.id, _S.CANCELLED, _S.SKIPPED, reason=reason)
             case "pause":
                 await self.end_work(task, _S.READY, "paused by a person")
             case None:
                 timed_out = self.bound is not None and self.bound.expired()
-                how = self.ending or ("timed out" if timed_out else "cancelled")
-                await self.end_work(task, _S.READY, f"the run was {how}")
+                ending = self.ending or ("timed out" if timed_out else "cancelled")
+                await self.end_work(task, _S.READY, f"the run was {ending}")
 
-    # --- what people ask for ---
+    # --- requests of people ---
 
     async def take_request(self, request: Request) -> str | None:
         """Carry out a person's request and return the outcome. Returns None if the work on a task
@@ -169,7 +169,7 @@ class TeamRun:
         work = self.works.get(task.id)
         match request.action:
             case "retry":
-                return await self._retry(task)
+                return await self._retry_task(task)
             case "resume":
                 if work and work.asked == "pause":
                     work.asked = None
@@ -188,15 +188,15 @@ class TeamRun:
                 return None
             case _:
                 after = _S.SKIPPED if request.action == "skip" else _S.CANCELLED
-                return await self._put(task, after, f"{_PAST[request.action]} by a person")
+                return await self._move_task(task, after, f"{_PAST[request.action]} by a person")
 
     async def _take_for_all(self, action: Action) -> str:
         if action == "retry":
             tasks = await self.bench.store.tasks(self.bench.project.id)
-            again = [task for task in tasks if task.status in (_S.FAILED, _S.CANCELLED)]
-            for task in again:
-                await self._retry(task)
-            return f"retried: {', '.join(task.key for task in again) or 'none'}"
+            failed_tasks = [task for task in tasks if task.status in (_S.FAILED, _S.CANCELLED)]
+            for task in failed_tasks:
+                await self._retry_task(task)
+            return f"retried: {', '.join(task.key for task in failed_tasks) or 'none'}"
         for work in self.works.values():
             if action == "kill":
                 work.cut_off()
@@ -206,11 +206,11 @@ class TeamRun:
             self.ending = "stopped" if action == "stop" else "killed"
         return _PAST[action]
 
-    async def _retry(self, task: Task) -> str:
+    async def _retry_task(self, task: Task) -> str:
         self.budgets.refused.pop(task.id, None)
-        return await self._put(task, _S.PENDING, "", forgive=True)
+        return await self._move_task(task, _S.PENDING, "", forgive=True)
 
-    async def _put(
+    async def _move_task(
         self, task: Task, after: TaskStatus, reason: str, *, forgive: bool = False
     ) -> str:
         """Carry out a request for a task that no agent works on."""
@@ -220,16 +220,16 @@ class TeamRun:
         moved = await self.move(task.id, task.status, after, reason=reason, forgive=forgive)
         return f"it is {moved.status}" if moved else "another process was faster"
 
-    # --- what is watched and told ---
+    # --- progress and messages ---
 
     def note_progress(self, task_id: int) -> None:
         """Restart the time limit of a task."""
         work = self.works.get(task_id)
-        bound = work.bound if work else None
-        if self.task_timeout is None or bound is None or bound.expired():
+        time_limit = work.bound if work else None
+        if self.task_timeout is None or time_limit is None or time_limit.expired():
             return
-        with suppress(RuntimeError):  # it has not begun, or it has ended
-            bound.reschedule(asyncio.get_running_loop().time() + self.task_timeout)
+        with suppress(RuntimeError):  # the work has not begun, or has ended
+            time_limit.reschedule(asyncio.get_running_loop().time() + self.task_timeout)
 
     def is_to_stop(self, task_id: int) -> bool:
         """Whether a task must stop after the attempt in progress."""
@@ -237,7 +237,8 @@ class TeamRun:
         return self.ending is not None or (work is not None and work.asked is not None)
 
     async def deliver(self) -> None:
-        """Fast-forward the user's checkout, if the user wants that and it is clean."""
+        """Fast-forward the user's checkout, if the project's settings allow it and the checkout is
+        clean."""
         if not self.bench.project.update_checkout:
             return
         try:
@@ -290,9 +291,9 @@ async def add_request(
         if task_id is not None:
             task = sa.select(tables.tasks).filter_by(id=task_id, project_id=project_id)
             tables.one(db, task, "task", task_id)
-        about: dict[str, Any] = {"project_id": project_id, "task_id": task_id, "action": action}
+        columns: dict[str, Any] = {"project_id": project_id, "task_id": task_id, "action": action}
         add_event(db, ActionRequested(project_id, action, task_id, by=by))
-        return Request(id=tables.insert(db, tables.requests, **about), **about)
+        return Request(id=tables.insert(db, tables.requests, **columns), **columns)
 
     return await store.write(add)
 
@@ -307,7 +308,7 @@ async def open_requests(store: Store, project_id: int) -> list[Request]:
 
 
 async def close_request(store: Store, request: Request, outcome: str) -> None:
-    """Store the outcome of a request, so that it is not taken again."""
+    """Store the outcome of a request, so that no run takes it again."""
     change = sa.update(tables.requests).filter_by(id=request.id).values(outcome=outcome)
     await store.write(lambda db: db.execute(change).rowcount)
 
@@ -329,10 +330,10 @@ async def is_running(repository: Repository) -> bool:
 async def read_held(store: Store, project_id: int) -> dict[int, str]:
     """Why tasks wait for a person, by task id: for an answer, or because they are paused."""
     paused = await read_paused(store, project_id)
-    held = {task_id: "paused by a person" for task_id in paused if task_id is not None}
+    paused_tasks = {task_id: "paused by a person" for task_id in paused if task_id is not None}
     open_ones = await store.blockers(project_id, open_only=True)
-    asked = {each.task_id: each.question for each in reversed(open_ones)}
-    return {key: bounded(text, LONGEST_REASON) for key, text in asked.items()} | held
+    questions = {blocker.task_id: blocker.question for blocker in reversed(open_ones)}
+    return {key: bounded(text, LONGEST_REASON) for key, text in questions.items()} | paused_tasks
 
 
 async def read_paused(store: Store, project_id: int) -> frozenset[int | None]:

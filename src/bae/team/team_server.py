@@ -85,10 +85,10 @@ async def serving(
 def _add_events(api: API, store: Store, project_id: int, key: str) -> None:
     async def send_events(websocket: WebSocket) -> None:
         await websocket.accept(headers=_DEPRECATED)
-        given = websocket.query_params.get("token", "")
+        token = websocket.query_params.get("token", "")
         after = websocket.query_params.get("after", "0")
-        is_given = secrets.compare_digest(given.encode(), key.encode())
-        if not is_given and await api.known_user(websocket) is None:
+        is_valid = secrets.compare_digest(token.encode(), key.encode())
+        if not is_valid and await api.known_user(websocket) is None:
             await websocket.close(_REFUSED, "the token is missing or wrong")
             return
         if not (after.isascii() and after.isdigit() and len(after) <= 15):
@@ -100,7 +100,7 @@ def _add_events(api: API, store: Store, project_id: int, key: str) -> None:
         if events.end == "reset":
             error = unknown_event(int(after), await store.last_event(project_id))
             end = _REFUSED, error.message
-        with suppress(WebSocketDisconnect, RuntimeError, TimeoutError):  # it may be gone
+        with suppress(WebSocketDisconnect, RuntimeError, TimeoutError):  # the client may have left
             async with asyncio.timeout(SEND_SECONDS):
                 await websocket.close(*end)
 

@@ -1,5 +1,5 @@
-"""The changes of tests in a task's work: which files are tests, what was only added, what was
-changed or removed, and what a person should look at before the merge."""
+"""The changes of tests in a task's work: which files are tests, which changes only add tests, which
+change or remove tests, and which a person should read before the merge."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ def is_test_file(path: str, *reports: TestReport) -> bool:
 def is_fixed(path: str) -> bool:
     """Whether a test run may not write to a file: it holds tests or test settings."""
     name = PurePosixPath(path).name
-    known = _TEST_NAME.fullmatch(name) or _SETTINGS.fullmatch(name) or name in _CONFIGURATIONS
-    return bool(known) and "node_modules" not in PurePosixPath(path).parts
+    decides_tests = (
+        _TEST_NAME.fullmatch(name) or _SETTINGS.fullmatch(name) or name in _CONFIGURATIONS
+    )
+    return bool(decides_tests) and "node_modules" not in PurePosixPath(path).parts
 
 
 def reported_files(report: TestReport) -> set[str]:
@@ -56,16 +58,16 @@ def files_with_examples(*reports: TestReport) -> set[str]:
 def find_named(command: Sequence[str], folder: str = "") -> set[str]:
     """The files of a repository that a test command names, as scripts or settings. Its words are
     relative to `folder`."""
-    names_found: set[str] = set()
+    paths: set[str] = set()
     for option, word in zip(("", *command), command, strict=False):
         name = word.rpartition("=")[2]
         name = name.replace(".", "/") + ".py" if option == "-p" else name
-        names_found.add(os.path.normpath(os.path.join(folder, name)))
-    return names_found
+        paths.add(os.path.normpath(os.path.join(folder, name)))
+    return paths
 
 
 def is_prose(path: str) -> bool:
-    """Whether a file is text or a picture for people, which no program reads. In folders for
+    """Whether a file is a text or a picture for people, not for programs. In folders for
     documentation this includes data."""
     pure = PurePosixPath(path)
     name, suffix = pure.name.lower(), pure.suffix.lower()
@@ -92,7 +94,7 @@ _TEST_NAME: Final = re.compile(
 _SETTINGS: Final = re.compile(
     r"\.?pytest\.(ini|toml)|(vitest|vite|jest)\.(config|workspace)\..*"
     r"|(site|user)customize\.py|.*\.pth|\.mocharc.*|babel\.config\..*|\.babelrc.*|\.swcrc"
-    r"|entry_points\.txt"  # which names plugins of pytest, also in the repository
+    r"|entry_points\.txt"  # it can name plugins of pytest in the repository
 )
 """Files that decide which tests run, or that run with every test."""
 _CONFTEST: Final = "conftest.py"
@@ -100,7 +102,7 @@ _PLUGINS: Final = "pytest_plugins"
 _SHADOWS: Final = re.compile(
     r"(src/)?(_?pytest|pluggy|iniconfig|unittest|vitest|jest)(\.py|/.*)|(.*/)?node_modules/.*"
 )
-"""Files that would be loaded instead of the test program's own."""
+"""Files that would be loaded in place of files of the test program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class TestEdits:
     """Changes of existing tests that the task may not make. `problems` are sentences for the next
     attempt, and `forbidden` the changes."""
 
-    __test__ = False  # no test class for pytest
+    __test__ = False  # pytest must not collect this class
 
     problems: tuple[str, ...] = ()
     forbidden: tuple[FileChange, ...] = ()
@@ -125,27 +127,29 @@ def find_edits(
     """Find changes of existing tests and test settings that a task may not make. `files` are the
     files of the base; files with tests in the reports are files of tests. Files that the test
     `command` names, which runs in `folder`, are test settings."""
-    named = find_named(command, folder)
+    named_files = find_named(command, folder)
     refused: list[tuple[FileChange, str]] = []
     examples = files_with_examples(*reports) if may == "add-tests" else ()
-    for each in changes:
-        reason = "" if may == "change-test-setup" else _try(_describe_setup, each)
-        if each.path in named and not _holds_tests(each.path, *reports):
+    for change in changes:
+        reason = "" if may == "change-test-setup" else _describe_safely(_describe_setup, change)
+        if change.path in named_files and not _holds_tests(change.path, *reports):
             reason = reason or "is named by the test command"
         if may != "change-test-setup" and reason:
-            refused.append((each, f"{each.path} {reason}. {_restore('change-test-setup')}"))
+            refused.append(
+                (change, f"{change.path} {reason}. {_ask_to_restore('change-test-setup')}")
+            )
             continue
         reason = ""
-        if may == "add-tests" and each.before is not None and is_test_file(each.path, *reports):
-            reported = _list_reported(each.path, *reports)
-            reason = _try(partial(_describe_edit, reported=reported), each)
-        elif each.path in examples and not keeps_examples(each):
+        if may == "add-tests" and change.before is not None and is_test_file(change.path, *reports):
+            reported = _list_reported(change.path, *reports)
+            reason = _describe_safely(partial(_describe_edit, reported=reported), change)
+        elif change.path in examples and not keeps_examples(change):
             reason = "an example was changed or removed"
         if reason:
-            refused.append((each, f"{each.path}: {reason}. {_restore('change-tests')}"))
+            refused.append((change, f"{change.path}: {reason}. {_ask_to_restore('change-tests')}"))
     return TestEdits(
         (*_find_shadows(changes, files, folder), *(text for _, text in refused)),
-        tuple(each for each, _ in refused),
+        tuple(change for change, _ in refused),
     )
 
 
@@ -157,8 +161,8 @@ def _list_reported(path: str, *reports: TestReport) -> set[str]:
     return {id.removeprefix(start).partition("[")[0] for id in ids if id.startswith(start)}
 
 
-def _try(describe: Callable[[FileChange], str], change: FileChange) -> str:
-    """The described change, or that it cannot be read: code may be nested too deeply."""
+def _describe_safely(describe: Callable[[FileChange], str], change: FileChange) -> str:
+    """The description of a change, or a message that its code is nested too deeply."""
     try:
         return describe(change)
     except RecursionError:
@@ -174,9 +178,9 @@ def _holds_tests(path: str, *reports: TestReport) -> bool:
     return is_test_file(path) or any(case.id.startswith(f"{path}::") for case in cases)
 
 
-def _restore(level: May) -> str:
-    what = "tests that exist" if level == "change-tests" else "how tests are run"
-    return f"This task may not change {what}: restore it. {ask_for(level)}"
+def _ask_to_restore(level: May) -> str:
+    subject = "tests that exist" if level == "change-tests" else "how tests are run"
+    return f"This task may not change {subject}: restore it. {ask_for(level)}"
 
 
 def ask_for(level: May) -> str:
@@ -189,26 +193,28 @@ def _find_shadows(
 ) -> Iterator[str]:
     """Files that would be loaded in place of the test program, a module of Python, or the project's
     own code. Tests run in the folder `start`."""
-    own = {part for path in files if not is_test_file(path) for part in _top_module(path)}
+    own_modules = {
+        part for path in files if not is_test_file(path) for part in _find_top_module(path)
+    }
     packages = {str(PurePosixPath(p).parent) for p in files if p.endswith("/__init__.py")}
     roots = {".", "src", str(PurePosixPath(start)), str(PurePosixPath(start, "src"))}
-    for each in changes:
-        pure, inside = PurePosixPath(each.path), each.path.removeprefix(f"{start}/")
+    for change in changes:
+        pure, inside = PurePosixPath(change.path), change.path.removeprefix(f"{start}/")
         folder = pure.parent.parent if pure.name == "__init__.py" else pure.parent
         name = pure.parent.name if pure.name == "__init__.py" else pure.stem
         imported = pure.suffix == ".py" and str(folder) not in packages
         in_tests = is_test_file(f"{folder}/x.py") and not is_test_file(f"x/{pure.name}")
-        if _SHADOWS.fullmatch(each.path) or _SHADOWS.fullmatch(inside):
-            yield f"{each.path} would take the place of the test program: remove it"
-        elif each.before is not None or not imported:
+        if _SHADOWS.fullmatch(change.path) or _SHADOWS.fullmatch(inside):
+            yield f"{change.path} would take the place of the test program: remove it"
+        elif change.before is not None or not imported:
             continue
         elif name in sys.stdlib_module_names and (in_tests or str(folder) in roots):
-            yield f"{each.path} would be loaded in place of Python's own module: rename it"
-        elif in_tests and name in own:
-            yield f"{each.path} would be loaded in place of the project's {name}: rename it"
+            yield f"{change.path} would be loaded in place of Python's own module: rename it"
+        elif in_tests and name in own_modules:
+            yield f"{change.path} would be loaded in place of the project's {name}: rename it"
 
 
-def _top_module(path: str) -> Iterator[str]:
+def _find_top_module(path: str) -> Iterator[str]:
     """The import name of a Python project's code."""
     parts = PurePosixPath(path).parts
     if path.endswith(".py"):
@@ -231,15 +237,18 @@ def _describe_setup(change: FileChange) -> str:
         if _read_settings(name, change.before) != _read_settings(name, change.after):
             return "was changed in the part that decides how tests are run"
     elif name.endswith(".py"):
-        before, after = [_hooks(each, change.path) for each in (change.before, change.after)]
-        if before != after:
-            names = ", ".join(sorted({hook for hook, _ in after - before or before - after}))
-            verb = "has" if after - before else "loses"
+        hooks_before, hooks_after = [
+            _find_hooks(content, change.path) for content in (change.before, change.after)
+        ]
+        if hooks_before != hooks_after:
+            added = hooks_after - hooks_before
+            names = ", ".join(sorted({hook for hook, _ in added or hooks_before - hooks_after}))
+            verb = "has" if added else "loses"
             return f"{verb} {names}, which would run around every test"
     return ""
 
 
-def _hooks(content: bytes | None, path: str) -> set[tuple[str, str]]:
+def _find_hooks(content: bytes | None, path: str) -> set[tuple[str, str]]:
     """Code that runs around every test: hooks, plugins and automatic fixtures of a conftest, hooks
     in test folders, and plugins that any file names."""
     hooks: set[tuple[str, str]] = set()
@@ -247,18 +256,18 @@ def _hooks(content: bytes | None, path: str) -> set[tuple[str, str]]:
     text = content or b""
     if not is_test_file(path) and text.isascii() and _PLUGINS.encode() not in text:
         return hooks
-    for each in _run_at_import(_parse(content).body, functions=True):
-        named = {n for n in _bind(each) if n.startswith(("pytest_", "collect_ignore"))}
-        automatic = any("autouse" in ast.dump(d) for d in getattr(each, "decorator_list", ()))
+    for node in _walk_import_code(_parse(content).body, functions=True):
+        names = {n for n in _list_bound_names(node) if n.startswith(("pytest_", "collect_ignore"))}
+        automatic = any("autouse" in ast.dump(d) for d in getattr(node, "decorator_list", ()))
         if is_conftest and automatic:
-            named |= {str(getattr(each, "name", ""))}
-        if not is_conftest and not (is_test_file(path) and isinstance(each, _Function)):
-            named &= {_PLUGINS}
-        hooks |= {(n, ast.dump(each)) for n in named}
+            names |= {str(getattr(node, "name", ""))}
+        if not is_conftest and not (is_test_file(path) and isinstance(node, _Function)):
+            names &= {_PLUGINS}
+        hooks |= {(n, ast.dump(node)) for n in names}
     return hooks
 
 
-def _bind(node: ast.AST) -> set[str]:
+def _list_bound_names(node: ast.AST) -> set[str]:
     """The names that a definition, an assignment or an import binds."""
     targets = getattr(node, "targets", [getattr(node, "target", None)])
     names = {str(getattr(target, "id", "")) for target in targets}
@@ -297,7 +306,7 @@ def _read_settings(name: str, content: bytes | None) -> object:
     return [tests, *parts]
 
 
-# --- tests that existed ---------------------------------------------------------------------------
+# --- existing tests -------------------------------------------------------------------------------
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -309,30 +318,32 @@ def _describe_edit(change: FileChange, reported: Collection[str]) -> str:
     if after is None:
         return "it was deleted"
     if not change.path.endswith(".py"):
-        (known, old), (imported, new) = map(
+        (old_imports, old), (new_imports, new) = map(
             _split_imports, (_SKIPPED_JAVASCRIPT.sub(rb"\1", before), after)
         )
-        added = known <= imported and is_added_to(_tokens_of(old), _tokens_of(new))
+        added = old_imports <= new_imports and is_added_to(_split_tokens(old), _split_tokens(new))
         return "" if added else "lines that existed were changed or removed"
-    old, new = _without_skips(_parse(before)), _parse(after)
+    old, new = _remove_skips(_parse(before)), _parse(after)
     if not new.body and after.strip() and not after.lstrip().startswith(b"#"):
         return "it cannot be read as Python"
-    tests, left = _find_tests(old, reported), _find_tests(new, reported)
+    tests, tests_after = _find_tests(old, reported), _find_tests(new, reported)
     for name, test in tests.items():
-        if name not in left:
+        if name not in tests_after:
             return f"{name} was removed"
-        if not _is_extended(test, left[name]):
+        if not _is_extended(test, tests_after[name]):
             return f"{name} was changed"
-    used = {node.id for node in ast.walk(new) if isinstance(node, ast.Name)}
+    used_names = {node.id for node in ast.walk(new) if isinstance(node, ast.Name)}
     imported = _find_imports(old)
     for name, _ in sorted(imported ^ _find_imports(new)):
-        if name in used & {known for known, _ in imported}:
+        if name in used_names & {imported_name for imported_name, _ in imported}:
             return f"the import of {name} was changed"
-    tokens = _tokens_of(_write_code(new))
-    for each in old.body:
-        if not is_added_to(_tokens_of(_write_code(ast.Module([each], []))), tokens):
-            return f"{getattr(each, 'name', f'line {each.lineno}')} was changed"
-    return "" if is_added_to(_tokens_of(_write_code(old)), tokens) else "what existed was changed"
+    tokens = _split_tokens(_write_code(new))
+    for statement in old.body:
+        if not is_added_to(_split_tokens(_write_code(ast.Module([statement], []))), tokens):
+            return f"{getattr(statement, 'name', f'line {statement.lineno}')} was changed"
+    return (
+        "" if is_added_to(_split_tokens(_write_code(old)), tokens) else "what existed was changed"
+    )
 
 
 def is_added_to(old: Sequence[object], new: Sequence[object]) -> bool:
@@ -346,13 +357,15 @@ def _split_imports(content: bytes) -> tuple[set[tuple[str, str]], str]:
     without comments. Other files have no imports."""
     text = _drop_comments(content.decode("utf-8", "replace"))
     imports: set[tuple[str, str]] = set()
-    for each in _IMPORT_JAVASCRIPT.finditer(text):
-        names = re.findall(r"[\w$*]+(?:\s+as\s+\w+|\s*:\s*\w+)?", each["es"] or each["common"])
-        imports |= {(" ".join(name.split()), each["module"] or each["required"]) for name in names}
+    for match in _IMPORT_JAVASCRIPT.finditer(text):
+        names = re.findall(r"[\w$*]+(?:\s+as\s+\w+|\s*:\s*\w+)?", match["es"] or match["common"])
+        imports |= {
+            (" ".join(name.split()), match["module"] or match["required"]) for name in names
+        }
     return imports, _IMPORT_JAVASCRIPT.sub(" ", text)
 
 
-# Up to the next line that may begin an import: so the time grows with the length of a text alone.
+# Names end at the next line that may begin an import, so that the time is linear in the length.
 _NAMES: Final = r"""(?:(?!\n[ \t]*(?:import|const|let|var)\s)[^"'();=])"""
 _IMPORT_JAVASCRIPT: Final = re.compile(
     rf"""(?m)^[ \t]*(?:import\s(?P<es>{_NAMES}+?)\sfrom\s*["'](?P<module>[^"']+)["']"""
@@ -362,7 +375,7 @@ _IMPORT_JAVASCRIPT: Final = re.compile(
 _SKIPPED_JAVASCRIPT: Final = re.compile(rb"\b(it|test|describe|suite)\.(skip|todo|fails|failing)\b")
 
 
-def _tokens_of(text: str) -> list[str]:
+def _split_tokens(text: str) -> list[str]:
     return re.findall(r"\w+|[^\w\s,;]", text)
 
 
@@ -370,25 +383,25 @@ def _drop_comments(text: str) -> str:
     """The text without comments of JavaScript. The time is linear in the length, since a model may
     have written the text."""
     parts: list[str] = []
-    at = kept = 0
-    while (match := _COMMENT.search(text, at)) is not None:
-        at = match.end()
+    position = copied_to = 0
+    while (match := _COMMENT.search(text, position)) is not None:
+        position = match.end()
         if match[0] == "/*":
-            end = text.find("*/", at)
-            if end < 0:  # nothing that follows is such a comment
-                parts.append(_LINE_COMMENT.sub(" ", text[kept:]))
+            end = text.find("*/", position)
+            if end < 0:  # no block comment follows
+                parts.append(_LINE_COMMENT.sub(" ", text[copied_to:]))
                 return " ".join(parts)
-            at = end + 2
-        parts.append(text[kept : match.start()])
-        kept = at
-    return " ".join((*parts, text[kept:]))
+            position = end + 2
+        parts.append(text[copied_to : match.start()])
+        copied_to = position
+    return " ".join((*parts, text[copied_to:]))
 
 
 _LINE_COMMENT: Final = re.compile(r"(?m)^[ \t]*//[^\n]*$")
 _COMMENT: Final = re.compile(rf"{_LINE_COMMENT.pattern}|/\*")
 
 
-def _without_skips(tree: ast.Module) -> ast.Module:
+def _remove_skips(tree: ast.Module) -> ast.Module:
     """The code of tests without skip marks, which may be removed."""
     for node in ast.walk(tree):
         if isinstance(node, _Function | ast.ClassDef):
@@ -410,18 +423,18 @@ def _parse(content: bytes | None) -> ast.Module:
 def _find_tests(tree: ast.Module, reported: Collection[str]) -> dict[str, _Function]:
     """The tests of a file, by the part of their ids behind its name."""
     return {
-        name: each
-        for name, each in _functions(tree.body)
-        if each.name.startswith("test") or name in reported
+        name: function
+        for name, function in _walk_functions(tree.body)
+        if function.name.startswith("test") or name in reported
     }
 
 
-def _functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str, _Function]]:
-    for each in body:
-        if isinstance(each, _Function):
-            yield prefix + each.name, each
-        elif isinstance(each, ast.ClassDef):
-            yield from _functions(each.body, f"{prefix}{each.name}::")
+def _walk_functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str, _Function]]:
+    for statement in body:
+        if isinstance(statement, _Function):
+            yield prefix + statement.name, statement
+        elif isinstance(statement, ast.ClassDef):
+            yield from _walk_functions(statement.body, f"{prefix}{statement.name}::")
 
 
 def _is_extended(old: _Function, new: _Function) -> bool:
@@ -429,19 +442,28 @@ def _is_extended(old: _Function, new: _Function) -> bool:
     at the end. Cases and marks are ignored."""
     if ast.dump(old.args) != ast.dump(new.args):
         return False
-    rest, more = [*new.body], list[ast.stmt]()
-    for each in old.body:
-        while rest and ast.dump(rest[0]) != ast.dump(each) and isinstance(rest[0], ast.Assert):
-            more.append(rest.pop(0))
-        if not rest or ast.dump(rest.pop(0)) != ast.dump(each):
+    remaining, added_asserts = [*new.body], list[ast.stmt]()
+    for statement in old.body:
+        while (
+            remaining
+            and ast.dump(remaining[0]) != ast.dump(statement)
+            and isinstance(remaining[0], ast.Assert)
+        ):
+            added_asserts.append(remaining.pop(0))
+        if not remaining or ast.dump(remaining.pop(0)) != ast.dump(statement):
             return False
-    added = [node for each in (*more, *rest) for node in ast.walk(each)]
+    added = [node for statement in (*added_asserts, *remaining) for node in ast.walk(statement)]
     if any(isinstance(node, _CHANGING) for node in added):
         return False
-    # A name that is bound at the end is another one in the whole test.
-    names = {node.id for each in old.body for node in ast.walk(each) if isinstance(node, ast.Name)}
-    bound = {n.id for n in added if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    return not names & bound
+    # A name that is bound at the end becomes a local name in the whole test.
+    names = {
+        node.id
+        for statement in old.body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name)
+    }
+    bound_names = {n.id for n in added if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return not names & bound_names
 
 
 _CHANGING: Final = (
@@ -459,10 +481,12 @@ def _write_code(tree: ast.Module) -> str:
             "fixture" in ast.unparse(mark) for mark in node.decorator_list
         ):
             *others, last = node.body
-            ends = [each for each in ast.walk(node) if isinstance(each, _RESULTS)]
+            ends = [result for result in ast.walk(node) if isinstance(result, _RESULTS)]
             if isinstance(last, ast.Return) and ends == [last]:
                 node.body = [*others, ast.Expr(ast.Yield(last.value))]
-    return "\n".join(ast.unparse(each) for each in tree.body if not isinstance(each, _IMPORTS))
+    return "\n".join(
+        ast.unparse(statement) for statement in tree.body if not isinstance(statement, _IMPORTS)
+    )
 
 
 _RESULTS: Final = (ast.Return, ast.Yield, ast.YieldFrom)
@@ -472,37 +496,37 @@ _IMPORTS: Final = (ast.Import, ast.ImportFrom)
 def _find_imports(tree: ast.Module) -> set[tuple[str, str]]:
     """The names that a module imports, with their modules."""
     imports: set[tuple[str, str]] = set()
-    for each in ast.walk(tree):
-        if isinstance(each, ast.Import):
-            imports |= {(n.asname or n.name.partition(".")[0], n.name) for n in each.names}
-        elif isinstance(each, ast.ImportFrom):
-            module = "." * each.level + (each.module or "")
-            imports |= {(n.asname or n.name, module) for n in each.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports |= {(n.asname or n.name.partition(".")[0], n.name) for n in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            imports |= {(n.asname or n.name, module) for n in node.names}
     return imports
 
 
-# --- what a person looks at -----------------------------------------------------------------------
+# --- concerns for a person ------------------------------------------------------------------------
 
 
 def find_concerns(
     changes: Sequence[FileChange], *reports: TestReport
 ) -> tuple[tuple[str, str], ...]:
-    """The code outside of tests that could decide about its own tests after a change, by file: it
-    imports a test program, has its hooks, or ends the process. The work is not refused, but shown
-    to a person. Support of tests, such as a plugin or a setup file, is shown at each change. So is
-    code, in tests too, that looks different from what it does."""
+    """The changed code that a person should read, as pairs of a file and a reason. Code outside of
+    tests could decide about its own tests if it imports a test program, has its hooks, or ends the
+    process. Support of tests, such as a plugin or a setup file, is listed at each change. So is
+    code, in tests too, with invisible characters that reorder its text. The work is not refused."""
     reordered = (
-        (each.path, _REORDERED)
-        for each in changes
-        if _count_reordering(each.after) > _count_reordering(each.before)
-        and not is_prose(each.path)
+        (change.path, _REORDERED)
+        for change in changes
+        if _count_reordering(change.after) > _count_reordering(change.before)
+        and not is_prose(change.path)
     )
     acts = (
-        (each.path, reason)
-        for each in changes
-        if each.after is not None and not is_test_file(each.path, *reports)
-        for reason, is_support in sorted(_acts(each.path, each.after))
-        if is_support or (reason, is_support) not in _acts(each.path, each.before)
+        (change.path, reason)
+        for change in changes
+        if change.after is not None and not is_test_file(change.path, *reports)
+        for reason, is_support in sorted(_find_acts_safely(change.path, change.after))
+        if is_support or (reason, is_support) not in _find_acts_safely(change.path, change.before)
     )
     return (*reordered, *acts)
 
@@ -515,9 +539,9 @@ def _count_reordering(content: bytes | None) -> int:
     return len(_REORDERING.findall((content or b"").decode("utf-8", "replace")))
 
 
-def _acts(path: str, content: bytes | None) -> set[tuple[str, bool]]:
-    """The actions of code that could decide about its tests, each with whether it makes the code
-    support of tests."""
+def _find_acts_safely(path: str, content: bytes | None) -> set[tuple[str, bool]]:
+    """The ways in which code could decide about its tests, each with a flag: whether it makes the
+    code support of tests."""
     try:
         return _find_acts(path, content)
     except RecursionError:
@@ -529,21 +553,25 @@ def _find_acts(path: str, content: bytes | None) -> set[tuple[str, bool]]:
     if path.endswith(".py"):
         tree = _parse(content)
         modules = {source.partition(".")[0] for _, source in _find_imports(tree)}
-        acts = {(f"imports {each}", each != "unittest") for each in modules & _PYTHON_TESTS}
-        names = {name for each in _run_at_import(tree.body, functions=True) for name in _bind(each)}
+        acts = {(f"imports {module}", module != "unittest") for module in modules & _PYTHON_TESTS}
+        names = {
+            name
+            for node in _walk_import_code(tree.body, functions=True)
+            for name in _list_bound_names(node)
+        }
         hooks = {name for name in names if name.startswith("pytest_")}
-        acts |= {(f"has {each}, a hook of pytest", True) for each in hooks}
+        acts |= {(f"has {hook}, a hook of pytest", True) for hook in hooks}
         if _ENDS_PROCESS.search(text):
             acts.add(("ends the process with os._exit", False))
         if PurePosixPath(path).name != "__main__.py" and any(
-            map(_exits, _run_at_import(tree.body))
+            map(_ends_process, _walk_import_code(tree.body))
         ):
             acts.add(("ends the process while it is imported", False))
         return acts
     if not re.search(r"\.[cm]?[jt]sx?$", path):
         return set()
-    acts = {(f"imports {each}", True) for each in _JAVASCRIPT_TESTS.findall(text)}
-    acts |= {(f"uses {each} of the test program", True) for each in _SETUP.findall(text)}
+    acts = {(f"imports {program}", True) for program in _JAVASCRIPT_TESTS.findall(text)}
+    acts |= {(f"uses {call} of the test program", True) for call in _SETUP.findall(text)}
     if re.search(r"(?m)^\S.*process\.(exit|reallyExit|abort|kill)\b", text):
         acts.add(("ends the process while it is loaded", False))
     return acts
@@ -562,20 +590,20 @@ _PYTHON_TESTS: Final = {"pytest", "_pytest", "unittest", "pluggy"}
 _ENDS_PROCESS: Final = re.compile(r"\b(_exit|os\.abort)\s*\(|\bimport\b.*\b_exit\b")
 
 
-def _exits(node: ast.AST) -> bool:
+def _ends_process(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
         return ast.unparse(node.func) in ("sys.exit", "exit", "quit")
     return isinstance(node, ast.Raise) and "SystemExit" in ast.dump(node)
 
 
-def _run_at_import(body: Iterable[ast.AST], *, functions: bool = False) -> Iterator[ast.AST]:
+def _walk_import_code(body: Iterable[ast.AST], *, functions: bool = False) -> Iterator[ast.AST]:
     """The code of a module that runs when it is imported. With `functions`, also its functions."""
-    for each in body:
-        if isinstance(each, _Function | ast.Lambda):
+    for node in body:
+        if isinstance(node, _Function | ast.Lambda):
             if functions:
-                yield each
+                yield node
             continue
-        if isinstance(each, ast.If) and "__main__" in ast.dump(each.test):
+        if isinstance(node, ast.If) and "__main__" in ast.dump(node.test):
             continue
-        yield each
-        yield from _run_at_import(ast.iter_child_nodes(each), functions=functions)
+        yield node
+        yield from _walk_import_code(ast.iter_child_nodes(node), functions=functions)

@@ -1,5 +1,5 @@
-"""Runs of some of a project's tests: named tests, or the most relevant tests first and the others
-only if these pass."""
+"""Runs of some of a project's tests: named tests, or the most relevant tests first and the other
+tests only if these pass."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ async def run_in_order(
     if split is None:
         return await run(project.test_command)
 
-    some = await run(split[0])
-    if not is_accepted(some):
-        # Conditions on all tests, as a coverage, do not hold for some of them.
-        return some if some.of("failed") else await run(project.test_command)
-    others = await run(split[1])
-    whole = merge_reports(project.test_command, [some, others])
-    if whole.problem and not whole.of("failed"):
+    first_report = await run(split[0])
+    if not is_accepted(first_report):
+        # Conditions on all tests, such as a coverage, need not hold for some of them.
+        return first_report if first_report.of("failed") else await run(project.test_command)
+    other_report = await run(split[1])
+    full_report = merge_reports(project.test_command, [first_report, other_report])
+    if full_report.problem and not full_report.of("failed"):
         return await run(project.test_command)
-    return whole
+    return full_report
 
 
 def split_command(
@@ -82,24 +82,24 @@ def select_tests(
     all tests of the files. Returns None if the program cannot select tests, or if the command's own
     files are unclear."""
     chosen: list[str] = []
-    left = set(names)
+    unclaimed = set(names)
     commands = split_commands(command)
     for words in commands:
         program = find_test_program(words)
-        rest = drop_files(words)
-        if program is None or rest is None:
+        base_words = drop_files(words)
+        if program is None or base_words is None:
             return None
         selection = _SELECTIONS[program.name]
-        own = [name for name in names if selection.takes(name, alone=len(commands) == 1)]
-        left -= set(own)
-        if own:
-            paths = [_name_in_folder(name, folder) for name in own]
+        own_names = [name for name in names if selection.takes(name, alone=len(commands) == 1)]
+        unclaimed -= set(own_names)
+        if own_names:
+            paths = [_name_in_folder(name, folder) for name in own_names]
             if program.name == "go":
-                paths = own
+                paths = own_names
             if only_files:
                 paths = list(dict.fromkeys(path.partition("::")[0] for path in paths))
-            chosen += [*([AND] if chosen else ()), *rest, *selection.write(paths)]
-    return tuple(chosen) if chosen and not left else None
+            chosen += [*([AND] if chosen else ()), *base_words, *selection.write(paths)]
+    return tuple(chosen) if chosen and not unclaimed else None
 
 
 def drop_files(words: Sequence[str]) -> tuple[str, ...] | None:
@@ -111,17 +111,17 @@ def drop_files(words: Sequence[str]) -> tuple[str, ...] | None:
     at = len(words)
     if program.after:
         at = words.index(program.after) + 1
-    elif named := [n for n, word in enumerate(words) if find_test_program([word]) is program]:
-        at = named[-1] + 1
-    kept = list(words[: at + 1 if "run" in words[at : at + 1] else at])
-    for before, word in zip(words[len(kept) - 1 :], words[len(kept) :], strict=False):
+    elif positions := [n for n, word in enumerate(words) if find_test_program([word]) is program]:
+        at = positions[-1] + 1
+    options = list(words[: at + 1 if "run" in words[at : at + 1] else at])
+    for before, word in zip(words[len(options) - 1 :], words[len(options) :], strict=False):
         if word in ("--", "-args"):
             return None
         if word.startswith("-") or before in _WITH_VALUE:
-            kept.append(word)
+            options.append(word)
         elif before.startswith("-") and "=" not in before and not _FLAG.fullmatch(before):
             return None
-    return tuple(kept)
+    return tuple(options)
 
 
 @dataclass(frozen=True, slots=True)

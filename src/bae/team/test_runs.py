@@ -35,13 +35,13 @@ async def run_tests(
 ) -> TestReport:
     """Run the tests of a project in one of its worktrees.
 
-    pytest, `node --test`, Vitest, Jest and `go test` are asked for a report beside what they print.
-    Any other program writes JUnit files itself, where `project.report` says. A run that was ended,
-    that wrote no report or found no tests has a `problem`, and has not passed. Several commands,
-    with `&&` between them, are all run, and their reports are one. They run in `project.folder`;
-    the ids of tests begin with the paths of their files in the repository. The files `fixed` cannot
-    be changed by the run: they are mounted read-only where the sandbox can mount, and compared
-    afterwards in any case. The limits are those of `sandbox.run`, for each command.
+    pytest, `node --test`, Vitest, Jest and `go test` write a report in addition to their output.
+    Any other program must write JUnit files at the path in `project.report`. If a limit ended the
+    run, or it wrote no report or found no tests, the report has a `problem`, and the run has not
+    passed. Several commands, with `&&` between them, all run, and their reports are merged. They
+    run in `project.folder`; the ids of tests begin with the paths of their files in the repository.
+    The run cannot change the files `fixed`: they are mounted read-only if the sandbox can mount,
+    and always compared afterwards. The limits are those of `sandbox.run`, for each command.
     """
     commands = split_commands(project.test_command)
     place = Path(worktree)
@@ -50,9 +50,9 @@ async def run_tests(
         command = project.test_command
         return TestReport(command=command, exit_code=None, reported=False, problem=problem)
     before = await asyncio.to_thread(_hash_files, place, fixed)
-    kept = tuple(before)
+    existing_files = tuple(before)
     run_reports = [
-        await _run_command(command, project, place, kept, limits) for command in commands
+        await _run_command(command, project, place, existing_files, limits) for command in commands
     ]
     report = (
         run_reports[0]
@@ -60,8 +60,8 @@ async def run_tests(
         else merge_reports(project.test_command, run_reports)
     )
     after = await asyncio.to_thread(_hash_files, place, fixed)
-    if written := [name for name in before if after.get(name) != before[name]]:
-        names = ", ".join(written[:20])
+    if changed_files := [name for name in before if after.get(name) != before[name]]:
+        names = ", ".join(changed_files[:20])
         problem = f"{names}: written while the tests ran, and code may not change its tests"
         report = report.model_copy(update={"problem": problem})
     return report
@@ -108,11 +108,11 @@ def find_variables(project: Project, worktree: Path) -> dict[str, str]:
     """The environment variables of a project's tests in a worktree, for other commands there. It
     reads files, so call it in a thread."""
     command = split_commands(project.test_command)[0]
-    named = command[1 : count_variables(command)]
-    variables = {**_ENVIRONMENT, **dict(word.split("=", 1) for word in named)}
+    assignments = command[1 : count_variables(command)]
+    variables = {**_ENVIRONMENT, **dict(word.split("=", 1) for word in assignments)}
     paths = sandbox.find_editable(command, Path(project.root), worktree)
-    if own := [*paths, *filter(None, [variables.get(_PYTHONPATH)])]:
-        variables[_PYTHONPATH] = os.pathsep.join(own)
+    if python_paths := [*paths, *filter(None, [variables.get(_PYTHONPATH)])]:
+        variables[_PYTHONPATH] = os.pathsep.join(python_paths)
     return variables
 
 
@@ -130,21 +130,21 @@ async def _run_command(
         unknown = _describe_unknown(command)
         return TestReport(command=command, exit_code=None, reported=False, problem=unknown)
     root, start = Path(project.root), worktree / project.folder
-    made: list[TemporaryFolder] = []
+    created_folders: list[TemporaryFolder] = []
     try:
         making = asyncio.to_thread(make_folder)
-        folder = await finish_despite_cancel(making, then=made.append)
+        folder = await finish_despite_cancel(making, then=created_folders.append)
         report = Path(folder.name, "report")
-        words, more = program.with_report(command, str(report)), dict(_ENVIRONMENT)
+        words, variables = program.with_report(command, str(report)), dict(_ENVIRONMENT)
         if program.name == "pytest":
-            own = await asyncio.to_thread(sandbox.find_editable, command, root, worktree)
-            words = _import_first(words, own)
-            more |= {_PYTHONPATH: os.pathsep.join(own)} if own else {}
+            editable = await asyncio.to_thread(sandbox.find_editable, command, root, worktree)
+            words = _import_first(words, editable)
+            variables |= {_PYTHONPATH: os.pathsep.join(editable)} if editable else {}
         ran = await sandbox.run(
             words,
             worktree,
             within=project.folder,
-            env=more,
+            env=variables,
             readable=[GUARDS],
             writable=[report.parent],
             fixed=[worktree / name for name in fixed[:MOST_MOUNTED]],
@@ -153,8 +153,8 @@ async def _run_command(
         )
         content, missing = await asyncio.to_thread(_read_report, report)
     finally:
-        for each in made:
-            await finish_despite_cancel(asyncio.to_thread(each.cleanup))
+        for created in created_folders:
+            await finish_despite_cancel(asyncio.to_thread(created.cleanup))
     output, text = ran.output, content.decode("utf-8", "replace")
     if program.name == "go":
         text, missing = output, ""
@@ -197,7 +197,7 @@ async def _run_with_junit(
         contents, missing = [], f"its report is longer than {LARGEST_REPORT} bytes"
     try:
         place = str(await asyncio.to_thread(start.resolve))
-        texts = [each.decode("utf-8", "replace") for each in contents]
+        texts = [content.decode("utf-8", "replace") for content in contents]
         cases = await asyncio.to_thread(reports.read_any_junit, texts, place)
     except reports.ReportError as error:
         missing = f"its report cannot be read: {error}"
@@ -237,12 +237,12 @@ def _name_in_repository(
     folder."""
     if not folder:
         return cases
-    named: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for file in {case.id.partition("::")[0] for case in cases}:
         path = os.path.normpath(os.path.join(folder, file))
-        named[file] = path if not path.startswith("..") and (worktree / path).exists() else file
+        paths[file] = path if not path.startswith("..") and (worktree / path).exists() else file
     return tuple(
-        case.model_copy(update={"id": "::".join((named[file], *rest))})
+        case.model_copy(update={"id": "::".join((paths[file], *rest))})
         for case in cases
         for file, *rest in [case.id.split("::")]
     )
@@ -269,26 +269,31 @@ def _make_report(
 
 
 def merge_reports(command: tuple[str, ...], run_reports: Sequence[TestReport]) -> TestReport:
-    """The report of several commands. Each has to end well, and one of them has to find tests."""
-    # A part of the project may have no tests yet: those that it had are missed by the verdict.
-    counted = [each for each in run_reports if not each.problem.startswith(_NONE)] or run_reports[
-        :1
-    ]
-    codes = [each.exit_code for each in counted]
+    """The report of several commands. Every command must succeed, and at least one must find
+    tests."""
+    # A part of the project may have no tests yet. The verdict reports tests that vanished.
+    counted_reports = [
+        report for report in run_reports if not report.problem.startswith(_NO_TESTS)
+    ] or run_reports[:1]
+    codes = [report.exit_code for report in counted_reports]
     return TestReport(
         command=command,
         exit_code=None if None in codes else next(filter(None, codes), 0),
-        cases=reports.number_cases([case for each in run_reports for case in each.cases]),
+        cases=reports.number_cases([case for report in run_reports for case in report.cases]),
         output=bounded(
-            "\n".join(f"$ {' '.join(each.command)}\n{each.output}" for each in run_reports)
+            "\n".join(f"$ {' '.join(report.command)}\n{report.output}" for report in run_reports)
         ),
-        seconds=sum(each.seconds for each in run_reports),
+        seconds=sum(report.seconds for report in run_reports),
         protection=run_reports[0].protection,
         problem="; ".join(
-            f"{' '.join(each.command)}: {each.problem}" for each in counted if each.problem
+            f"{' '.join(report.command)}: {report.problem}"
+            for report in counted_reports
+            if report.problem
         ),
-        reported=all(each.reported for each in counted),
-        ended_by=next((each.ended_by for each in counted if each.ended_by != "exit"), "exit"),
+        reported=all(report.reported for report in counted_reports),
+        ended_by=next(
+            (report.ended_by for report in counted_reports if report.ended_by != "exit"), "exit"
+        ),
     )
 
 
@@ -297,7 +302,7 @@ class TestProgram:
     """A program that runs tests and can report each. `options` come after the command, or after its
     word `after`; REPORT in them stands for the file of the report."""
 
-    __test__ = False  # no test class for pytest
+    __test__ = False  # pytest must not collect this class
 
     name: str
     options: tuple[str, ...]
@@ -308,15 +313,15 @@ class TestProgram:
 
     def with_report(self, command: Sequence[str], report: str) -> list[str]:
         """The command with the options that make it write a report."""
-        words = self._without_replaced(command)
+        words = self._drop_replaced_options(command)
         at = words.index(self.after) + 1 if self.after else len(words)
         folder = os.path.dirname(report)
         options = [
-            each.replace("REPORT", report).replace("FOLDER", folder) for each in self.options
+            option.replace("REPORT", report).replace("FOLDER", folder) for option in self.options
         ]
         return [*words[:at], *options, *words[at:]]
 
-    def _without_replaced(self, command: Sequence[str]) -> list[str]:
+    def _drop_replaced_options(self, command: Sequence[str]) -> list[str]:
         pairs = zip(("", *command), command, strict=False)
         return [
             word
@@ -343,9 +348,9 @@ def find_test_program(command: Sequence[str]) -> TestProgram | None:
 
 
 KNOWN_PROGRAMS: Final = "pytest, node --test, vitest run, jest or go test"
-_NONE: Final = "no tests were found"
+_NO_TESTS: Final = "no tests were found"
 _PYTHONPATH: Final = "PYTHONPATH"
-# `CI` also keeps Vitest and Jest from waiting. No `FORCE_COLOR=0`: Rich takes it for a terminal.
+# `CI` also keeps Vitest and Jest from waiting. No `FORCE_COLOR=0`: Rich reads it as a terminal.
 # `uv run` would install again what setup has installed, and needs the network for it.
 _ENVIRONMENT: Final = {
     "CI": "1",
@@ -356,15 +361,15 @@ _ENVIRONMENT: Final = {
     "UV_PYTHON_DOWNLOADS": "never",
 }
 _PROGRAMS: Final = {
-    each.name: each
-    for each in (
+    program.name: program
+    for program in (
         TestProgram(
             "pytest",
-            # The older of the two families has the file of each test.
+            # Only the older JUnit family has the file of each test.
             (
                 *("--junit-xml=REPORT", "-o", "junit_family=xunit1"),
                 *("-o", "junit_logging=no", "-o", "cache_dir=FOLDER/cache", "--color=no"),
-                # All tests are compared with those of before, of which some may fail.
+                # All tests must run, to be compared with an earlier run that may have failures.
                 *("--continue-on-collection-errors", "--maxfail=0"),
             ),
             reports.read_junit,
@@ -378,7 +383,7 @@ _PROGRAMS: Final = {
             ),
             reports.read_node,
             after="--test",
-            # Node wants a destination for each, if there are several.
+            # With several reporters, Node needs a destination for each.
             replaces=("--test-reporter", "--test-reporter-destination"),
         ),
         TestProgram(
@@ -417,7 +422,7 @@ def _find_problem(exit_code: int | None, cases: Sequence[TestCase], missing: str
     if missing:
         return f"no verdict (exit code {exit_code}): {missing}"
     if not cases:
-        return f"{_NONE} (exit code {exit_code})"
+        return f"{_NO_TESTS} (exit code {exit_code})"
     outcomes = {case.outcome for case in cases}
     if outcomes == {"skipped"}:
         return "every test is skipped"

@@ -105,14 +105,14 @@ async def check_tests(
         command = select_tests(project.test_command, names, folder=project.folder)
         report = await run(command or project.test_command)
         if command and _find_missing(names, report):
-            # A program may refuse all names for a wrong one, or match names in its own way.
+            # A program may refuse all names because of a wrong name, or match names in its own way.
             exists = await asyncio.to_thread(_find_files, copy.path, names)
             command = select_tests(
                 project.test_command, exists, folder=project.folder, only_files=True
             )
             report = await run(command) if command else report
     text = await asyncio.to_thread(
-        _describe, report, before, names, files=fixed, is_part=bool(command)
+        _describe_report, report, before, names, files=fixed, is_part=bool(command)
     )
     return bounded(text, LONGEST_RESULT)
 
@@ -156,13 +156,13 @@ def _find_programs(project: Project, worktree: Path) -> tuple[str, dict[str, str
         for word in project.test_command
         if os.sep in word and "=" not in word and Path(word).parent.name in ("bin", ".bin")
     ]
-    paths = dict.fromkeys(str(start / each) for each in (*folders, *_ENVIRONMENTS))
-    path = "".join(each + os.pathsep for each in paths if os.path.isdir(each))
+    paths = dict.fromkeys(str(start / folder) for folder in (*folders, *_ENVIRONMENTS))
+    path = "".join(folder + os.pathsep for folder in paths if os.path.isdir(folder))
     return path, find_variables(project, worktree)
 
 
 def _find_missing(names: Sequence[str], report: TestReport) -> list[str]:
-    return [name for name in names if not any(is_selected(each, [name]) for each in report.cases)]
+    return [name for name in names if not any(is_selected(case, [name]) for case in report.cases)]
 
 
 def _find_files(root: Path, names: Sequence[str]) -> list[str]:
@@ -170,7 +170,7 @@ def _find_files(root: Path, names: Sequence[str]) -> list[str]:
     return [name for name in names if os.path.exists(root / name.partition("::")[0])]
 
 
-def _describe(
+def _describe_report(
     report: TestReport,
     before: TestReport,
     names: Sequence[str],
@@ -179,19 +179,19 @@ def _describe(
     is_part: bool,
 ) -> str:
     missing = _find_missing(names, report)
-    cases = [each for each in report.cases if not names or is_selected(each, names)]
-    failed = [each for each in cases if each.outcome == "failed"]
-    known = [each.id for each in before.of("failed")]
+    cases = [case for case in report.cases if not names or is_selected(case, names)]
+    failed = [case for case in cases if case.outcome == "failed"]
+    known_failures = [case.id for case in before.of("failed")]
     counts = [f"{len(failed)} failed"] if failed else []
     for outcome in ("passed", "skipped"):
-        if number := sum(each.outcome == outcome for each in cases):
+        if number := sum(case.outcome == outcome for case in cases):
             counts.append(f"{number} {outcome}")
     lines = [
         ", ".join(counts) or "no test was run",
         *_describe_missing(missing, report, before, files),
     ]
     for number, case in enumerate(failed):
-        mark = " (failed before your work too)" if is_selected(case, known) else ""
+        mark = " (failed before your work too)" if is_selected(case, known_failures) else ""
         lines.append(f"FAILED {case.id}{mark}")
         if number < _SHOWN_FAILURES:
             message = bounded(case.message.strip(), _LONGEST_MESSAGE)
@@ -206,13 +206,15 @@ def _describe_missing(
     missing: Sequence[str], report: TestReport, before: TestReport, files: Sequence[str]
 ) -> list[str]:
     """Messages for unknown names, each with the nearest names of tests."""
-    ids = dict.fromkeys(case.id for each in (report, before) for case in each.cases)
-    known = dict.fromkeys((*ids, *(id.partition("::")[0] for id in ids), *files))
+    ids = dict.fromkeys(case.id for run_report in (report, before) for case in run_report.cases)
+    known_names = dict.fromkeys((*ids, *(id.partition("::")[0] for id in ids), *files))
     lines: list[str] = []
     for name in missing:
-        inside = [each for each in known if name in each]  # as a function without its file
-        near = [*inside, *get_close_matches(name, known, n=5, cutoff=0.5)]
-        near = list(dict.fromkeys(near))[:5]
-        shown = f" The nearest names: {', '.join(near)}" if near else ""
-        lines.append(f"no test is named {name}.{shown}")
+        containing = [
+            known_name for known_name in known_names if name in known_name
+        ]  # as a function without its file
+        nearest = [*containing, *get_close_matches(name, known_names, n=5, cutoff=0.5)]
+        nearest = list(dict.fromkeys(nearest))[:5]
+        suggestions = f" The nearest names: {', '.join(nearest)}" if nearest else ""
+        lines.append(f"no test is named {name}.{suggestions}")
     return lines

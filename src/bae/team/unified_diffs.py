@@ -70,7 +70,7 @@ def read_changed_files(text: str, most: int, most_of_all: int) -> list[ChangedFi
     """The files of a git diff, to show: at most `most` lines of each file and `most_of_all` lines
     in total, with long lines cut; 0 means no limit."""
     files: list[ChangedFile] = []
-    old = new = lines = total = 0  # lines that are left of the hunk; lines of the file, and of all
+    old = new = lines = total = 0  # remaining lines of a hunk; shown lines of a file, of all files
     for line in text.split("\n"):
         if line.startswith(_GIT):
             path = _read_git_line(line)
@@ -112,20 +112,20 @@ def _read_kind(file: ChangedFile, line: str) -> None:
     elif line.startswith("deleted file mode"):
         file.change = "deleted"
     elif line.startswith("rename from "):
-        file.change, file.old_path = "renamed", _shown_path(line.removeprefix("rename from "))
+        file.change, file.old_path = "renamed", _decode_path(line.removeprefix("rename from "))
     elif line.startswith("rename to "):
-        file.path = _shown_path(line.removeprefix("rename to "))
+        file.path = _decode_path(line.removeprefix("rename to "))
     elif line.startswith(("Binary files ", "GIT binary patch")):
         file.is_binary = True
-    elif line.startswith("--- ") and (path := _shown_path(line[4:])) != _NONE:
+    elif line.startswith("--- ") and (path := _decode_path(line[4:])) != _NONE:
         file.old_path = path.removeprefix("a/")
         file.path = file.path or file.old_path
-    elif line.startswith("+++ ") and (path := _shown_path(line[4:])) != _NONE:
+    elif line.startswith("+++ ") and (path := _decode_path(line[4:])) != _NONE:
         file.path = path.removeprefix("b/")
         file.old_path = file.old_path or file.path
 
 
-def _shown_path(text: str) -> str:
+def _decode_path(text: str) -> str:
     try:
         return _read_path(text, "replace")
     except ValueError:
@@ -202,11 +202,11 @@ def _is_header(lines: Sequence[str], number: int) -> bool:
 
 
 def _read_git_line(line: str) -> str:
-    """The path in `diff --git a/x b/x`, if both are the same. It counts only without other
-    paths."""
+    """The path in `diff --git a/x b/x`, if both are the same. It is used only if the diff has no
+    other paths."""
     words = line.removeprefix(_GIT).rstrip()
     half = len(words) // 2
-    first, second = _shown_path(words[:half]), _shown_path(words[half + 1 :])
+    first, second = _decode_path(words[:half]), _decode_path(words[half + 1 :])
     return first.removeprefix("a/") if first[2:] == second[2:] else ""
 
 

@@ -1,5 +1,5 @@
 """The verdict on a task's work: tests prove it, and existing tests still pass as they were. Each
-test run is in a fresh worktree in which nothing ran before."""
+test run has a fresh worktree."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ class WorkVerdict:
         if not self.concerns:
             return ""
         files = [
-            (each.path, hashlib.sha256(each.after or b"").hexdigest())
-            for each in self.changes
-            if each.path in dict(self.concerns)
+            (change.path, hashlib.sha256(change.after or b"").hexdigest())
+            for change in self.changes
+            if change.path in dict(self.concerns)
         ]
         return hashlib.sha256(json.dumps([self.concerns, files]).encode()).hexdigest()[:16]
 
@@ -81,12 +81,12 @@ async def verify(
     before: TestReport | None = None,
     **limits: Unpack[sandbox.Limits],
 ) -> WorkVerdict:
-    """Judge the commits of a task by test runs in fresh worktrees. `before` is the report of its
-    base, which is tested if it is None.
+    """Judge the commits of a task by test runs in fresh worktrees. `before` is the report of the
+    task's base. If it is None, the base is tested first.
 
-    First the tests run on the work. If the work changes or adds tests, those of the base then run
-    alone. If new tests are the proof, the new tests finally run on the code of the base. The limits
-    are those of `sandbox.run`.
+    First the tests run on the work. If the work changes or adds tests, the tests of the base then
+    run on it without these changes. If new tests are the proof, they finally run on the code of the
+    base. The limits are those of `sandbox.run`.
     """
     may = task.may
     repository, base, head = workspace.repository, workspace.base, await workspace.head()
@@ -95,61 +95,65 @@ async def verify(
     if before is None:
         async with workspaces.scratch(base) as fresh:
             before = await run_fixed(project, fresh, **limits)
-    look = partial(find_edits, changes, files, may, command=project.test_command)
-    look = partial(look, folder=project.folder)
-    edits = await asyncio.to_thread(look, before)
-    changed_files = {each.path for each in changes}
+    look_for_edits = partial(find_edits, changes, files, may, command=project.test_command)
+    look_for_edits = partial(look_for_edits, folder=project.folder)
+    edits = await asyncio.to_thread(look_for_edits, before)
+    changed_files = {change.path for change in changes}
 
-    async def run_once(restored: Sequence[FileChange]) -> TestReport:
+    async def run_restored_once(restored: Sequence[FileChange]) -> TestReport:
         async with workspaces.scratch(head, base) as fresh:
-            await asyncio.to_thread(_write, fresh.path, restored, undo=True)
+            await asyncio.to_thread(_write_files, fresh.path, restored, undo=True)
             return await run_fixed(project, fresh, before, **limits)
 
     async def run_restored(restored: Sequence[FileChange], tests: Sequence[str]) -> TestReport:
-        once_more = partial(run_once, restored)
-        report = await once_more()
-        return await run_again(report, before, once_more, tests=tests, changed=changed_files)
+        run = partial(run_restored_once, restored)
+        report = await run()
+        return await run_again(report, before, run, tests=tests, changed=changed_files)
 
     after = await run_restored(edits.forbidden, task.tests)
-    edits = await asyncio.to_thread(look, before, after)
-    own = [each for each in changes if is_test_file(each.path, before, after)]
-    named = find_existing(task.tests, before)
+    edits = await asyncio.to_thread(look_for_edits, before, after)
+    test_changes = [change for change in changes if is_test_file(change.path, before, after)]
+    named_tests = find_existing(task.tests, before)
     flaky = [*after.flaky]
     problems = [*edits.problems]
     if task.proof == "none":
-        problems += _find_code(changes, () if task.kind == "docs" else task.paths)
-        judged = find_broken(before, after)
+        problems += _find_forbidden_code(changes, () if task.kind == "docs" else task.paths)
+        reasons = find_broken(before, after)
     elif task.proof == "failing-tests":
         missing = find_acceptance_problems(before, after, changes)
-        judged = (*find_broken(before, after), *missing)
+        reasons = (*find_broken(before, after), *missing)
     else:
-        judged = judge(before, after, tests=task.tests, may=may)
-    problems += (f"With that restored: {each}" if edits.forbidden else each for each in judged)
-    if not problems and own and may == "add-tests":
-        alone = await run_restored(own, named)
-        flaky += alone.flaky
-        for text in find_broken(before, alone):
+        reasons = judge(before, after, tests=task.tests, may=may)
+    problems += (
+        f"With that restored: {reason}" if edits.forbidden else reason for reason in reasons
+    )
+    if not problems and test_changes and may == "add-tests":
+        restored_report = await run_restored(test_changes, named_tests)
+        flaky += restored_report.flaky
+        for text in find_broken(before, restored_report):
             problems.append(
                 f"{_AS_BEFORE}{text}\n\nKeep what they check. {ask_for('change-tests')}"
             )
-        changed = [each for each in own if each.before is not None]
-        if not problems and named and changed:
-            # New files stay: a named test may have waited for a fixture, or for its data.
-            if len(changed) < len(own):
-                alone = await run_restored(changed, named)
-                flaky += alone.flaky
-            if not (shown := alone.for_task(named, before)).passed:
-                problems.append(f"{_HIDDEN}{describe_failure(shown)}")
-    # Where tests alone were asked for, there is no change without which they would fail.
-    only_tests = task.kind == "test" and len(own) == len(changes)
-    unproved = task.proof == "new-tests" or (task.proof == "named-tests" and not named)
+        edited_tests = [change for change in test_changes if change.before is not None]
+        if not problems and named_tests and edited_tests:
+            # New files stay: a named test may need a new fixture, or new data.
+            if len(edited_tests) < len(test_changes):
+                restored_report = await run_restored(edited_tests, named_tests)
+                flaky += restored_report.flaky
+            if not (named_report := restored_report.for_task(named_tests, before)).passed:
+                problems.append(f"{_HIDDEN}{describe_failure(named_report)}")
+    # A task for tests alone changes no code, so its tests cannot fail without the change.
+    only_tests = task.kind == "test" and len(test_changes) == len(changes)
+    unproved = task.proof == "new-tests" or (task.proof == "named-tests" and not named_tests)
     if not problems and unproved:
         on_base = None
         documented = files_with_examples(after)
-        examples = [add_examples(each) for each in changes if each.path in documented]
-        if not only_tests and any(each.after is not None for each in (*own, *examples)):
+        examples = [add_examples(change) for change in changes if change.path in documented]
+        if not only_tests and any(
+            change.after is not None for change in (*test_changes, *examples)
+        ):
             async with workspaces.scratch(base) as fresh:
-                await asyncio.to_thread(_write, fresh.path, [*own, *examples])
+                await asyncio.to_thread(_write_files, fresh.path, [*test_changes, *examples])
                 on_base = await run_fixed(project, fresh, before, after, **limits)
         problems += find_unproved(before, after, on_base, changes, only_tests=only_tests, may=may)
     concerns = await asyncio.to_thread(find_concerns, changes, before, after)
@@ -159,28 +163,32 @@ async def verify(
 
 _AS_BEFORE: Final = "With the tests as they were before this task, without what it adds to them, "
 _HIDDEN: Final = (
-    "The tests that this task has to make pass do not pass as they were before it: what was added "
-    "to their files hides that. "
+    "The tests that this task has to make pass do not pass as they were before it. Additions to "
+    "their files hide that. "
 )
 
 
 async def run_fixed(
-    project: Project, workspace: Workspace, *known: TestReport, **limits: Unpack[sandbox.Limits]
+    project: Project, workspace: Workspace, *reports: TestReport, **limits: Unpack[sandbox.Limits]
 ) -> TestReport:
     """Run the tests of a worktree. The run cannot write to files of tests or test settings. Files
-    with tests in the reports `known` count as files of tests."""
-    fixed = await list_fixed(project, workspace, *known)
+    with tests in `reports` count as files of tests."""
+    fixed = await list_fixed(project, workspace, *reports)
     return await run_tests(project, workspace.path, fixed=fixed, **limits)
 
 
-async def list_fixed(project: Project, workspace: Workspace, *known: TestReport) -> tuple[str, ...]:
+async def list_fixed(
+    project: Project, workspace: Workspace, *reports: TestReport
+) -> tuple[str, ...]:
     """The files of a worktree that a test run cannot write to."""
     args = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
     _, output, _ = await workspace.repository.run_git(*args, at=workspace.checkout)
-    tests = {path for report in known for path in reported_files(report)}
-    named = find_named(project.test_command, project.folder)
+    test_files = {path for report in reports for path in reported_files(report)}
+    named_files = find_named(project.test_command, project.folder)
     return tuple(
-        path for path in sorted({*split_paths(output)}) if is_fixed(path) or path in tests | named
+        path
+        for path in sorted({*split_paths(output)})
+        if is_fixed(path) or path in test_files | named_files
     )
 
 
@@ -191,12 +199,12 @@ async def read_changes(repository: Repository, base: str, head: str) -> tuple[Fi
     return tuple(map(FileChange, paths, before, after))
 
 
-def _write(root: Path, changes: Sequence[FileChange], *, undo: bool = False) -> None:
+def _write_files(root: Path, changes: Sequence[FileChange], *, undo: bool = False) -> None:
     """Write files as a change leaves them, or as they were before it. Anything in the way, such as
     a folder with the name of a file, is removed."""
     place = root.resolve()
-    for each in changes:
-        path, content = root / each.path, each.before if undo else each.after
+    for change in changes:
+        path, content = root / change.path, change.before if undo else change.after
         if not path.parent.resolve().is_relative_to(place) or path.is_symlink():
             continue  # a link of the repository leads elsewhere
         if content is None:
@@ -212,7 +220,7 @@ def _write(root: Path, changes: Sequence[FileChange], *, undo: bool = False) -> 
         path.write_bytes(content)
 
 
-# --- reports compared -----------------------------------------------------------------------------
+# --- comparison of reports ------------------------------------------------------------------------
 
 
 def judge(
@@ -225,36 +233,38 @@ def judge(
     """The reasons why the tests refuse a task's work, as sentences for its next attempt. `before`
     is the report of the base, `after` the report of the work. `tests` are the tests that the task
     must make pass, while others may fail as before."""
-    problems = [*_find_lost(before, after)] if may == "add-tests" else []
-    own = after.for_task(tests, before)
-    if not own.passed:
-        problems.append(describe_failure(own))
+    problems = [*_find_lost_tests(before, after)] if may == "add-tests" else []
+    task_report = after.for_task(tests, before)
+    if not task_report.passed:
+        problems.append(describe_failure(task_report))
     return tuple(problems)
 
 
-def _find_lost(before: TestReport, after: TestReport) -> Iterator[str]:
-    now = {case.id: case for case in after.cases}
-    files = {case.id for case in after.cases if _stands_for_file(case)}
-    existed = [case for case in before.cases if not _stands_for_file(case)]
+def _find_lost_tests(before: TestReport, after: TestReport) -> Iterator[str]:
+    current_cases = {case.id: case for case in after.cases}
+    unloaded_files = {case.id for case in after.cases if _stands_for_file(case)}
+    previous_cases = [case for case in before.cases if not _stands_for_file(case)]
     vanished = [
         case.id
-        for case in existed
-        # Where a file cannot be loaded, that is what is reported.
-        if case.id not in now and case.id.partition("::")[0] not in files
+        for case in previous_cases
+        # A file that cannot be loaded is reported itself.
+        if case.id not in current_cases and case.id.partition("::")[0] not in unloaded_files
     ]
     if vanished and after.cases:
         yield f"tests that existed are not run any more: {list_names(vanished)}; restore them"
-    skipped = [
+    newly_skipped = [
         case.id
-        for case in existed
-        if case.outcome != "skipped" and case.id in now and now[case.id].outcome == "skipped"
+        for case in previous_cases
+        if case.outcome != "skipped"
+        and case.id in current_cases
+        and current_cases[case.id].outcome == "skipped"
     ]
-    if skipped:
-        yield f"tests that were run before are skipped now: {list_names(skipped)}; run them again"
+    if newly_skipped:
+        yield f"tests that ran before are skipped now: {list_names(newly_skipped)}; run them again"
 
 
 def find_broken(before: TestReport, after: TestReport) -> tuple[str, ...]:
-    """A sentence that names the tests which passed before and do not pass now."""
+    """A sentence that names the tests that passed before and do not pass now."""
     passed = {case.id for case in after.of("passed")}
     broken = [case.id for case in before.of("passed") if case.id not in passed]
     if not broken:
@@ -282,54 +292,58 @@ def find_unproved(
     """The reason why no new test proves a change. A proof passes now and fails in `on_base`, the
     report of the new and changed tests on the code of the base. If the task writes `only_tests`, a
     proof only has to pass."""
-    known = {case.id for case in before.cases}
-    new = [case for case in after.cases if case.id not in known]
-    passed = [case.id for case in new if case.outcome == "passed"]
-    without = {case.id for case in on_base.of("passed")} if on_base else set[str]()
-    kept = _find_changed(before, after, on_base, changes, may)
-    kept |= {case.id for case in on_base.of("failed") if is_added(case.id)} if on_base else set()
+    existing_ids = {case.id for case in before.cases}
+    new_cases = [case for case in after.cases if case.id not in existing_ids]
+    passed_ids = [case.id for case in new_cases if case.outcome == "passed"]
+    passed_on_base = {case.id for case in on_base.of("passed")} if on_base else set[str]()
+    changed_tests = _find_changed_tests(before, after, on_base, changes, may)
+    changed_tests |= (
+        {case.id for case in on_base.of("failed") if is_added(case.id)} if on_base else set()
+    )
     if only_tests:
-        proof = {*passed} if may == "add-tests" else {*passed} | kept
+        proof = {*passed_ids} if may == "add-tests" else {*passed_ids} | changed_tests
     else:
-        proof = ({*passed} - without if _fails(on_base, before) else set[str]()) | kept
+        proof = (
+            {*passed_ids} - passed_on_base if _fails_on_base(on_base, before) else set[str]()
+        ) | changed_tests
     if proof:
         return ()
-    what = "passes" if only_tests else "fails without the change and passes with it"
-    lines = [f"Nothing tests this work: it needs at least one new test that {what}."]
-    if useless := [each for each in passed if each in without]:
+    requirement = "passes" if only_tests else "fails without the change and passes with it"
+    lines = [f"Nothing tests this work: it needs at least one new test that {requirement}."]
+    if useless := [id for id in passed_ids if id in passed_on_base]:
         lines.append(f"These new tests pass without the change too: {list_names(useless)}.")
-        if all(is_test_file(each.path, after) for each in changes):
-            how = "Where tests alone are asked for, a person says so: {} --kind test`."
+        if all(is_test_file(change.path, after) for change in changes):
+            advice = "If the task asks for tests alone, a person sets its kind: {} --kind test`."
         else:
-            how = "A refactoring is proved by the tests that a person names: {} --test TEST`."
-        lines.append(how.format("`bae team tasks edit TASK"))
-    if skipped := [case.id for case in new if case.outcome == "skipped"]:
+            advice = "For a refactoring, a person names the tests that prove it: {} --test TEST`."
+        lines.append(advice.format("`bae team tasks edit TASK"))
+    if skipped := [case.id for case in new_cases if case.outcome == "skipped"]:
         lines.append(f"These new tests are skipped: {list_names(skipped)}.")
-    if on_base is not None and (absent := [each for each in passed if each not in without]):
+    if on_base is not None and (absent := [id for id in passed_ids if id not in passed_on_base]):
         lines.append(f"Without the change these are skipped or not there: {list_names(absent)}.")
-    if ignored := _find_uncollected(changes, after):
+    if uncollected := _find_uncollected_files(changes, after):
         lines.append(
             f"These files look like tests, and the test program ({' '.join(after.command)}) "
-            f"collects no test of them: {list_names(ignored)}. Put them where it looks for tests, "
-            "and name them as the others are."
+            f"collects no test of them: {list_names(uncollected)}. Put them where it looks for "
+            "tests, and name them like the other tests."
         )
-    fixed = {c.id for c in before.of("failed")} & {c.id for c in after.of("passed")}
-    if fixed:
+    fixed_tests = {c.id for c in before.of("failed")} & {c.id for c in after.of("passed")}
+    if fixed_tests:
         lines.append(
-            f"Tests that failed before pass now: {list_names(sorted(fixed))}. They prove the work "
-            "only of a task that names them, which a person does."
+            f"Tests that failed before pass now: {list_names(sorted(fixed_tests))}. They "
+            "prove work only if the task names them, and a person has to name them."
         )
     return (" ".join(lines),)
 
 
-def _fails(on_base: TestReport | None, before: TestReport) -> bool:
+def _fails_on_base(on_base: TestReport | None, before: TestReport) -> bool:
     """Whether a test fails without the work. A skipped or missing test does not fail."""
     if on_base is None or (on_base.reported and not on_base.cases):
         return False
     return on_base.for_task((), before).exit_code != 0
 
 
-def _find_changed(
+def _find_changed_tests(
     before: TestReport,
     after: TestReport,
     on_base: TestReport | None,
@@ -337,32 +351,35 @@ def _find_changed(
     may: May,
 ) -> set[str]:
     """The existing tests that now test something else: tests of changed files and, if test data or
-    helpers changed, tests that passed and now fail on the code of the base. If tests are only added
-    to, they must run there: a file that does not load proves nothing."""
-    edited = [each for each in changes if each.after is not None]
-    collected, touched = reported_files(after), {each.path for each in edited}
-    data = any(
-        e.before is not None and e.path not in collected and is_test_file(e.path) for e in edited
+    helpers changed, tests that passed and now fail on the code of the base. If the task may only
+    add tests, the tests must run there: a file that does not load proves nothing."""
+    edits = [change for change in changes if change.after is not None]
+    collected, touched = reported_files(after), {change.path for change in edits}
+    is_data_changed = any(
+        change.before is not None and change.path not in collected and is_test_file(change.path)
+        for change in edits
     )
-    stood = {case.id for case in before.cases if case.outcome != "failed"}
-    failed = {case.id for case in on_base.of("failed")} if on_base else set[str]()
-    without = {case.id for case in on_base.of("passed")} if on_base else set[str]()
-    changed: set[str] = set()
+    not_failed_before = {case.id for case in before.cases if case.outcome != "failed"}
+    failed_on_base = {case.id for case in on_base.of("failed")} if on_base else set[str]()
+    passed_on_base = {case.id for case in on_base.of("passed")} if on_base else set[str]()
+    changed_tests: set[str] = set()
     for id in {case.id for case in after.of("passed")} & {case.id for case in before.cases}:
         is_touched = id.partition("::")[0] in touched
-        may_differ = may != "add-tests" and is_touched and id not in without
-        if may_differ or (id in stood & failed and (is_touched or data)):
-            changed.add(id)
-    return changed
+        may_differ = may != "add-tests" and is_touched and id not in passed_on_base
+        if may_differ or (
+            id in not_failed_before & failed_on_base and (is_touched or is_data_changed)
+        ):
+            changed_tests.add(id)
+    return changed_tests
 
 
-def _find_uncollected(changes: Sequence[FileChange], report: TestReport) -> list[str]:
+def _find_uncollected_files(changes: Sequence[FileChange], report: TestReport) -> list[str]:
     """The changed files that look like tests, without a test in the report."""
     collected = reported_files(report)
     return [
-        each.path
-        for each in changes
-        if each.after is not None and each.path not in collected and _looks_like_tests(each)
+        change.path
+        for change in changes
+        if change.after is not None and change.path not in collected and _looks_like_tests(change)
     ]
 
 
@@ -378,7 +395,7 @@ _A_TEST: Final = re.compile(
 )
 
 
-def _find_code(changes: Sequence[FileChange], allowed: Collection[str]) -> Iterator[str]:
+def _find_forbidden_code(changes: Sequence[FileChange], allowed: Collection[str]) -> Iterator[str]:
     """The code that a task without tests may not change."""
     if not changes:
         yield "nothing was changed"

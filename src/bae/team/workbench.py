@@ -1,5 +1,5 @@
-"""What the agents of a team share: the state of the project, worktrees, the team's branch, the
-journal of runs, and limits."""
+"""The shared resources of a team's agents: the state of the project, worktrees, the team's branch,
+the journal of runs, and limits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SETUP_LIMITS: Final = sandbox.Limits(
 WorkerMode: TypeAlias = Literal["loop", "oneshot"]
 """How a worker works: in a conversation with tools, or with one answer that has all edits."""
 _CODING_LMS: Final = ("anthropic", "openai", "claude-cli")
-"""The kinds of LMs that are chosen for a team without a name."""
+"""The kinds of LMs that bae may choose for a team."""
 
 
 def can_loop(lm: LM) -> bool:
@@ -61,7 +61,8 @@ def can_loop(lm: LM) -> bool:
 
 
 def _prepare_runs() -> None:
-    """Import and validate, off the event loop, what the first run of a worker needs."""
+    """Import the modules and validate the graphs that the first run of a worker needs. Call it in a
+    thread."""
     from importlib import import_module
 
     from bae.team.review import review_graph
@@ -73,15 +74,15 @@ def _prepare_runs() -> None:
         graph.validate(journal=True)
 
 
-def refuse_local(found: str) -> None:
+def refuse_local(name: str) -> None:
     """Raise BaeLMError if the LM chosen without a name is the model inside bae, which cannot write
     code."""
-    if found.partition(":")[0] != "local":
+    if name.partition(":")[0] != "local":
         return
     lines = ["name one with --lm, or lm=…; `bae lm list` says more"]
     for kind in list_lm_kinds():
         if kind.missing and kind.name in _CODING_LMS:
-            needed = "; ".join(each.get for each in kind.missing)
+            needed = "; ".join(requirement.get for requirement in kind.missing)
             lines.append(f"  - {kind.example}: {needed}")
     raise BaeLMError(
         "there is no LM for a team: only the local model is here, which is too small to write code",
@@ -97,9 +98,9 @@ def open_reports(
 
     async def set_up(command: tuple[str, ...], path: Path, network: bool) -> sandbox.Ran:
         """Run the parts of a setup command, up to the first that fails."""
-        own: sandbox.Limits = {**_SETUP_LIMITS, **limits} if network else limits
+        part_limits: sandbox.Limits = {**_SETUP_LIMITS, **limits} if network else limits
         access = await asyncio.to_thread(find_access) if network else RegistryAccess()
-        printed = ""
+        output = ""
         ran = None
         parts = split_commands(command)
         for part in parts:
@@ -113,13 +114,13 @@ def open_reports(
                 home=access.home,
                 own_git=network,
                 hidden=[project.root],
-                **own,
+                **part_limits,
             )
-            printed += f"$ {shlex.join(part)}\n{ran.output}" if len(parts) > 1 else ran.output
+            output += f"$ {shlex.join(part)}\n{ran.output}" if len(parts) > 1 else ran.output
             if ran.exit_code != 0:
                 break
         assert ran is not None
-        return replace(ran, output=access.mask(printed))
+        return replace(ran, output=access.mask(output))
 
     workspaces = Workspaces(repository, project.branch, setup=project.setup, run=set_up)
     return BaseReports(project, workspaces, limits, store.path.parent)
@@ -127,7 +128,8 @@ def open_reports(
 
 @dataclass
 class Workbench:
-    """What the agents of a team share: `async with Workbench.open(project, store) as bench:`."""
+    """The shared resources of a team's agents: `async with Workbench.open(project, store) as
+    bench:`."""
 
     project: Project
     store: Store
@@ -138,7 +140,7 @@ class Workbench:
     code: CodeReader
     reports: BaseReports
     edit_format: EditFormat | Mapping[str, EditFormat] = "auto"
-    """The form of edits that models are asked for: one for all, or by model name, such as
+    """The form of edits that models are asked for: the same for all, or by model name, such as
     `{"gpt-*": "whole"}`."""
     limits: sandbox.Limits = field(default_factory=sandbox.Limits)
     """The limits of every command: tests, and the setup of worktrees."""
@@ -196,16 +198,16 @@ class Workbench:
         repository = await Repository.open(Path(project.root))
 
         async def test(workspace: Workspace) -> TestReport:
-            return await run_fixed(project, workspace, *await known(workspace), **bound)
+            return await run_fixed(project, workspace, *await find_base_reports(workspace), **bound)
 
-        async def known(workspace: Workspace) -> list[TestReport]:
+        async def find_base_reports(workspace: Workspace) -> list[TestReport]:
             report = await reports.find(workspace.base)
             return [report] if report is not None else []
 
         async def test_first(
             workspace: Workspace, files: Sequence[str], is_accepted: Callable[[TestReport], bool]
         ) -> TestReport:
-            fixed = await list_fixed(project, workspace, *await known(workspace))
+            fixed = await list_fixed(project, workspace, *await find_base_reports(workspace))
             path = workspace.path
             return await run_in_order(project, path, files, is_accepted, fixed=fixed, **bound)
 
@@ -265,10 +267,10 @@ class Workbench:
         machine offers."""
         async with self._naming:
             if name not in self._lms:
-                why = "the agents of a team need one"
+                purpose = "the agents of a team need one"
                 if not name:
                     refuse_local((await asyncio.to_thread(find_default_name)).name)
-                make = partial(resolve, name) if name else partial(find_default_lm, why)
+                make = partial(resolve, name) if name else partial(find_default_lm, purpose)
                 self._lms[name] = await asyncio.to_thread(make)
             return self._lms[name]
 
@@ -295,20 +297,20 @@ class Workbench:
         """Merge the work of a task into the team's branch, or into the branch of its feature, if it
         passes its tests there. Guarded files, and acceptance tests that need approval, need a
         person's yes to their content first. The last task of a feature delivers the feature."""
-        into = await self.features.branch_of(task)
-        if not await into.merged_as(task.branch):
+        target = await self.features.branch_of(task)
+        if not await target.merged_as(task.branch):
             project = self.project
-            asked = await find_guarded(
-                self.repository, task.branch, into.branch, project.allow, project.setup
+            guarded = await find_guarded(
+                self.repository, task.branch, target.branch, project.allow, project.setup
             )
-            if asked is not None and not await self.has_yes(task, asked.digest):
-                return asked
+            if guarded is not None and not await self.has_yes(task, guarded.digest):
+                return guarded
             if self.approve_tests and task.proof == "failing-tests":
-                asked = await self.features.ask_about_tests(task)
-                if not await self.has_yes(task, asked.digest):
-                    return asked
+                guarded = await self.features.ask_about_tests(task)
+                if not await self.has_yes(task, guarded.digest):
+                    return guarded
         with self.busy(task.id):
-            outcome = await into.integrate(
+            outcome = await target.integrate(
                 task.branch,
                 task.title,
                 tests=task.tests,
@@ -323,9 +325,10 @@ class Workbench:
 
     async def has_yes(self, task: Task, digest: str) -> bool:
         """Whether a person answered yes to exactly this content of a task."""
-        asked = await self.store.blockers(task.project_id)
+        blockers = await self.store.blockers(task.project_id)
         return any(
-            each.task_id == task.id and each.digest == digest and each.is_yes for each in asked
+            blocker.task_id == task.id and blocker.digest == digest and blocker.is_yes
+            for blocker in blockers
         )
 
     async def base_report(self, commit: str) -> TestReport:
@@ -336,8 +339,8 @@ class Workbench:
         """Whether the tests can run on the commit that tasks start from. With `keep`, the status of
         the team shows the result."""
         tasks = await self.store.tasks(self.project.id)
-        named = [name for task in tasks for name in task.tests]
-        return await self.reports.check(commit, named, keep=keep)
+        test_names = [name for task in tasks for name in task.tests]
+        return await self.reports.check(commit, test_names, keep=keep)
 
     @contextmanager
     def busy(self, task_id: int) -> Generator[None]:

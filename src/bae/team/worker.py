@@ -84,7 +84,7 @@ class WorkerAgent:
         self._api_key = _check_key(lm, api_key)
         self._bench = bench
         self.alone = bench is None
-        """Whether it works without a team."""
+        """Whether the worker works without a team."""
         self.completed = 0
         """How many tasks it has completed."""
         self.failed = 0
@@ -111,15 +111,15 @@ class WorkerAgent:
         raised after all work has ended; committed edits are kept.
         """
         async with self._turn:
-            mine = self._bench is None
+            opens_bench = self._bench is None
             try:
                 bench = await self.open()
                 if isinstance(task, Task):
                     return await self._carry_out(bench, task)
-                stored = await _find_stored(bench.store, task)
+                stored = await _find_stored_task(bench.store, task)
                 return (await self._carry_out(bench, stored)).to_dict()
             finally:
-                if mine:
+                if opens_bench:
                     await finish_despite_cancel(self.close())
 
     async def self_correct(self, task: Task, failure: str) -> TaskResult:
@@ -131,7 +131,7 @@ class WorkerAgent:
     async def _carry_out(self, bench: Workbench, task: Task, failure: str = "") -> TaskResult:
         """Carry out a task, count the result, and store the status if there is no scheduler."""
         if self.alone:
-            await _begin_alone(bench, task.id)
+            await _store_begin(bench, task.id)
         try:
             result = await run_task(self, bench, task, failure)
         except BaseException as error:
@@ -140,21 +140,22 @@ class WorkerAgent:
             if self.alone:
                 reason = describe(error) if is_failure else "the work was cancelled"
                 after = TaskStatus.FAILED if is_failure else TaskStatus.READY
-                await finish_despite_cancel(_end_alone(bench, task.id, after, reason))
+                await finish_despite_cancel(_store_end(bench, task.id, after, reason))
             raise
         self.completed += result.commit is not None
         self.failed += result.status == "failed"
         if self.alone:
-            await finish_despite_cancel(_store_alone(bench, result))
+            await finish_despite_cancel(_store_result(bench, result))
         return result
 
     # --- steps ---
 
     async def build_context(self, task: Task) -> Context:
-        """Gather what is known about a task, from the store and its worktree."""
+        """Gather the context of a task from the store and its worktree."""
         bench = await self.open()
         workspace = await self.workspace(task)
-        notes = (*task.notes, *(await bench.store.task(task.id)).notes)  # some since it was started
+        stored = await bench.store.task(task.id)  # with notes since the start
+        notes = (*task.notes, *stored.notes)
         task = task.model_copy(update={"notes": tuple(dict.fromkeys(notes))})
         longest = LONGEST_CONTEXT if await self.find_mode() == "oneshot" else LOOP_CONTEXT
         at = workspace.checkout
@@ -169,8 +170,8 @@ class WorkerAgent:
         lm: LM | None = None,
         request: WorkRequest | None = None,
     ) -> str:
-        """Ask the LLM for edits, as plain text. `failure` says what was wrong before. A `context`
-        that is a text is sent unchanged."""
+        """Ask the LLM for edits, as plain text. `failure` describes the last failure. A text as
+        `context` is sent unchanged."""
         bench = await self.open()
         if not isinstance(context, str):
             context = await self.brief(task, context, failure)
@@ -186,8 +187,8 @@ class WorkerAgent:
         that were committed with the same `mark` are not applied again."""
         bench = await self.open()
         workspace = await self.workspace(task)
-        if mark and (done := await workspace.find_attempt(mark)):
-            return await bench.repository.changed_files(f"{done}^", done)
+        if mark and (attempt_commit := await workspace.find_attempt(mark)):
+            return await bench.repository.changed_files(f"{attempt_commit}^", attempt_commit)
         await workspace.restore("left before new edits")
         changes = await apply_answer(workspace.path, answer, workspace.submodules)
         files = tuple(change.path for change in changes)
@@ -203,11 +204,13 @@ class WorkerAgent:
         await self.say(task, "runs the tests")
         verdict = await bench.verify(task, workspace)
         before = await bench.base_report(workspace.base)
-        own = verdict.report.for_task(task.tests, before)
-        known = len(verdict.report.cases) - len(own.cases)
-        event = TestResult.of(task.project_id, task.id, own, headline(verdict.text), known)
+        task_report = verdict.report.for_task(task.tests, before)
+        known_failures = len(verdict.report.cases) - len(task_report.cases)
+        event = TestResult.of(
+            task.project_id, task.id, task_report, headline(verdict.text), known_failures
+        )
         await bench.emit(event)
-        await self._tell_flaky(task, verdict.report)
+        await self._report_flaky(task, verdict.report)
         return verdict
 
     async def merge(self, task: Task) -> MergeOutcome | Guarded:
@@ -222,17 +225,17 @@ class WorkerAgent:
             await bench.store.add_report(task.id, report)
             if not isinstance(outcome, Integrated) or outcome.everything is not None:
                 await bench.emit(TestResult.of(task.project_id, task.id, report))
-                await self._tell_flaky(task, report)
+                await self._report_flaky(task, report)
         if isinstance(outcome, Integrated):
             await bench.emit(CommitCreated(task.project_id, task.id, outcome.commit))
         return outcome
 
-    async def _tell_flaky(self, task: Task, report: TestReport) -> None:
+    async def _report_flaky(self, task: Task, report: TestReport) -> None:
         if report.flaky:
             names = bounded(", ".join(report.flaky), 500)
             await self.say(task, f"found flaky tests, which failed and then passed: {names}")
 
-    # --- what the steps need ---
+    # --- resources of the steps ---
 
     async def lm(self) -> LM:
         """The LM that the worker asks. Workers of a bench share one LM for each name."""
@@ -244,7 +247,7 @@ class WorkerAgent:
                 return NoLM(bench.program.name)
             return await bench.named_lm(self._lm)
         model = (self._lm or "").partition(":")[2]
-        self._lm = await asyncio.to_thread(_make_anthropic, model, self._api_key)
+        self._lm = await asyncio.to_thread(_make_anthropic_lm, model, self._api_key)
         return self._lm
 
     async def find_mode(self) -> WorkerMode:
@@ -270,12 +273,12 @@ class WorkerAgent:
         bench = await self.open()
         async with self._opening:
             if task.id not in self._workspaces:
-                with bench.busy(task.id):  # its setup may take a while, and has a limit itself
+                with bench.busy(task.id):  # setup may be slow, and has its own limit
                     await bench.features.refresh(task)
                     workspaces = (await bench.features.branch_of(task)).workspaces
                     try:
                         started = await workspaces.start(task.branch)
-                    except SetupError:  # of the environment, which may have more luck once more
+                    except SetupError:  # of the environment, so try once more
                         started = await workspaces.start(task.branch)
                     self._workspaces[task.id] = started
                 if started.left_out:
@@ -290,7 +293,7 @@ class WorkerAgent:
         if workspace is not None and self._bench is not None:
             try:
                 await self._bench.workspaces.remove(workspace, why)
-            except (BaeError, OSError):  # it is there still: nothing is lost, and recover cleans
+            except (BaeError, OSError):  # nothing is lost, and the next recovery removes it
                 _log.warning("the worktree %s is left", workspace.path, exc_info=True)
 
     async def say(self, task: Task, text: str, *, program: str = "") -> None:
@@ -359,7 +362,7 @@ class FrontendWorkerAgent(WorkerAgent):
 class TestWorkerAgent(WorkerAgent):
     """Writes tests."""
 
-    __test__ = False  # no test class for pytest
+    __test__ = False  # pytest must not collect this class
 
     kind = "test"
     role = (
@@ -376,7 +379,7 @@ class DocsWorkerAgent(WorkerAgent):
 
 
 _WORKERS: Final = (BackendWorkerAgent, FrontendWorkerAgent, TestWorkerAgent, DocsWorkerAgent)
-_KINDS: Final[dict[str, type[WorkerAgent]]] = {each.kind: each for each in _WORKERS}
+_KINDS: Final[dict[str, type[WorkerAgent]]] = {cls.kind: cls for cls in _WORKERS}
 
 
 def register_worker(kind: str, cls: type[WorkerAgent]) -> None:
@@ -406,10 +409,10 @@ async def preview_brief(
     """The first prompt for the worker of a task, for a model with tools or for a model without. No
     model is asked, no worktree is created and no test runs."""
     project = await store.project(task.project_id)
-    # The first run makes the team's branch from the user's, and a feature's from the team's.
-    branches = [each for each in (task.feature_branch, project.branch) if each]
-    known = [await repository.resolve(BRANCHES + each) for each in branches]
-    start = next(filter(None, known), None) or await repository.commit_id("HEAD")
+    # The first run creates the team's branch from the user's, and a feature's from the team's.
+    branches = [branch for branch in (task.feature_branch, project.branch) if branch]
+    heads = [await repository.resolve(BRANCHES + branch) for branch in branches]
+    start = next(filter(None, heads), None) or await repository.commit_id("HEAD")
     head = await repository.resolve(BRANCHES + task.branch) or start
     base = await repository.merge_base(start, head) or start
     diff = await repository.git("diff", "--no-ext-diff", "--no-textconv", base, head)
@@ -434,9 +437,9 @@ def _check_key(lm: LM | str | None, api_key: str | None) -> str | None:
     return api_key
 
 
-async def _begin_alone(bench: Workbench, task_id: int) -> None:
+async def _store_begin(bench: Workbench, task_id: int) -> None:
     """Store that a task is in progress, and close its open questions."""
-    from bae.team.team_run import is_running  # which imports this module
+    from bae.team.team_run import is_running  # it imports this module
 
     if await is_running(bench.repository):
         raise TeamError(
@@ -456,7 +459,7 @@ async def _begin_alone(bench: Workbench, task_id: int) -> None:
         await store.move(task_id, TaskStatus.READY, TaskStatus.IN_PROGRESS, base=base)
 
 
-async def _end_alone(
+async def _store_end(
     bench: Workbench, task_id: int, after: TaskStatus, reason: str, commit: str | None = None
 ) -> None:
     """Store the new status of a task. A task that was already merged keeps its status."""
@@ -464,30 +467,30 @@ async def _end_alone(
     await bench.store.move(task_id, TaskStatus.IN_PROGRESS, after, reason=reason, commit=commit)
 
 
-async def _store_alone(bench: Workbench, result: TaskResult) -> None:
+async def _store_result(bench: Workbench, result: TaskResult) -> None:
     """Store the status of a task and its question."""
     if result.question is not None:
         await bench.store.add_blocker(result.task_id, result.question, digest=result.digest)
     reason = result.error or result.question or ""
     after = TaskStatus(result.status)
-    await _end_alone(bench, result.task_id, after, reason, result.commit)
+    await _store_end(bench, result.task_id, after, reason, result.commit)
 
 
-async def _find_stored(store: Store, values: Mapping[str, Any]) -> Task:
+async def _find_stored_task(store: Store, values: Mapping[str, Any]) -> Task:
     """The stored task with the `id` in a dict, updated with the dict's other values."""
     number = values.get("id")
     if not isinstance(number, int):
         raise TeamError(
-            f"a task is carried out by its id, and this dict has {number!r} there",
+            f"a task is found by its id, and this dict has the id {number!r}",
             code="bae-team-unknown",
-            fix="add the task with Store.add_tasks, and give the `id` of what that returns",
+            fix="add the task with Store.add_tasks, and pass the `id` of the task that it returns",
         )
     stored = await store.task(number)
     changed = {key: value for key, value in values.items() if key in Task.model_fields}
     return Task.model_validate({**stored.model_dump(), **changed})
 
 
-def _make_anthropic(model: str, api_key: str) -> LM:
-    from bae.lm import AnthropicBackend  # whose package takes a while to load
+def _make_anthropic_lm(model: str, api_key: str) -> LM:
+    from bae.lm import AnthropicBackend  # slow to load
 
     return AnthropicBackend(*filter(None, [model]), api_key=api_key)

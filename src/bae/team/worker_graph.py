@@ -59,8 +59,8 @@ async def write_brief(desk: Annotated[Desk, Dep(get_desk)], attempt: Try) -> str
     if attempt.number == attempt.first and not attempt.asked:
         await worker.say(task, f"works on {task.title}")
     brief = await worker.brief(task, await worker.build_context(task), attempt.failure)
-    known = await desk.describe_failed_before()
-    parts = [brief if known in attempt.failure else add_failed_before(brief, known)]
+    failed_before = await desk.describe_failed_before()
+    parts = [brief if failed_before in attempt.failure else add_failed_before(brief, failed_before)]
     if attempt.refused:
         parts.append(f"# Your last answer\n{bounded(attempt.answer, _SHOWN_ANSWER)}")
         parts.append(f"# Why it was not applied\n{bounded(attempt.refused, _SHOWN_ANSWER)}")
@@ -102,29 +102,29 @@ class Assignment(Node):
 
     task_id: int
     key: str
-    failure: str = Field(default="", description="what an attempt has left to be corrected")
+    failure: str = Field(default="", description="the failure of an attempt, to be corrected")
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
     async def __call__(
         self,
     ) -> Draft | WorkConversation | ProgramTurn | Checks | Delivered | Blocked | Stopped:
         desk = self.desk
-        tried = await desk.bench.store.attempts(self.task_id)
-        number = max((each.number for each in tried), default=0) + 1
-        again = Try(first=number, number=number)
-        if (outcome := await desk.finish_merged(again)) is not None:
-            return await _end(desk, again, outcome)
+        attempts = await desk.bench.store.attempts(self.task_id)
+        number = max((attempt.number for attempt in attempts), default=0) + 1
+        next_try = Try(first=number, number=number)
+        if (outcome := await desk.finish_merged(next_try)) is not None:
+            return await _follow_merge(desk, next_try, outcome)
         workspace = await desk.worker.workspace(desk.task)
         conflict = await workspace.update()
-        if conflict is None and (outcome := await desk.finish_unchanged(again)) is not None:
-            return await _end(desk, again, outcome)
-        # The tests of a feature fail before its work: that is no fault of the project.
+        if conflict is None and (outcome := await desk.finish_unchanged(next_try)) is not None:
+            return await _follow_merge(desk, next_try, outcome)
+        # The tests of a feature fail before its work, which is no fault of the project.
         check = await desk.bench.check_base(workspace.base, keep=not desk.task.feature)
         if check.problem:
             return Blocked(question=ask_about(desk.task, check.cause, check.output))
-        if tried and tried[-1].outcome == "error" and not (self.failure or conflict):
-            number = tried[-1].number  # its work is there, and was never judged
-            return Checks(attempt=Try(first=number, number=number, usage=tried[-1].usage))
+        if attempts and attempts[-1].outcome == "error" and not (self.failure or conflict):
+            number = attempts[-1].number  # its committed work was never judged
+            return Checks(attempt=Try(first=number, number=number, usage=attempts[-1].usage))
         failure = "\n\n".join(filter(None, (self.failure, conflict.text if conflict else "")))
         first = number - 1 if self.failure else number
         attempt = Try(first=first, number=number, failure=failure)
@@ -157,14 +157,16 @@ class WorkConversation(Node):
             with metered() as desk.used:
                 return await lm.fill(WorkerLoop, {}, self.brief, request)
         except (LoopEnded, FillError, ToolCallError) as error:
-            ended = _describe_end(desk.task, error)
-            if ended is None:
+            reason = _describe_end(desk.task, error)
+            if reason is None:
                 raise
-            tried = await desk.bench.store.attempts(desk.task.id)
-            own = tried and tried[-1].number >= attempt.number
-            failure = tried[-1].failure if own else ""
-            why = f" It was refused: {headline(failure, 200).rstrip('.:')}." if failure else ""
-            question = f"{ended}{why} What should be done differently?"
+            attempts = await desk.bench.store.attempts(desk.task.id)
+            has_own_attempt = attempts and attempts[-1].number >= attempt.number
+            failure = attempts[-1].failure if has_own_attempt else ""
+            refusal_text = (
+                f" It was refused: {headline(failure, 200).rstrip('.:')}." if failure else ""
+            )
+            question = f"{reason}{refusal_text} What should be done differently?"
             if failure:
                 question += f"\n\nThe last failure:\n{bounded(failure, SHOWN_FAILURE)}"
             return Blocked(question=question)
@@ -173,7 +175,7 @@ class WorkConversation(Node):
 
 
 def _describe_end(task: Task, error: LoopEnded | FillError | ToolCallError) -> str | None:
-    """Why a conversation cannot go on, for a person; None if the LLM is not the cause."""
+    """The reason why a conversation ended, for a person. None if the LLM is not the cause."""
     if isinstance(error, LoopEnded):
         return error.message
     if isinstance(error, ToolCallError) and error.code not in _HOPELESS:
@@ -210,7 +212,11 @@ class Submission(Node):
             outcome = desk.outcome or await submit_work(desk, self.attempt)
         except ToolError as refused:
             outcome = PersonNeeded(ask_after_failures(task, 1, str(refused)))
-        return _block(outcome) if isinstance(outcome, PersonNeeded) else Delivered(commit=outcome)
+        return (
+            _make_blocked(outcome)
+            if isinstance(outcome, PersonNeeded)
+            else Delivered(commit=outcome)
+        )
 
 
 class ProgramTurn(Node):
@@ -273,23 +279,23 @@ class Edits(Node):
         try:
             await desk.worker.apply_file_changes(desk.task, attempt.answer, mark=mark)
         except EditError as error:
-            if await _is_work_of_before(desk, attempt, error):
+            if await _repeats_earlier_work(desk, attempt, error):
                 return Checks(attempt=attempt)
             if attempt.asked < ASKED_AGAIN:
-                again = {"refused": error.message, "missed": error.missed}
-                asked = {"asked": attempt.asked + 1, "repeated": digest(attempt.answer)}
-                return Draft(attempt=attempt.model_copy(update=again | asked))
+                refusal = {"refused": error.message, "missed": error.missed}
+                retry = {"asked": attempt.asked + 1, "repeated": digest(attempt.answer)}
+                return Draft(attempt=attempt.model_copy(update=refusal | retry))
             await desk.keep(attempt, "refused", None, error.message)
-            failure = attempt.failure  # which is still there, as nothing was changed
+            failure = attempt.failure  # it remains, because nothing was changed
             if error.message not in failure:
                 failure = f"{error.message}\n\n{failure}".rstrip()
             return await try_again(desk, attempt, WorkRefusal(failure))
         return Checks(attempt=attempt)
 
 
-async def _is_work_of_before(desk: Desk, attempt: Try, error: EditError) -> bool:
-    """Whether an answer repeats the work of an earlier run. Its failure may have been fixed outside
-    of the code since, so the tests decide."""
+async def _repeats_earlier_work(desk: Desk, attempt: Try, error: EditError) -> bool:
+    """Whether an answer repeats the work of an earlier run. A person may have fixed the cause of
+    its failure outside of the code, so the tests decide."""
     if attempt.number != attempt.first or error.reasons != (UNCHANGED,):
         return False
     return bool(await (await desk.worker.workspace(desk.task)).changed())
@@ -306,7 +312,7 @@ class Checks(Node):
             case WorkRefusal() as refusal:
                 return await try_again(self.desk, self.attempt, refusal)
             case PersonNeeded() as needed:
-                return _block(needed)
+                return _make_blocked(needed)
             case _:
                 return Merge(attempt=self.attempt)
 
@@ -320,7 +326,7 @@ class Merge(Node):
     async def __call__(
         self,
     ) -> Delivered | Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
-        return await _end(self.desk, self.attempt, await self.desk.merge(self.attempt))
+        return await _follow_merge(self.desk, self.attempt, await self.desk.merge(self.attempt))
 
 
 class Delivered(Node):
@@ -348,7 +354,7 @@ class Stopped(Node):
     async def __call__(self) -> None: ...
 
 
-async def _end(
+async def _follow_merge(
     desk: Desk, attempt: Try, outcome: str | WorkRefusal | PersonNeeded
 ) -> Delivered | Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
     """The node after a merge, with the merged commit or the reason why there is none."""
@@ -356,7 +362,7 @@ async def _end(
         case WorkRefusal() as refusal:
             return await try_again(desk, attempt, refusal)
         case PersonNeeded() as needed:
-            return _block(needed)
+            return _make_blocked(needed)
         case commit:
             return Delivered(commit=commit)
 
@@ -365,22 +371,26 @@ async def try_again(
     desk: Desk, attempt: Try, refusal: WorkRefusal
 ) -> Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
     """The next attempt, with the reason of the refusal, unless there were too many."""
-    task, done, failure = desk.task, attempt.number - attempt.first, refusal.text
-    again = is_same_failure(failure, attempt.failure)
+    task, corrections_done, failure = desk.task, attempt.number - attempt.first, refusal.text
+    is_repeated = is_same_failure(failure, attempt.failure)
     if desk.bench.should_stop(task.id):
         return Stopped(number=attempt.number)
-    if again or done >= desk.bench.corrections:
-        return Blocked(question=ask_after_failures(task, done + 1, failure, again=again))
-    shown = bounded(failure, SHOWN_FAILURE)
-    await desk.bench.emit(CorrectionAttempt(task.project_id, task.id, done + 1, shown))
-    # To write the same once more may well resolve a conflict.
+    if is_repeated or corrections_done >= desk.bench.corrections:
+        return Blocked(
+            question=ask_after_failures(task, corrections_done + 1, failure, again=is_repeated)
+        )
+    shown_failure = bounded(failure, SHOWN_FAILURE)
+    await desk.bench.emit(
+        CorrectionAttempt(task.project_id, task.id, corrections_done + 1, shown_failure)
+    )
+    # The same answer may resolve a conflict.
     repeated = "" if refusal.is_conflict else digest(attempt.answer)
     number, first = attempt.number + 1, attempt.first
     following = Try(first=first, number=number, failure=failure, repeated=repeated)
     return await begin_attempt(desk, following)
 
 
-def _block(needed: PersonNeeded) -> Blocked:
+def _make_blocked(needed: PersonNeeded) -> Blocked:
     return Blocked(question=needed.question, digest=needed.digest)
 
 
@@ -398,8 +408,8 @@ def compose_brief(
         parts.append(f"# What was changed for this task so far\n{diff}{stays}")
     if failure:
         parts.append(f"# What is wrong with it, to be corrected now\n{failure}")
-    how = f"# How to answer\n{format_instructions(form)}\n\n{_ASK}" if form else _LOOP
-    return "\n\n".join(filter(None, (*parts, how, context.reminder)))
+    instructions = f"# How to answer\n{format_instructions(form)}\n\n{_ASK}" if form else _LOOP
+    return "\n\n".join(filter(None, (*parts, instructions, context.reminder)))
 
 
 def add_failed_before(brief: str, known: str) -> str:
@@ -419,16 +429,16 @@ def digest(answer: str) -> str:
     return sha256(words.encode()).hexdigest()[:16] if words else ""
 
 
-def is_same_failure(one: str, other: str) -> bool:
+def is_same_failure(first: str, second: str) -> bool:
     """Whether two texts describe the same failure, apart from times, addresses and line numbers."""
-    return bool(one) and _VARYING.sub("", one) == _VARYING.sub("", other)
+    return bool(first) and _VARYING.sub("", first) == _VARYING.sub("", second)
 
 
 def _ask_about_repetition(task: Task, failure: str) -> str:
-    why = headline(failure, 200).rstrip(".:")
+    reason = headline(failure, 200).rstrip(".:")
     return (
-        f"The LLM repeated its answer for {task.title!r} word for word. It had failed: {why}. What "
-        f"should be done differently?\n\nThe failure:\n{bounded(failure, SHOWN_FAILURE)}"
+        f"The LLM repeated its answer for {task.title!r} word for word. It had failed: {reason}. "
+        f"What should be done differently?\n\nThe failure:\n{bounded(failure, SHOWN_FAILURE)}"
     )
 
 

@@ -40,15 +40,17 @@ async def run_task(
     if task.proof == "none":
         stored = await bench.store.task(task.id)
         if not (stored.proof == "none" and stored.approved):
-            return await _result(bench, task, Blocked(question=_describe_untested(task)), Usage())
+            return await _make_result(
+                bench, task, Blocked(question=_describe_untested(task)), Usage()
+            )
     correction = f"task-{task.id}-corrected-{urandom(4).hex()}"
-    run = correction if failure else await _run_id(worker, bench, task)
+    run = correction if failure else await _choose_run(worker, bench, task)
     start = Assignment(task_id=task.id, key=task.key, failure=failure)
 
     def note_progress(_: object, record: Record) -> None:
         bench.on_progress(task.id)
 
-    why = "cancelled"
+    reason = "cancelled"
     try:
         lm = bench.limit_lm(task, await worker.lm())
         await _pass_on_answers(bench, task, run)
@@ -56,34 +58,34 @@ async def run_task(
         async def find_checkout() -> Checkout:
             return (await worker.workspace(task)).checkout
 
-        given: dict[Any, Any] = {
+        dependencies: dict[Any, Any] = {
             get_desk: Desk(worker, bench, task, run),
             get_tree: CodeTree(bench.code, find_checkout),
         }
         with observing(note_progress):
-            ended = await worker_graph.arun(
+            result = await worker_graph.arun(
                 start,
                 lm,
                 max_iters=0,
-                dep_cache=given,
+                dep_cache=dependencies,
                 journal=bench.journal,
                 run_id=run,
                 resume=True,
             )
-        used, why = ended.usage, "done"
-        last = Blocked(question=ended.waiting[0].question) if ended.waiting else ended.result
+        usage, reason = result.usage, "done"
+        outcome = Blocked(question=result.waiting[0].question) if result.waiting else result.result
     except BaeError as error:
-        why = "failed"
-        if error.code == "bae-run-changed":  # it is of another version of bae: begin again
+        reason = "failed"
+        if error.code == "bae-run-changed":  # a run of another version of bae: begin again
             await bench.journal.delete([run])
             return await run_task(worker, bench, task, failure)
         _log.error("task %s failed: %s", task.key, error.message.partition("\n")[0])
         _log.debug("task %s failed", task.key, exc_info=True)
-        used = error.journal.usage() if error.journal else Usage()
+        usage = error.journal.usage() if error.journal else Usage()
         if isinstance(error.cause, ProgramError | BudgetError):
-            error = error.cause  # which says more than that a step failed
+            error = error.cause  # the cause says more than the failed step
         cause = find_error_cause(error)
-        last = Blocked(question=ask_about(task, cause, str(error))) if cause else error
+        outcome = Blocked(question=ask_about(task, cause, str(error))) if cause else error
     except CancelledError:
         _log.info("the work on task %s was cancelled", task.key)
         raise
@@ -91,95 +93,103 @@ async def run_task(
         _log.error("task %s failed", task.key, exc_info=True)
         raise
     finally:
-        await finish_despite_cancel(worker.leave(task.id, why))
-    if isinstance(last, Delivered):
+        await finish_despite_cancel(worker.leave(task.id, reason))
+    if isinstance(outcome, Delivered):
         await forget_program(bench, task)
-    return await _result(bench, task, last, used)
+    return await _make_result(bench, task, outcome, usage)
 
 
 def name_run(task: Task, number: int, mode: str = "oneshot") -> str:
     """The id of a run of a task. It covers the content of the task and the worker's mode: an edited
     task, or a note that the run does not know, starts a new run."""
-    notes = () if mode == "loop" else task.notes  # a conversation is told of them
-    wanted = as_planned(task, priority=0).model_dump_json() + json.dumps(notes)
-    wanted += mode if mode != "oneshot" else ""
-    return f"task-{task.id}-{number}-{sha256(wanted.encode()).hexdigest()[:8]}"
+    notes = () if mode == "loop" else task.notes  # a conversation gets notes as messages
+    content = as_planned(task, priority=0).model_dump_json() + json.dumps(notes)
+    content += mode if mode != "oneshot" else ""
+    return f"task-{task.id}-{number}-{sha256(content.encode()).hexdigest()[:8]}"
 
 
 async def _pass_on_answers(bench: Workbench, task: Task, run: str) -> None:
-    """Give the answers of people to the questions of a parked run."""
+    """Pass the answers of people to a run that waits for them."""
     try:
-        parked = (await bench.journal.read(run)).info.waiting
+        waiting_gates = (await bench.journal.read(run)).info.waiting
     except JournalError as error:
         if error.code != "bae-run-unknown":
             raise
         return
-    asked = await bench.store.blockers(task.project_id)
-    answers = {each.question: each.answer for each in asked if each.task_id == task.id}
-    for gate in parked:
+    blockers = await bench.store.blockers(task.project_id)
+    answers = {
+        blocker.question: blocker.answer for blocker in blockers if blocker.task_id == task.id
+    }
+    for gate in waiting_gates:
         answer = answers.get(gate.question)
         if answer is not None and not gate.answered:
             await worker_graph.answer(run, gate.address, answer, journal=bench.journal, go_on=False)
 
 
-async def _run_id(worker: WorkerAgent, bench: Workbench, task: Task) -> str:
+async def _choose_run(worker: WorkerAgent, bench: Workbench, task: Task) -> str:
     """The newest run of a task if it can continue, otherwise a new run."""
     mode = bench.program.name if bench.program else await worker.find_mode()
     name = partial(name_run, task, mode=mode)
-    prefix, newest, known, ended = f"task-{task.id}-", 0, "", True
+    prefix, newest, newest_run, has_ended = f"task-{task.id}-", 0, "", True
     async for info in bench.journal.every_run(graph=worker_graph.name):
         number = info.run_id.removeprefix(prefix).partition("-")[0]
         if info.run_id.startswith(prefix) and number.isdecimal() and int(number) > newest:
-            newest, known, ended = int(number), info.run_id, info.status == "ended"
-    if known != name(newest):
+            newest, newest_run, has_ended = int(number), info.run_id, info.status == "ended"
+    if newest_run != name(newest):
         return name(newest + 1)
-    if not ended or (not worker.alone and await _is_unheard(bench, task, known)):
-        return known
+    if not has_ended or (
+        not worker.alone and await _has_unstored_question(bench, task, newest_run)
+    ):
+        return newest_run
     return name(newest + 1)
 
 
-async def _is_unheard(bench: Workbench, task: Task, run: str) -> bool:
+async def _has_unstored_question(bench: Workbench, task: Task, run: str) -> bool:
     """Whether a run ended with a question that was not stored because the team was killed."""
     try:
         last = (await worker_graph.resume(run, journal=bench.journal)).result
-    except BaeError:  # it is of another version of bae
+    except BaeError:  # a run of another version of bae
         return False
     if not isinstance(last, Blocked):
         return False
-    asked = await bench.store.blockers(task.project_id)
-    return last.question not in [each.question for each in asked if each.task_id == task.id]
+    blockers = await bench.store.blockers(task.project_id)
+    return last.question not in [
+        blocker.question for blocker in blockers if blocker.task_id == task.id
+    ]
 
 
-async def _result(
-    bench: Workbench, task: Task, last: Delivered | Blocked | Stopped | BaeError, used: Usage
+async def _make_result(
+    bench: Workbench, task: Task, outcome: Delivered | Blocked | Stopped | BaeError, usage: Usage
 ) -> TaskResult:
-    tried = await bench.store.attempts(task.id)
+    attempts = await bench.store.attempts(task.id)
     flaky = await bench.store.flaky_tests(task.project_id)
-    about: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "task_id": task.id,
-        "attempts": len(tried),
-        "report": tried[-1].report if tried else None,
+        "attempts": len(attempts),
+        "report": attempts[-1].report if attempts else None,
         "flaky": flaky.get(task.id, ()),
-        "files": tried[-1].files if tried else (),
-        "usage": used,
+        "files": attempts[-1].files if attempts else (),
+        "usage": usage,
     }
-    match last:
+    match outcome:
         case Delivered(commit=commit):
             text = f"{task.title}: merged as {commit[:12]}"
-            done = "merged" if task.proof == "none" else "completed"
+            status = "merged" if task.proof == "none" else "completed"
             if task.feature and not await bench.integration.merged_as(task.branch):
-                done = "staged"
-            return TaskResult(status=done, commit=commit, summary=text, **about)
+                status = "staged"
+            return TaskResult(status=status, commit=commit, summary=text, **fields)
         case Blocked(question=question, digest=digest):
-            return TaskResult(status="blocked", question=question, digest=digest, **about)
+            return TaskResult(status="blocked", question=question, digest=digest, **fields)
         case Stopped(number=number):
-            return TaskResult(status="failed", error=f"stopped after attempt {number}", **about)
+            return TaskResult(status="failed", error=f"stopped after attempt {number}", **fields)
         case BaeError():
-            return TaskResult(status="failed", error=bounded(str(last), LONGEST_REASON), **about)
+            return TaskResult(
+                status="failed", error=bounded(str(outcome), LONGEST_REASON), **fields
+            )
 
 
 def _describe_untested(task: Task) -> str:
     return (
-        f"{task.title!r} is to be merged without tests, and a person has not approved that: "
+        f"{task.title!r} is to be merged without tests, and no person has approved that: "
         f"bae team tasks approve {task.key} --without-tests"
     )

@@ -122,24 +122,26 @@ async def submit_work(desk: Desk, attempt: Try) -> str | PersonNeeded:
     workspace = await desk.worker.workspace(task)
     if not await _is_changed(desk):
         raise ToolError("No file is changed yet. Use `edit`, or `ask` if the task cannot be done.")
-    tried = [each for each in await bench.store.attempts(task.id) if each.number >= attempt.number]
-    number = tried[-1].number + 1 if tried else attempt.number
-    if tried and tried[-1].commit == await workspace.head():
-        if tried[-1].outcome in ("failed", "refused"):
-            raise ToolError(f"The work, as it is now, was refused:\n\n{tried[-1].failure}")
-        number = tried[-1].number
+    attempts = [
+        stored for stored in await bench.store.attempts(task.id) if stored.number >= attempt.number
+    ]
+    number = attempts[-1].number + 1 if attempts else attempt.number
+    if attempts and attempts[-1].commit == await workspace.head():
+        if attempts[-1].outcome in ("failed", "refused"):
+            raise ToolError(f"The work, as it is now, was refused:\n\n{attempts[-1].failure}")
+        number = attempts[-1].number
     usage = Usage.total(desk.used)  # since the last submission
     desk.used.clear()
     outcome = await desk.submit(Try(first=attempt.first, number=number, usage=usage))
     if not isinstance(outcome, WorkRefusal):
         return outcome
-    done, failure = number - attempt.first, outcome.text
-    if done >= bench.corrections:
-        return PersonNeeded(ask_after_failures(task, done + 1, failure))
+    corrections_done, failure = number - attempt.first, outcome.text
+    if corrections_done >= bench.corrections:
+        return PersonNeeded(ask_after_failures(task, corrections_done + 1, failure))
     shown = bounded(failure, SHOWN_FAILURE)
-    await bench.emit(CorrectionAttempt(task.project_id, task.id, done + 1, shown))
-    left = bench.corrections - done
-    times = "once more" if left == 1 else f"{left} more times"
+    await bench.emit(CorrectionAttempt(task.project_id, task.id, corrections_done + 1, shown))
+    submissions_left = bench.corrections - corrections_done
+    times = "once more" if submissions_left == 1 else f"{submissions_left} more times"
     raise ToolError(f"The work was refused:\n\n{failure}\n\nCorrect it. You can submit {times}.")
 
 
@@ -149,31 +151,35 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
     bench, task = desk.bench, desk.task
     if bench.should_stop(task.id):
         raise LoopStopped(f"the work on {task.title!r} was stopped")
-    idle = _count_since((edit.__name__, _ASKS), progress.by_round)
+    idle_rounds = _count_since((edit.__name__, _ASKS), progress.by_round)
     last = progress.calls[-_EQUAL:]
-    if len(last) == _EQUAL and len({(each.name, str(each.arguments)) for each in last}) == 1:
-        raise _ended(task, f"it made the same call {_EQUAL} times: {headline(str(last[0]), 200)}")
+    if len(last) == _EQUAL and len({(call.name, str(call.arguments)) for call in last}) == 1:
+        raise _make_ended(
+            task, f"it made the same call {_EQUAL} times: {headline(str(last[0]), 200)}"
+        )
     if len(progress.by_round) >= _EQUAL and not any(progress.by_round[-_EQUAL:]):
-        what = "submitted the same work" if await _is_changed(desk) else "submitted no change"
+        action = "submitted the same work" if await _is_changed(desk) else "submitted no change"
         words = f": {headline(desk.summary, 200)!r}" if desk.summary else ""
-        raise _ended(task, f"it {what} {_EQUAL} times{words}")
-    if idle >= bench.idle_rounds:
-        raise _ended(task, f"it changed nothing in {idle} rounds")
-    asked = progress.rounds - _count_since((_ASKS,), progress.by_round)
-    left = max(bench.rounds, asked and asked + _LAST) - progress.rounds  # to act on an answer
-    if left <= 0:
-        raise _ended(task, f"it was not done after {progress.rounds} rounds (--max-rounds)")
+        raise _make_ended(task, f"it {action} {_EQUAL} times{words}")
+    if idle_rounds >= bench.idle_rounds:
+        raise _make_ended(task, f"it changed nothing in {idle_rounds} rounds")
+    question_round = progress.rounds - _count_since((_ASKS,), progress.by_round)
+    # A late answer of a person adds rounds to act on it.
+    limit = max(bench.rounds, question_round and question_round + _LAST)
+    rounds_left = limit - progress.rounds
+    if rounds_left <= 0:
+        raise _make_ended(task, f"it was not done after {progress.rounds} rounds (--max-rounds)")
     await reserve_round()
-    known = "\n".join(("", desk.brief, *progress.messages, ""))
+    conversation = "\n".join(("", desk.brief, *progress.messages, ""))
     notes = (await bench.store.task(task.id)).notes
-    new = [f"A person says: {note}" for note in notes if f"\n{note}\n" not in known]
-    messages = [text for text in new if f"\n{text}\n" not in known]
-    if left <= _LAST:
-        rounds = "This is the last round" if left == 1 else f"{left} rounds are left"
+    new = [f"A person says: {note}" for note in notes if f"\n{note}\n" not in conversation]
+    messages = [text for text in new if f"\n{text}\n" not in conversation]
+    if rounds_left <= _LAST:
+        rounds = "This is the last round" if rounds_left == 1 else f"{rounds_left} rounds are left"
         messages.append(f"{rounds}: submit by answering without a call, or ask.")
-    elif bench.idle_rounds - idle == _LAST:
+    elif bench.idle_rounds - idle_rounds == _LAST:
         messages.append(
-            f"Nothing was changed in {idle} rounds: edit, submit or ask within {_LAST}."
+            f"Nothing was changed in {idle_rounds} rounds: edit, submit or ask within {_LAST}."
         )
     return "\n\n".join(messages) or None
 
@@ -191,7 +197,7 @@ def _count_since(names: Sequence[str], rounds: Sequence[Sequence[ToolCall]]) -> 
     return len(rounds)
 
 
-def _ended(task: Task, why: str) -> LoopEnded:
+def _make_ended(task: Task, why: str) -> LoopEnded:
     return LoopEnded(f"The work on {task.title!r} ended without a result: {why}.")
 
 
@@ -216,7 +222,7 @@ TOOLS: Final = Tools(
     Ask(str, name=_ASKS, description=_ASK),
     limit=_MOST_ROUNDS,
     accept=submit,
-    accept_timeout=None,  # tests have a limit themselves
+    accept_timeout=None,  # tests have their own limit
     before_round=steer,
     context=60_000,
     max_calls=_MOST_CALLS,

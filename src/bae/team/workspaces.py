@@ -124,7 +124,9 @@ class Workspace:
     async def commit(self, paths: Sequence[str], message: str) -> str | None:
         """Commit the named files. Returns None if they are unchanged."""
         if INCLUDE in (named_path(path).casefold() for path in paths):
-            raise WorkspaceError(f"{INCLUDE} says what a worktree gets: only the user changes it")
+            raise WorkspaceError(
+                f"{INCLUDE} decides which files a worktree gets: only the user may change it"
+            )
         return await self.repository.commit(self.checkout, paths, message)
 
     async def commit_attempt(self, paths: Sequence[str], title: str, mark: str) -> str | None:
@@ -151,12 +153,12 @@ class Workspace:
         if code:
             raise GitError(f"the files of {self.path} cannot be listed: {problem}")
         names = dict.fromkeys(split_paths(output))
-        return tuple(await asyncio.to_thread(_files, self.path, names))
+        return tuple(await asyncio.to_thread(_list_files, self.path, names))
 
     async def changed(self) -> tuple[str, ...]:
         """The files that differ from the base, committed or not."""
-        done = await self.repository.changed_files(self.base, await self.head())
-        return tuple(sorted({*done, *await self.uncommitted()}))
+        committed = await self.repository.changed_files(self.base, await self.head())
+        return tuple(sorted({*committed, *await self.uncommitted()}))
 
     async def diff(self) -> str:
         """The changes of files that git knows, as a text of bounded length."""
@@ -183,38 +185,39 @@ class Workspace:
     async def keep(self, why: str) -> str | None:
         """Keep uncommitted changes in a commit under `refs/bae/kept/`, and return its ref, or None
         if there are none. The files stay as they are."""
-        return await finish_despite_cancel(self._keep(why))
+        return await finish_despite_cancel(self._keep_changes(why))
 
     async def restore(self, why: str) -> str | None:
         """Reset the files to the last commit. Changes since then, as by tests, are kept as `keep`
         does, and the ref is returned."""
-        return await finish_despite_cancel(self._restore(why))
+        return await finish_despite_cancel(self._restore_files(why))
 
     async def bring_back(self) -> str | None:
-        """Restore the files that `keep` kept last, if there are no newer commits and no changes.
+        """Restore the files of the last `keep`, if there are no newer commits and no changes.
         Returns the ref, or None."""
         form = "--format=%(refname) %(parent)"
         args = ("for-each-ref", "--sort=-creatordate", form, f"{KEPT}{self.name}/")
-        listed = (await self.repository.git(*args)).splitlines()
+        lines = (await self.repository.git(*args)).splitlines()
         head = await self.head()
-        kept = next(
-            (ref for ref, _, own in (line.partition(" ") for line in listed) if own == head), None
+        kept_ref = next(
+            (ref for ref, _, parent in (line.partition(" ") for line in lines) if parent == head),
+            None,
         )
-        if kept is None or await self.uncommitted():
+        if kept_ref is None or await self.uncommitted():
             return None
-        restore = ("restore", "--no-overlay", "--worktree", f"--source={kept}", "--", ".")
+        restore = ("restore", "--no-overlay", "--worktree", f"--source={kept_ref}", "--", ".")
         await finish_despite_cancel(self.repository.git(*restore, at=self.checkout))
-        return kept
+        return kept_ref
 
-    async def _restore(self, why: str) -> str | None:
+    async def _restore_files(self, why: str) -> str | None:
         if not await self.uncommitted():
             return None
-        kept = await self._keep(why)
-        await asyncio.to_thread(_unlink, self.path, await self.uncommitted())
+        kept_ref = await self._keep_changes(why)
+        await asyncio.to_thread(_remove_files, self.path, await self.uncommitted())
         await self.repository.git("reset", "--hard", "--quiet", "HEAD", at=self.checkout)
-        return kept
+        return kept_ref
 
-    async def _keep(self, why: str) -> str | None:
+    async def _keep_changes(self, why: str) -> str | None:
         await asyncio.to_thread(make_accessible, self.path)
         tree = await self._write_tree()
         head = await self.head()
@@ -225,14 +228,14 @@ class Workspace:
 
     async def _write_tree(self) -> str:
         """The git tree of all files as they are."""
-        own = self.checkout.git_dir / "index"
-        index = own.with_name("bae-index.tmp")
+        git_index = self.checkout.git_dir / "index"
+        temporary_index = git_index.with_name("bae-index.tmp")
         names = await self.uncommitted()
         try:
-            await asyncio.to_thread(shutil.copyfile, own, index)
-            return await self.repository.write_tree(self.checkout, names, index)
+            await asyncio.to_thread(shutil.copyfile, git_index, temporary_index)
+            return await self.repository.write_tree(self.checkout, names, temporary_index)
         finally:
-            await asyncio.to_thread(index.unlink, missing_ok=True)
+            await asyncio.to_thread(temporary_index.unlink, missing_ok=True)
 
 
 async def keep_commit(repository: Repository, name: str, commit: str) -> str:
@@ -284,24 +287,25 @@ class Workspaces:
         """The worktree of a task's branch. An existing worktree is reused, and an existing branch
         is continued unless it was merged. A new branch starts at the head of the team's branch."""
         path = self.directory / (_PREFIX + branch.removeprefix("bae/").replace("/", "-"))
-        admin = (await asyncio.to_thread(self._entries)).get(path)
+        admin = (await asyncio.to_thread(self._list_worktrees)).get(path)
         if admin and not await asyncio.to_thread(_has_work, path, admin):
-            await self._drop(path, admin)
-        new = False
+            await self._remove_worktree(path, admin)
+        is_new = False
         try:
             async with self.repository.administration():
-                if path not in await asyncio.to_thread(self._entries):
-                    new = not await asyncio.to_thread(path.exists)  # else git refuses it
+                if path not in await asyncio.to_thread(self._list_worktrees):
+                    # Git refuses an existing folder.
+                    is_new = not await asyncio.to_thread(path.exists)
                     await self._set_branch(branch, path.name.removeprefix(_PREFIX))
-                    await self._add(path, branch)
+                    await self._add_worktree(path, branch)
             head = await self.repository.commit_id(BRANCHES + self.team)
             base = await self.repository.merge_base(head, BRANCHES + branch)
             if base is None:
                 raise WorkspaceError(f"{branch} and {self.team} have no commit in common")
-            return await self._prepare(path, branch, base)
+            return await self._prepare_worktree(path, branch, base)
         except BaseException:
-            if new:  # nothing was worked on in it yet
-                await finish_despite_cancel(self._drop(path))
+            if is_new:  # it has no work yet
+                await finish_despite_cancel(self._remove_worktree(path))
             raise
 
     @asynccontextmanager
@@ -311,50 +315,50 @@ class Workspaces:
         path = self.directory / f"{_CHECK}{os.urandom(4).hex()}"
         try:
             async with self.repository.administration():
-                await self._add(path, "--detach", commit)
-            workspace = await self._prepare(path, None, base or commit)
+                await self._add_worktree(path, "--detach", commit)
+            workspace = await self._prepare_worktree(path, None, base or commit)
             await self.refresh(workspace)
             yield workspace
         finally:
-            await finish_despite_cancel(self._drop(path))
+            await finish_despite_cancel(self._remove_worktree(path))
 
     async def remove(self, workspace: Workspace, why: str = "removed") -> str | None:
         """Remove a worktree. Uncommitted changes are kept under the returned ref; the branch
         stays."""
-        kept = await workspace.keep(why) if workspace.branch else None
-        await finish_despite_cancel(self._drop(workspace.path))
-        return kept
+        kept_ref = await workspace.keep(why) if workspace.branch else None
+        await finish_despite_cancel(self._remove_worktree(workspace.path))
+        return kept_ref
 
     async def clean(self) -> RecoveredWork:
         """Remove the worktrees and lock files of a killed run. Uncommitted changes are kept. Call
         it inside `repository.alone`."""
-        done = RecoveredWork()
+        recovered = RecoveredWork()
         await asyncio.to_thread(self._remove_locks)
-        left = await asyncio.to_thread(self._entries)
-        for path, admin in left.items():
+        worktrees = await asyncio.to_thread(self._list_worktrees)
+        for path, admin in worktrees.items():
             if path in self._open:
                 continue
             try:
-                kept = await self._clear(path, admin, "the run was killed")
-                done.worktrees.append(path.name.removeprefix(_PREFIX))
-                done.kept += [kept] if kept else []
+                kept_ref = await self._remove_unused(path, admin, "the run was killed")
+                recovered.worktrees.append(path.name.removeprefix(_PREFIX))
+                recovered.kept += [kept_ref] if kept_ref else []
             except (BaeError, OSError) as error:
-                done.problems.append(f"{path} is left as it is: {error}")
+                recovered.problems.append(f"{path} is left as it is: {error}")
         await asyncio.to_thread(self._empty_trash)
         await asyncio.to_thread(remove_abandoned)
-        for path in await asyncio.to_thread(_folders, self.directory, _PREFIX):
-            if path not in left:
-                done.problems.append(f"{path} is left as it is: git does not know it")
-        return done
+        for path in await asyncio.to_thread(_list_folders, self.directory, _PREFIX):
+            if path not in worktrees:
+                recovered.problems.append(f"{path} is left as it is: git does not know it")
+        return recovered
 
-    async def _clear(self, path: Path, admin: Path, why: str) -> str | None:
+    async def _remove_unused(self, path: Path, admin: Path, why: str) -> str | None:
         """Remove an unused worktree, and keep its uncommitted changes."""
-        kept = None
+        kept_ref = None
         if await asyncio.to_thread(_has_work, path, admin) and not path.name.startswith(_CHECK):
             workspace = Workspace(self.repository, Checkout(path, admin), self.team, None, "")
-            kept = await workspace.keep(why)
-        await self._drop(path, admin)
-        return kept
+            kept_ref = await workspace.keep(why)
+        await self._remove_worktree(path, admin)
+        return kept_ref
 
     async def _set_branch(self, branch: str, name: str) -> None:
         """Create the branch of a task at the team's head, or continue the existing one."""
@@ -367,20 +371,20 @@ class Workspaces:
         if tip != head and not await self.repository.move(BRANCHES + branch, head, tip):
             raise WorkspaceError(f"{branch} was moved by another process")
 
-    async def _add(self, path: Path, *what: str) -> None:
+    async def _add_worktree(self, path: Path, *arguments: str) -> None:
         await asyncio.to_thread(self.directory.mkdir, parents=True, exist_ok=True)
-        await self._open_path(path)
-        await self.repository.git("worktree", "add", "--quiet", str(path), *what)
+        await self._mark_open(path)
+        await self.repository.git("worktree", "add", "--quiet", str(path), *arguments)
 
-    async def _open_path(self, path: Path) -> None:
+    async def _mark_open(self, path: Path) -> None:
         await self.repository.begin_work()
         if path in self._open:
             self.repository.end_work()
         self._open.add(path)
 
-    async def _prepare(self, path: Path, branch: str | None, base: str) -> Workspace:
-        await self._open_path(path)
-        admin = (await asyncio.to_thread(self._entries))[path]
+    async def _prepare_worktree(self, path: Path, branch: str | None, base: str) -> Workspace:
+        await self._mark_open(path)
+        admin = (await asyncio.to_thread(self._list_worktrees))[path]
         workspace = Workspace(self.repository, Checkout(path, admin), self.team, branch, base)
         links: dict[str, str] = {}
         if await asyncio.to_thread((path / _MODULES).is_file):
@@ -414,12 +418,12 @@ class Workspaces:
         ran = await self._run(self.setup, workspace.path, False)
         if ran.exit_code != 0:
             raise ManifestError(
-                f"{_describe_setup(self.setup, ran)}\n\nIt ran without the network, since the "
-                f"manifests differ from those of your newest commit",
+                f"{_describe_failed_setup(self.setup, ran)}\n\nIt ran without the network, because "
+                "the manifests differ from the manifests of your newest commit",
                 digest=manifests,
-                fix=f"Look at the manifests, take them into a commit of yours (as with `git merge "
-                f"--no-ff {self.team}`, or by hand), so that setup runs for it with the network, "
-                "and answer `yes` to go on; any other answer is guidance for the next attempt.",
+                fix="Read the manifests. Take them into a commit of yours, by hand or with `git "
+                f"merge --no-ff {self.team}`, so that setup runs for it with the network. Then "
+                "answer `yes`. Any other answer is guidance for the next attempt.",
             )
         await asyncio.to_thread(ready.write_text, manifests)
 
@@ -429,18 +433,20 @@ class Workspaces:
         commit = await self._find_commit_of_person()
         if commit is None:
             return ""
-        place = self.directory / _SETUP
-        await asyncio.to_thread(place.mkdir, parents=True, exist_ok=True)
+        setup_folder = self.directory / _SETUP
+        await asyncio.to_thread(setup_folder.mkdir, parents=True, exist_ok=True)
         key = sha256("\0".join((commit, *self.setup)).encode()).hexdigest()[:12]
-        done, lock = place / f"{key}.ready", FileLock(place / "lock")
+        marker, lock = setup_folder / f"{key}.ready", FileLock(setup_folder / "lock")
         async with self._setting_up, lock.held(exclusive=True, timeout=_SETUP_SECONDS):
-            known = await self.repository.list_files(commit)
-            if not await asyncio.to_thread(done.exists):
-                await self._set_up(commit, place / key)
-                await asyncio.to_thread(_remove_others, place, key)
-                await asyncio.to_thread(done.touch)
-            made = await asyncio.to_thread(copy_new, place / key, to.path, frozenset(known))
-        lines = b"".join(b"/%b\n" % _escape(os.fsencode(name)) for name in made)
+            committed_files = await self.repository.list_files(commit)
+            if not await asyncio.to_thread(marker.exists):
+                await self._set_up(commit, setup_folder / key)
+                await asyncio.to_thread(_remove_others, setup_folder, key)
+                await asyncio.to_thread(marker.touch)
+            copied_files = await asyncio.to_thread(
+                copy_new, setup_folder / key, to.path, frozenset(committed_files)
+            )
+        lines = b"".join(b"/%b\n" % _escape(os.fsencode(name)) for name in copied_files)
         await asyncio.to_thread((to.git_dir / MADE).write_bytes, lines)
         return await read_manifests(self.repository, commit, self.setup)
 
@@ -454,7 +460,7 @@ class Workspaces:
         ran = await self._run(self.setup, path, True)
         if ran.exit_code != 0:
             raise SetupError(
-                _describe_setup(self.setup, ran),
+                _describe_failed_setup(self.setup, ran),
                 fix="run it in a fresh clone, and correct it",
                 reason=find_setup_cause(ran),
                 output=strip_escapes(ran.output).strip(),
@@ -463,7 +469,7 @@ class Workspaces:
     async def _check_out_alone(self, commit: str, path: Path) -> None:
         """Write a commit into a folder with its own repository, which has the history since the
         last version, for builds that read it. Remotes and other branches are left out."""
-        own = Checkout(path, path / ".git")
+        checkout = Checkout(path, path / ".git")
         args = ("describe", "--tags", "--abbrev=0", "--match=*[0-9]*", commit)
         code, output, _ = await self.repository.run_git(*args)
         tag = "" if code else os.fsdecode(output).strip()
@@ -472,30 +478,30 @@ class Workspaces:
             since = await self.repository.git("rev-list", "--count", f"{tag}..{commit}")
             depth += min(int(since), _MOST_COMMITS)
         tags = [f"refs/tags/{tag}:refs/tags/{tag}"] if tag else []
-        await self.repository.git("init", "--quiet", "--template=", at=own)
+        await self.repository.git("init", "--quiet", "--template=", at=checkout)
         source = self.repository.common.as_uri()
         fetch = ("fetch", "--quiet", "--no-tags", f"--depth={depth}", source, commit, *tags)
-        await self.repository.git(*fetch, at=own)
-        await self.repository.git("update-ref", "HEAD", commit, at=own)
-        await self.repository.git("read-tree", commit, at=own)
-        await self.repository.git("checkout-index", "--all", "--index", at=own)
+        await self.repository.git(*fetch, at=checkout)
+        await self.repository.git("update-ref", "HEAD", commit, at=checkout)
+        await self.repository.git("read-tree", commit, at=checkout)
+        await self.repository.git("checkout-index", "--all", "--index", at=checkout)
 
     async def _find_commit_of_person(self) -> str | None:
         """The newest commit in the user's history that a person made."""
         args = ("log", "--topo-order", f"--max-count={_MOST_COMMITS}", "--format=%H %ce", "HEAD")
         lines = (await self.repository.git(*args)).splitlines()
-        own = self.repository.author[1]
-        names = (line.partition(" ") for line in lines)
-        return next((commit for commit, _, by in names if by != own), None)
+        bae_email = self.repository.author[1]
+        commits = (line.partition(" ") for line in lines)
+        return next((commit for commit, _, email in commits if email != bae_email), None)
 
     async def _find_submodules(self, at: Checkout, commit: str) -> dict[str, str]:
         """The commits of the submodules of a commit, by path."""
         _, output, _ = await self.repository.run_git("ls-tree", "-r", "-z", commit, at=at)
         entries = (entry.split(b"\t", 1) for entry in output.split(b"\0") if b"\t" in entry)
         return {
-            os.fsdecode(path): about.split()[2].decode()
-            for about, path in entries
-            if about.startswith(b"160000 ")
+            os.fsdecode(path): description.split()[2].decode()
+            for description, path in entries
+            if description.startswith(b"160000 ")
         }
 
     async def _write_submodule(self, to: Path, source: Path, commit: str) -> bool:
@@ -505,13 +511,15 @@ class Workspaces:
         if not await asyncio.to_thread((source / ".git").exists):
             return False
         try:
-            own = Checkout(to, (await Repository.open(source)).checkout.git_dir)
+            submodule = Checkout(to, (await Repository.open(source)).checkout.git_dir)
         except GitError:  # its repository was removed
             return False
-        index = own.git_dir / f"index-of-bae.{os.urandom(4).hex()}.tmp"
+        index = submodule.git_dir / f"index-of-bae.{os.urandom(4).hex()}.tmp"
         try:
-            await self.repository.git("read-tree", commit, at=own, index=index)
-            await self.repository.git("checkout-index", "--all", "--force", at=own, index=index)
+            await self.repository.git("read-tree", commit, at=submodule, index=index)
+            await self.repository.git(
+                "checkout-index", "--all", "--force", at=submodule, index=index
+            )
         except GitError as error:
             name = source.relative_to(self.repository.root)
             raise WorkspaceError(
@@ -521,7 +529,7 @@ class Workspaces:
             ) from error
         finally:
             await asyncio.to_thread(index.unlink, missing_ok=True)
-        for name, inner in (await self._find_submodules(own, commit)).items():
+        for name, inner in (await self._find_submodules(submodule, commit)).items():
             await self._write_submodule(to / name, source / name, inner)
         return True
 
@@ -538,11 +546,11 @@ class Workspaces:
         left_out = await asyncio.to_thread(copy_files, root, to, names[:_MOST_COPIED])
         return (*left_out, *names[_MOST_COPIED:])
 
-    async def _drop(self, path: Path, admin: Path | None = None) -> None:
-        """Remove a worktree. It is renamed first, so that no half of it can be mistaken for
-        work."""
+    async def _remove_worktree(self, path: Path, admin: Path | None = None) -> None:
+        """Remove a worktree. It is renamed first, so that a half-removed worktree is not mistaken
+        for work."""
         async with self.repository.administration():
-            entries = await asyncio.to_thread(self._entries)
+            entries = await asyncio.to_thread(self._list_worktrees)
             admin = admin or entries.get(path)
             trash = self.directory / (_TRASH + path.name)
             await asyncio.to_thread(delete_folder, trash)
@@ -556,40 +564,39 @@ class Workspaces:
         await asyncio.to_thread(delete_folder, trash)
 
     def _empty_trash(self) -> None:
-        for path in _folders(self.directory, _TRASH):
+        for path in _list_folders(self.directory, _TRASH):
             delete_folder(path)
 
-    def _entries(self) -> dict[Path, Path]:
+    def _list_worktrees(self) -> dict[Path, Path]:
         """The worktrees in the directory with git's records of them, however incomplete."""
         entries: dict[Path, Path] = {}
-        for admin in _folders(self.repository.common / "worktrees", _PREFIX):
+        for admin in _list_folders(self.repository.common / "worktrees", _PREFIX):
             path = self.directory / admin.name
             with suppress(OSError):
                 pointer = os.fsdecode((admin / "gitdir").read_bytes()).strip()
-                path = (
-                    Path(pointer).parent if pointer else path
-                )  # git may be killed before it wrote it
+                # The file is empty if git was killed before it wrote the path.
+                path = Path(pointer).parent if pointer else path
             if path.parent == self.directory and path.name.startswith(_PREFIX):
                 entries[path] = admin
         return entries
 
     def _remove_locks(self) -> None:
         common = self.repository.common
-        for admin in self._entries().values():
+        for admin in self._list_worktrees().values():
             remove_stale(admin.rglob("*.lock"))
         remove_stale((common / "refs" / "bae").rglob("*.lock"))
         remove_stale((common / "refs" / "heads" / "bae").rglob("*.lock"))
         remove_stale([common / "refs" / "heads" / f"{self.team}.lock"])
 
 
-def _describe_setup(command: Sequence[str], ran: Ran) -> str:
+def _describe_failed_setup(command: Sequence[str], ran: Ran) -> str:
     output = bounded(strip_escapes(ran.output).strip(), 4000)
     why = ran.problem or f"failed with {ran.exit_code}"
     return f"the setup command {write_command(command)}: {why}\n{output}"
 
 
 def _escape(name: bytes) -> bytes:
-    """A name for a `.gitignore`. Those with line breaks cannot be written there."""
+    """A name in the syntax of `.gitignore`, which cannot express line breaks."""
     return re.sub(rb"([\\*?\[ ])", rb"\\\1", name).replace(b"\n", b"?")
 
 
@@ -612,11 +619,11 @@ def _has_work(path: Path, admin: Path) -> bool:
     it is locked: then it must stay."""
     with suppress(FileNotFoundError):
         reason = (admin / "locked").read_text().strip()
-        # Git was killed while it made the worktree: this is the first file that it writes.
+        # Git was killed while it created the worktree: this is the first file that it writes.
         if reason == "initializing" or not (admin / "gitdir").exists():
             return False
         raise WorkspaceError(f"{path} is locked: {reason or 'git worktree unlock'}")
-    if not path.is_dir():  # killed while it was removed
+    if not path.is_dir():  # a kill interrupted its removal
         return False
     missing = [name for name in ("HEAD", "index", "commondir") if not (admin / name).is_file()]
     if missing:
@@ -624,27 +631,27 @@ def _has_work(path: Path, admin: Path) -> bool:
     return True
 
 
-def _files(root: Path, names: Sequence[str] | dict[str, None]) -> list[str]:
+def _list_files(root: Path, names: Sequence[str] | dict[str, None]) -> list[str]:
     """The files among paths. A directory that is a repository stands for its files."""
-    names_found: list[str] = []
+    paths: list[str] = []
     for name in names:
         if not name.endswith("/"):
-            names_found.append(name)
+            paths.append(name)
             continue
         for folder, folders, files in os.walk(root / name):
-            folders[:] = [each for each in folders if each != ".git"]
-            here = Path(folder).relative_to(root)
-            names_found += [str(here / each) for each in files if each != ".git"]
-    return names_found
+            folders[:] = [entry for entry in folders if entry != ".git"]
+            place = Path(folder).relative_to(root)
+            paths += [str(place / entry) for entry in files if entry != ".git"]
+    return paths
 
 
-def _unlink(root: Path, names: Sequence[str]) -> None:
+def _remove_files(root: Path, names: Sequence[str]) -> None:
     for name in names:
         with suppress(OSError):
             (root / name).unlink()
 
 
-def _folders(directory: Path, prefix: str) -> list[Path]:
+def _list_folders(directory: Path, prefix: str) -> list[Path]:
     try:
         paths = sorted(directory.iterdir())
     except OSError:
