@@ -1,5 +1,5 @@
-"""`AnswerStream`: the answers to one question of a run as they arrive. It writes the text of each
-field as it grows, in batches, and reports which text is void."""
+"""`AnswerStream`: the answers to one question of a run while they arrive. It records the text of
+each field in batches, and reports void text."""
 
 from __future__ import annotations
 
@@ -34,39 +34,39 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BATCH: Final = 0.05
-"""For how many seconds text is collected before it is written."""
+"""How many seconds text is collected before it is recorded."""
 
 
 class AnswerStream:
-    """Takes the events of a question, from any thread, passes them on, and writes the text of the
-    answers.
+    """Takes the events of a question from any thread, records the text of the answers, and passes
+    the events on.
 
-    `where` is the graph and the step of the places of the answers. Text that an earlier question
-    has left there is void: a function, or a graph, may be called again.
+    `where` is the graph and the step of the places of the answers. Text of an earlier question at
+    these places is void, because a function or a graph may be called again.
     """
 
     __slots__ = (
-        "_arriving",
         "_asker",
         "_attempt",
-        "_began",
-        "_closed",
-        "_ended",
         "_form",
-        "_half",
+        "_half_character",
+        "_has_begun",
+        "_has_ended",
         "_hidden",
-        "_judged",
+        "_is_closed",
         "_loop",
+        "_parser",
+        "_pass_on",
         "_pieces",
         "_run",
         "_step",
-        "_tell",
         "_texts",
-        "_thinking",
+        "_thinking_place",
         "_thoughts",
         "_thread",
         "_timer",
         "_where",
+        "_wrong_answer",
     )
 
     def __init__(
@@ -79,39 +79,40 @@ class AnswerStream:
     ) -> None:
         self._run, self._asker, self._step, self._where = run, asker, step, where
         self._form = form
-        self._tell: Callable[[CallEvent], None] | None = None
+        self._pass_on: Callable[[CallEvent], None] | None = None
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         self._hidden: dict[type, frozenset[str]] = {}
         self._attempt = 0
-        self._began = self._ended = self._closed = False
-        self._arriving = ArrivingAnswer(form)
+        self._has_begun = self._has_ended = self._is_closed = False
+        self._parser = ArrivingAnswer(form)
         self._pieces: list[str] = []
         self._thoughts: list[str] = []
-        self._half = ""
-        """The first half of a character, whose second half is in the next piece."""
+        self._half_character = ""
+        """The first half of a character. The second half is in the next piece."""
         self._timer: asyncio.TimerHandle | None = None
-        self._judged: tuple[AnswerForm, str] | None = None
-        """The last answer, if it was wrong: its fields that are not asked for again count."""
-        self._thinking: Place | None = None
+        self._wrong_answer: tuple[AnswerForm, str] | None = None
+        """The last answer, if it was wrong. Its fields stay valid unless the LLM is asked for them
+        again."""
+        self._thinking_place: Place | None = None
         """The place of the thinking of the last answer."""
         self._texts: dict[Place, str] = {}
         """The text of each place that is not void."""
-        self._void(run.notes.streamed.pop(where, ()))
+        self._void_places(run.notes.streamed.pop(where, ()))
 
     async def follow(self, asking: Awaitable[T]) -> T:
-        """Wait for the answer to the question, and take its events meanwhile. If it fails, all of
-        its text is void."""
-        report, self._tell = meter_in_force.get() or (_ignore, None)
-        meter = meter_in_force.set((report, self._hear))
+        """Wait for the answer to the question, and take its events in the meantime. If the question
+        fails, all its text is void."""
+        report, self._pass_on = meter_in_force.get() or (_ignore, None)
+        meter = meter_in_force.set((report, self._receive_event))
         followed = text_is_followed.set(True)
         try:
             answer = await asking
         except BaseException:
-            self._drop()
-            self._void([*self._texts])
+            self._drop_collected()
+            self._void_places([*self._texts])
             raise
         finally:
-            self._closed = True
+            self._is_closed = True
             text_is_followed.reset(followed)
             meter_in_force.reset(meter)
         self._flush()
@@ -119,14 +120,14 @@ class AnswerStream:
             self._run.notes.streamed[self._where] = [*self._texts]
         return answer
 
-    def _hear(self, event: CallEvent) -> None:
+    def _receive_event(self, event: CallEvent) -> None:
         if get_ident() == self._thread:
-            self._take(event)
+            self._take_event(event)
         else:
-            self._loop.call_soon_threadsafe(self._take, event)
+            self._loop.call_soon_threadsafe(self._take_event, event)
 
-    def _take(self, event: CallEvent) -> None:
-        if not self._closed:
+    def _take_event(self, event: CallEvent) -> None:
+        if not self._is_closed:
             match event:
                 case str():
                     self._collect(self._pieces, event)
@@ -134,134 +135,142 @@ class AnswerStream:
                     if not self._hides_thinking():
                         self._collect(self._thoughts, text)
                 case Asking(form):
-                    self._ask(form())
+                    self._start_answer(form())
                 case Discard():
-                    self._discard()
+                    self._discard_answer()
                 case Restart():
                     self._thoughts.clear()
-                    self._discard()
+                    self._discard_answer()
                     self._void_thinking()
                 case Attempt(answer=text, verdict=verdict):
                     self._flush()
-                    self._ended = True
+                    self._has_ended = True
                     if verdict == "valid":
-                        self._settle(self._form, text)
+                        self._set_text(self._form, text)
                     else:
-                        self._judged = self._form, text
-        if self._tell is not None:
-            self._tell(event)
+                        self._wrong_answer = self._form, text
+        if self._pass_on is not None:
+            self._pass_on(event)
 
-    # Text that arrives.
+    # Arriving text.
 
     def _collect(self, pieces: list[str], piece: str) -> None:
         if not piece:
             return
-        if self._ended:  # an LM of the caller asks again by itself
-            self._ask(self._form)
-        if not self._began:
-            self._began = True
+        if self._has_ended:  # an LM of the user asked again by itself
+            self._start_answer(self._form)
+        if not self._has_begun:
+            self._has_begun = True
             self._attempt = self._attempt or 1
-            self._run.writer.write(AnswerBegan(*self._at(), self._asker, self._attempt))
+            self._run.writer.write(
+                AnswerBegan(*self._record_position(), self._asker, self._attempt)
+            )
         pieces.append(piece)
         if self._timer is None:
             self._timer = self._loop.call_later(BATCH, self._flush)
 
     def _flush(self) -> None:
-        """Write the collected text."""
+        """Record the collected text."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._thoughts:
             delta = readable("".join(self._thoughts), 0)
             self._thoughts.clear()
-            self._think(delta)
+            self._write_thinking(delta)
         if not self._pieces:
             return
-        text = self._half + "".join(self._pieces)
-        self._half = text[-1] if "\ud800" <= text[-1] <= "\udbff" else ""
+        text = self._half_character + "".join(self._pieces)
+        self._half_character = text[-1] if "\ud800" <= text[-1] <= "\udbff" else ""
         self._pieces.clear()
-        for part in self._arriving.feed(readable(text.removesuffix(self._half), 0)):
-            self._add(part)
-        if self._arriving.broken:
-            self._void(self._asked_places(self._form))
+        for part in self._parser.feed(readable(text.removesuffix(self._half_character), 0)):
+            self._add_part(part)
+        if self._parser.broken:
+            self._void_places(self._asked_places(self._form))
 
-    def _think(self, delta: str) -> None:
-        place = self._thinking = self._thinking or self._place_of_thinking()
+    def _write_thinking(self, delta: str) -> None:
+        place = self._thinking_place = self._thinking_place or self._place_of_thinking()
         self._texts.setdefault(place, "")
-        self._run.writer.write(Thinking(*self._at(), self._asker, place, delta, self._attempt))
+        self._run.writer.write(
+            Thinking(*self._record_position(), self._asker, place, delta, self._attempt)
+        )
 
-    def _add(self, part: FieldPart) -> None:
-        place = self._place(part)
+    def _add_part(self, part: FieldPart) -> None:
+        place = self._place_of_part(part)
         if place is not None:
             self._texts[place] = self._texts.get(place, "") + part.text
-            self._write(place, part.text)
+            self._write_text(place, part.text)
 
-    def _write(self, place: Place, delta: str) -> None:
-        self._run.writer.write(FieldText(*self._at(), self._asker, place, delta, self._attempt))
+    def _write_text(self, place: Place, delta: str) -> None:
+        self._run.writer.write(
+            FieldText(*self._record_position(), self._asker, place, delta, self._attempt)
+        )
 
-    # Text that counts.
+    # Valid and void text.
 
-    def _ask(self, form: AnswerForm) -> None:
-        """Start an answer of this form. The text of the fields that it answers again is void."""
-        self._drop()
-        if self._judged is not None:
-            before, text = self._judged
-            self._settle(before, text, without=form)
+    def _start_answer(self, form: AnswerForm) -> None:
+        """Start an answer of this form. Earlier text of its fields is void."""
+        self._drop_collected()
+        if self._wrong_answer is not None:
+            before, text = self._wrong_answer
+            self._set_text(before, text, without=form)
         self._void_thinking()
-        self._void(self._asked_places(form))
-        self._form, self._judged = form, None
-        self._begin()
+        self._void_places(self._asked_places(form))
+        self._form, self._wrong_answer = form, None
+        self._begin_next_attempt()
 
-    def _discard(self) -> None:
-        """Discard the text of this answer so far: it is not part of the answer."""
+    def _discard_answer(self) -> None:
+        """Void the text of this answer so far, since it is not part of the answer."""
         self._pieces.clear()
-        self._void(self._asked_places(self._form))
-        self._begin()
+        self._void_places(self._asked_places(self._form))
+        self._begin_next_attempt()
 
-    def _begin(self) -> None:
-        self._arriving = ArrivingAnswer(self._form)
-        self._half, self._began, self._ended = "", False, False
+    def _begin_next_attempt(self) -> None:
+        self._parser = ArrivingAnswer(self._form)
+        self._half_character, self._has_begun, self._has_ended = "", False, False
         self._attempt += 1
 
-    def _settle(self, form: AnswerForm, text: str, without: AnswerForm | None = None) -> None:
-        """Set the text to exactly the strings of a complete answer, `without` the fields of another
-        form. Mostly the text is the same already."""
-        settled: dict[Place, str] = {}
+    def _set_text(self, form: AnswerForm, text: str, without: AnswerForm | None = None) -> None:
+        """Set the text to exactly the strings of a complete answer, except for the fields of the
+        form `without`. Usually the text is the same already."""
+        final_texts: dict[Place, str] = {}
         for part in form.parts_of(text):
             if without is None or not without.asks_for(part.node.__name__, part.field):
-                place = self._place(part)
+                place = self._place_of_part(part)
                 if place is not None:
-                    settled[place] = part.text
-        wrong = [
+                    final_texts[place] = part.text
+        wrong_places = [
             place
             for place in self._asked_places(form)
-            if place not in settled or not settled[place].startswith(self._texts[place])
+            if place not in final_texts or not final_texts[place].startswith(self._texts[place])
         ]
-        self._void(wrong)
+        self._void_places(wrong_places)
         self._attempt = self._attempt or 1
-        for place, whole in settled.items():
-            delta = whole[len(self._texts.get(place, "")) :]
+        for place, final_text in final_texts.items():
+            delta = final_text[len(self._texts.get(place, "")) :]
             if delta:
-                self._texts[place] = whole
-                self._write(place, delta)
+                self._texts[place] = final_text
+                self._write_text(place, delta)
 
     def _asked_places(self, form: AnswerForm) -> list[Place]:
-        """The places with text whose fields are in an answer of a form."""
+        """The places with text whose fields belong to a form."""
         return [place for place in self._texts if form.asks_for(place.node, place.field)]
 
     def _void_thinking(self) -> None:
-        if self._thinking is not None:
-            self._void([self._thinking])
-            self._thinking = None
+        if self._thinking_place is not None:
+            self._void_places([self._thinking_place])
+            self._thinking_place = None
 
-    def _void(self, places: Iterable[Place]) -> None:
+    def _void_places(self, places: Iterable[Place]) -> None:
         voided = (*places,)
         if voided:
             for place in voided:
                 self._texts.pop(place, None)
-            self._run.writer.write(TextVoided(*self._at(), self._asker, voided, self._attempt))
+            self._run.writer.write(
+                TextVoided(*self._record_position(), self._asker, voided, self._attempt)
+            )
 
-    def _drop(self) -> None:
+    def _drop_collected(self) -> None:
         """Drop the collected text."""
         self._pieces.clear()
         self._thoughts.clear()
@@ -271,10 +280,10 @@ class AnswerStream:
 
     # Places.
 
-    def _at(self) -> tuple[float, str, int]:
+    def _record_position(self) -> tuple[float, str, int]:
         return time(), self._run.path, self._step
 
-    def _place(self, part: FieldPart) -> Place | None:
+    def _place_of_part(self, part: FieldPart) -> Place | None:
         """The place of a string; None if it may not be shown."""
         node = part.node
         if part.field in self._hidden_fields(node):
@@ -315,7 +324,7 @@ def _place_of(run: Run, asker: Asker, step: int) -> Place:
 
 
 def stream_for(run: Run, asker: Asker) -> AnswerStream:
-    """The stream of a question of the run itself: to fill a node, or to choose one."""
+    """The stream of a question of the run itself: to fill a node, or to choose the next node."""
     form = AnswerForm.of(asker.node) if asker.kind == "fill" else AnswerForm()
     return AnswerStream(run, asker, run.step, (run.path, run.step), form)
 

@@ -1,7 +1,7 @@
 """Images and documents that a model sees: values of fields, and results of functions and tools.
 
-A file is identified by the hash of its bytes. Its JSON is a reference with that hash. The bytes are
-stored beside the JSON: in the messages to a model, and once in the journal."""
+The hash of its bytes identifies a file. The JSON of a file is a reference with this hash. The bytes
+are stored beside the JSON: in the messages to a model, and once in the journal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["File", "visible"]
 
 MAX_BYTES: Final = 32_000_000
-"""How many bytes a file may have: no provider takes more in a request."""
+"""The maximum size of a file in bytes. No provider takes more in a request."""
 HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 """The form of a hash."""
 OF_FILE: Final = "bae_file"
@@ -45,7 +45,7 @@ _Kind = Literal["image", "document"]
 
 
 class Attached(ABC):
-    """What a model sees beside the text: a file, or the address of one."""
+    """A file, or the address of a file, that a model sees beside the text."""
 
     __slots__ = ("__weakref__",)
 
@@ -63,17 +63,17 @@ class Attached(ABC):
 
     @property
     def placeholder(self) -> str:
-        """The text in place of the file, as `[image photo.png, image/png, 20 KB]`."""
+        """The text in place of the file, such as `[image photo.png, image/png, 20 KB]`."""
         return f"[{self.kind} {self.about}]"
 
     @abstractmethod
     def as_json(self) -> Any:
-        """The JSON that represents it."""
+        """The JSON of the file or address."""
 
     @classmethod
     @abstractmethod
     def read_json(cls, value: Any) -> Self:
-        """Read it from JSON of any origin."""
+        """Read a file or address from JSON of any origin."""
 
     @classmethod
     def __get_pydantic_core_schema__(
@@ -82,11 +82,11 @@ class Attached(ABC):
         from pydantic import Tag
 
         def make_schema(_: Any) -> core_schema.CoreSchema:
-            read = core_schema.no_info_plain_validator_function(cls._read)
+            validator = core_schema.no_info_plain_validator_function(cls._validate)
             return core_schema.json_or_python_schema(
-                json_schema=read,
-                python_schema=read,
-                serialization=_WRITTEN,
+                json_schema=validator,
+                python_schema=validator,
+                serialization=_SERIALIZER,
                 metadata={OF_FILE: cls.__name__},
             )
 
@@ -95,14 +95,14 @@ class Attached(ABC):
         return tag.__get_pydantic_core_schema__(source, cast("GetCoreSchemaHandler", make_schema))
 
     @classmethod
-    def _read(cls, value: Any) -> Self:
+    def _validate(cls, value: Any) -> Self:
         return value if isinstance(value, cls) else cls.read_json(value)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"{type(self).__name__} cannot be changed: make another one")
+        raise AttributeError(f"{type(self).__name__} cannot be changed: make another object")
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{type(self).__name__} cannot be changed: make another one")
+        raise AttributeError(f"{type(self).__name__} cannot be changed: make another object")
 
     def __copy__(self) -> Self:
         return self
@@ -139,22 +139,21 @@ class File(Attached):
         refused, media_type = self._find_type(data)
         if refused:
             raise ValueError(refused)
-        give = object.__setattr__
-        give(self, "data", data)
-        give(self, "hash", f"sha256:{sha256(data).hexdigest()}")
-        give(self, "media_type", media_type)
-        give(self, "name", _as_name(name))
+        set_attribute = object.__setattr__
+        set_attribute(self, "data", data)
+        set_attribute(self, "hash", f"sha256:{sha256(data).hexdigest()}")
+        set_attribute(self, "media_type", media_type)
+        set_attribute(self, "name", _as_name(name))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str = "") -> Self:
-        """Make a file from bytes. Raises `ValueError` if the bytes are of no type that the class
-        accepts."""
+        """Make a file from bytes. Raises `ValueError` if the class does not accept their type."""
         return cls(data, name)
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], name: str | None = None) -> Self:
-        """Read a file. Raises `OSError` if it cannot be read, and `ValueError` if its bytes are of
-        no type that the class accepts. JSON never names a path: only code calls this."""
+        """Read a file. Raises `OSError` if it cannot be read, and `ValueError` if the class does
+        not accept its type. JSON cannot name a path: only code calls this method."""
         try:
             return cls(read_file(path, MAX_BYTES), Path(path).name if name is None else name)
         except OSError as error:
@@ -166,13 +165,13 @@ class File(Attached):
 
     @classmethod
     def from_data_url(cls, text: str, name: str = "") -> Self:
-        """Make a file from a data URL, as `data:image/png;base64,…`. The type is read from the
+        """Make a file from a data URL, such as `data:image/png;base64,…`. The type is read from the
         bytes, not from the URL."""
         return cls(_decode_data_url(text), name)
 
     @property
     def data_url(self) -> str:
-        """The whole file as a text that JSON can hold."""
+        """The complete file as a text for JSON."""
         return f"data:{self.media_type};base64,{self.base64}"
 
     @property
@@ -182,7 +181,7 @@ class File(Attached):
 
     @property
     def size(self) -> int:
-        """How many bytes there are."""
+        """The number of bytes."""
         return len(self.data)
 
     @property
@@ -201,25 +200,23 @@ class File(Attached):
         Path(path).write_bytes(self.data)
 
     def as_json(self) -> dict[str, Any]:
-        """A reference: the hash, the type, the size, and the name if there is one."""
-        known = {"hash": self.hash, "type": self.media_type, "size": self.size}
-        return {**known, "name": self.name} if self.name else known
+        """A reference: the hash, the type, the size, and the name if the file has a name."""
+        reference = {"hash": self.hash, "type": self.media_type, "size": self.size}
+        return {**reference, "name": self.name} if self.name else reference
 
     @classmethod
     def read_json(cls, value: Any) -> Self:
         """Read a data URL, or a reference to a file that may be seen here. A path is refused."""
         given, name = value, None
-        if is_reference(value) or _has_data(value):
+        if is_reference(value) or _has_data_url(value):
             given, name = value.get("hash", value.get("data")), value.get("name", "")
             if not isinstance(name, str):
-                raise _invalid_file_error(cls, "its name is no text")
+                raise _invalid_file_error(cls, "its name is not a text")
         if isinstance(given, bytes | bytearray):
-            raise _invalid_file_error(cls, f"bytes are given as {cls.__name__}.from_bytes(data)")
+            raise _invalid_file_error(cls, f"give bytes as {cls.__name__}.from_bytes(data)")
         if isinstance(given, FileUrl) or (isinstance(given, str) and _ADDRESS.fullmatch(given)):
             both = f"{cls.__name__} | {cls.__name__}Url"
-            raise _invalid_file_error(
-                cls, f"an address is only taken where the type says so, as {both}"
-            )
+            raise _invalid_file_error(cls, f"an address is allowed only if the type is {both}")
         if not isinstance(given, str):
             raise _invalid_file_error(cls, f"{_FORMS}, and this is a {type(given).__name__}")
         try:
@@ -231,33 +228,37 @@ class File(Attached):
             raise _invalid_file_error(cls, str(error)) from None
         raise _invalid_file_error(
             cls,
-            f"{_FORMS}. This is neither; a path is only read by {cls.__name__}.from_path(…) in "
-            "Python",
+            f"{_FORMS}. This is neither; only {cls.__name__}.from_path(…) in Python reads a path",
         )
 
     @classmethod
     def _find(cls, hash: str, name: str | None) -> Self:
-        """The visible file of a hash; without a `name`, under its own name."""
+        """The visible file with a hash. The file gets the `name`, or keeps its own name."""
         scope = _scope.get()
-        known = None
-        while scope is not None and (known := scope.find(hash)) is None:
+        visible_file = None
+        while scope is not None and (visible_file := scope.find(hash)) is None:
             scope = scope.outer
-        if known is None or scope is None:
+        if visible_file is None or scope is None:
             raise ValueError(
-                f"there is no file {hash[:15]}… that may be seen here: give a data URL, or show "
-                "the file with bae.files.visible(…)"
+                f"there is no file {hash[:15]}… that is visible here: give a data URL, or make the "
+                "file visible with bae.files.visible(…)"
             )
-        if isinstance(known, cls) and name in (None, known.name):
-            return known
-        data, own = (known, "") if isinstance(known, bytes) else (known.data, known.name)
-        made = cls(data, own if name is None else name)
-        scope.found.setdefault(hash, made)
-        return made
+        if isinstance(visible_file, cls) and name in (None, visible_file.name):
+            return visible_file
+        data, own_name = (
+            (visible_file, "")
+            if isinstance(visible_file, bytes)
+            else (visible_file.data, visible_file.name)
+        )
+        file = cls(data, own_name if name is None else name)
+        scope.collected.setdefault(hash, file)
+        return file
 
     @classmethod
     @abstractmethod
     def _find_type(cls, data: bytes) -> tuple[str, str]:
-        """The reason why the bytes are no such file, or the type."""
+        """The reason why the class does not accept the bytes, and their type. One of the two is
+        empty."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, File):
@@ -297,7 +298,7 @@ class Image(File):
     @classmethod
     def _find_type(cls, data: bytes) -> tuple[str, str]:
         if not data or len(data) > MAX_BYTES:
-            return _wrong_size(data), ""
+            return _explain_size(data), ""
         header = image_header(data)
         if header is None:
             return "the bytes are no JPEG, PNG, GIF or WebP image, or its header is cut off", ""
@@ -307,7 +308,7 @@ class Image(File):
     def __get_pydantic_json_schema__(
         cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return _json_schema("An image", "image", handler.mode)
+        return _describe_json("An image", "image", handler.mode)
 
 
 class Document(File):
@@ -335,15 +336,17 @@ class Document(File):
     @classmethod
     def _find_type(cls, data: bytes) -> tuple[str, str]:
         if not data or len(data) > MAX_BYTES:
-            return _wrong_size(data), ""
+            return _explain_size(data), ""
         media_type = document_type(data)
-        return ("", media_type) if media_type else ("the bytes are no PDF and no text in UTF-8", "")
+        if not media_type:
+            return "the bytes are no PDF and no text in UTF-8", ""
+        return "", media_type
 
     @classmethod
     def __get_pydantic_json_schema__(
         cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return _json_schema("A PDF or plain text document", "document", handler.mode)
+        return _describe_json("A PDF or plain text document", "document", handler.mode)
 
 
 class FileUrl(Attached):
@@ -384,7 +387,7 @@ class FileUrl(Attached):
         """Read an address."""
         if not isinstance(value, str) or not _ADDRESS.fullmatch(value):
             raise PydanticCustomError(
-                "bae_file_url", "an address begins with https:// or http://, and this is none"
+                "bae_file_url", "an address begins with https:// or http://, and this does not"
             )
         return cls(value)
 
@@ -428,24 +431,24 @@ class DocumentUrl(FileUrl):
     kind = "document"
 
 
-# --- which files may be seen --------------------------------------------------------------------
+# --- visible files -----------------------------------------------------------------------------
 
 
 class FileScope:
-    """The files that are known while JSON is read or written: the files `known` before, and the
-    files `found` in the JSON that was written."""
+    """The files that are visible while JSON is read or written: the files that are `known` before,
+    and the files that were `collected` from written JSON."""
 
-    __slots__ = ("found", "known", "outer")
+    __slots__ = ("collected", "known", "outer")
 
     def __init__(
         self, known: Mapping[str, File | bytes] | None = None, outer: FileScope | None = None
     ) -> None:
         self.known, self.outer = known or {}, outer
-        self.found: dict[str, Attached] = {}
+        self.collected: dict[str, Attached] = {}
 
     def find(self, hash: str) -> File | bytes | None:
         """A file by its hash."""
-        file = self.found.get(hash)
+        file = self.collected.get(hash)
         return file if isinstance(file, File) else self.known.get(hash)
 
 
@@ -454,8 +457,8 @@ _in_use = False
 
 
 def in_use() -> bool:
-    """Whether this process has made a file, or shown one. Without any, there is nothing to look
-    for."""
+    """Whether this process has made a file, or made a file visible. Otherwise no value can have
+    files."""
     return _in_use
 
 
@@ -475,7 +478,7 @@ def visible(files: Iterable[File] | Mapping[str, File | bytes]) -> Generator[Non
         known = cast("Mapping[str, File | bytes]", files)
     else:
         known = {file.hash: file for file in files}
-    # For example, a resumed run has files although this process has made none so far.
+    # For example, a resumed run may have files before this process has made a file.
     _in_use = _in_use or bool(known)
     token = _scope.set(FileScope(known, _scope.get()))
     try:
@@ -484,13 +487,14 @@ def visible(files: Iterable[File] | Mapping[str, File | bytes]) -> Generator[Non
         _scope.reset(token)
 
 
-def collect_files() -> _Collecting:
+def collect_files() -> _FileCollector:
     """Collect the files in JSON that is written inside the block, by their hashes and addresses."""
-    return _Collecting()
+    return _FileCollector()
 
 
-class _Collecting:
-    """A class, not a generator, which takes three times as long: each record is written in one."""
+class _FileCollector:
+    """Collects files inside a block. It is a class, since a generator takes three times as long,
+    and each record is written in such a block."""
 
     __slots__ = ("_token",)
 
@@ -499,7 +503,7 @@ class _Collecting:
     def __enter__(self) -> dict[str, Attached]:
         scope = FileScope(None, _scope.get())
         self._token = _scope.set(scope)
-        return scope.found
+        return scope.collected
 
     def __exit__(self, *_: object) -> None:
         _scope.reset(self._token)
@@ -562,25 +566,25 @@ def with_placeholders(value: Any) -> Any:
         return [with_placeholders(each) for each in cast("list[Any]", value)]
     if not isinstance(value, dict):
         return value
-    held = cast("dict[str, Any]", value)
-    if held.keys() >= {"hash", "type", "size"} and is_reference(value):
-        return placeholder_of(held) if HASH.fullmatch(held["hash"]) else held
-    return {name: with_placeholders(each) for name, each in held.items()}
+    parts = cast("dict[str, Any]", value)
+    if parts.keys() >= {"hash", "type", "size"} and is_reference(value):
+        return placeholder_of(parts) if HASH.fullmatch(parts["hash"]) else parts
+    return {name: with_placeholders(each) for name, each in parts.items()}
 
 
 def placeholders_in(value: Any) -> list[str]:
     """The placeholders of the references in JSON, each once."""
     placeholders: dict[str, None] = {}
-    ahead = [value]
-    for each in ahead:
-        if isinstance(each, list):
-            ahead += cast("list[Any]", each)
-        elif isinstance(each, dict):
-            shown = with_placeholders(each)
-            if isinstance(shown, str):
-                placeholders[shown] = None
+    values_to_search = [value]
+    for searched_value in values_to_search:
+        if isinstance(searched_value, list):
+            values_to_search += cast("list[Any]", searched_value)
+        elif isinstance(searched_value, dict):
+            placeholder = with_placeholders(searched_value)
+            if isinstance(placeholder, str):
+                placeholders[placeholder] = None
             else:
-                ahead += cast("dict[str, Any]", each).values()
+                values_to_search += cast("dict[str, Any]", searched_value).values()
     return [*placeholders]
 
 
@@ -597,9 +601,9 @@ def with_paths_read(value: Any, read: Callable[[str], File]) -> Any:
         read_items = [with_paths_read(each, read) for each in items]
         return items if all(map(is_, read_items, items)) else read_items
     if isinstance(value, dict):
-        held = cast("dict[str, Any]", value)
-        made = {name: with_paths_read(each, read) for name, each in held.items()}
-        return held if all(map(is_, made.values(), held.values())) else made
+        parts = cast("dict[str, Any]", value)
+        read_parts = {name: with_paths_read(each, read) for name, each in parts.items()}
+        return parts if all(map(is_, read_parts.values(), parts.values())) else read_parts
     return value
 
 
@@ -612,27 +616,27 @@ def size_text(size: int) -> str:
     return f"{size / 1_000_000:.1f} MB"
 
 
-def _written_json(value: Attached) -> Any:
+def _write_json(value: Attached) -> Any:
     scope = _scope.get()
     if scope is None:
         return value.as_json()
-    scope.found.setdefault(value.key, value)
+    scope.collected.setdefault(value.key, value)
     return value.as_json()
 
 
-_WRITTEN: Final = core_schema.plain_serializer_function_ser_schema(
-    _written_json, return_schema=core_schema.any_schema(), when_used="json"
+_SERIALIZER: Final = core_schema.plain_serializer_function_ser_schema(
+    _write_json, return_schema=core_schema.any_schema(), when_used="json"
 )
-# Where no type is declared for a value, pydantic asks the value itself.
+# If a value has no declared type, pydantic uses the serializer of the value.
 cast(Any, Attached).__pydantic_serializer__ = SchemaSerializer(
-    core_schema.any_schema(serialization=_WRITTEN)
+    core_schema.any_schema(serialization=_SERIALIZER)
 )
 
 _OF_REFERENCE: Final = frozenset({"hash", "type", "size", "name"})
 _OF_DATA: Final = frozenset({"data", "type", "size", "name"})
 _FORMS: Final = (
     'a file in JSON is a data URL, {"data": a data URL, "name": …}, or {"hash": "sha256:…"} of a '
-    "file that may be seen here"
+    "visible file"
 )
 _LONGEST_URL: Final = 2_048
 _ADDRESS: Final = re.compile(rf"https?://[^\s\x00-\x1f]{{1,{_LONGEST_URL - 8}}}", re.IGNORECASE)
@@ -641,37 +645,37 @@ _DATA_URL: Final = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 _LONGEST_DATA_URL: Final = MAX_BYTES // 3 * 4 + 300
 
 
-def _has_data(value: Any) -> TypeGuard[dict[str, Any]]:
+def _has_data_url(value: Any) -> TypeGuard[dict[str, Any]]:
     if not isinstance(value, dict):
         return False
-    held = cast("dict[str, Any]", value)
-    return isinstance(held.get("data"), str) and held.keys() <= _OF_DATA
+    parts = cast("dict[str, Any]", value)
+    return isinstance(parts.get("data"), str) and parts.keys() <= _OF_DATA
 
 
 def _as_name(name: str) -> str:
     """A name in one line, without the characters that end a placeholder."""
-    shown = "".join(each if each.isprintable() and each not in "[]" else "_" for each in name)
-    return shown[:_LONGEST_NAME].encode("utf-8", "replace").decode()
+    safe_name = "".join(each if each.isprintable() and each not in "[]" else "_" for each in name)
+    return safe_name[:_LONGEST_NAME].encode("utf-8", "replace").decode()
 
 
 def _decode_data_url(text: str) -> bytes:
-    """The bytes in a data URL. Raises `ValueError` if there are none, or too many."""
+    """The bytes in a data URL. Raises `ValueError` if the URL is invalid or too long."""
     if len(text) > _LONGEST_DATA_URL:
-        raise ValueError(_too_large(len(text) // 4 * 3))
+        raise ValueError(_explain_too_large(len(text) // 4 * 3))
     head = _DATA_URL.match(text)
     if head is None:
-        raise ValueError("a data URL of a file begins with data:TYPE;base64, and this one does not")
+        raise ValueError("a data URL of a file begins with data:TYPE;base64, and this does not")
     try:
         return binascii.a2b_base64(text[head.end() :], strict_mode=True)
     except ValueError as error:
         raise ValueError("the data URL has no valid base64") from error
 
 
-def _wrong_size(data: bytes) -> str:
-    return _too_large(len(data)) if data else "it has no bytes"
+def _explain_size(data: bytes) -> str:
+    return _explain_too_large(len(data)) if data else "it has no bytes"
 
 
-def _too_large(size: int) -> str:
+def _explain_too_large(size: int) -> str:
     return f"it has about {size_text(size)}, and a file may have {size_text(MAX_BYTES)}"
 
 
@@ -679,32 +683,36 @@ def _invalid_file_error(cls: type[File], why: str) -> PydanticCustomError:
     return PydanticCustomError("bae_file", "{why}", {"why": why, "type": cls.__name__})
 
 
-def _json_schema(about: str, kind: _Kind, mode: str) -> dict[str, Any]:
-    """The schema of the JSON that clients send or get. `format` tells it from other schemas."""
-    hashed = {"type": "string", "pattern": f"^{HASH.pattern}$"}
-    name = {"type": "string"}
+def _describe_json(about: str, kind: _Kind, mode: str) -> dict[str, Any]:
+    """The schema of the JSON that clients send or get. `format` distinguishes it from other
+    schemas."""
+    hash_schema = {"type": "string", "pattern": f"^{HASH.pattern}$"}
+    name_schema = {"type": "string"}
     if mode == "serialization":
-        known = {"hash": hashed, "type": {"type": "string"}, "size": {"type": "integer"}}
+        reference = {"hash": hash_schema, "type": {"type": "string"}, "size": {"type": "integer"}}
         return {
             "description": f"{about}, by its hash",
             "type": "object",
-            "properties": {**known, "name": name},
-            "required": [*known],
+            "properties": {**reference, "name": name_schema},
+            "required": [*reference],
         }
     return {
         "description": f"{about}: a data URL, or the hash of a file that is known",
         "format": kind,
         "anyOf": [
             {"type": "string", "pattern": "^data:"},
-            hashed,
+            hash_schema,
             {
                 "type": "object",
-                "properties": {"data": {"type": "string", "pattern": "^data:"}, "name": name},
+                "properties": {
+                    "data": {"type": "string", "pattern": "^data:"},
+                    "name": name_schema,
+                },
                 "required": ["data"],
             },
             {
                 "type": "object",
-                "properties": {"hash": hashed, "name": name},
+                "properties": {"hash": hash_schema, "name": name_schema},
                 "required": ["hash"],
             },
         ],

@@ -1,5 +1,5 @@
-"""Sync functions off the event loop: a bounded pool of worker threads that all runs of the process
-share. Context variables are carried over."""
+"""Calls of sync functions in worker threads, with the context variables of the caller. All runs of
+the process share a pool of limited size."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from bae.tasks import finish_despite_cancel
 T = TypeVar("T")
 
 THREAD_LIMIT = 64
-"""How many sync calls of a process run at once unless `set_thread_limit` says otherwise."""
+"""How many sync calls of a process run at the same time, unless `set_thread_limit` is called."""
 NAME_PREFIX = "bae "
-"""What the names of the threads begin with."""
+"""The prefix of the names of the threads."""
 
 
 def set_thread_limit(limit: int) -> None:
-    """Let at most `limit` sync dependencies of this process run at once; others wait in a queue.
+    """Let at most `limit` sync dependencies of this process run at the same time. Further calls
+    wait in a queue.
 
-    A sync dependency that itself runs a graph waits for the calls of that graph, so these have a
-    pool of their own, with the same limit. Calls that are running or queued stay where they are.
-    """
+    A sync dependency that runs a graph waits for the calls of that graph. These calls have a pool
+    of their own, with the same limit. Calls that are running or queued keep their old pool."""
     global _limit
     if limit < 1:
         raise ValueError(f"set_thread_limit({limit}): give 1 or more")
@@ -40,8 +40,8 @@ def set_thread_limit(limit: int) -> None:
 
 
 async def in_thread(fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-    """Call `fn` in a worker thread. Cancelling stops the wait at once. A call that has begun runs
-    to its end, since a thread cannot be stopped; a call that has not begun is dropped."""
+    """Call `fn` in a worker thread. Cancellation stops the wait at once. A running call continues
+    to its end, since a thread cannot be stopped. A queued call is dropped."""
     return await asyncio.wrap_future(_submit(fn, args, kwargs))
 
 
@@ -57,24 +57,24 @@ async def in_thread_to_the_end(
 
 
 def _submit(fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[T]:
-    depth = getattr(_here, "depth", 0)
+    depth = getattr(_thread_state, "depth", 0)
     with _lock:
         pool = _pools.get(depth)
         if pool is None:
             pool = _pools[depth] = ThreadPoolExecutor(
-                _limit, f"{NAME_PREFIX}{depth}", initializer=_begin, initargs=(depth + 1,)
+                _limit, f"{NAME_PREFIX}{depth}", initializer=_set_depth, initargs=(depth + 1,)
             )
         return pool.submit(contextvars.copy_context().run, _call, fn, args, kwargs)
 
 
-def _begin(depth: int) -> None:
-    _here.depth = depth
+def _set_depth(depth: int) -> None:
+    _thread_state.depth = depth
 
 
 def _call(fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
     try:
         return fn(*args, **kwargs)
-    except StopIteration as error:  # no future can hold it: the loop would wait forever
+    except StopIteration as error:  # a future cannot have this error: the loop would wait forever
         raise RuntimeError(f"a sync call raised {describe(error)}") from error
 
 
@@ -84,10 +84,10 @@ def _forget_pools() -> None:
     _lock = threading.Lock()
 
 
-# By depth: the calls of a graph that runs in a worker thread never wait behind that thread's own.
+# By depth: a call of a graph that runs in a worker thread never waits for its own thread.
 _pools: dict[int, ThreadPoolExecutor] = {}
-_here = threading.local()
+_thread_state = threading.local()
 _limit = THREAD_LIMIT
 _lock = threading.Lock()
-if hasattr(os, "register_at_fork"):  # a forked child has none of the threads
+if hasattr(os, "register_at_fork"):  # a forked child does not have the threads
     os.register_at_fork(after_in_child=_forget_pools)

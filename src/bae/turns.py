@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from bae.prompts.messages import Message
 
 TURNS: Final = 20
-"""How many turns are read for a class outside the graph, whose `Thread` is not known beforehand."""
+"""How many turns are read for a class outside the graph, whose `Thread` is not known in advance."""
 _CUT_AT: Final = 4
-"""A window of turns has this many equal parts; the oldest part is left out at once."""
+"""A window of turns has this many equal parts. The oldest part is left out as a whole."""
 _LONGEST_CALL: Final = 2_000
-"""How many characters of a tool call, with its result, later turns show."""
+"""How many characters of a tool call and its result are shown in later turns."""
 IS_TURNS: Final = "bae_turns"
 """A key in the metadata of the core schema of `Messages`."""
 
@@ -44,8 +44,8 @@ class Turn:
     calls: tuple[ToolCall, ...] = ()
 
     def messages(self) -> tuple[Message, Message]:
-        """The turn as an LM reads it. Tool calls are part of the user's message: a model that reads
-        calls in its own messages begins to write some."""
+        """The turn as an LM reads it. Tool calls are part of the user's message, because a model
+        that reads calls in its own messages begins to write such calls."""
         from bae.prompts.messages import Message, TextPart, said_or
 
         parts = [TextPart(said_or(self.user, "(no text)"))]
@@ -80,8 +80,8 @@ class Messages(Sequence[Turn]):
     ) -> None:
         if isinstance(turns, str):
             raise TypeError(f"Messages({turns!r}): give turns, as [(user, reply), …]")
-        listed = tuple(each if isinstance(each, Turn) else _pair(each) for each in turns)
-        object.__setattr__(self, "turns", listed)
+        all_turns = tuple(each if isinstance(each, Turn) else _turn_of_pair(each) for each in turns)
+        object.__setattr__(self, "turns", all_turns)
         object.__setattr__(self, "thread", thread)
         object.__setattr__(self, "omitted", omitted)
 
@@ -107,13 +107,18 @@ class Messages(Sequence[Turn]):
         cls, source: Any, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
         schema = handler.resolve_ref_schema(handler(source))
-        whole = cast("core_schema.CoreSchema", {k: v for k, v in schema.items() if k != "ref"})
+        plain_schema = cast(
+            "core_schema.CoreSchema", {k: v for k, v in schema.items() if k != "ref"}
+        )
         return core_schema.json_or_python_schema(
-            core_schema.no_info_wrap_validator_function(_read, whole),
-            whole,
-            serialization=core_schema.wrap_serializer_function_ser_schema(_write, schema=whole),
+            core_schema.no_info_wrap_validator_function(_read_messages, plain_schema),
+            plain_schema,
+            serialization=core_schema.wrap_serializer_function_ser_schema(
+                _write_messages, schema=plain_schema
+            ),
             metadata={IS_TURNS: True},
-            ref=schema.get("ref"),  # or pydantic takes the other schema where the type is met again
+            # Without it, pydantic would use the other schema at the next use of the type.
+            ref=schema.get("ref"),
         )
 
     @property
@@ -131,9 +136,9 @@ class Messages(Sequence[Turn]):
     def newest(self, last: int | None, limit: int) -> Messages:
         """The newest turns: at most `last` of them, with at most `limit` characters together.
 
-        Where turns are left out, the window moves in steps of a quarter of `last`, so that the
-        beginning of the prompt stays the same for several turns and providers can cache it. A step
-        leaves at least half a step of the newest turns, if they fit.
+        If turns are left out, the window moves in steps of a quarter of `last`. So the beginning of
+        the prompt stays the same for several turns, and providers can cache it. A step leaves at
+        least half a step of the newest turns, if they fit.
         """
         total = self.omitted + len(self.turns)
         step = 1 if last is None else max(1, last // _CUT_AT)
@@ -148,8 +153,8 @@ class Messages(Sequence[Turn]):
         return Messages(self.turns[first - self.omitted :], self.thread, first)
 
     def messages(self) -> tuple[Message, ...]:
-        """The turns as an LM reads them, before the question. A note says how many turns are left
-        out, even if none is shown."""
+        """The turns as an LM reads them, before the question. A note has the number of turns that
+        are left out, even if no turn is shown."""
         from bae.prompts.messages import TextPart
 
         messages = [message for turn in self.turns for message in turn.messages()]
@@ -164,13 +169,13 @@ class Messages(Sequence[Turn]):
 
 
 turns_in_use: ContextVar[Messages | None] = ContextVar("bae_turns", default=None)
-"""The earlier turns of the run that this code runs in, or whose values it reads."""
+"""The earlier turns of the current run, or of the run whose values are being read."""
 
 
 @contextmanager
 def as_references() -> Generator[None]:
-    """Inside this block, JSON has a reference to runs in place of the turns of the run in use, at
-    any depth of a value. So a journal stores each turn once."""
+    """Inside this block, JSON has references in place of the turns in `turns_in_use`, at any depth
+    of a value. So a journal stores each turn once."""
     token = _refers.set(True)
     try:
         yield
@@ -183,31 +188,31 @@ is_referring: Final = _refers.get
 """Whether JSON has references in place of turns."""
 
 
-def _write(value: Any, whole: Callable[[Any], Any]) -> Any:
-    known = turns_in_use.get() if is_referring() else None
-    if known is not None and isinstance(value, Messages) and value.turns:
+def _write_messages(value: Any, serialize: Callable[[Any], Any]) -> Any:
+    own_turns = turns_in_use.get() if is_referring() else None
+    if own_turns is not None and isinstance(value, Messages) and value.turns:
         first, last = value.ends
-        part = _part(known, last, len(value))
+        part = _turns_until(own_turns, last, len(value))
         calls = part == value.turns
         if calls or Messages(part).without_calls().turns == value.turns:
             about = {"thread": value.thread, "omitted": value.omitted, "calls": calls}
             return {**about, "first": first, "last": last, "count": len(value)}
-    return whole(value)
+    return serialize(value)
 
 
-def _read(data: Any, whole: Callable[[Any], Any]) -> Any:
+def _read_messages(data: Any, validate: Callable[[Any], Any]) -> Any:
     if not is_referring() or not isinstance(data, dict) or "first" not in data:
-        return whole(data)
+        return validate(data)
     stored = cast("Mapping[str, Any]", data)
-    known = turns_in_use.get() or Messages()
-    # Turns that the reader does not have count as omitted: the run is only shown then.
-    turns = _part(known, stored["last"], stored["count"])
+    own_turns = turns_in_use.get() or Messages()
+    # Turns that the reader does not have count as omitted. Then the run is only shown.
+    turns = _turns_until(own_turns, stored["last"], stored["count"])
     missing = stored["count"] - len(turns)
     messages = Messages(turns, stored["thread"], stored["omitted"] + missing)
     return messages if stored["calls"] else messages.without_calls()
 
 
-def _part(known: Messages, last: str, count: int) -> tuple[Turn, ...]:
+def _turns_until(known: Messages, last: str, count: int) -> tuple[Turn, ...]:
     """The `count` turns that end with the run `last`."""
     end = next((n for n, turn in enumerate(known.turns, 1) if turn.run_id == last), 0)
     return known.turns[max(0, end - count) : end]
@@ -222,7 +227,7 @@ class TurnOptions(NamedTuple):
     interrupted: str | None = None
 
 
-def _pair(given: object) -> Turn:
+def _turn_of_pair(given: object) -> Turn:
     pair = cast("tuple[object, ...]", given)
     if not isinstance(given, tuple | list) or [*map(type, pair)] != [str, str]:
         raise TypeError(f"Messages([{given!r:.100}]): give pairs of texts, (user, reply), or Turns")
@@ -236,7 +241,7 @@ def _call_text(call: ToolCall) -> str:
         return json.dumps(value, ensure_ascii=False, default=str)
 
     outcome = f"error: {call.error}" if call.error else text(call.result)
-    shown = f"[{call.name} {text(call.arguments)}: {outcome}]"
-    if len(shown) <= _LONGEST_CALL:
-        return shown
-    return f"{shown[:_LONGEST_CALL]}… (cut: {len(shown):,} characters)]"
+    call_text = f"[{call.name} {text(call.arguments)}: {outcome}]"
+    if len(call_text) <= _LONGEST_CALL:
+        return call_text
+    return f"{call_text[:_LONGEST_CALL]}… (cut: {len(call_text):,} characters)]"

@@ -145,7 +145,7 @@ def test_a_turn_that_fails_is_reported_and_the_next_line_is_sent(bae: Bae):
     assert done.code == 1
     assert done.out.startswith("0 before\n")
     assert "error no luck" in done.err
-    assert "error the message has bytes that are no UTF-8" in done.err
+    assert "error the message has bytes that are not UTF-8" in done.err
     assert "later turns do not see this one" in done.err
     assert "/retry" not in done.err  # nobody can type it
 

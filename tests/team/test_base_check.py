@@ -156,7 +156,7 @@ async def test_a_long_output_of_setup_is_shown_by_its_errors_and_stored(tmp_path
         assert "--option-100\n" in text
         assert "\nnpm error code EUSAGE\nnpm error Missing: left-pad" in shown
         assert "npm error A complete log is elsewhere\n" in shown
-        assert f"all of it: {log}" in shown
+        assert f"full output: {log}" in shown
         assert "--option-100\n" not in shown
         assert "got package 2" not in shown
         assert len(shown.splitlines()) < 20
@@ -297,7 +297,7 @@ def test_a_plugin_whose_warning_is_an_error_is_the_cause() -> None:
     report = TestReport(command=PYTEST, exit_code=3, output=printed, problem="no verdict")
     project = Project(id=1, name="a", root="/nowhere", branch="b", test_command=PYTEST)
     found = examine_base(report, "c" * 40, project=project, tracked=["test_a.py"])
-    assert "a warning, as that of a plugin, is an error" in found.problem
+    assert "a warning, such as one of a plugin, is an error" in found.problem
 
 
 def test_limits_that_end_the_tests_of_the_base_are_causes() -> None:

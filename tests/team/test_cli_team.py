@@ -386,7 +386,7 @@ def test_tasks_come_from_a_file_too(shop: Bae):
         (("drop", "prices"), "cannot be dropped: orders, page"),
         (("show", "price"), "did you mean prices?"),
         (("add", "!!"), "this is no task: key"),
-        (("add", "--from", "../lm.py"), "is no list of tasks"),
+        (("add", "--from", "../lm.py"), "is not a list of tasks"),
     ],
 )
 def test_a_change_that_does_not_fit_the_plan_is_refused_by_name(

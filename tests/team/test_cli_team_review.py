@@ -330,8 +330,8 @@ def test_conflicts_are_named_and_nothing_is_merged(bae: Bae):
     ("into", "why"),
     [
         ("bae/team", "is the team's own branch"),
-        ("a..b", "is no name of a branch"),
-        ("-x", "is no name of a branch"),
+        ("a..b", "is not a valid branch name"),
+        ("-x", "is not a valid branch name"),
         ("elsewhere", "is checked out in"),
     ],
 )

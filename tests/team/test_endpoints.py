@@ -371,7 +371,7 @@ async def test_the_list_of_tasks_shows_the_state_of_each_task_and_the_work_of_it
         assert report["since"] > 0
         assert report["doing"] is None  # no run is in progress: nobody works on it
         repository = await Repository.open(tmp_path / "project")
-        async with lead_lock(repository).held(exclusive=True, timeout=1):
+        async with lead_lock(repository).hold(exclusive=True, timeout=1):
             [_, report, _] = (await shop.get("/teams/shop/tasks"))["tasks"]
         assert report["doing"]["text"] == "runs the tests"
 

@@ -230,7 +230,7 @@ tell(activity=f"is in turn {number}", message=f"this is turn {number}")
         first, second = await bench.store.attempts(task.id)
         assert (first.outcome, second.outcome) == ("refused", "passed")
         for reason in (
-            ".gitattributes says how git treats files",
+            ".gitattributes controls how git treats files",
             "link is behind a symbolic link",
             "data.bin is a binary file",
         ):

@@ -235,7 +235,7 @@ async def test_a_run_is_stopped_as_a_process_or_by_the_teams_own_action(approved
 async def test_a_run_of_another_process_and_users_who_may_not_are_refused(root: Path):
     repository = await Repository.open(root)
     async with asyncio.timeout(60), serve_team(root, "make") as shop:
-        async with lead_lock(repository).held(exclusive=True, timeout=5):
+        async with lead_lock(repository).hold(exclusive=True, timeout=5):
             busy = await shop.post("/teams/shop/runs", {}, 409)
             assert busy["type"] == "bae-team-busy"
         shop.client.headers["authorization"] = "Bearer eve"

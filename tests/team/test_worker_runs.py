@@ -120,7 +120,7 @@ async def test_a_worker_alone_leaves_the_tasks_of_a_running_team_to_its_lead(
     async with a_project(tmp_path) as (store, project, [task]):
         worker = BackendWorkerAgent(project_id=project.id, db=store, lm=ScriptedLM())
         repository = await Repository.open(Path(project.root))
-        async with lead_lock(repository).held(exclusive=True, timeout=BOUND):
+        async with lead_lock(repository).hold(exclusive=True, timeout=BOUND):
             with pytest.raises(TeamError, match="a team is working on"):
                 await worker.execute_task(task)
         assert (await store.task(task.id)).status is TaskStatus.PENDING

@@ -15,7 +15,7 @@ import typer
 from bae.cli import exits
 from bae.cli.chat_commands import ChatCommands
 from bae.cli.chat_files import file_fields
-from bae.cli.chat_line import MessageLine, history_file, prepare_history, stdin_lines
+from bae.cli.chat_line import MessageLine, history_file, prepare_history, read_stdin_line
 from bae.cli.chat_session import ChatOptions, ChatSession
 from bae.cli.chat_threads import new_thread_id
 from bae.cli.exits import refusal
@@ -96,50 +96,56 @@ def chat(
     """
     limits = budget_of(budget)
     graph = load_proved(module)
-    text_field = _text_field(graph)
+    text_field = _find_text_field(graph)
     check_lm(graph, lm, begins=True)
-    # One LM for all turns: a script goes on where it was.
+    # One LM for all turns: a scripted LM continues with its next answer.
     model = lm_with_learned(graph, make_lm(graph, lm, quiet=quiet), optimized, quiet=quiet)
     asks = can_ask()
     example = shlex.join(["bae", "chat", *([module] if module else [])])
-    later = (text_field, *file_fields(graph.start))
-    fields = start_fields(graph.start, None, sets or (), ask=asks, command=example, later=later)
+    message_fields = (text_field, *file_fields(graph.start))
+    fields = start_fields(
+        graph.start, None, sets or (), ask=asks, command=example, later=message_fields
+    )
     if text_field in fields:
-        raise typer.BadParameter(f"{text_field} is the message, and is typed", param_hint="--set")
+        raise typer.BadParameter(
+            f"{text_field} is the message: type it in the chat", param_hint="--set"
+        )
     prove_storable(graph)
     file = file_to_write(journal)
     options = ChatOptions(
         text_field, fields, model, max_iters, metadata_of(metadata), asks, as_json, quiet
     )
-    said = CommandLine(module, file, lm, optimized)
-    talk = ChatSession(graph, said, options, thread or new_thread_id(graph.name))
-    line = _message_line(graph, text_field, no_history=no_history)
-    converse = partial(_at_terminal, talk, line, thread) if asks else partial(_over_pipes, talk)
-    ended = work(partial(_with_journal, talk, file, limits, converse), talk, talk.last_words)
+    command_line = CommandLine(module, file, lm, optimized)
+    talk = ChatSession(graph, command_line, options, thread or new_thread_id(graph.name))
+    line = _make_message_line(graph, text_field, no_history=no_history)
+    converse = (
+        partial(_chat_at_terminal, talk, line, thread) if asks else partial(_chat_over_pipes, talk)
+    )
+    outcome = work(partial(_chat_in_journal, talk, file, limits, converse), talk, talk.last_words)
     if asks and talk.stored and not quiet:
         note(talk.last_words())
-    if ended.error is not None:
-        raise ended.error
-    if code := ended.code or ended.value:
+    if outcome.error is not None:
+        raise outcome.error
+    if code := outcome.code or outcome.value:
         raise typer.Exit(code)
 
 
-def _text_field(graph: Graph[Any, Any]) -> str:
+def _find_text_field(graph: Graph[Any, Any]) -> str:
     """The field of the start node that takes a message."""
     name, plan = plan_of(graph.start).text, plan_of(graph.start)
     if name and any(field.name == name for field in plan.plain):
         return name
     texts = [field.name for field in plan.plain if field.annotation is str]
     if texts:
-        what = f"{plan.name} has several text fields: {', '.join(texts)}"
-        fix = f'say which is the message: node_config = NodeConfig(text="{texts[0]}")'
+        problem = f"{plan.name} has several text fields: {', '.join(texts)}"
+        fix = f'name the field of the message: node_config = NodeConfig(text="{texts[0]}")'
     else:
-        what = f"{plan.name} has no text field that could take a message"
+        problem = f"{plan.name} has no text field that could take a message"
         fix = f"add one, as text: str; or run the graph with `bae run`, which takes any {plan.name}"
-    raise refusal(what, fix)
+    raise refusal(problem, fix)
 
 
-def _message_line(graph: Graph[Any, Any], text_field: str, *, no_history: bool) -> MessageLine:
+def _make_message_line(graph: Graph[Any, Any], text_field: str, *, no_history: bool) -> MessageLine:
     hidden = is_secret(graph.start, text_field)
     file: Path | None = None
     if can_ask() and not no_history and not hidden:
@@ -152,11 +158,14 @@ def _message_line(graph: Graph[Any, Any], text_field: str, *, no_history: bool) 
     return MessageLine(file, [*ChatCommands.ABOUT], hidden=hidden)
 
 
-async def _with_journal(talk: ChatSession, file: str, budget: Budget | None, converse: Any) -> int:
+async def _chat_in_journal(
+    talk: ChatSession, file: str, budget: Budget | None, converse: Any
+) -> int:
+    """Open the journal, and call `converse` in it. Returns the exit code."""
     async with open_to_write(file) as journal:
-        with ExitStack() as around:
+        with ExitStack() as stack:
             if budget is not None:
-                around.enter_context(budget)
+                stack.enter_context(budget)
             talk.journal = journal
             with talk.signals:
                 try:
@@ -171,22 +180,22 @@ async def _with_journal(talk: ChatSession, file: str, budget: Budget | None, con
 # --- over pipes ---------------------------------------------------------------------------------
 
 
-async def _over_pipes(talk: ChatSession) -> int:
-    """A turn for each line of stdin. The exit code is that of the last turn that went wrong; one
-    that waits for a person, or is stopped, is the last."""
+async def _chat_over_pipes(talk: ChatSession) -> int:
+    """Run a turn for each line of stdin. Returns the exit code of the last turn that failed. A turn
+    that waits for a person, or is stopped, ends the chat."""
     code = exits.DONE
     talk.listen(ends_at_ctrl_c=True)
-    while (text := await asyncio.to_thread(stdin_lines)) is not None:
+    while (text := await asyncio.to_thread(read_stdin_line)) is not None:
         if not text.strip():
             continue
         try:
-            ended = await talk.send(text)
+            exit_code = await talk.send(text)
         except BaeError as error:
             print_error(error)
-            ended = exits.FAILED
-        code = ended or code
-        if ended not in (exits.DONE, exits.FAILED):
-            return ended
+            exit_code = exits.FAILED
+        code = exit_code or code
+        if exit_code not in (exits.DONE, exits.FAILED):
+            return exit_code
         talk.listen(ends_at_ctrl_c=True)
     return code
 
@@ -194,11 +203,11 @@ async def _over_pipes(talk: ChatSession) -> int:
 # --- at a terminal ------------------------------------------------------------------------------
 
 
-async def _at_terminal(talk: ChatSession, line: MessageLine, asked_for: str | None) -> int:
-    """Messages and commands until Ctrl-D or /quit."""
+async def _chat_at_terminal(talk: ChatSession, line: MessageLine, thread: str | None) -> int:
+    """Take messages and commands until Ctrl-D or /quit. Returns the exit code."""
     commands = ChatCommands(talk)
     talk.listen(ends_at_ctrl_c=False)
-    code = await commands.begin(is_new=asked_for is None)
+    code = await commands.begin(is_new=thread is None)
     draft = ""
     while not commands.is_over and code in commands.CONTINUES:
         talk.listen(ends_at_ctrl_c=False)

@@ -1,4 +1,5 @@
-"""What is typed into `bae chat` at a terminal: messages, and commands that begin with a slash."""
+"""The lines that a user types into `bae chat` at a terminal: messages, and commands that begin with
+a slash."""
 
 from __future__ import annotations
 
@@ -23,18 +24,18 @@ if TYPE_CHECKING:
     from bae.journal import ThreadTurn
 
 _SHOWN: Final = 3
-"""Earlier turns that are shown when a conversation continues."""
+"""How many earlier turns are shown when a conversation continues."""
 _LONGEST: Final = 300
-"""Characters of an earlier message or reply that are shown."""
+"""How many characters of an earlier message or reply are shown."""
 _THREADS: Final = 20
-"""Threads that are listed."""
+"""How many threads `/thread` lists."""
 
-Taken = tuple[int, str]
-"""The exit code of what was typed, and a message that is to be edited next."""
+LineOutcome = tuple[int, str]
+"""The exit code of a line, and the text that the editor shows next."""
 
 
 class ChatCommands:
-    """Takes what is typed, one line after another."""
+    """Carries out the lines that the user types, in order."""
 
     ABOUT: ClassVar[dict[str, str]] = {
         "/help": "list the commands",
@@ -65,11 +66,11 @@ class ChatCommands:
         self._talk = talk
         self.is_over = False
         self.replaces = False
-        """Whether the next message takes the place of the last one."""
+        """Whether the next message replaces the last message."""
         self.draft = ""
-        """The message to begin with."""
+        """The text that the editor shows first."""
         self._hinted = False
-        self._methods: dict[str, Callable[[str], Awaitable[Taken]]] = {
+        self._methods: dict[str, Callable[[str], Awaitable[LineOutcome]]] = {
             "/help": self._help,
             "/retry": self._retry,
             "/edit": self._edit,
@@ -86,25 +87,25 @@ class ChatCommands:
         }
 
     async def begin(self, *, is_new: bool) -> int:
-        """Say which conversation this is, show its last turns, and settle a turn that is not
-        finished."""
+        """Print the name of the thread and its last turns. Then ask what to do with an unfinished
+        last turn."""
         talk = self._talk
         turns = [] if is_new else await talk.read()
         quiet = talk.options.quiet
         if not quiet:
-            how = f"{count(len(turns), 'turn')} so far" if turns else "new"
-            note(f"chat with {talk.graph.name}, thread {talk.thread} ({how})")
+            length = f"{count(len(turns), 'turn')} so far" if turns else "new"
+            note(f"chat with {talk.graph.name}, thread {talk.thread} ({length})")
             note("Enter sends, Alt-Enter is a new line, /help lists commands, Ctrl-D leaves")
             if not any(plan.turns for plan in plan_of_graph(talk.graph).plans.values()):
                 note(
-                    "no node of the graph has the earlier turns, so that each message stands "
-                    "alone; to show them to the LLM, add to a node: "
+                    "no node of the graph has the earlier turns, so each message stands alone; "
+                    "to show them to the LLM, add to a node: "
                     "history: Annotated[Messages, Thread()]"
                 )
             self._show_turns(turns)
-        return await self._settle()
+        return await self._settle_last_turn()
 
-    async def take(self, text: str) -> Taken:
+    async def take(self, text: str) -> LineOutcome:
         """Carry out a command, or send a message."""
         self._hinted = False
         self.draft = ""
@@ -121,26 +122,26 @@ class ChatCommands:
             return exits.FAILED, ""
 
     def interrupt(self) -> None:
-        """Ctrl-C while a line is typed: the line is gone."""
+        """Drop the line that is typed, at Ctrl-C."""
         self.replaces, self.draft = False, ""
         if not self._hinted:
             note("Ctrl-D or /quit leaves")
         self._hinted = True
 
-    async def _send(self, message: str, *, replaces: bool) -> Taken:
+    async def _send(self, message: str, *, replaces: bool) -> LineOutcome:
         if replaces:
             await self._talk.check_newest()
             return await self._talk.send_again(message), ""
         if await self._talk.is_left_behind():
             self._show_turns((await self._talk.read())[-1:])
-            return await self._settle(), message
+            return await self._settle_last_turn(), message
         if self._talk.last.standing in UNFINISHED:
             note("the last turn is not finished: /resume continues it, /drop drops it")
             return exits.DONE, message
         code = await self._talk.send(message)
         return code, message if self._talk.refused else ""
 
-    async def _command(self, text: str) -> Taken:
+    async def _command(self, text: str) -> LineOutcome:
         name, _, rest = text.strip().partition(" ")
         name = self.SHORT.get(name.lower(), name.lower())
         method = self._methods.get(name)
@@ -156,25 +157,25 @@ class ChatCommands:
 
     # The last turn.
 
-    async def _retry(self, rest: str) -> Taken:
+    async def _retry(self, rest: str) -> LineOutcome:
         if not self._has_last():
             return exits.DONE, ""
         await self._talk.check_newest()
         self._show_message(self._talk.last.text)
         return await self._talk.send_again(self._talk.last.text), ""
 
-    async def _edit(self, rest: str) -> Taken:
+    async def _edit(self, rest: str) -> LineOutcome:
         if self._has_last():
             self.replaces, self.draft = True, self._talk.last.text or ""
         return exits.DONE, self.draft
 
-    async def _resume(self, rest: str) -> Taken:
+    async def _resume(self, rest: str) -> LineOutcome:
         if self._talk.last.standing not in RESUMABLE:
             note("there is no turn to continue")
             return exits.DONE, ""
         return await self._talk.resume(), ""
 
-    async def _drop(self, rest: str) -> Taken:
+    async def _drop(self, rest: str) -> LineOutcome:
         if self._talk.last.standing not in UNFINISHED:
             note("there is no turn to drop; /edit or /retry replaces the last one")
         else:
@@ -187,13 +188,13 @@ class ChatCommands:
             note("there is no turn yet")
         return bool(self._talk.last.run_id)
 
-    async def _settle(self) -> int:
-        """Ask what is to become of a last turn that is not finished."""
+    async def _settle_last_turn(self) -> int:
+        """Ask what to do with an unfinished last turn, and do it. Returns the exit code."""
         match self._talk.last.standing:
             case "waiting":
                 return await self._talk.resume()
             case "interrupted":
-                note("the last turn was interrupted, and what it has done is kept")
+                note("the last turn was interrupted; its progress is saved")
                 try:
                     word = (await typed_line("resume it or drop it? (r/d): ")).strip().lower()
                 except (EOFError, KeyboardInterrupt):
@@ -215,25 +216,25 @@ class ChatCommands:
         if len(turns) > _SHOWN:
             note(f"… {count(len(turns) - _SHOWN, 'earlier turn')}")
         for turn in turns[-_SHOWN:]:
-            said = Text("> ", style="bold").append(_shortened(turn.user))
+            shown = Text("> ", style="bold").append(_shorten(turn.user))
             if turn.reply:
-                said.append(f"\n{_shortened(turn.reply)}")
+                shown.append(f"\n{_shorten(turn.reply)}")
             if turn.status in UNFINISHED:
-                said.append(f"\n({turn.status})")
+                shown.append(f"\n({turn.status})")
             elif not turn.is_shown:
-                why = "sent again" if turn.status == "ended" else turn.status
-                said.append(f"\n({why}: later turns do not see it)")
-            said.stylize("dim")
-            err().print(said, soft_wrap=True)
+                reason = "sent again" if turn.status == "ended" else turn.status
+                shown.append(f"\n({reason}: later turns do not see it)")
+            shown.stylize("dim")
+            err().print(shown, soft_wrap=True)
 
     def _show_message(self, text: str | None) -> None:
-        """Show what is sent again."""
+        """Print the message that is sent again."""
         if not self._talk.options.quiet and text:
-            said = Text("> ", style="bold").append(_shortened(text))
-            said.stylize("dim")
-            err().print(said, soft_wrap=True)
+            shown = Text("> ", style="bold").append(_shorten(text))
+            shown.stylize("dim")
+            err().print(shown, soft_wrap=True)
 
-    async def _thread(self, rest: str) -> Taken:
+    async def _thread(self, rest: str) -> LineOutcome:
         talk = self._talk
         if not rest:
             await list_threads(talk.journal, talk.graph.name, talk.thread, _THREADS)
@@ -245,7 +246,7 @@ class ChatCommands:
             talk.thread = before
             raise
 
-    async def _new(self, rest: str) -> Taken:
+    async def _new(self, rest: str) -> LineOutcome:
         talk = self._talk
         if talk.stored:
             note(talk.last_words())
@@ -253,15 +254,15 @@ class ChatCommands:
         talk.last, talk.stored = LastTurn(), False
         return await self.begin(is_new=True), ""
 
-    # What was done.
+    # Reports.
 
-    async def _show(self, rest: str) -> Taken:
+    async def _show(self, rest: str) -> LineOutcome:
         from bae.cli.runs import show
 
         await self._report(show)
         return exits.DONE, ""
 
-    async def _why(self, rest: str) -> Taken:
+    async def _why(self, rest: str) -> LineOutcome:
         from bae.cli.runs import why
 
         if not rest:
@@ -273,17 +274,17 @@ class ChatCommands:
         return exits.DONE, ""
 
     async def _report(self, command: Callable[..., None], *arguments: Any) -> None:
-        """Have another command report the last run; it opens the journal by itself."""
+        """Call another command of bae for the last run. It opens the journal itself."""
         talk = self._talk
         if self._has_last():
-            run_id, file = talk.last.run_id, talk.said.journal
+            run_id, file = talk.last.run_id, talk.command_line.journal
             await asyncio.to_thread(command, run_id, *arguments, journal=file)
 
-    async def _cost(self, rest: str) -> Taken:
+    async def _cost(self, rest: str) -> LineOutcome:
         note(await thread_cost(self._talk.journal, self._talk.thread))
         return exits.DONE, ""
 
-    async def _revoke(self, rest: str) -> Taken:
+    async def _revoke(self, rest: str) -> LineOutcome:
         talk = self._talk
         if not talk.last.run_id:
             note("no tool has a yes")
@@ -296,29 +297,29 @@ class ChatCommands:
         note("/revoke TOOL takes one back" if grants else "no tool has a yes")
         return exits.DONE, ""
 
-    # The rest.
+    # Other commands.
 
-    async def _image(self, rest: str) -> Taken:
+    async def _image(self, rest: str) -> LineOutcome:
         if rest:
             note(f"{self._talk.attach(rest)} goes with the next message")
         else:
             note("name a file, as /image photo.png")
         return exits.DONE, ""
 
-    async def _help(self, rest: str) -> Taken:
+    async def _help(self, rest: str) -> LineOutcome:
         for name, about in self.ABOUT.items():
             err().print(Text(f"  {name:<9}", style="cyan").append(about, style="default"))
         note("Ctrl-C stops the turn that runs; \\ before Enter, or Alt-Enter, begins a new line")
         return exits.DONE, ""
 
-    async def _quit(self, rest: str) -> Taken:
+    async def _quit(self, rest: str) -> LineOutcome:
         self.is_over = True
         return exits.DONE, ""
 
 
-def _shortened(text: str) -> str:
-    """The beginning of a message or a reply, two lines at most."""
+def _shorten(text: str) -> str:
+    """The beginning of a message or a reply: at most two lines."""
     lines = [line for line in text.strip().split("\n") if line.strip()]
     shown = "\n".join(lines[:2])
-    whole = len(lines) <= 2 and len(shown) <= _LONGEST
-    return in_lines(shown if whole else f"{cut_text(shown, _LONGEST).removesuffix('…')}…")
+    is_complete = len(lines) <= 2 and len(shown) <= _LONGEST
+    return in_lines(shown if is_complete else f"{cut_text(shown, _LONGEST).removesuffix('…')}…")

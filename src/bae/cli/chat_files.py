@@ -25,20 +25,20 @@ def file_fields(start: type[Node]) -> list[str]:
 
 
 def place_file(
-    start: type[Node], names: Sequence[str], before: Mapping[str, Any], said: str
+    start: type[Node], names: Sequence[str], before: Mapping[str, Any], typed_path: str
 ) -> tuple[str, Any, File]:
-    """The field of a start node, among `names`, that takes the file at a path; its value with the
-    files that are there `before`; and the file."""
+    """Read a file, and find a field of a start node for it, among `names`. Returns the name of the
+    field, its new value with the files `before`, and the file. Raises if no field takes it."""
     try:
-        file = read_file_at(_path_of(said))
+        file = read_file_at(_parse_path(typed_path))
     except UnfitText as misfit:
         fix = "name a file with an image or a document, as /image photo.png"
         raise refusal(f"nothing can be sent: {misfit}", fix=fix) from misfit
-    given = {"data": file.data_url, "name": file.name}
+    new_value = {"data": file.data_url, "name": file.name}
     for name in names:
-        held: Any = before.get(name)
-        listed = cast("list[Any]", held) if isinstance(held, list) else []
-        for value in (given, [*listed, given]):
+        old_value: Any = before.get(name)
+        old_files = cast("list[Any]", old_value) if isinstance(old_value, list) else []
+        for value in (new_value, [*old_files, new_value]):
             with suppress(UnfitText):
                 read_json(start, name, value)
                 return name, value, file
@@ -49,11 +49,12 @@ def place_file(
     )
 
 
-def _path_of(said: str) -> str:
-    """A path as it is typed, or dropped on a terminal: with quotes or backslashes."""
-    path = os.path.expanduser(said)
+def _parse_path(typed_path: str) -> str:
+    """The path in a text that a user typed, or dropped on the terminal. It may have quotes or
+    backslashes."""
+    path = os.path.expanduser(typed_path)
     if not Path(path).exists():
         with suppress(ValueError):
-            words = shlex.split(said)
+            words = shlex.split(typed_path)
             path = os.path.expanduser(words[0]) if len(words) == 1 else path
     return path

@@ -1,5 +1,5 @@
-"""The editor of `bae chat` for messages: several lines, a history that stays, and commands that
-Tab completes."""
+"""The editor of `bae chat` for messages. A message may have several lines, Tab completes commands,
+and a file keeps the history."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 _LONGEST: Final = 1_000_000
-"""Bytes of the history; beyond that, the older half is dropped."""
+"""The maximum size of the history in bytes. A larger history loses its older half."""
 _SECRET_NAME: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
-"""Names of environment variables whose values are kept out of the history."""
+"""Names of environment variables whose values must not be in the history."""
 _SHORTEST_SECRET: Final = 8
-"""Characters that such a value has at least."""
+"""The minimum length of such a value."""
 
 
 class MessageLine:
-    """Reads messages at a terminal. `history` is the file of earlier messages; None keeps them only
-    until the end. `commands` are what Tab completes. With `hidden`, nothing that is typed is shown
-    or kept."""
+    """Reads messages at a terminal. `history` is the file of earlier messages; with None, they are
+    forgotten when the program ends. Tab completes `commands`. With `hidden`, typed text is neither
+    shown nor stored."""
 
     def __init__(
         self, history: Path | None, commands: Sequence[str], *, hidden: bool = False
@@ -46,8 +46,8 @@ class MessageLine:
         if not self._options:
             self._options = {
                 "history": _open_history(self._file),
-                "key_bindings": _keys(),
-                "completer": _completer(self._commands),
+                "key_bindings": _make_key_bindings(),
+                "completer": _make_completer(self._commands),
                 "complete_while_typing": False,
                 "input_processors": [TabsProcessor(char1=" ", char2=" ")],
                 "multiline": not self._hidden,
@@ -58,20 +58,20 @@ class MessageLine:
 
 
 def history_file() -> Path:
-    """Where messages are kept for the arrow keys: in the user's directory for the state of
+    """The file of the messages that the arrow keys show, in the user's directory for the state of
     programs."""
     folder = os.environ.get("XDG_STATE_HOME") or os.environ.get("LOCALAPPDATA")
     return Path(folder or Path.home() / ".local/state", "bae", "chat_history")
 
 
 def prepare_history(file: Path) -> None:
-    """Make the file of the history, which only its user can read, and drop the older half of a long
-    one. Raises OSError."""
+    """Make the file of the history, which only its user can read. If the file is too long, drop its
+    older half. Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     os.close(private(file, os.O_CREAT | os.O_WRONLY))
     if file.stat().st_size > _LONGEST:
         data = file.read_bytes()
-        # An entry begins with a line of its time.
+        # An entry begins with a line that has its time.
         begin = data.find(b"\n# ", len(data) // 2)
         write_private(file, data[begin:] if begin > 0 else b"")
 
@@ -92,7 +92,7 @@ def _open_history(file: Path | None) -> History:
         return InMemoryHistory()
 
     class PrivateHistory(FileHistory):
-        """A history that does not write what may not be kept."""
+        """A history that stores only messages that `may_keep` allows."""
 
         def store_string(self, string: str) -> None:
             if may_keep(string):
@@ -101,8 +101,8 @@ def _open_history(file: Path | None) -> History:
     return PrivateHistory(file)
 
 
-def _keys() -> KeyBindings:
-    """Enter sends, Alt-Enter and a backslash before Enter begin a new line."""
+def _make_key_bindings() -> KeyBindings:
+    """Enter sends the message. Alt-Enter, or a backslash before Enter, begins a new line."""
     from prompt_toolkit.key_binding import KeyBindings
 
     keys = KeyBindings()
@@ -124,22 +124,22 @@ def _keys() -> KeyBindings:
     return keys
 
 
-def _completer(commands: Sequence[str]) -> Completer:
+def _make_completer(commands: Sequence[str]) -> Completer:
     from prompt_toolkit.completion import Completer, Completion
 
     class CommandNames(Completer):
-        """Offers commands for a line that begins as one."""
+        """Offers commands for a line that is the beginning of a command."""
 
         def get_completions(self, document: Any, complete_event: Any) -> Any:
             text: str = document.text
             if text.startswith("/") and text.isprintable() and " " not in text:
-                found = (each for each in commands if each.startswith(text))
-                yield from (Completion(each, start_position=-len(text)) for each in found)
+                matches = (each for each in commands if each.startswith(text))
+                yield from (Completion(each, start_position=-len(text)) for each in matches)
 
     return CommandNames()
 
 
-def stdin_lines() -> Any:
-    """The next line that stdin has, without its end; None after the last. It blocks."""
+def read_stdin_line() -> Any:
+    """Wait for the next line of stdin, and return it without its newline; None at the end."""
     line = sys.stdin.readline()
     return line.rstrip("\r\n") if line else None

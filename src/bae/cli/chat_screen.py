@@ -1,5 +1,5 @@
-"""A turn of `bae chat` at a terminal: each tool call is a line once it has ended, and the reply
-grows below."""
+"""A turn of `bae chat` at a terminal. Each tool call becomes a line when it ends, and the reply
+grows below these lines."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from bae.secrets import Copies
 
 _ROWS: Final = 6
-"""Rows of what is in progress that are drawn at once: the newest."""
+"""How many rows of work in progress are drawn: the newest."""
 _LEAST: Final = 3
-"""Lines that a growing reply has at least, however low the terminal is."""
+"""The minimum number of lines for a growing reply, in a terminal of any height."""
 
 
 class TurnScreen(Display):
-    """Shows one turn. `ends` are the node classes of replies, `copies` those of
+    """Shows one turn. `ends` are the node classes of replies, and `copies` are the fields of
     `GraphPlan.hidden`."""
 
     keeps_texts = True
@@ -49,17 +49,17 @@ class TurnScreen(Display):
         super().__init__(console)
         self._ends = frozenset(ends)
         self._copies = copies
-        self._screen = Redrawn(console, self._group)
+        self._screen = Redrawn(console, self._make_frame)
         self._printing = Lock()
-        """Held while lines are printed, so that they are in order; never in the thread that
-        draws."""
-        self._kept = ""
-        """The beginning of the reply that is on the screen for good, whole lines of it."""
-        self._held = ""
-        self._looked_at: int = 0
-        """Up to where the reply was measured."""
+        """Keeps printed lines in order. The thread that draws never waits for it."""
+        self._printed_reply = ""
+        """The complete lines at the beginning of the reply that were printed for good."""
+        self._stopped_reply = ""
+        """The reply at the moment when the turn was stopped."""
+        self._measured: int = 0
+        """The length of the part of the reply that was measured."""
         self._thinks_since = 0.0
-        self._last: list[Text] = []
+        self._last_frame: list[Text] = []
         self._began = time()
 
     def __enter__(self) -> Self:
@@ -71,18 +71,18 @@ class TurnScreen(Display):
         self._screen.stop()
 
     def observe(self, run: ObservedRun, record: Record) -> None:
-        """Take in a record of the run, and print what is over with it."""
+        """Add a record of the run, and print the work that it ends."""
         with self._printing:
             with self.lock:
                 view = self.add(run, record)
-                lines = self._draw([*self._rows_that_end(view, record.path)])
+                lines = self._draw([*self._ended_rows(view, record.path)])
                 lines += self._thought_line(view, record)
-                lines += self._lines_to_keep(view)
+                lines += self._lines_to_print(view)
             self._print(lines)
 
     @contextmanager
     def asking(self) -> Generator[None]:
-        """Take what is in progress off the screen for the block."""
+        """Hide the work in progress during the block, which asks the user."""
         self._screen.stop()
         try:
             yield
@@ -90,19 +90,19 @@ class TurnScreen(Display):
             self._screen.start()
 
     def hold(self) -> None:
-        """Keep what has arrived of the reply: the turn is being stopped."""
+        """Keep the part of the reply that has arrived, because the turn is being stopped."""
         with self.lock:
             view = next(iter(self.views.values()), None)
-            self._held = "" if view is None else self._reply(view)
+            self._stopped_reply = "" if view is None else self._arrived_reply(view)
 
     def finish(self, node: Node | None) -> None:
-        """Print the rest of the turn, once the screen was left: the reply; or the calls that were
-        cut off, and what is held."""
+        """Print the rest of the turn after the screen was stopped. This is the reply; without a
+        `node`, the calls that were cut off and the part of the reply that had arrived."""
         with self.lock:
             view = next(iter(self.views.values()), None)
         if node is None:
-            self._print(self._draw([] if view is None else [*self._cut_off(view)]))
-            self._print_rest(self._held or self._kept)
+            self._print(self._draw([] if view is None else [*self._cut_off_rows(view)]))
+            self._print_rest(self._stopped_reply or self._printed_reply)
             return
         name = plan_of(type(node)).text
         reply = reply_text(node, self._copies)
@@ -119,10 +119,10 @@ class TurnScreen(Display):
                 if each.fills != "calls"
             ]
             if values:
-                self._print([self._dim(" ".join(values))])
+                self._print([self._dim_line(" ".join(values))])
 
     def footer(self) -> None:
-        """Print what the turn took."""
+        """Print the time and the cost of the turn."""
         with self.lock:
             view = next(iter(self.views.values()), None)
         if view is not None:
@@ -130,20 +130,22 @@ class TurnScreen(Display):
                 describe_duration(time() - self._began),
                 *describe_spending(view.history.usage),
             ]
-            self._print([self._dim(" · ".join(filter(None, facts)))])
+            self._print([self._dim_line(" · ".join(filter(None, facts)))])
 
-    # What stays on the screen.
+    # Lines that stay on the screen.
 
-    def _rows_that_end(self, view: RunView, path: str) -> Iterator[ViewRow]:
-        """The rows of what is over with the newest record."""
+    def _ended_rows(self, view: RunView, path: str) -> Iterator[ViewRow]:
+        """The rows of the work that the newest record ends."""
         guides = (False,) * (path.count("/") + 1) if path else ()
         now = time()
         for change, work in view.changes:
-            for row in self._row(view, change, work, now):
+            for row in self._rows_of_change(view, change, work, now):
                 row.guides = guides
                 yield row
 
-    def _row(self, view: RunView, change: WorkChange, work: Work, now: float) -> Iterator[ViewRow]:
+    def _rows_of_change(
+        self, view: RunView, change: WorkChange, work: Work, now: float
+    ) -> Iterator[ViewRow]:
         match work:
             case ToolRun() if change == "ended" and work.state in ("done", "failed"):
                 yield call_row(view, work, (), now)
@@ -166,7 +168,7 @@ class TurnScreen(Display):
             case _:
                 return
 
-    def _cut_off(self, view: RunView) -> Iterator[ViewRow]:
+    def _cut_off_rows(self, view: RunView) -> Iterator[ViewRow]:
         """The rows of calls that had begun when the turn was stopped."""
         for row in graph_rows(view, view.history.run, (), time()):
             if row.kind == "call" and row.state == "cancelled":
@@ -179,37 +181,41 @@ class TurnScreen(Display):
         return step.number > 0 and step.node_type not in self._ends
 
     def _thought_line(self, view: RunView, record: Record) -> list[Text]:
-        """A line that says how long the model thought, once it is over. Thinking that became void
-        has no line."""
-        question = self._question(view)
+        """A line with the seconds that the model thought, when it stops thinking. Void thinking has
+        no line."""
+        question = self._open_question(view)
         thinks = question is not None and bool(question.thoughts) and not question.text
         if thinks:
             self._thinks_since = self._thinks_since or record.at
         elif self._thinks_since:
             since, self._thinks_since = self._thinks_since, 0.0
             if not isinstance(record, TextVoided):
-                took = describe_duration(record.at - since) or "a moment"
-                return [self._dim(f"thought for {took}")]
+                duration = describe_duration(record.at - since) or "a moment"
+                return [self._dim_line(f"thought for {duration}")]
         return []
 
-    def _lines_to_keep(self, view: RunView) -> list[Text]:
-        """The first lines of a reply that the screen has no room for."""
-        reply = self._reply(view)
+    def _lines_to_print(self, view: RunView) -> list[Text]:
+        """The first lines of the reply, if the reply is too long for the screen."""
+        reply = self._arrived_reply(view)
         lines: list[Text] = []
-        if not reply.startswith(self._kept) and not self._held:
-            lines.append(self._dim("the model begins again: the text above is not the reply"))
-            self._kept = ""
+        if not reply.startswith(self._printed_reply) and not self._stopped_reply:
+            lines.append(self._dim_line("the model begins again: the text above is not the reply"))
+            self._printed_reply = ""
         end = reply.rfind("\n") + 1
-        if self._held or end in (len(self._kept), self._looked_at) or not self._may_keep(view):
+        if (
+            self._stopped_reply
+            or end in (len(self._printed_reply), self._measured)
+            or not self._has_text_field(view)
+        ):
             return lines
-        self._looked_at = end
-        wrapped = self._wrapped(reply[len(self._kept) : end])
-        if len(wrapped) > self._room(0):
+        self._measured = end
+        wrapped = self._wrap(reply[len(self._printed_reply) : end])
+        if len(wrapped) > self._free_lines(0):
             lines += wrapped
-            self._kept = reply[:end]
+            self._printed_reply = reply[:end]
         return lines
 
-    def _may_keep(self, view: RunView) -> bool:
+    def _has_text_field(self, view: RunView) -> bool:
         step = view.history.run.newest
         return (
             step is not None and step.node_type is not None and bool(plan_of(step.node_type).text)
@@ -217,33 +223,33 @@ class TurnScreen(Display):
 
     def _print_rest(self, reply: str) -> None:
         lines: list[Text] = []
-        if not reply.startswith(self._kept):
-            lines.append(self._dim("the reply has changed; all of it:"))
-            self._kept = ""
-        rest = reply[len(self._kept) :].rstrip()
-        lines += self._wrapped(rest) if rest else []
+        if not reply.startswith(self._printed_reply):
+            lines.append(self._dim_line("the reply has changed; all of it:"))
+            self._printed_reply = ""
+        rest = reply[len(self._printed_reply) :].rstrip()
+        lines += self._wrap(rest) if rest else []
         self._print(lines)
 
-    # What is drawn again and again.
+    # Lines that are drawn again and again.
 
     def frame(self) -> list[Text]:
-        """The lines of what is in progress, no more than the terminal has."""
+        """The lines of the work in progress: at most as many as the terminal has."""
         now = time()
         with self.lock:
             reply, rows, thoughts = "", list[ViewRow](), ""
             for place, view in enumerate(self.views.values()):
                 rows += self._rows_in_progress(view, now)
-                question = self._question(view)
+                question = self._open_question(view)
                 if place == 0:
-                    reply = self._reply(view)
+                    reply = self._arrived_reply(view)
                     thoughts = "" if question is None else question.thoughts
         if reply:
             rows = [row for row in rows if row.kind not in ("lm", "text")]
         lines = self._draw(rows[-_ROWS:])
         if thoughts and not reply:
             tail = in_one_line(thoughts.strip()[-self.console.width :])
-            lines.append(self._dim(f"thinking: {tail}"))
-        lines += self._wrapped(reply[len(self._kept) :])[-self._room(len(lines)) :]
+            lines.append(self._dim_line(f"thinking: {tail}"))
+        lines += self._wrap(reply[len(self._printed_reply) :])[-self._free_lines(len(lines)) :]
         waited = describe_duration(now - self._began) or "0 s"
         return [*lines, spinning_line(self, f"{waited} · Ctrl-C stops the turn")]
 
@@ -256,35 +262,35 @@ class TurnScreen(Display):
                 row.guides = ()
                 yield row
 
-    def _group(self) -> Group:
-        with suppress(Exception):  # rather the picture before than a thread that dies in one
-            self._last = self.frame()
-        return Group(*self._last)
+    def _make_frame(self) -> Group:
+        with suppress(Exception):  # an error would end the thread: show the last frame again
+            self._last_frame = self.frame()
+        return Group(*self._last_frame)
 
     # Texts.
 
-    def _question(self, view: RunView) -> LMQuestion | None:
+    def _open_question(self, view: RunView) -> LMQuestion | None:
         step = view.history.run.newest
         asking = None if step is None else view.asking(step)
         return asking if view.may_quote else None
 
-    def _reply(self, view: RunView) -> str:
+    def _arrived_reply(self, view: RunView) -> str:
         """The text of the reply that has arrived so far."""
         if not view.may_quote:
             return ""
-        found: list[str] = []
+        texts: list[str] = []
         for place, text in view.history.texts.items():
             step = None if place.path else view.history.step("", place.step)
             if step is None or step.node_type not in self._ends:
                 continue
             field = plan_of(step.node_type).text
             if not field:
-                found.append(f"{place.field}: {text}")
+                texts.append(f"{place.field}: {text}")
             elif place.field == field:
-                found.append(text)
-        return in_lines("\n".join(found))
+                texts.append(text)
+        return in_lines("\n".join(texts))
 
-    def _wrapped(self, text: str) -> list[Text]:
+    def _wrap(self, text: str) -> list[Text]:
         lines = self.signs.writable(text).removesuffix("\n").split("\n") if text else []
         width = max(1, self.console.width)
         wrapped: list[Text] = []
@@ -292,10 +298,10 @@ class TurnScreen(Display):
             wrapped += Text(line).wrap(self.console, width) if line else [Text()]
         return wrapped
 
-    def _room(self, used: int) -> int:
+    def _free_lines(self, used: int) -> int:
         return max(_LEAST, self.console.height - used - 3)
 
-    def _dim(self, text: str) -> Text:
+    def _dim_line(self, text: str) -> Text:
         width = max(1, self.console.width)
         return Text(cut_cells(self.signs.writable(text), width, self.signs.dots), "dim")
 
@@ -308,7 +314,7 @@ class TurnScreen(Display):
 
 
 def reply_text(node: Node, copies: Copies | None = None) -> str | None:
-    """The text of a reply, as it is; None where all of the node is the reply."""
+    """The text of a reply; None if the whole node is the reply."""
     name = plan_of(type(node)).text
     value: Any = fields_of(node, copies).get(name) if name else None
     return value if isinstance(value, str) else None

@@ -1,5 +1,5 @@
-"""The turns of `bae chat`: each message runs the graph once in the thread, shown as it happens.
-Ctrl-C stops the turn that runs, and nothing else."""
+"""The turns of `bae chat`. Each message runs the graph once in the thread, and the terminal shows
+the progress. Ctrl-C stops only the turn in progress."""
 
 from __future__ import annotations
 
@@ -45,35 +45,35 @@ if TYPE_CHECKING:
     from bae.result import GraphResult
 
 UNFINISHED: Final = ("waiting", "interrupted")
-"""A turn that stands so keeps the thread from taking another message."""
+"""The states of a last turn in which the thread takes no message."""
 RESUMABLE: Final = (*UNFINISHED, "failed", "cancelled")
-"""A turn that stands so can continue where it stopped."""
+"""The states of a last turn that can continue where it stopped."""
 
-BeginsTurn = Callable[[Any], Awaitable["GraphResult[Any]"]]
-"""Begins a run, or continues one, given what answers gates."""
+RunTurn = Callable[[Any], Awaitable["GraphResult[Any]"]]
+"""Begins or continues a run. Its argument answers gates."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """What the command line says about every turn."""
+    """The options of the command line for all turns."""
 
     text_field: str
     """The field of the start node that takes the message."""
     fields: Mapping[str, Any]
-    """The other fields of the start node, as JSON has them."""
+    """The other fields of the start node, as JSON."""
     model: LM | str | None
     max_iters: int = 10
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     asks: bool = False
-    """Whether there is a terminal for questions."""
+    """Whether questions can be asked at a terminal."""
     as_json: bool = False
     quiet: bool = False
 
 
 @dataclass(slots=True)
 class LastTurn:
-    """The newest turn of the thread: its run, its message, and how it stands. `text` is the message
-    as it was typed; None where the journal does not have it."""
+    """The newest turn of the thread: its run, its message, and its state. `text` is the message as
+    it was typed, or None if the journal does not have it."""
 
     run_id: str = ""
     text: str | None = ""
@@ -82,31 +82,31 @@ class LastTurn:
 
 @dataclass(slots=True)
 class ChatSession:
-    """One thread, and the turns that are added to it. Give it the journal before its first turn."""
+    """One thread, to which turns are added. Set `journal` before the first turn."""
 
     graph: Graph[Any, Any]
-    said: CommandLine
+    command_line: CommandLine
     options: ChatOptions
     thread: str
     journal: Journal = field(init=False)
     last: LastTurn = field(default_factory=LastTurn)
     attached: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Fields of the next message alone, such as an image."""
+    """Fields of the next message only, such as an image."""
     stored: bool = False
     """Whether the thread has a turn."""
     refused: bool = False
-    """Whether the last message was not taken, since another turn is not over."""
+    """Whether the last message was refused because another turn was in progress."""
     signals: Signals = field(init=False)
-    """In force from the first turn to the last."""
+    """The handlers of signals, from the first turn to the last."""
     _display: Display | None = None
 
     def __post_init__(self) -> None:
         self.signals = Signals(self.last_words)
 
     def listen(self, *, ends_at_ctrl_c: bool) -> None:
-        """Between turns, have a signal end the chat. Ctrl-C may be meant for a turn that has just
-        ended: then it does nothing, and stops the next turn if that is about to begin. Any other
-        signal that has come since ends the chat now."""
+        """Make signals end the chat between turns. A signal that came before this call ends the
+        chat at once. Without `ends_at_ctrl_c`, Ctrl-C is ignored, since the user may have meant the
+        turn that has just ended; but it stops the next turn if that turn is about to begin."""
         task = asyncio.current_task()
         assert task is not None
 
@@ -118,29 +118,29 @@ class ChatSession:
             self.signals.reset()
         self.signals.calls(stop)
 
-    # What long work needs of a display.
+    # The parts of a display that `work` needs.
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is left on the screen between turns."""
+        """Do nothing: the screen is clear between turns."""
 
     def say(self, text: str) -> None:
-        """Print a line beside whatever is shown."""
+        """Print a line, above the work in progress if there is any."""
         if self._display is None:
             note(text)
         else:
             self._display.say(text)
 
     def last_words(self) -> str:
-        """How the conversation continues, once it was left."""
-        return f"continue with: {self.said.chat(self.thread)}" if self.stored else ""
+        """The command that continues the conversation later."""
+        return f"continue with: {self.command_line.chat(self.thread)}" if self.stored else ""
 
     # Turns.
 
     async def read(self) -> list[ThreadTurn]:
-        """The turns of the thread so far."""
+        """Read the turns of the thread, and set `last` and `stored`."""
         turns = await self.graph.thread(self.thread, journal=self.journal).turns()
         self.stored = bool(turns)
         self.last = LastTurn()
@@ -151,32 +151,33 @@ class ChatSession:
         return turns
 
     async def is_left_behind(self) -> bool:
-        """Whether another process has begun a turn since, and died."""
-        left = await self.journal.runs(thread=self.thread, status="interrupted", limit=1)
-        return bool(left) and self.last.standing != "interrupted"
+        """Whether another process began a turn after the last turn here, and died."""
+        interrupted_runs = await self.journal.runs(
+            thread=self.thread, status="interrupted", limit=1
+        )
+        return bool(interrupted_runs) and self.last.standing != "interrupted"
 
     async def _typed_text(self, run_id: str) -> str | None:
-        """The message of a stored turn as it was typed: what a later turn reads may be a mask, or
-        begin with the placeholder of an image."""
+        """The message of a stored turn as it was typed. Later turns may read another text: a mask,
+        or a text that begins with the placeholder of an image."""
         place = f"{self.graph.start.__name__}.{self.options.text_field}"
         try:
-            found = await self.journal.why(run_id, place, step=0)
+            origin = await self.journal.why(run_id, place, step=0)
         except JournalError as error:
             if error.code not in ("bae-why-unknown", "bae-why-pending"):
                 raise
             return None  # its class has changed since
-        if found.kept != "value":
+        if origin.kept != "value":
             return None
-        value = found.value
+        value = origin.value
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     async def send(self, text: str) -> int:
-        """Send a message, and answer the exit code of the turn. A message that the start node does
-        not take raises."""
-        node = self._start(text)
+        """Send a message, and return the exit code of the turn. Raises BaeError if the start node
+        does not take the message."""
+        node = self._make_start_node(text)
         run_id = os.urandom(12).hex()
-        go = partial(self._begin, node, run_id)
-        return await self._take_turn(run_id, text, go)
+        return await self._take_turn(run_id, text, partial(self._begin, node, run_id))
 
     def _begin(self, node: Node, run_id: str, answer: Any) -> Awaitable[GraphResult[Any]]:
         options = self.options
@@ -193,14 +194,12 @@ class ChatSession:
         )
 
     async def send_again(self, text: str | None) -> int:
-        """Send the last message again, or another in its place."""
+        """Replace the last turn by a turn with this message. Returns its exit code."""
         if text is None:
-            start = f"{self.graph.start.__name__}.{self.options.text_field}"
-            what = (
-                f"the journal does not have the {start} of the last turn, which cannot be repeated"
-            )
-            raise refusal(what, "type it again with /edit, in its place")
-        changed = self._given_anew(text)
+            place = f"{self.graph.start.__name__}.{self.options.text_field}"
+            problem = f"the journal does not have the {place} of the last turn"
+            raise refusal(problem, "it cannot be repeated: type the message again with /edit")
+        changed = self._changed_fields(text)
         if self.last.standing in UNFINISHED:
             await self.drop()
         try:
@@ -214,11 +213,11 @@ class ChatSession:
         except JournalError as error:
             if error.code not in ("bae-run-unknown", "bae-fork-step"):
                 raise
-            return await self.send(text)  # it stopped before its first node was stored
+            return await self.send(text)  # the turn stopped before its first node was stored
         return await self._take_turn(run_id, text, partial(self._resume, run_id))
 
     async def check_newest(self) -> None:
-        """Raise if another process has added a turn since: it would be replaced too."""
+        """Raise if another process has added a turn, which would be replaced too."""
         (newest,) = await self.journal.runs(thread=self.thread, limit=1) or (None,)
         if newest is None or newest.run_id == self.last.run_id:
             return
@@ -227,26 +226,26 @@ class ChatSession:
         except JournalError as error:
             if error.code != "bae-run-unknown":
                 raise
-            return  # it stopped before anything of it was stored
+            return  # the turn stopped before the journal had any of it
         await self.read()
-        what = "another process has added a turn to the thread"
-        raise refusal(what, f"/retry and /edit replace that turn now: {self.last.text!r:.200}")
+        problem = "another process has added a turn to the thread"
+        raise refusal(problem, f"/retry and /edit replace that turn now: {self.last.text!r:.200}")
 
     async def resume(self) -> int:
-        """Continue the last turn, which waits or was interrupted."""
+        """Continue the last turn where it stopped. Returns its exit code."""
         run_id, text = self.last.run_id, self.last.text
         return await self._take_turn(run_id, text, partial(self._resume, run_id))
 
     def _resume(self, run_id: str, answer: Any) -> Awaitable[GraphResult[Any]]:
         options, start = self.options, self.graph.start.__name__
-        given = {f"{start}.{name}": value for name, value in self._secrets().items()}
+        secrets = {f"{start}.{name}": value for name, value in self._secrets().items()}
         return self.graph.resume(
             run_id,
             options.model,
             options.max_iters,
             journal=self.journal,
             answer=answer,
-            given=given,
+            given=secrets,
         )
 
     async def drop(self) -> None:
@@ -254,22 +253,24 @@ class ChatSession:
         await self.graph.cancel(self.last.run_id, journal=self.journal)
         self.last.standing = "cancelled"
 
-    def _start(self, text: str) -> Node:
+    def _make_start_node(self, text: str) -> Node:
         _check_text(text)
-        given = {**self.options.fields, **self.attached, self.options.text_field: text}
-        return build_node(self.graph.start, given)
+        fields = {**self.options.fields, **self.attached, self.options.text_field: text}
+        return build_node(self.graph.start, fields)
 
-    def _given_anew(self, text: str) -> dict[str, Any]:
-        """The fields that a repeated turn does not take over: the message, what is attached to it,
-        and what no journal stores."""
+    def _changed_fields(self, text: str) -> dict[str, Any]:
+        """The fields in which a repeated turn differs from the old one: the message, its attached
+        files, and the secrets, which no journal stores."""
         start, name = self.graph.start, self.options.text_field
         _check_text(text)
         try:
-            given = {**self.attached, name: text}
-            found = {each: read_json(start, each, value).value for each, value in given.items()}
+            raw_values = {**self.attached, name: text}
+            values = {
+                each: read_json(start, each, value).value for each, value in raw_values.items()
+            }
         except UnfitText as misfit:
-            raise refusal(f"{start.__name__}.{name} does not take this: {misfit}") from None
-        return found | self._secrets()
+            raise refusal(f"{start.__name__}.{name} does not take this value: {misfit}") from None
+        return values | self._secrets()
 
     def _secrets(self) -> dict[str, Any]:
         """The values of the start node that no journal stores, by field."""
@@ -278,29 +279,30 @@ class ChatSession:
         return {name: read_json(start, name, fields[name]).value for name in hidden}
 
     def attach(self, path: str) -> str:
-        """Send a file with the next message, in the field of the start node that takes it. Returns
-        the words that stand for the file."""
+        """Send a file with the next message, in a field of the start node that takes it. Returns
+        the placeholder of the file."""
         start = self.graph.start
         names = [name for name in file_fields(start) if name not in self.options.fields]
         name, value, file = place_file(start, names, self.attached, path)
         self.attached[name] = value
         return file.placeholder
 
-    # One turn, from its beginning to how it came out.
+    # One turn, from its beginning to its outcome.
 
-    async def _take_turn(self, run_id: str, text: str | None, go: BeginsTurn) -> int:
+    async def _take_turn(self, run_id: str, text: str | None, begin: RunTurn) -> int:
+        """Run a turn, print its outcome, and return its exit code."""
         self.last = LastTurn(run_id, text, "running")
         display = self._display = self._new_display()
         began = perf_counter()
         try:
-            result, error, code = await self._run_shown(run_id, go, display)
+            result, error, code = await self._run_on_display(run_id, begin, display)
         finally:
             self._display = None
         self.stored = self.stored or display.history_of(run_id) is not None
         self.refused = getattr(error, "code", "") == "bae-thread-busy"
         self.attached = self.attached if self.refused else {}
         if isinstance(error, BaeError):
-            advise(error, run_id, self.said, kept=False)
+            advise(error, run_id, self.command_line, kept=False)
         if result is not None and result.waiting:
             self.last.standing, code = "waiting", exits.WAITING
         elif result is not None:
@@ -313,11 +315,11 @@ class ChatSession:
             self.last.standing, code = "failed", exits.FAILED
         if self.refused and isinstance(error, BaeError):
             await self.read()
-            waits = self.last.standing == "waiting"
-            code = exits.WAITING if waits else exits.ELSEWHERE
-            error.fix = "wait until it has ended; nothing was sent"
-            if waits:
-                error.fix = f"answer it at a terminal: {self.said.chat(self.thread)}"
+            is_waiting = self.last.standing == "waiting"
+            code = exits.WAITING if is_waiting else exits.ELSEWHERE
+            error.fix = "send the message again when that turn has ended"
+            if is_waiting:
+                error.fix = f"answer it at a terminal: {self.command_line.chat(self.thread)}"
         self._print(result, error, display)
         if self.options.as_json:
             print_json_line(self._as_data(result, error, perf_counter() - began, display))
@@ -325,16 +327,16 @@ class ChatSession:
             err().print()
         return code
 
-    async def _run_shown(
-        self, run_id: str, go: BeginsTurn, display: Display
+    async def _run_on_display(
+        self, run_id: str, begin: RunTurn, display: Display
     ) -> tuple[GraphResult[Any] | None, BaseException | None, int]:
-        """The result of a run, or why it has none, and the exit code that a signal asked for."""
+        """Run a turn with a display. Returns the result, the error, and the code of a signal."""
         stop, signals = asyncio.Event(), self.signals
         with display:
             signals.calls(stop.set)
             answer = AtTerminal(display) if self.options.asks else None
             with observing(display.observe, patience=inf):
-                task = asyncio.ensure_future(go(answer))
+                task = asyncio.ensure_future(begin(answer))
             stopped = asyncio.create_task(stop.wait())
             try:
                 await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -356,12 +358,12 @@ class ChatSession:
         return (task.result() if error is None else None), error, code
 
     async def _stop(self, run_id: str, task: asyncio.Future[Any], *, forever: bool) -> None:
-        """Stop the run. One that is stopped for ever is cancelled in the journal too: it is not
-        offered again."""
+        """Stop the run, and wait for its end. With `forever`, the journal stores the run as
+        cancelled, so the chat does not offer to resume it."""
         if forever:
             try:
                 await self.graph.cancel(run_id, journal=self.journal)
-            except JournalError:  # nothing of it is stored yet, or it has just ended
+            except JournalError:  # the journal does not have the run yet, or the run has just ended
                 task.cancel()
         else:
             task.cancel()
@@ -375,7 +377,7 @@ class ChatSession:
             return TurnScreen(console, self.graph.terminal_nodes, plan_of_graph(self.graph).hidden)
         return PlainLines(console)
 
-    # How it came out.
+    # The outcome of a turn.
 
     def _print(
         self, result: GraphResult[Any] | None, error: BaseException | None, display: Display
@@ -394,11 +396,11 @@ class ChatSession:
         elif self.refused and error is not None:
             print_error(error)
         elif self.last.standing == "cancelled":
-            self._tell("stopped: later turns do not see this one", "/retry sends it again")
+            self._print_hint("stopped: later turns do not see this one", "/retry sends it again")
         elif self.last.standing == "failed" and error is not None:
             print_error(error)
-            how = "/resume continues it, /retry sends it again, /edit changes it"
-            self._tell("later turns do not see this one", how)
+            commands = "/resume continues it, /retry sends it again, /edit changes it"
+            self._print_hint("later turns do not see this one", commands)
 
     def _print_reply(self, node: Node) -> None:
         reply = reply_text(node, plan_of_graph(self.graph).hidden)
@@ -413,11 +415,12 @@ class ChatSession:
         if self.options.asks:
             note("/resume asks again, /drop drops the turn")
         else:
-            note(f"answer it at a terminal: {self.said.chat(self.thread)}")
+            note(f"answer it at a terminal: {self.command_line.chat(self.thread)}")
 
-    def _tell(self, what: str, how: str) -> None:
+    def _print_hint(self, message: str, commands: str) -> None:
+        """Print a message, and at a terminal the commands that help."""
         if not self.options.quiet:
-            note(f"{what}; {how}" if self.options.asks else what)
+            note(f"{message}; {commands}" if self.options.asks else message)
 
     def _as_data(
         self,
@@ -431,15 +434,17 @@ class ChatSession:
         history = display.history_of(self.last.run_id)
         usage = None if history is None else history.usage
         spent = ("calls", "input_tokens", "output_tokens", "cost")
-        shown = {} if node is None else fields_of(node, copies)
+        result_fields = {} if node is None else fields_of(node, copies)
         if node is not None and (turns := plan_of(type(node)).turns) is not None:
-            shown.pop(turns.name, None)  # each line would have all lines before it
+            result_fields.pop(turns.name, None)  # each line would have all lines before it
         return {
             "thread": self.thread,
             "run_id": self.last.run_id,
             "outcome": self.last.standing,
             "reply": None if node is None else reply_text(node, copies),
-            "result": None if node is None else {"type": type(node).__name__, "fields": shown},
+            "result": None
+            if node is None
+            else {"type": type(node).__name__, "fields": result_fields},
             "waiting": [] if result is None else [gate.address for gate in result.waiting],
             "seconds": round(seconds, 3),
             "usage": {name: getattr(usage, name, None) for name in spent},
@@ -448,10 +453,10 @@ class ChatSession:
 
 
 def _check_text(text: str) -> None:
-    """Raise for a message with bytes that are no UTF-8: no journal and no model takes it."""
+    """Raise for a message with bytes that are not UTF-8: no journal and no model takes them."""
     if readable(text, 0) != text:
         fix = "send UTF-8: iconv -f latin1 -t utf-8 converts a file"
-        raise refusal("the message has bytes that are no UTF-8", fix)
+        raise refusal("the message has bytes that are not UTF-8", fix)
 
 
 def _end_of(result: GraphResult[Any] | None) -> Node | None:

@@ -1,4 +1,4 @@
-"""The threads of a journal, for `bae chat`: their ids, their list, and what they cost."""
+"""The threads of a journal, for `bae chat`: new ids, a list, and the cost of a thread."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ if TYPE_CHECKING:
     from bae.journal import Journal, RunInfo
 
 _LETTERS: Final = "bcdfghjkmnpqrstvwxz23456789"
-_LOOKED_AT: Final = 1000
-"""Runs that are looked at for the newest threads."""
+_MOST_RUNS: Final = 1000
+"""How many runs are read to find the newest threads."""
 
 
 def new_thread_id(name: str) -> str:
-    """A new id that can be read and typed, as `support-1118-x7qd`."""
+    """A new id that people can read and type, such as `support-1118-x7qd`."""
     name = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:20] or "chat"
     letters = "".join(_LETTERS[each % len(_LETTERS)] for each in os.urandom(4))
     return f"{name}-{time.strftime('%m%d')}-{letters}"
 
 
 @dataclass(slots=True)
-class _Listed:
+class _ListedThread:
     newest: RunInfo
     runs: int = 0
 
 
 async def list_threads(journal: Journal, graph: str, current: str, most: int) -> None:
     """Print the newest threads of a graph."""
-    found: dict[str, _Listed] = {}
-    looked_at = 0
+    threads: dict[str, _ListedThread] = {}
+    runs_read = 0
     async for info in journal.every_run(graph=graph):
-        looked_at += 1
+        runs_read += 1
         if info.thread is not None:
-            found.setdefault(info.thread, _Listed(info)).runs += 1
-        if looked_at == _LOOKED_AT:
+            threads.setdefault(info.thread, _ListedThread(info)).runs += 1
+        if runs_read == _MOST_RUNS:
             break
-    if not found:
+    if not threads:
         note("no threads yet")
         return
     columns = (Column("thread", right=False), Column("turns"), Column("last", right=False))
     rows: list[list[Text]] = []
-    for name, each in [*found.items()][:most]:
+    for name, each in [*threads.items()][:most]:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.newest.updated))
         marked = f"{name} (this one)" if name == current else name
         rows.append([Text(in_one_line(marked), "cyan"), Text(str(each.runs)), Text(at, "dim")])
@@ -59,7 +59,7 @@ async def list_threads(journal: Journal, graph: str, current: str, most: int) ->
 
 
 async def thread_cost(journal: Journal, thread: str) -> str:
-    """What the runs of a thread used, those of turns that were sent again too."""
+    """The usage of all runs of a thread, as text. Replaced turns count too."""
     runs = 0
     total = Usage()
     before: str | None = None
@@ -67,8 +67,8 @@ async def thread_cost(journal: Journal, thread: str) -> str:
         for info in page:
             runs += 1
             if info.summary is not None:
-                done = info.summary
-                total += Usage(calls=done.calls, output_tokens=done.tokens, cost=done.cost)
+                used = info.summary
+                total += Usage(calls=used.calls, output_tokens=used.tokens, cost=used.cost)
         before = page[-1].run_id
     facts = [
         count(runs, "run"),

@@ -35,8 +35,8 @@ def upgrade(journal: JournalFile = None, as_json: AsJSON = False) -> None:
     name = JournalName.of(journal) if journal else default()
     if not name.address:
         raise refusal(
-            f"{name} is a file, and `bae db` is about databases",
-            fix="name one: -j postgresql://USER@HOST/DATABASE, or BAE_JOURNAL",
+            f"{name} is a file, and `bae db` needs a database",
+            fix="name a database: -j postgresql://USER@HOST/DATABASE, or BAE_JOURNAL",
         )
 
     async def work() -> tuple[int, int]:

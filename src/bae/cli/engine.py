@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from bae.engine import Engine, QueueStatus, WorkerGraph
     from bae.journal.store import Journal
 
-group = typer.Typer(help="Show what the workers of a journal have to do.", no_args_is_help=True)
+group = typer.Typer(
+    help="Show the runs that wait for the workers of a journal.", no_args_is_help=True
+)
 
 EngineName = Annotated[
     str | None,
     option(
         "--engine NAME",
-        "What hands runs to workers: `temporal`. Default: workers look into the journal.",
+        "The service that hands runs to workers: `temporal`. Default: workers search the journal.",
         envvar="BAE_ENGINE",
     ),
 ]
@@ -34,7 +36,7 @@ TemporalAddress = Annotated[
     str | None,
     option(
         "--address HOST:PORT",
-        "Where Temporal is. Default: TEMPORAL_ADDRESS, or the profile of Temporal's own "
+        "The address of Temporal. Default: TEMPORAL_ADDRESS, or the profile of Temporal's own "
         "configuration file.",
     ),
 ]
@@ -61,15 +63,15 @@ def engine_of(
 
     if name not in (None, *_ENGINES):
         raise typer.BadParameter(
-            f"{name!r} is none of {', '.join(_ENGINES)}", param_hint="'--engine'"
+            f"{name!r} is not an engine: give {' or '.join(_ENGINES)}", param_hint="'--engine'"
         )
     if name == "temporal":
         return TemporalEngine(address, namespace=namespace, task_queue=task_queue or "bae")
-    given = {"--address": address, "--namespace": namespace, "--task-queue": task_queue}
-    for option_name, value in given.items():
+    temporal_options = {"--address": address, "--namespace": namespace, "--task-queue": task_queue}
+    for option_name, value in temporal_options.items():
         if value is not None and name is None and option_name != "--task-queue":
             raise typer.BadParameter(
-                "it is about Temporal: add --engine temporal", param_hint=f"'{option_name}'"
+                "this option needs Temporal: add --engine temporal", param_hint=f"'{option_name}'"
             )
     return JournalEngine(poll=poll)
 
@@ -91,10 +93,10 @@ def load_worker_graphs(names: Sequence[str | None], sets: Sequence[str]) -> list
         classes = {cls.__name__ for each in graph.graphs for cls in each.nodes}
         own = [each for each in sets if each.partition(".")[0].strip() in classes]
         unused = [each for each in unused if each not in own]
-        given: dict[str, Any] = {}
+        secrets: dict[str, Any] = {}
         for (cls, field), text in split_sets(own, partial(field_at, graph)):
-            given[f"{cls.__name__}.{field}"] = read_text(cls, field, text).value
-        graphs.append(WorkerGraph(graph, None, given))
+            secrets[f"{cls.__name__}.{field}"] = read_text(cls, field, text).value
+        graphs.append(WorkerGraph(graph, None, secrets))
     if unused:
         split_sets(unused, partial(field_at, graphs[-1].graph))  # raises for an unknown field
     return graphs
@@ -109,23 +111,23 @@ def status(
     task_queue: TaskQueue = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Print how many runs are queued, in progress, interrupted and parked, for how long, and who
-    works on them."""
+    """Print how many runs are queued, in progress, interrupted and parked, how long they have
+    waited, and which processes work on runs."""
     from bae.engine import queue_status
 
     dispatcher = engine_of(engine, address, namespace, task_queue)
 
-    async def read(kept: Journal) -> tuple[QueueStatus, dict[str, Any]]:
+    async def read_status(kept: Journal) -> tuple[QueueStatus, dict[str, Any]]:
         queue = await queue_status(kept)
         try:
             return queue, await dispatcher.status()
         finally:
             await dispatcher.close()
 
-    queue, reported = use(journal, read)
+    queue, reported = use(journal, read_status)
     if as_json:
-        known = {each.name: dict(getattr(queue, each.name)) for each in fields(queue)}
-        print_json({**known, "engine": reported})
+        counts_by_status = {each.name: dict(getattr(queue, each.name)) for each in fields(queue)}
+        print_json({**counts_by_status, "engine": reported})
         return
     for standing in ("queued", "delayed", "running", "interrupted", "waiting"):
         counts: dict[str, int] = getattr(queue, standing)

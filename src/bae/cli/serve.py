@@ -33,7 +33,7 @@ EPILOG: Final = examples(
     "BAE_SERVE_TOKEN=… bae serve app.py --host 0.0.0.0 --allow-host bae.example.com",
 )
 SHORTEST_TOKEN: Final = 8
-"""The least characters of a token that the user chooses."""
+"""The minimum length of a token that the user chooses."""
 
 
 def serve(
@@ -92,10 +92,10 @@ def serve(
     names = (*LOOPBACK, host, *(allow_host or ()))
 
     async def serve_graph() -> None:
-        async with open_to_write(file) as kept:
+        async with open_to_write(file) as run_journal:
             api = router(
                 graph,
-                journal=kept,
+                journal=run_journal,
                 lm=model,
                 max_iters=max_iters,
                 auth=bearer(key),

@@ -1,5 +1,5 @@
-"""`bae studio`: a page on this machine, on the API of `bae.serve`, for graphs, a journal and a
-team."""
+"""`bae studio`: a page on this machine for graphs, a journal and a team. It uses the API of
+`bae.serve`."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ EPILOG: Final = examples(
     "bae studio --team . --open",
 )
 PORT: Final = 8421
-"""The port where none is named: a browser keeps its login by address."""
+"""The default port. It is fixed because a browser keeps its login by address."""
 _PORTS: Final = 20
-"""How many ports are tried, from the first on."""
+"""How many ports are tried, from `PORT` on."""
 
 
 def studio(
@@ -98,8 +98,8 @@ def studio(
 ) -> None:
     """Open a page to watch, chat with and steer runs and teams.
 
-    The printed link logs a browser in, once; the browser stays logged in for 30 days, also when the
-    studio is restarted. Press Enter for another link, or call the same command again.
+    The printed link logs in one browser, which stays logged in for 30 days, also when the studio is
+    restarted. Press Enter for another link, or call the same command again.
 
     Without MODULE the runs of the journal are shown, and nothing can be started or answered. With
     --team, plans can be made and approved, and the team can be started and steered.
@@ -176,7 +176,8 @@ async def _serve(
 
 
 async def _listen(stack: AsyncExitStack, studio: Studio, host: str, port: int | None) -> str:
-    """Listen on the port that is named, or else on the first free one from `PORT` on."""
+    """Listen on `port`, or without it on the first free port from `PORT` on. Returns the
+    address."""
     from bae.serve.server import listening
 
     if port is not None:
@@ -190,7 +191,7 @@ async def _listen(stack: AsyncExitStack, studio: Studio, host: str, port: int | 
                 raise
             continue
         if each != PORT:
-            note(f"port {PORT} is taken, so this studio is on {each}; --port names another")
+            note(f"port {PORT} is taken, so this studio is on {each}; --port chooses another port")
         return url
     raise AssertionError
 
@@ -198,25 +199,25 @@ async def _listen(stack: AsyncExitStack, studio: Studio, host: str, port: int | 
 def _print_links(
     url: str, logins: Logins, key: str | None, source: StudioSource, *, opens: bool, as_json: bool
 ) -> None:
-    """Print where the studio is, with a new link."""
-    link = f"{_reachable(url)}/#token={logins.make_link_token()}"
+    """Print a new link to the studio, or with `as_json` the facts about the studio."""
+    link = f"{_local_address(url)}/#token={logins.make_link_token()}"
     if as_json:
-        found = {"url": url, "link": link, "token": key, "graphs": [*source.graphs]}
-        print_json({**found, "journal": source.file, "team": source.team and str(source.team)})
+        about = {"url": url, "link": link, "token": key, "graphs": [*source.graphs]}
+        print_json({**about, "journal": source.file, "team": source.team and str(source.team)})
     else:
         out().print(f"bae studio: {link}", soft_wrap=True)
     if opens and not webbrowser.open(link):
         note("no browser could be opened: open the link yourself")
 
 
-def _reachable(url: str) -> str:
-    """The address for a browser on this machine: a server on all addresses has one of them."""
+def _local_address(url: str) -> str:
+    """The address for a browser on this machine, also if the server listens on all addresses."""
     return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
 @contextmanager
 def _open_logins() -> Generator[Logins]:
-    """The logins of this user; without a place for them, those of this process alone."""
+    """The logins of this user. If they cannot be stored, they are forgotten with this process."""
     from bae.serve.studio_login import Logins, login_file
 
     with ExitStack() as stack:
@@ -229,28 +230,28 @@ def _open_logins() -> Generator[Logins]:
 
 
 def _find_running(logins: Logins, serves: dict[str, Any]) -> str | None:
-    """The address of a studio that serves the same and answers."""
+    """The address of a running studio that serves the same parts."""
     from urllib.request import ProxyHandler, build_opener
 
     url = logins.find_server(serves)
     if url is None:
         return None
     with suppress(OSError, ValueError):
-        # No proxy of the environment is asked for an address of this machine.
+        # Without the proxies of the environment: the address is on this machine.
         opener = build_opener(ProxyHandler({}))
-        with opener.open(f"{_reachable(url)}/api/health", timeout=2):
+        with opener.open(f"{_local_address(url)}/api/health", timeout=2):
             return url
     return None
 
 
 @contextmanager
 def _on_enter(call: Any) -> Generator[None]:
-    """Call something for each line that is typed at the terminal."""
+    """Call `call` for each line that is typed at the terminal."""
     loop = asyncio.get_running_loop()
     listens = False
 
     def read() -> None:
-        if not can_ask():  # in the background by now: reading would stop the process
+        if not can_ask():  # the process is in the background: reading would suspend it
             return
         if not os.read(sys.stdin.fileno(), 4096):
             loop.remove_reader(sys.stdin)

@@ -1,5 +1,5 @@
-"""What `bae studio` serves: the graphs that a command line names, a journal, a team, and the API
-and page of them."""
+"""`StudioSource`: the graphs, the journal and the team that `bae studio` serves, with their API and
+their page."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 def load_graphs(
     modules: Sequence[str] | None, journal: str | None, team: str | None
 ) -> tuple[dict[str, Graph[Any, Any]], dict[str, str]]:
-    """The graphs that are named, by their names, or the one that the project configures; and what
-    the command line calls each."""
-    named: list[str | None] = [*(modules or ())]
-    if not named and journal is None and team is None and is_configured():
-        named = [None]
-    found: dict[str, Graph[Any, Any]] = {}
-    first: dict[str, str] = {}
-    for each in named:
+    """Load the named graphs, or without names the graph that the project configures. Returns the
+    graphs by their names, and the argument of the command line for each name."""
+    arguments: list[str | None] = [*(modules or ())]
+    if not arguments and journal is None and team is None and is_configured():
+        arguments = [None]
+    graphs: dict[str, Graph[Any, Any]] = {}
+    argument_of: dict[str, str] = {}
+    for each in arguments:
         graph = load_proved(each)
-        if graph.name in found:
+        if graph.name in graphs:
             raise Misuse(
-                f"{first[graph.name]} and {each} have graphs of the same name, {graph.name}",
+                f"{argument_of[graph.name]} and {each} have graphs of the same name, {graph.name}",
                 code="bae-command-refused",
-                fix='give one of them another name, Graph(…, name="…"), or serve one of them',
+                fix='give one of them another name, Graph(…, name="…"), or serve only one of them',
             )
-        found[graph.name], first[graph.name] = graph, each or ""
-    return found, first
+        graphs[graph.name], argument_of[graph.name] = graph, each or ""
+    return graphs, argument_of
 
 
 def absolute_lm(name: str) -> str:
@@ -58,14 +58,14 @@ def absolute_lm(name: str) -> str:
 
 @dataclass(frozen=True)
 class StudioSource:
-    """What a studio serves."""
+    """The parts that a studio serves."""
 
     modules: Sequence[str]
     graphs: dict[str, Graph[Any, Any]]
     named: dict[str, str]
-    """The graphs as the command line calls them; the one that the project configures is empty."""
+    """The argument of the command line by the name of a graph; empty for a configured graph."""
     file: str | None
-    """The journal; None is that of the team."""
+    """The journal; None means the journal of the team."""
     team: Path | None
     named_lm: str | None
     lm: str
@@ -77,7 +77,7 @@ class StudioSource:
 
     @asynccontextmanager
     async def open(self, logins: Logins) -> AsyncGenerator[Studio]:
-        """The studio, with everything open that it serves."""
+        """Open all parts, and yield the studio."""
         from bae.serve.studio import Studio
         from bae.serve.studio_page import StudioPage
 
@@ -88,14 +88,16 @@ class StudioSource:
             if self.team is not None:
                 team, agents = await _open_team(stack, self.team)
             if self.file is not None:
-                opened = open_to_write(self.file) if self.graphs else open_to_read(self.file)
-                kept = await stack.enter_async_context(opened)
+                opened_journal = (
+                    open_to_write(self.file) if self.graphs else open_to_read(self.file)
+                )
+                run_journal = await stack.enter_async_context(opened_journal)
             else:
                 assert agents is not None
-                kept = agents
-            # Without a graph nothing can be done to runs; with a team it has endpoints that act.
+                run_journal = agents
+            # Without a graph, runs are read-only. A team adds endpoints that change it.
             can_act = bool(self.graphs) or team is not None
-            api = self._make_api(kept, self.graphs, logins, reads_only=not can_act)
+            api = self._make_api(run_journal, self.graphs, logins, reads_only=not can_act)
             runs: dict[str, API] = {}
             names: list[str] = []
             if team is not None and agents is not None:
@@ -107,7 +109,7 @@ class StudioSource:
                 jobs = await stack.enter_async_context(TeamJobs(self.named_lm))
                 add_team_jobs(api, teams, jobs)
                 names.append(name)
-                if kept is not agents:
+                if run_journal is not agents:
                     runs[name] = self._make_api(agents, {}, logins, reads_only=True)
                     await stack.enter_async_context(runs[name].open())
             yield Studio(
@@ -147,17 +149,17 @@ class StudioSource:
 
     @property
     def shown_journal(self) -> str:
-        """What the page calls the journal."""
+        """The name of the journal on the page."""
         return self.file or f"runs of the team in {self.team}"
 
     def run_command(self, graph: str) -> str:
-        """The command that starts a run of a graph in a terminal, in the journal that is shown."""
+        """The command that starts a run of a graph in a terminal, in the journal of the studio."""
         words = ["bae", "run", *filter(None, [self.named[graph]])]
         return shlex.join([*words, "--journal", self.file] if self.file else words)
 
     @property
     def serve_command(self) -> str:
-        """The command that serves more graphs for the runs that are shown."""
+        """The command that also serves more graphs."""
         words = ["bae", "studio", *self.modules, "MODULE"]
         words += ["--journal", self.file] if self.file else []
         words += ["--team", os.path.relpath(self.team)] if self.team else []

@@ -43,7 +43,8 @@ def submit(
     journal: JournalFile = None,
     run_id: NewId = None,
     delay: Annotated[
-        str | None, option("--delay TIME", "Begin then at the earliest: 90s, 30m, 12h, 2d.")
+        str | None,
+        option("--delay TIME", "Begin no earlier than after this time: 90s, 30m, 12h, 2d."),
     ] = None,
     max_iters: MaxIters = 10,
     thread: Annotated[
@@ -60,8 +61,8 @@ def submit(
 ) -> None:
     """Store a run for a worker to carry out, and print its id.
 
-    Nothing of the run begins here: `bae worker` carries it out, in any process that has the
-    journal. The fields of the start node come from `-i` and `--set`.
+    The run does not begin here: `bae worker` carries it out, in any process with the same journal.
+    The fields of the start node come from `-i` and `--set`.
     """
     about = metadata_of(metadata)
     seconds = 0.0 if delay is None else parse_duration(delay)
@@ -72,11 +73,11 @@ def submit(
     file = file_to_write(journal)
 
     async def store() -> str:
-        async with open_to_write(file) as kept:
+        async with open_to_write(file) as run_journal:
             try:
                 return await graph.submit(
                     start,
-                    journal=kept,
+                    journal=run_journal,
                     run_id=run_id,
                     engine=dispatcher,
                     delay=seconds,

@@ -159,18 +159,18 @@ def init(
 ) -> None:
     """Set up a team for a project.
 
-    Languages, the test command and the setup command are detected from the files; unclear points
-    are asked. The tests run once, as the team will run them. If they cannot run, the likely cause
-    and a command that fixes it are printed, and the exit code is 1. The state is kept beside the
-    repository, in `.NAME.team`. Run it again to change the settings.
+    Languages, the test command and the setup command are detected from the files. You are asked
+    about unclear points. The tests run once, as the team will run them. If they cannot run, the
+    likely cause and a command that fixes it are printed, and the exit code is 1. The state is
+    stored beside the repository, in `.NAME.team`. Run it again to change the settings.
     """
     settings: dict[str, Any] = {
         "update_checkout": update_checkout,
         "allow": allow,
         "allow_unsandboxed": allow_unsandboxed,
     }
-    given = directory, test, report, folder, setup, branch
-    run_async(lambda: _init(*given, not no_ask, settings, not no_check))
+    arguments = directory, test, report, folder, setup, branch
+    run_async(lambda: _init(*arguments, not no_ask, settings, not no_check))
 
 
 async def _init(
@@ -196,7 +196,7 @@ async def _init(
     if repository is None and await asyncio.to_thread(path.is_dir):
         await Repository.refuse_bare(path)
     if repository is not None:
-        await repository.commit_id("HEAD")  # raises where there is nothing that work can start from
+        await repository.commit_id("HEAD")  # raises if work has no commit to start from
     root = repository.root if repository is not None else path
     root = await asyncio.to_thread(root.resolve)
     state = store_path(root)
@@ -204,15 +204,15 @@ async def _init(
     if state.exists():
         async with await Store.open(state) as store:
             before = await _find_project(store, root)
-    within = find_folder(root, folder) if folder is not None else before.folder if before else ""
+    subfolder = find_folder(root, folder) if folder is not None else before.folder if before else ""
     committed = None
     if repository is not None:
         committed = split_paths((await repository.run_git("ls-files", "-z"))[1])
-    detected = await asyncio.to_thread(detect, root, within, committed)
+    detected = await asyncio.to_thread(detect, root, subfolder, committed)
     command = split_command(test)
-    if before is not None and before.folder == within:
+    if before is not None and before.folder == subfolder:
         command = command or before.test_command
-    if report is None:  # that of before is for the command of before
+    if report is None:  # the stored report belongs to the stored command
         report = before.report if before and command == before.test_command else ""
     if not command:
         command = await _ask_test_command(detected, asks)
@@ -223,7 +223,7 @@ async def _init(
         requirements=before.requirements if before else "",
         report=report,
     )
-    place = root / within
+    place = root / subfolder
     problems = await asyncio.to_thread(find_command_problems, command, place, report, project.setup)
     if problems:
         raise refusal("\n".join(problems), fix="name a test command with --test")
@@ -233,17 +233,19 @@ async def _init(
         repository = await Repository.create(path)
         note(f"made a git repository in {directory}")
     if before is not None:
-        same = {"id", "update_checkout", "allow", "allow_unsandboxed"}
-        project = project.model_copy(update={name: getattr(before, name) for name in same})
+        kept_fields = {"id", "update_checkout", "allow", "allow_unsandboxed"}
+        project = project.model_copy(update={name: getattr(before, name) for name in kept_fields})
         if before.root != project.root:
             note(f"moved here from {before.root}, with its tasks")
     project = with_settings(project, **settings)
     async with await Store.open(state) as store:
         project = await store.save_project(project)
         await print_project(project, state)
-        dirty = (await repository.git("status", "--porcelain")).splitlines()
-        if dirty:
-            names = ", ".join(line[3:] for line in dirty[:3]) + (", …" if len(dirty) > 3 else "")
+        changes = (await repository.git("status", "--porcelain")).splitlines()
+        if changes:
+            names = ", ".join(line[3:] for line in changes[:3]) + (
+                ", …" if len(changes) > 3 else ""
+            )
             note(f"not committed, so the team does not see it: {names}")
         if checks:
             await _check_base(project, repository, store)
@@ -266,7 +268,7 @@ async def _check_base(project: Project, repository: Repository, store: Store) ->
     names = [name for task in tasks for name in task.tests]
     try:
         check = await open_reports(project, repository, store, {}).check(commit, names)
-    except ManifestError as error:  # there is no task that could ask
+    except ManifestError as error:  # no task can ask a person yet
         fix = "commit the manifests on your branch, and run `bae team init` again"
         raise WorkspaceError(error.message, fix=fix) from error
     check.raise_problem()
@@ -274,13 +276,13 @@ async def _check_base(project: Project, repository: Repository, store: Store) ->
 
 
 async def _find_project(store: Store, root: Path) -> Project | None:
-    """The project of a repository, or the one whose repository was moved here."""
+    """The project of a repository; otherwise a project whose repository has left its path."""
     import asyncio
 
-    known = await store.projects()
-    here = [each for each in known if each.root == str(root)]
-    gone = [each for each in known if not await asyncio.to_thread(Path(each.root).exists)]
-    return next(iter(here or gone), None)
+    projects = await store.projects()
+    at_root = [each for each in projects if each.root == str(root)]
+    moved = [each for each in projects if not await asyncio.to_thread(Path(each.root).exists)]
+    return next(iter(at_root or moved), None)
 
 
 async def _ask_test_command(detected: Detected, asks: bool) -> tuple[str, ...]:
@@ -356,13 +358,13 @@ async def plan(
     from bae.team.planning import format_questions, plan_tasks
 
     async with team.store.journal() as journal:
-        wanted = await _find_goal(goal, file, journal)
+        goal_text = await _find_goal(goal, file, journal)
         answer = _make_answer(answers, decide, not no_ask)
         kinds = load_workers(team, workers)
         model = find_lm(lm)
         with observing(_note_step):
             planned = await plan_tasks(
-                wanted,
+                goal_text,
                 team.project,
                 team.store,
                 model,
@@ -389,14 +391,14 @@ async def plan(
 
 
 def _note_step(run: object, record: Record) -> None:
-    """Report what the LLM is asked for, and what is wrong with its answers."""
+    """Report each step of planning, and the problems of refused answers."""
     from bae.journal import AnswerJudged, FillStarted
 
     if isinstance(record, FillStarted) and record.target.__name__ in _STEPS:
         note(f"{_STEPS[record.target.__name__]} …")
     elif isinstance(record, AnswerJudged) and record.attempt.verdict == "invalid":
         errors = record.attempt.errors
-        note("\n".join(("the answer does not fit, and is asked for again:", *errors)))
+        note("\n".join(("the answer is not valid, and bae asks again:", *errors)))
 
 
 _STEPS: Final = {
@@ -414,7 +416,7 @@ async def _find_goal(goal: str | None, file: str | None, journal: Journal) -> st
     if goal is not None or file is not None:
         text = goal if goal is not None else read_file(file or "")
         if not text.strip():
-            raise refusal("the goal is empty", fix="say what is to be built")
+            raise refusal("the goal is empty", fix="name what to build")
         return text.strip()
     waiting = await open_goals(journal)
     if not waiting:
@@ -426,10 +428,10 @@ def _make_answer(file: str | None, decide: bool, asks: bool) -> GateAnswerer | N
     from bae.team.planning import FromAnswers, decide_yourself
 
     if decide:
-        otherwise = decide_yourself
+        fallback = decide_yourself
     else:
-        otherwise = answer_at_terminal() if asks and can_ask() else None
-    return FromAnswers(read_file(file), otherwise) if file is not None else otherwise
+        fallback = answer_at_terminal() if asks and can_ask() else None
+    return FromAnswers(read_file(file), fallback) if file is not None else fallback
 
 
 @team_command(group, "bae team requirements", "bae team requirements --file better.md")
@@ -471,12 +473,12 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     running, interrupted = await team.is_running(), await team.is_interrupted()
     blockers = await team.store.blockers(team.project.id, open_only=True)
     counts = summary(task.status for task in tasks)
-    waiting = sum(not task.approved for task in tasks)
+    unapproved = sum(not task.approved for task in tasks)
     check = await asyncio.to_thread(read_check, team.store.path.parent)
     flaky_by_task = await team.store.flaky_tests(team.project.id)
     flaky = list(dict.fromkeys(name for names in flaky_by_task.values() for name in names))
     reviews = await team.store.reviews(team.project.id)
-    newest = {task_id: each[-1] for task_id, each in reviews.items()}
+    newest_reviews = {task_id: each[-1] for task_id, each in reviews.items()}
     if as_json:
         print_json(
             {
@@ -486,7 +488,7 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
                 "running": running,
                 "interrupted": interrupted,
                 "counts": counts,
-                "not_approved": waiting,
+                "not_approved": unapproved,
                 "paused": [task.key for task in tasks if {task.id, None} & paused],
                 "spent": asdict(spent),
                 "tasks": [
@@ -494,7 +496,9 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
                     | {
                         "branch": task.branch,
                         "spent": asdict(by_task.get(task.id, Spent())),
-                        "findings": len(newest[task.id].findings) if task.id in newest else None,
+                        "findings": len(newest_reviews[task.id].findings)
+                        if task.id in newest_reviews
+                        else None,
                     }
                     for task in tasks
                 ],
@@ -503,7 +507,7 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
         )
         return
     await print_project(team.project, team.store.path)
-    held = [task.key for task in tasks if task.id in paused]
+    paused_keys = [task.key for task in tasks if task.id in paused]
     print_fields(
         {
             "base": check.text if check else "",
@@ -515,11 +519,11 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
             if interrupted
             else "",
             "tasks": counts_text(counts, INTERRUPTED if interrupted else ""),
-            "not approved": str(waiting or ""),
-            "paused": "the run" if None in paused else ", ".join(held),
+            "not approved": str(unapproved or ""),
+            "paused": "the run" if None in paused else ", ".join(paused_keys),
             "spent": spent_text(spent),
             "questions": str(len(blockers) or ""),
-            "reviews": _describe_reviews(newest, tasks),
+            "reviews": _describe_reviews(newest_reviews, tasks),
         }
     )
     costs = {task_id: spent_text(each) for task_id, each in by_task.items()}
@@ -528,7 +532,7 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
 
 
 def _describe_reviews(newest: Mapping[int, Review], tasks: Sequence[Task]) -> str:
-    """How many findings the newest review of each task has."""
+    """The findings in the newest review of each task, as text."""
     if not newest:
         return ""
     findings = [each for review in newest.values() for each in review.findings]
@@ -538,8 +542,8 @@ def _describe_reviews(newest: Mapping[int, Review], tasks: Sequence[Task]) -> st
     facts += [f"{blocking} blocking"] if blocking else []
     facts += [f"{failed} failed"] if failed else []
     keys = [task.key for task in tasks if task.id in newest and newest[task.id].findings]
-    look = f": bae team tasks show {keys[0]}" if keys else ""
-    return f"{', '.join(facts)}{look}"
+    hint = f": bae team tasks show {keys[0]}" if keys else ""
+    return f"{', '.join(facts)}{hint}"
 
 
 group.add_typer(team_run.group)

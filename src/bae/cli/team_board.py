@@ -1,6 +1,5 @@
-"""The work of a team in the terminal: a board that changes as events come and as agents work; where
-there is no terminal, a line for each. Nothing that an LLM or a test wrote can control the
-terminal."""
+"""The work of a team in the terminal: a live board, or without a terminal a line for each event.
+Control characters in texts of LLMs and tests never reach the terminal."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from bae.team.store import Store
 
 PAST: Final = 2_000
-"""How many stored events a board begins with: what was last heard of each task."""
+"""How many stored events a new board reads, to show the last activity of each task."""
 RECENT: Final = 5
 """How many events the board lists."""
 MOST_LINES: Final = 4
@@ -93,26 +92,26 @@ async def watch(
     after: int | None = None,
     journal: Journal | None = None,
 ) -> None:
-    """Show a project's work until this is cancelled: the board at a terminal, which stays there as
-    it was last, and elsewhere a line for each event after the number `after` (None: each new one),
-    and for each step of an agent. `journal` is the open journal of the agents' runs. The work may
-    be done by this process or by another."""
+    """Show a project's work until the caller cancels. At a terminal, a board is drawn; its last
+    picture stays on the screen. Elsewhere, each event with a number above `after` and each step of
+    an agent is printed as a line; with None, only new events. `journal` is the open journal of the
+    agents' runs. Another process may do the work."""
     if journal is None:
         async with store.journal() as opened:
             return await watch(store, project_id, console, after=after, journal=opened)
     number = await store.last_event(project_id)
     board = await read_board(store, project_id, signs_for(console))
-    last: RenderableType = ""
+    last_picture: RenderableType = ""
 
     def draw() -> RenderableType:  # a few times a second, and in another thread
-        nonlocal last
-        with suppress(Exception):  # rather the picture before than a thread that dies in one
-            last = board.draw(*console.size, time())
-        return last
+        nonlocal last_picture
+        with suppress(Exception):  # an error keeps the last picture and must not end the thread
+            last_picture = board.draw(*console.size, time())
+        return last_picture
 
     screen = Redrawn(console, draw)
-    moves = can_redraw(console)
-    if moves:
+    is_live = can_redraw(console)
+    if is_live:
         number = max(0, number - PAST)
         screen.start()
     elif after is not None:
@@ -120,9 +119,9 @@ async def watch(
 
     async def show(batch: Sequence[StoredEvent]) -> None:
         await board.refresh(store)
-        board.take(batch)
-        for event in () if moves else batch:
-            if line := board.line(event):
+        board.add_events(batch)
+        for event in () if is_live else batch:
+            if line := board.describe_event(event):
                 console.print(line, soft_wrap=True)
 
     async def show_steps(steps: Sequence[AgentStep]) -> None:
@@ -130,7 +129,7 @@ async def watch(
             [
                 StoredEvent(number=0, at=at, event=ActivityUpdate(project_id, text, task_id))
                 for at, task_id, text in steps
-                if board.has(task_id)
+                if board.has_task(task_id)
             ]
         )
         await asyncio.sleep(_REFRESH_SECONDS)
@@ -140,32 +139,32 @@ async def watch(
             asyncio.TaskGroup() as group,
             aclosing(_follow(store, project_id, number)) as new,
         ):
-            group.create_task(follow_agents(journal, show_steps, past=moves))
+            group.create_task(follow_agents(journal, show_steps, past=is_live))
             async for batch in new:
                 await show(batch)
                 number = batch[-1].number
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     except asyncio.CancelledError:
-        with suppress(TeamError, RuntimeError):  # of a store that is closed
+        with suppress(TeamError, RuntimeError):  # the store may be closed
             await finish_despite_cancel(_show_rest(store, project_id, number, show))
         raise
     finally:
-        if moves:
-            with suppress(OSError):  # of a terminal that is gone
+        if is_live:
+            with suppress(OSError):  # the terminal may be closed
                 screen.stop()
                 console.print(draw())
 
 
 async def _show_rest(store: Store, project_id: int, number: int, show: _Show) -> None:
-    """Show what happened since, so that what stays on the screen is true."""
+    """Show the events after a number, so that the last picture is up to date."""
     await show(await store.events(project_id, number, most=PAST))
 
 
 async def _follow(
     store: Store, project_id: int, number: int
 ) -> AsyncGenerator[Sequence[StoredEvent]]:
-    """Batches of events, a few in a second: who watches may be slow, and is never done."""
+    """Batches of events, a few a second, without an end. A slow viewer subscribes again."""
     feed = store.feed(project_id)
     while True:
         async with subscribe(feed, number) as events:
@@ -178,15 +177,15 @@ async def _follow(
 
 
 async def read_board(store: Store, project_id: int, signs: Signs = UNICODE) -> Board:
-    """A project's board as it is now, without what events alone tell."""
+    """A project's current board, without the details that only events have."""
     board = Board(await store.project(project_id), signs)
     await board.refresh(store)
     return board
 
 
 @dataclass(slots=True)
-class _Heard:
-    """What was last heard of a task."""
+class _TaskActivity:
+    """The last activity of a task, and its last test results."""
 
     at: float
     text: str = ""
@@ -195,7 +194,7 @@ class _Heard:
 
 @dataclass(slots=True)
 class Board:
-    """What a team is doing: from the store, and from its events."""
+    """The current work of a team, from its store and its events."""
 
     project: Project
     signs: Signs = UNICODE
@@ -203,97 +202,103 @@ class Board:
     agents: Sequence[AgentInfo] = ()
     blockers: Sequence[Blocker] = ()
     spent: Spent = field(default_factory=Spent)
-    heard: dict[int, _Heard] = field(default_factory=dict[int, _Heard])
+    activities: dict[int, _TaskActivity] = field(default_factory=dict[int, _TaskActivity])
     recent: deque[StoredEvent] = field(default_factory=lambda: deque[StoredEvent](maxlen=RECENT))
 
     async def refresh(self, store: Store) -> None:
-        """Read what the store has."""
-        which = self.project.id
-        self.tasks = await store.tasks(which)
-        self.agents = [each for each in await store.agents(which) if each.status != "retired"]
-        self.blockers = await store.blockers(which, open_only=True)
-        self.spent = await read_spent(store, project_id=which)
+        """Read the current state from the store."""
+        project_id = self.project.id
+        self.tasks = await store.tasks(project_id)
+        self.agents = [each for each in await store.agents(project_id) if each.status != "retired"]
+        self.blockers = await store.blockers(project_id, open_only=True)
+        self.spent = await read_spent(store, project_id=project_id)
 
-    def has(self, task_id: int) -> bool:
-        """Whether a task is one of the project."""
+    def has_task(self, task_id: int) -> bool:
+        """Whether a task belongs to the project."""
         return any(task.id == task_id for task in self.tasks)
 
-    def take(self, events: Sequence[StoredEvent]) -> None:
-        """Take in what events tell."""
+    def add_events(self, events: Sequence[StoredEvent]) -> None:
+        """Add events to the board."""
         for each in events:
             if text := self._describe(each.event):
                 in_order = sorted([*self.recent, each], key=lambda event: event.at)
                 self.recent = deque(in_order, maxlen=RECENT)
-                self._hear(each, text)
+                self._note_activity(each, text)
 
-    def line(self, stored: StoredEvent) -> Text | None:
-        """An event in a line. None where it tells nothing that another one does not."""
-        words = self._describe(stored.event)
-        if not words:
+    def describe_event(self, stored: StoredEvent) -> Text | None:
+        """An event as a line, or None if another event shows the same."""
+        description = self._describe(stored.event)
+        if not description:
             return None
         event = stored.event
         task_id = getattr(event, "task_id", None)
-        return self._text(
+        return self._make_line(
             (strftime("%H:%M:%S  ", localtime(stored.at)), "dim"),
-            ("" if task_id is None else f"{self._key(task_id)}  ", "bold"),
-            (words, _STYLES[event.status] if isinstance(event, TaskStatusChanged) else ""),
+            ("" if task_id is None else f"{self._find_key(task_id)}  ", "bold"),
+            (description, _STYLES[event.status] if isinstance(event, TaskStatusChanged) else ""),
         )
 
     def _describe(self, event: Event) -> str:
         if isinstance(event, TaskStatusChanged) and event.status is _S.BLOCKED:
-            asked = [each.summary for each in self.blockers if each.task_id == event.task_id]
-            if headline(event.reason, 1000) in asked:
-                return event.status.label  # the question itself is an event of its own
+            open_questions = [
+                each.summary for each in self.blockers if each.task_id == event.task_id
+            ]
+            if headline(event.reason, 1000) in open_questions:
+                return event.status.label  # the question has its own event
         return _describe(event)
 
     def draw(self, width: int, height: int, now: float) -> RenderableType:
         """The board for a terminal of this size."""
-        below = [*self._agents(), *self._questions(width)]
-        room = height - len(below) - 3
-        more = room - len(self.tasks) - 1  # tasks are worth more
-        if self.recent and more > 0:
-            below += [Text(), *filter(None, map(self.line, [*self.recent][-more:]))]
-        return Group(self._head(), Text(), *self._tasks(width, max(3, room), now), *below)
+        below = [*self._draw_agents(), *self._draw_questions(width)]
+        task_rows = height - len(below) - 3
+        event_rows = task_rows - len(self.tasks) - 1  # tasks have precedence
+        if self.recent and event_rows > 0:
+            below += [Text(), *filter(None, map(self.describe_event, [*self.recent][-event_rows:]))]
+        return Group(
+            self._draw_head(), Text(), *self._draw_tasks(width, max(3, task_rows), now), *below
+        )
 
-    def _head(self) -> Text:
+    def _draw_head(self) -> Text:
         counts = counts_text(Counter(task.status for task in self.tasks))
-        return self._text((f"{self.project.name}: {counts}", "bold"))
+        return self._make_line((f"{self.project.name}: {counts}", "bold"))
 
-    def _tasks(self, width: int, room: int, now: float) -> Iterable[RenderableType]:
+    def _draw_tasks(self, width: int, most_rows: int, now: float) -> Iterable[RenderableType]:
         tasks = sorted(self.tasks, key=lambda task: ORDER.index(task.status))
-        left = tasks[room - 1 :] if len(tasks) > room else []
+        hidden_tasks = tasks[most_rows - 1 :] if len(tasks) > most_rows else []
         table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-        table.add_column(no_wrap=True, min_width=len("? in progress"))  # so that nothing jumps
+        table.add_column(no_wrap=True, min_width=len("? in progress"))  # no jumps between statuses
         table.add_column(no_wrap=True, max_width=width // 4)
-        if wide := width >= 120:
+        if shows_titles := width >= 120:
             table.add_column(no_wrap=True, width=width // 4)
         table.add_column(no_wrap=True, ratio=1)
         workers = {agent.task_id: agent.id for agent in self.agents if agent.task_id is not None}
-        for task in tasks[: len(tasks) - len(left)]:
+        for task in tasks[: len(tasks) - len(hidden_tasks)]:
             style = _STYLES[task.status]
             cells = [
-                self._text((f"{self._mark(task.status, now)} {task.status.label}", style)),
-                self._text((task.key, "bold")),
-                *([self._text((task.title, ""))] if wide else []),
-                self._text(*self._facts(task, workers.get(task.id, ""), now, style)),
+                self._make_line(
+                    (f"{self._choose_mark(task.status, now)} {task.status.label}", style)
+                ),
+                self._make_line((task.key, "bold")),
+                *([self._make_line((task.title, ""))] if shows_titles else []),
+                self._make_line(*self._describe_work(task, workers.get(task.id, ""), now, style)),
             ]
             table.add_row(*cells)
         yield table
-        if left:
-            counts = Counter(task.status.label for task in left)
-            more = ", ".join(f"{n} {name}" for name, n in counts.items())
-            yield self._text((f"… {len(left)} more: {more}", "dim"))
+        if hidden_tasks:
+            counts = Counter(task.status.label for task in hidden_tasks)
+            summary = ", ".join(f"{n} {name}" for name, n in counts.items())
+            yield self._make_line((f"… {len(hidden_tasks)} more: {summary}", "dim"))
 
-    def _facts(self, task: Task, worker: str, now: float, style: str) -> Iterable[_Part]:
-        heard = self.heard.get(task.id)
-        tests = f"{heard.tests}  " if heard and heard.tests else ""
+    def _describe_work(self, task: Task, worker: str, now: float, style: str) -> Iterable[_Part]:
+        activity = self.activities.get(task.id)
+        tests = f"{activity.tests}  " if activity and activity.tests else ""
         if task.status is _S.IN_PROGRESS:
             if worker:
                 yield f"{worker}  ", "dim"
             yield tests, ""
-            if heard:
-                age = describe_duration(max(0.0, now - heard.at))
-                yield f"{f'{age} ago: ' if age else ''}{heard.text}", "dim"
+            if activity:
+                age = describe_duration(max(0.0, now - activity.at))
+                yield f"{f'{age} ago: ' if age else ''}{activity.text}", "dim"
         elif task.status is _S.STAGED:
             yield f"in {task.feature_branch}  ", ""
             yield (task.commit or "")[:10], "dim"
@@ -301,103 +306,109 @@ class Board:
             yield tests if task.status is _S.COMPLETED else "without tests of its own  ", ""
             yield (task.commit or "")[:10], "dim"
         else:
-            done = {each.key for each in self.tasks if each.status in DONE}
+            done_keys = {each.key for each in self.tasks if each.status in DONE}
             if task.feature:
                 staged = (each for each in self.tasks if each.status is _S.STAGED)
-                done |= {each.key for each in staged if each.feature == task.feature}
-            waits = [key for key in task.depends_on if key not in done]
-            yield headline(task.reason) or (f"after {', '.join(waits)}" if waits else ""), style
+                done_keys |= {each.key for each in staged if each.feature == task.feature}
+            open_keys = [key for key in task.depends_on if key not in done_keys]
+            yield (
+                headline(task.reason) or (f"after {', '.join(open_keys)}" if open_keys else ""),
+                style,
+            )
 
-    def _agents(self) -> Iterable[Text]:
+    def _draw_agents(self) -> Iterable[Text]:
         if self.agents or self.spent.calls:
             yield Text()
         if self.agents:
-            shown = [
+            workers = [
                 f"{each.id} {each.status}"
                 if each.task_id is None
-                else f"{each.id} on {self._key(each.task_id)}"
+                else f"{each.id} on {self._find_key(each.task_id)}"
                 for each in self.agents
             ]
-            yield self._text(("agents  ", "bold"), (", ".join(shown), ""))
+            yield self._make_line(("agents  ", "bold"), (", ".join(workers), ""))
         if self.spent.calls:
-            yield self._text(("spent   ", "bold"), (spent_text(self.spent), ""))
+            yield self._make_line(("spent   ", "bold"), (spent_text(self.spent), ""))
 
-    def _questions(self, width: int) -> Iterable[Text]:
+    def _draw_questions(self, width: int) -> Iterable[Text]:
         if self.blockers:
             yield Text()
-            yield self._text(("questions", "bold yellow"))
+            yield self._make_line(("questions", "bold yellow"))
         for each in self.blockers[:MOST_QUESTIONS]:
-            key = f"  {self._key(each.task_id)}  "
+            key = f"  {self._find_key(each.task_id)}  "
             first, *more = wrap(key + in_one_line(each.summary), width - 5) or [key]
-            yield self._text((key, "bold"), (first[len(key) :], ""))
-            yield from (self._text((f"    {line}", "")) for line in more[: MOST_LINES - 1])
+            yield self._make_line((key, "bold"), (first[len(key) :], ""))
+            yield from (self._make_line((f"    {line}", "")) for line in more[: MOST_LINES - 1])
             if each.is_folded:
-                shown = f"    bae team tasks show {self._key(each.task_id)}"
-                yield self._text((shown, "cyan"), (" shows the output", "dim"))
-            yield self._text((f'    bae team answer {each.id} "..."', "cyan"))
+                command = f"    bae team tasks show {self._find_key(each.task_id)}"
+                yield self._make_line((command, "cyan"), (" shows the output", "dim"))
+            yield self._make_line((f'    bae team answer {each.id} "..."', "cyan"))
         if len(self.blockers) > MOST_QUESTIONS:
             more = len(self.blockers) - MOST_QUESTIONS
-            yield self._text((f"  {more} more: bae team blockers", "dim"))
+            yield self._make_line((f"  {more} more: bae team blockers", "dim"))
 
-    def _text(self, *parts: _Part) -> Text:
-        """A line that nothing in it can leave, cut where the terminal ends."""
+    def _make_line(self, *parts: _Part) -> Text:
+        """One line without control characters, cut at the edge of the terminal."""
         text = Text(no_wrap=True, overflow="ellipsis" if self.signs is UNICODE else "crop")
         for part, style in parts:
             text.append(self.signs.writable(in_one_line(part)), style or None)
         return text
 
-    def _mark(self, status: TaskStatus, now: float) -> str:
+    def _choose_mark(self, status: TaskStatus, now: float) -> str:
         if status is _S.IN_PROGRESS:
             return self.signs.spin(now)
         marks = {_S.COMPLETED: "✓", _S.FAILED: "✗", _S.BLOCKED: "?"}
         marks |= {_S.CANCELLED: "-", _S.SKIPPED: "-", _S.MERGED: "+"}
         return marks.get(status, "·")
 
-    def _key(self, task_id: int) -> str:
+    def _find_key(self, task_id: int) -> str:
         return next((task.key for task in self.tasks if task.id == task_id), f"task {task_id}")
 
-    def _hear(self, stored: StoredEvent, text: str) -> None:
+    def _note_activity(self, stored: StoredEvent, text: str) -> None:
         task_id = getattr(stored.event, "task_id", None)
         if task_id is None:
             return
-        heard = self.heard.setdefault(task_id, _Heard(stored.at))
-        if stored.at >= heard.at:
-            heard.at, heard.text = stored.at, text
+        activity = self.activities.setdefault(task_id, _TaskActivity(stored.at))
+        if stored.at >= activity.at:
+            activity.at, activity.text = stored.at, text
         if isinstance(stored.event, TestResult):
-            heard.tests = _describe_tests(stored.event)
+            activity.tests = _describe_tests(stored.event)
 
 
 def _describe(event: Event) -> str:
-    """What an event tells a person, in one line; nothing where others tell the same."""
+    """An event in one line for a person; empty if another event shows the same."""
     match event:
         case TaskStatusChanged(status=status, reason=reason):
-            shown = f"{status.label}: {headline(reason)}" if reason else status.label
+            description = f"{status.label}: {headline(reason)}" if reason else status.label
         case TestResult():
-            shown = f"tests {'passed' if event.passed else 'failed'}: {_describe_tests(event)}"
+            description = (
+                f"tests {'passed' if event.passed else 'failed'}: {_describe_tests(event)}"
+            )
         case CorrectionAttempt(attempt=attempt, failure=failure):
-            shown = f"correction {attempt}: {headline(failure)}"
+            description = f"correction {attempt}: {headline(failure)}"
         case CommitCreated(commit=commit, files=files):
-            shown = f"commit {commit[:10]} {', '.join(files)}"
+            description = f"commit {commit[:10]} {', '.join(files)}"
         case WorkReviewed(review=review):
-            shown = f"reviewed: {review.headline}"
+            description = f"reviewed: {review.headline}"
         case BlockerCreated(question=question, blocker_id=number):
-            shown = f'asks: {headline(question)} (bae team answer {number} "...")'
+            description = f'asks: {headline(question)} (bae team answer {number} "...")'
         case BlockerResolved(answer=answer, by=by):
-            shown = f"was answered{f' by {by}' if by else ''}: {answer}"
+            description = f"was answered{f' by {by}' if by else ''}: {answer}"
         case PlanChanged(change=change, tasks=keys, by=by):
-            shown = f"{change}{f' by {by}' if by else ''}: {', '.join(keys)}"
+            description = f"{change}{f' by {by}' if by else ''}: {', '.join(keys)}"
         case ActionRequested(action=action, text=note, by=by):
-            shown = f"{action}{f' by {by}' if by else ''}{f': {headline(note)}' if note else ''}"
+            description = (
+                f"{action}{f' by {by}' if by else ''}{f': {headline(note)}' if note else ''}"
+            )
         case ActivityUpdate(text=text):
-            shown = text
+            description = text
         case _:
             return ""
-    return in_one_line(shown[:_LONGEST]).strip()
+    return in_one_line(description[:_LONGEST]).strip()
 
 
 def _describe_tests(event: TestResult) -> str:
-    """How many tests have each outcome. What is wrong is shown with the correction or question that
-    follows."""
+    """The number of tests by outcome. The next correction or question shows the problem."""
     counts = ", ".join(f"{n} {in_one_line(name)}" for name, n in event.counts.items() if n)
     if counts and event.passed and event.problem:
         return f"{counts}; not accepted"

@@ -1,5 +1,5 @@
-"""How `bae team` shows a team: its project, its tasks as a graph, one task with all that is known
-of it, questions and counts."""
+"""The output of `bae team`: the project, the graph of tasks, the details of a task, questions and
+counts."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ ORDER: Final = (
     *(_S.IN_PROGRESS, _S.BLOCKED, _S.FAILED, _S.READY, _S.PENDING),
     *(_S.CANCELLED, _S.SKIPPED, _S.STAGED, _S.MERGED, _S.COMPLETED),
 )
-"""The statuses of tasks, what matters most first."""
+"""The statuses of tasks, the most important first."""
 INTERRUPTED: Final = "interrupted"
-"""What a task in progress is where its run was killed."""
+"""The label of a task in progress whose run was killed."""
 _LABEL: Final = 13
 _WIDE: Final = 1_000
-"""Columns where there is no terminal: a line stays a line."""
+"""The width of output without a terminal, so that tasks are not wrapped."""
 
 
 def print_fields(fields: Mapping[str, str]) -> None:
-    """Lines with a name and a value each; empty values are left out."""
+    """Print each field as a line with its name and value. Empty values are left out."""
     for name, value in fields.items():
         if value:
             line = Text(f"{name:<{_LABEL}}", style="bold")
@@ -56,15 +56,15 @@ def print_fields(fields: Mapping[str, str]) -> None:
 
 
 def print_next(*commands: str) -> None:
-    """What to type next, on stderr."""
+    """Print the next commands to type, on stderr."""
     for number, command in enumerate(commands):
         line = Text("next: " if not number else "      ", style="dim").append(command, style="cyan")
         err().print(line, soft_wrap=True)
 
 
 def print_address(console: Console, address: Address, *, is_token_given: bool = False) -> None:
-    """Where a team is served, and how to use its API. A token that somebody chose stays out of the
-    terminal."""
+    """Print the address of a served team, and how to use its API. A token that the user chose is
+    left out."""
     token = "$BAE_TEAM_TOKEN" if is_token_given else address.token
     fields = {
         "api": address.url,
@@ -79,7 +79,7 @@ def print_address(console: Console, address: Address, *, is_token_given: bool = 
 
 
 async def print_project(project: Project, state: Path) -> None:
-    """What a project is, and the sandbox that its tests run in."""
+    """Print a project and the sandbox of its tests."""
     from bae.team import sandbox
     from bae.team.test_runs import write_command
 
@@ -95,13 +95,13 @@ async def print_project(project: Project, state: Path) -> None:
             "branch": project.branch,
             "checkout": "follows the team's branch" if project.update_checkout else "",
             "allowed": ", ".join(project.allow),
-            "sandbox": f"{protection}; {_FIXED[sandbox.can_mount(protection)]}",
+            "sandbox": f"{protection}; {_TEST_FILES[sandbox.can_mount(protection)]}",
             "state": str(state),
         }
     )
 
 
-_FIXED: Final = {
+_TEST_FILES: Final = {
     True: "test files are mounted read-only",
     False: "test files are compared after each run",
 }
@@ -109,14 +109,14 @@ _FIXED: Final = {
 
 def print_tasks(
     tasks: Sequence[Task],
-    asked: Sequence[Blocker] = (),
+    questions: Sequence[Blocker] = (),
     *,
     interrupted: bool = False,
     spent: Mapping[int, str] | None = None,
 ) -> None:
-    """The tasks as a graph: each below the one of its dependencies that is finished last. Reasons
-    that are in the questions `asked` are left out. `interrupted`: nobody works on the tasks that
-    are in progress. `spent` is what each has spent, by its number."""
+    """Print the tasks as a graph. A task is below the dependency with the longest chain.
+    `questions` replace the reasons of their tasks. With `interrupted`, no process works on tasks in
+    progress. `spent` is the spending of each task, by its number."""
     if not tasks:
         out().print("There are no tasks yet.")
         return
@@ -127,12 +127,12 @@ def print_tasks(
         if task.proof == "none" and not task.approved:
             text = f"to be approved without tests: {task.key}  {in_one_line(task.title)}"
             console.print(Text(text, style="bold yellow"))
-    console.print(draw_tasks(tasks, asked, interrupted=interrupted, spent=spent))
+    console.print(draw_tasks(tasks, questions, interrupted=interrupted, spent=spent))
 
 
 def draw_tasks(
     tasks: Sequence[Task],
-    asked: Sequence[Blocker] = (),
+    questions: Sequence[Blocker] = (),
     *,
     interrupted: bool = False,
     spent: Mapping[int, str] | None = None,
@@ -140,11 +140,11 @@ def draw_tasks(
     """The graph of the tasks as a tree. A task with several dependencies names the others."""
     from rich.tree import Tree
 
-    whole = Tree("", hide_root=True)
+    root = Tree("", hide_root=True)
     by_key = {task.key: task for task in tasks}
     branches: dict[str, Tree] = {}
     depths: dict[str, int] = {}
-    in_questions = {each.task_id for each in asked}
+    in_questions = {each.task_id for each in questions}
 
     def place(task: Task) -> None:
         if task.key in branches:
@@ -154,14 +154,14 @@ def draw_tasks(
         above = max(task.depends_on, key=lambda key: depths[key], default=None)
         depths[task.key] = depths[above] + 1 if above is not None else 0
         others = [key for key in task.depends_on if key != above]
-        parent = branches[above] if above is not None else whole
+        parent = branches[above] if above is not None else root
         shows_reason = task.id not in in_questions
         used = (spent or {}).get(task.id, "")
-        branches[task.key] = parent.add(_line(task, others, shows_reason, interrupted, used))
+        branches[task.key] = parent.add(_draw_task(task, others, shows_reason, interrupted, used))
 
     for task in tasks:
         place(task)
-    return whole
+    return root
 
 
 _PROOFS: Final = {
@@ -175,7 +175,7 @@ _LEVELS: Final = {
 }
 
 
-def _line(
+def _draw_task(
     task: Task, others: Sequence[str], shows_reason: bool, interrupted: bool, used: str
 ) -> Text:
     stopped = interrupted and task.status == "in_progress"
@@ -210,15 +210,15 @@ def print_task(
     flaky: Sequence[str] = (),
     reviews: Sequence[Review] = (),
 ) -> None:
-    """All that is known of one task."""
-    is_asked = headline(task.reason, 1000) in [each.summary for each in blockers]
+    """Print all details of a task."""
+    is_question = headline(task.reason, 1000) in [each.summary for each in blockers]
     print_fields(
         {
             "task": f"{task.key} (number {task.id})",
             "title": task.title,
             "kind": task.kind,
             "status": task.status.label + ("" if task.approved else ", not approved"),
-            "reason": "" if is_asked else task.reason,
+            "reason": "" if is_question else task.reason,
             "feature": _describe_feature(task),
             "after": ", ".join(task.depends_on),
             "priority": str(task.priority or ""),
@@ -237,7 +237,7 @@ def print_task(
     )
     for blocker in blockers:
         answer = "open" if blocker.answer is None else blocker.answer
-        # The output below a question is mostly that of an attempt, which is printed next.
+        # The output below a question usually comes from an attempt, which is printed next.
         repeats = any(each.failure and each.failure in blocker.question for each in attempts)
         question = blocker.summary if repeats else blocker.question
         print_fields({f"question {blocker.id}": f"{question}\n-> {answer}"})
@@ -245,9 +245,9 @@ def print_task(
         facts = [attempt.outcome, ", ".join(attempt.files)]
         if attempt.report is not None:
             facts.append(count(len(attempt.report.cases), "test"))
-        shown = "; ".join(each for each in facts if each)
-        shown += f"\n{cut_text(attempt.failure, 2_000)}" if attempt.failure else ""
-        print_fields({f"attempt {attempt.number}": shown})
+        description = "; ".join(each for each in facts if each)
+        description += f"\n{cut_text(attempt.failure, 2_000)}" if attempt.failure else ""
+        print_fields({f"attempt {attempt.number}": description})
     for review in reviews:
         lines = [f"{review.commit[:12]}: {review.headline}"]
         lines += (f"- {'blocking: ' if each.blocking else ''}{each}" for each in review.findings)
@@ -257,7 +257,7 @@ def print_task(
 def print_blockers(
     blockers: Sequence[Blocker], tasks: Sequence[Task], *, full: bool = False
 ) -> None:
-    """Questions with their tasks, without the output below them, unless they are wanted in full."""
+    """Print questions with their tasks. `full` adds the output below each question."""
     by_id = {task.id: task for task in tasks}
     for blocker in blockers:
         line = Text(f"{blocker.id:>3} ", style="bold yellow")
@@ -278,21 +278,21 @@ def as_data(models: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def counts_text(counts: Mapping[TaskStatus, int], in_progress: str = "") -> str:
-    """How many tasks are in each status that any is in, what matters most first. `in_progress` is
-    another word for that."""
+    """The number of tasks by status, the most important first. `in_progress` replaces the label of
+    tasks in progress."""
     labels = {_S.IN_PROGRESS: in_progress or _S.IN_PROGRESS.label}
-    shown = [f"{counts[each]} {labels.get(each, each.label)}" for each in ORDER if counts.get(each)]
-    return ", ".join(shown) or "no tasks yet"
+    parts = [f"{counts[each]} {labels.get(each, each.label)}" for each in ORDER if counts.get(each)]
+    return ", ".join(parts) or "no tasks yet"
 
 
 def staged_text(tasks: Sequence[Task]) -> str:
-    """Where the work of features is that are not complete; nothing where there is none."""
+    """The branches of incomplete features with merged tasks; empty if there are none."""
     branches = sorted({task.feature_branch for task in tasks if task.status is _S.STAGED})
     return f"{', '.join(branches)}, until the feature is complete" if branches else ""
 
 
 def spent_text(spending: Spent) -> str:
-    """What was spent; nothing where no call was made."""
+    """The spending as text; empty without calls."""
     if not spending.calls:
         return ""
     parts = [count(spending.calls, "LM call")]

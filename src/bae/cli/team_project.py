@@ -1,5 +1,5 @@
-"""The team that a command of `bae team` is about, and what its commands have in common: the LM, the
-questions at the terminal, the tasks and files that a person names."""
+"""The common parts of the `bae team` commands: the team of the repository, the LM, questions at the
+terminal, and the tasks and files that a person names."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ OneTask = Annotated[str, typer.Argument(metavar="TASK", help="The key or number 
 
 @dataclass(frozen=True)
 class Team:
-    """The team of a repository: its state is open."""
+    """The team of a repository, with its open store."""
 
     store: Store
     project: Project
     repository: Repository
 
     async def tasks(self) -> list[Task]:
-        """All its tasks."""
+        """All tasks of the project."""
         return await self.store.tasks(self.project.id)
 
     async def task(self, named: str) -> Task:
@@ -103,9 +103,9 @@ class Team:
         return await is_running(self.repository)
 
     async def is_interrupted(self) -> bool:
-        """Whether tasks are in progress that no process works on, since their run was killed."""
-        stored = any(task.status == "in_progress" for task in await self.tasks())
-        return stored and not (await self.is_running() or await self.repository.is_in_use())
+        """Whether a killed run left tasks in progress that no process works on."""
+        has_started = any(task.status == "in_progress" for task in await self.tasks())
+        return has_started and not (await self.is_running() or await self.repository.is_in_use())
 
 
 def team_command(
@@ -115,14 +115,14 @@ def team_command(
     options: Mapping[str, Any] | None = None,
     interrupted: str | None = None,
 ) -> Callable[[Callable[Concatenate[Team, P], Coroutine[Any, Any, None]]], Callable[P, None]]:
-    """Add a command to a group, with `lines` as its examples: an async function that is given the
-    team of the repository around this directory first. `options` are more parameters of the
-    command, by their names, which it takes as keywords. `interrupted` is noted on Ctrl-C; an empty
-    text makes that the command's normal end."""
+    """Add an async function to a group as a command, with `lines` as its examples. Its first
+    argument is the team of the repository around this directory. It gets the parameters `options`
+    as keywords. `interrupted` is the note on Ctrl-C; with an empty text, Ctrl-C is the normal end
+    of the command."""
 
     def add(work: Callable[Concatenate[Team, P], Coroutine[Any, Any, None]]) -> Callable[P, None]:
         @wraps(work)
-        def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        def run_command(*args: P.args, **kwargs: P.kwargs) -> None:
             async def with_team() -> None:
                 async with open_team() as team:
                     await work(team, *args, **kwargs)
@@ -135,21 +135,21 @@ def team_command(
                 if interrupted != "":
                     raise
 
-        _, *own = inspect.signature(work, eval_str=True).parameters.values()
-        more = [
+        _, *parameters = inspect.signature(work, eval_str=True).parameters.values()
+        extra_parameters = [
             inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
             for each, kind in (options or {}).items()
         ]
-        own = [each for each in own if each.kind is not each.VAR_KEYWORD]
-        run.__signature__ = inspect.Signature([*own, *more])  # type: ignore[attr-defined]
-        return group.command(name, epilog=examples(*lines))(run)
+        parameters = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
+        run_command.__signature__ = inspect.Signature([*parameters, *extra_parameters])  # type: ignore[attr-defined]
+        return group.command(name, epilog=examples(*lines))(run_command)
 
     return add
 
 
 def run_async(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Carry out what a command does. The packages of the extra `team` are asked for first. Ctrl-C,
-    SIGTERM and SIGHUP cancel it, so that everything it started ends with it."""
+    """Run the work of a command. Ctrl-C, SIGTERM and SIGHUP cancel the work, so that everything it
+    started ends too. Raises BaeError if the packages of the extra `team` are missing."""
     from bae.cli.signals import run_until_signal
 
     need_team("bae team")
@@ -157,7 +157,7 @@ def run_async(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def need_team(by: str) -> None:
-    """Raise BaeError where the packages of the extra `team` are missing."""
+    """Raise BaeError if the packages of the extra `team` are missing. `by` needs them."""
     from bae.lm.extras import need
 
     need("sqlalchemy", extra="team", by=by)
@@ -165,16 +165,16 @@ def need_team(by: str) -> None:
 
 @asynccontextmanager
 async def open_team(folder: Path | None = None) -> AsyncGenerator[Team]:
-    """The team of the repository around a folder, or else around this directory."""
+    """The team of the repository around a folder. Default: this directory."""
     from bae.team.git import Repository
     from bae.team.store import Store, store_path
 
-    here = folder or Path.cwd()
+    start = folder or Path.cwd()
     fix = "bae team init"
-    if find_work_tree(here) is None:
-        await Repository.refuse_bare(here)
-        raise refusal(f"{here} is not in a git work tree", fix)
-    repository = await Repository.open(here)
+    if find_work_tree(start) is None:
+        await Repository.refuse_bare(start)
+        raise refusal(f"{start} is not in a git work tree", fix)
+    repository = await Repository.open(start)
     path = store_path(repository.root)
     if not path.exists():
         raise refusal(f"{repository.root} has no team yet", fix)
@@ -193,27 +193,27 @@ def with_settings(
     allow_unsandboxed: bool | None = None,
     allow: str | None = None,
 ) -> Project:
-    """The project with the settings that a person names; the others are as they were."""
+    """The project with the given settings changed. None leaves a setting as it is."""
     globs = (
         None if allow is None else tuple(each for each in map(str.strip, allow.split(",")) if each)
     )
-    named: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "update_checkout": update_checkout,
         "allow_unsandboxed": allow_unsandboxed,
         "allow": globs,
     }
-    changed = {name: value for name, value in named.items() if value is not None}
+    changed = {name: value for name, value in settings.items() if value is not None}
     return project.model_copy(update=changed)
 
 
 def find_work_tree(path: Path) -> Path | None:
-    """The nearest directory at or above a path that git knows."""
+    """The nearest directory at or above a path with a `.git`, or None."""
     path = path.resolve()
     return next((each for each in (path, *path.parents) if (each / ".git").exists()), None)
 
 
 def find_folder(root: Path, named: str) -> str:
-    """The folder of a repository that a person names, by its path from the root."""
+    """The path from the root of a repository to a folder that a person names."""
     path = (root / named).resolve()
     if not path.is_relative_to(root) or not path.is_dir():
         raise refusal(
@@ -223,55 +223,55 @@ def find_folder(root: Path, named: str) -> str:
     return "" if path == root else path.relative_to(root).as_posix()
 
 
-def find_lm(named: str | None) -> LM:
-    """The LM that is named, or else the one that this machine offers, which is reported."""
+def find_lm(name: str | None) -> LM:
+    """The named LM; otherwise the LM that this machine offers, with a note."""
     from bae.lm.registry import VARIABLE, cached_lm, find_default_lm, find_default_name
 
     default = find_default_name().name
-    if named is None:
+    if name is None:
         from bae.team.workbench import refuse_local
 
         refuse_local(default)
-    if named is not None or default:
-        if named is None and not os.environ.get(VARIABLE, "").strip():
+    if name is not None or default:
+        if name is None and not os.environ.get(VARIABLE, "").strip():
             note(f"using {default}: --lm names another")
-        return cached_lm(named or default)
+        return cached_lm(name or default)
     try:
         return find_default_lm("the team needs one")
     except BaeError as error:
-        _, _, lacking = (error.fix or "").partition("\n")
-        if lacking:
-            error.fix = f"name one with --lm, or set BAE_LM; `bae lm list` says more\n{lacking}"
+        _, _, missing = (error.fix or "").partition("\n")
+        if missing:
+            error.fix = f"name one with --lm, or set BAE_LM; `bae lm list` says more\n{missing}"
         raise
 
 
-def load_workers(team: Team, named: str | None) -> Sequence[str]:
-    """Import the workers of a file or module: the kinds of tasks that there are workers for."""
+def load_workers(team: Team, source: str | None) -> Sequence[str]:
+    """Import the workers of a file or module. Returns the kinds of tasks that have a worker."""
     from bae.lm.registry import load_module
     from bae.team.worker import worker_kinds
 
-    if named is not None:
-        inside = Path(named).resolve().is_relative_to(team.project.root)
-        if named.endswith(".py") and inside:
+    if source is not None:
+        inside = Path(source).resolve().is_relative_to(team.project.root)
+        if source.endswith(".py") and inside:
             raise refusal(
-                f"{named} is in the repository, where the team may change it: it would run outside "
-                "the sandbox",
+                f"{source} is in the repository, where the team may change it: it would run "
+                "outside the sandbox",
                 fix="keep the file elsewhere, or install it as a module",
             )
         try:
-            load_module(named)
-        except Exception as error:  # whatever the code of the workers raises
-            raise refusal(f"the workers of {named} cannot be imported", None, error) from error
+            load_module(source)
+        except Exception as error:  # the code of the workers may raise any error
+            raise refusal(f"the workers of {source} cannot be imported", None, error) from error
     return worker_kinds()
 
 
 def find_user() -> str | None:
-    """Who is at the command line, by the name that this system knows."""
+    """The name of the user at the command line, or None if the system knows no name."""
     import getpass
 
     try:
         return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # as in a container without a user of that number
+    except (OSError, KeyError, ImportError):  # for example in a container whose user id has no name
         return None
 
 
@@ -283,14 +283,14 @@ def can_ask() -> bool:
 
 
 async def ask(question: str, default: str = "") -> str:
-    """Ask at the terminal; Enter takes the default. Ctrl-D is an EOFError."""
+    """Ask at the terminal. Enter takes the default. Ctrl-D raises EOFError."""
     from rich.text import Text
 
     from bae.cli.questions import forget_typed, typed_line
 
     forget_typed()
-    shown = Text("? ", style="bold yellow").append(in_lines(question, 2), style="bold")
-    err().print(shown, soft_wrap=True)
+    text = Text("? ", style="bold yellow").append(in_lines(question, 2), style="bold")
+    err().print(text, soft_wrap=True)
     prompt = f"  (Enter for {default}) > " if default else "  > "
     while not (typed := (await typed_line(prompt)).strip() or default):
         pass
@@ -298,32 +298,32 @@ async def ask(question: str, default: str = "") -> str:
 
 
 def answer_at_terminal() -> GateAnswerer:
-    """An `answer=` that asks the person at the terminal, one question at a time. Ctrl-D leaves the
-    rest open."""
+    """An `answer=` that asks the person at the terminal, one question at a time. After Ctrl-D, all
+    other questions stay open."""
     import asyncio
 
     from bae.run import Waiting
 
     one_at_a_time = asyncio.Lock()
-    left = False
+    has_left = False
 
     async def answer(gate: OpenGate) -> str:
-        nonlocal left
+        nonlocal has_left
         async with one_at_a_time:
-            if left:
+            if has_left:
                 raise Waiting([gate])
             try:
                 return await ask(str(gate.context.get("question", gate.question)))
             except EOFError:
-                left = True
+                has_left = True
                 raise Waiting([gate]) from None
 
     return answer
 
 
-def read_text(given: str) -> str:
-    """The value of an option: a text, or with `@` before it the file that has it."""
-    return read_file(given[1:]) if given.startswith("@") else given
+def read_text(value: str) -> str:
+    """The value of an option: the text itself, or after `@` the content of the named file."""
+    return read_file(value[1:]) if value.startswith("@") else value
 
 
 def read_file(path: str) -> str:
@@ -339,4 +339,4 @@ def split_command(command: str | None) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(command or ""))
     except ValueError as error:
-        raise refusal(f"{command!r} is no command: {error}", "close its quotes") from error
+        raise refusal(f"{command!r} is not a command: {error}", "close its quotes") from error

@@ -72,10 +72,10 @@ def _print_diff(text: str) -> None:
     from bae.cli.wording import in_lines
 
     console = out()
-    is_head = False  # of a file, where --- and +++ name it
+    in_header = False  # the lines above the first hunk of a file
     for line in text.removesuffix("\n").split("\n"):
-        is_head = line.partition(" ")[0] == "diff" or (is_head and not line.startswith("@@"))
-        style = "bold" if is_head else _STYLES.get(line[:1], "")
+        in_header = line.partition(" ")[0] == "diff" or (in_header and not line.startswith("@@"))
+        style = "bold" if in_header else _STYLES.get(line[:1], "")
         console.print(Text(in_lines(line), style=style), soft_wrap=True)
 
 
@@ -83,7 +83,7 @@ _STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def _write(text: str) -> None:
-    """Write git's output byte for byte, so that it can be applied."""
+    """Write git's output byte for byte, so that git can apply it."""
     sys.stdout.flush()
     sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
     sys.stdout.buffer.flush()
@@ -100,10 +100,10 @@ async def log(
     ] = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Show what the worker of a task asked, did and saw.
+    """Show the log of a task's worker, oldest entry first.
 
-    LLM calls with what they used, tool calls, edits, test runs, reviews, questions to you, merges;
-    oldest first.
+    The log has LLM calls with their usage, tool calls, edits, test runs, reviews, questions to you,
+    and merges.
     """
     from bae.team import read_task_log
 
@@ -128,12 +128,12 @@ def _print_log(log: TaskLog, *, full: bool) -> None:
     facts += filter(None, [spent_text(log.spent)])
     head = Text(task.key, style="bold").append(f"  {in_one_line(task.title)}", style="not bold")
     print_hanging(out(), head.append(f"  {', '.join(facts)}", style="dim not bold"), 4)
-    shown = [entry for entry in log.entries if full or entry.kind not in _MINOR]
-    if not shown:
+    entries = [entry for entry in log.entries if full or entry.kind not in _MINOR]
+    if not entries:
         note("nothing has happened yet: bae team run")
-    for entry in shown:
+    for entry in entries:
         _print_entry(entry, full=full)
-    if shown and not full:
+    if entries and not full:
         print_next(f"bae team log {task.key} --full")
 
 
@@ -161,8 +161,8 @@ def _print_entry(entry: LogEntry, *, full: bool) -> None:
     facts += [describe_duration(entry.seconds)]
     line.append(in_one_line(", ".join(filter(None, facts))), style="not dim")
     print_hanging(out(), line, _INDENT)
-    first, _, rest = entry.detail.strip().partition("\n")
-    detail = rest.strip("\n") if first == entry.text else entry.detail.rstrip()
+    first, _, lower_lines = entry.detail.strip().partition("\n")
+    detail = lower_lines.strip("\n") if first == entry.text else entry.detail.rstrip()
     if full and detail.strip():
         below = Text(" " * _INDENT + in_lines(detail, _INDENT), style="dim")
         out().print(below, soft_wrap=True)
@@ -185,7 +185,7 @@ _LABELS: Final = {
     "activity": ("", "dim"),
 }
 _MINOR: Final = ("activity",)
-"""What only --full shows."""
+"""The kinds of entries that only --full shows."""
 _LONGEST: Final = 160
 _INDENT: Final = 10
 
@@ -200,17 +200,17 @@ async def merge(team: Team, into: Into = None, as_json: AsJSON = False) -> None:
     """
     from bae.team import merge_work
 
-    done = await merge_work(team.project, team.repository, team.store, into)
+    delivery = await merge_work(team.project, team.repository, team.store, into)
     if as_json:
-        print_json(_as_data(done))
-    elif done.commit is None:
-        await _note_nothing(team, done)
+        print_json(_list_delivery(delivery))
+    elif delivery.commit is None:
+        await _note_nothing(team, delivery)
     else:
         from bae.cli.wording import in_lines
 
-        out().print(in_lines(done.message.rstrip()), markup=False, soft_wrap=True)
-        note(f"{done.into} is at {done.commit[:12]}")
-        print_next(f"git show --first-parent {done.into}", "bae team clean")
+        out().print(in_lines(delivery.message.rstrip()), markup=False, soft_wrap=True)
+        note(f"{delivery.into} is at {delivery.commit[:12]}")
+        print_next(f"git show --first-parent {delivery.into}", "bae team clean")
 
 
 @team_command(
@@ -291,17 +291,17 @@ async def _note_nothing(team: Team, delivery: Delivery) -> None:
         note(f"staged: {staged}")
 
 
-def _as_data(done: Delivery) -> dict[str, object]:
+def _list_delivery(delivery: Delivery) -> dict[str, object]:
     return {
-        "into": done.into,
-        "commit": done.commit,
-        "message": done.message if done.tasks else "",
+        "into": delivery.into,
+        "commit": delivery.commit,
+        "message": delivery.message if delivery.tasks else "",
         "tasks": [
             {
                 "key": each.task.key,
                 "tests": each.tests,
                 "review": each.review.model_dump(mode="json") if each.review else None,
             }
-            for each in done.tasks
+            for each in delivery.tasks
         ],
     }

@@ -59,7 +59,7 @@ group = typer.Typer()
     "bae team run --dry-run",
     "Another terminal can watch, answer and steer meanwhile: see `bae team --help`.",
     "A run that was interrupted or killed continues with the same command.",
-    interrupted="- what was done is kept; continue with: bae team run",
+    interrupted="- progress is saved; continue with: bae team run",
 )
 async def run(
     team: Team,
@@ -169,7 +169,7 @@ async def run(
         ),
     ] = False,
     no_review: Annotated[
-        bool, typer.Option("--no-review", help="Do not have a second model read the work.")
+        bool, typer.Option("--no-review", help="Do not review the work with a second model.")
     ] = False,
     reviewer: Annotated[
         str | None,
@@ -203,22 +203,22 @@ async def run(
     """
     options: dict[str, Any] = {
         "max_agents": max_agents,
-        "budget": _budget(budget, "--budget"),
+        "budget": _read_budget(budget, "--budget"),
         "timeout": timeout,
         "task_timeout": task_timeout,
         "retries": retries,
         "wait": can_ask() if wait is None else wait,
     }
     if task_budget is not None:
-        options["task_budget"] = _budget(task_budget, "--task-budget")
+        options["task_budget"] = _read_budget(task_budget, "--task-budget")
     if no_review and (require_review or reviewer):
-        other = "--require-review" if require_review else "--reviewer"
-        raise Misuse(f"--no-review turns off what {other} asks for", fix="leave one of them out")
+        option = "--require-review" if require_review else "--reviewer"
+        raise Misuse(f"--no-review turns off what {option} asks for", fix="leave one of them out")
     project = with_settings(
         team.project, update_checkout=update_checkout, allow_unsandboxed=allow_unsandboxed
     )
     team = replace(team, project=project)
-    tasks = await _check(team, require_sandbox=require_sandbox)
+    tasks = await _check_team(team, require_sandbox=require_sandbox)
     if dry_run:
         await _print_dry_run(team, tasks, max_agents, retries)
         return
@@ -227,20 +227,20 @@ async def run(
     from bae.team.workbench import Workbench
 
     load_workers(team, workers)
-    works = await _find_worker(worker, allow_network=allow_network)
-    asked = find_lm(lm) if lm is not None or isinstance(works, str) else None
-    here = team.store, team.project.id
+    worker_mode = await _find_worker(worker, allow_network=allow_network)
+    model = find_lm(lm) if lm is not None or isinstance(worker_mode, str) else None
+    store_and_project = team.store, team.project.id
     async with AsyncExitStack() as stack:
-        # Events and the summary show what failed: nothing is printed for the log beside them.
-        log, silent = logging.getLogger("bae.team.worker_runs"), logging.NullHandler()
-        log.addHandler(silent)
-        stack.callback(log.removeHandler, silent)
+        # Events and the summary show all failures, so the log prints nothing.
+        worker_log, no_output = logging.getLogger("bae.team.worker_runs"), logging.NullHandler()
+        worker_log.addHandler(no_output)
+        stack.callback(worker_log.removeHandler, no_output)
         review = "require" if require_review else "off" if no_review else "advise"
         opening = Workbench.open(
             team.project,
             team.store,
             edit_format=edit_format,
-            worker=works,
+            worker=worker_mode,
             rounds=max_rounds,
             approve_tests=approve_tests,
             review=review,
@@ -250,21 +250,22 @@ async def run(
         if serve:
             from bae.team.team_server import serving
 
-            opening = serving(*here, journal=bench.journal)
-            address = await stack.enter_async_context(opening)
+            server = serving(*store_and_project, journal=bench.journal)
+            address = await stack.enter_async_context(server)
             print_address(err(), address)
         if not (quiet or as_json):
-            board = show(*here, err(), journal=bench.journal)
-            await stack.enter_async_context(_beside(board))
-        summary = await LeadAgent(bench, asked, **options).run()
-    shown = err().is_terminal and out().is_terminal and not quiet
-    await _report(team, summary, as_json=as_json, shown=shown)
+            board = show(*store_and_project, err(), journal=bench.journal)
+            await stack.enter_async_context(_run_beside(board))
+        summary = await LeadAgent(bench, model, **options).run()
+    is_board_shown = err().is_terminal and out().is_terminal and not quiet
+    await _report(team, summary, as_json=as_json, is_board_shown=is_board_shown)
 
 
 async def _find_worker(
     name: Literal["auto", "loop", "oneshot", "claude-code", "codex"], *, allow_network: bool
 ) -> Literal["auto", "loop", "oneshot"] | CodingProgram:
-    """How workers work. A coding program needs a person's permission to use the network."""
+    """The mode of workers, or their coding program, which needs a person's permission to use the
+    network."""
     if name != "claude-code" and name != "codex":
         return name
     from bae.team.known_programs import PROGRAMS
@@ -279,7 +280,7 @@ async def _find_worker(
     return program
 
 
-async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:
+async def _check_team(team: Team, *, require_sandbox: bool) -> list[Task]:
     """Report everything that is missing before anything is spent. Returns all tasks."""
     import asyncio
 
@@ -310,8 +311,8 @@ async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:
     return tasks
 
 
-async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: bool) -> None:
-    """Print the outcome of a run, unless the board has `shown` it, and set the exit code."""
+async def _report(team: Team, summary: TeamSummary, *, as_json: bool, is_board_shown: bool) -> None:
+    """Print the outcome of a run, unless the board has shown it, and set the exit code."""
     from bae.cli.team_output import counts_text, spent_text, staged_text
     from bae.team.models import TaskStatus
 
@@ -319,16 +320,21 @@ async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: boo
     if as_json:
         print_json(summary.model_dump(mode="json") | {"blockers": as_data(blockers)})
     else:
-        if not shown:
+        if not is_board_shown:
             print_tasks(summary.tasks, blockers)
             print_blockers(blockers, summary.tasks)
         branch = team.project.branch
-        here = await team.repository.current_branch() or "HEAD"
-        moved = summary.checkout
-        left = f"left where it was, since {moved.reason}\n" if moved and moved.reason else ""
-        look = f"`git diff {here}...{branch}` shows the work\n`git merge --no-ff {branch}` takes it"
+        user_branch = await team.repository.current_branch() or "HEAD"
+        checkout = summary.checkout
+        not_moved = (
+            f"left where it was, since {checkout.reason}\n" if checkout and checkout.reason else ""
+        )
+        hint = (
+            f"`git diff {user_branch}...{branch}` shows the work\n"
+            f"`git merge --no-ff {branch}` takes it"
+        )
         if await team.repository.contains("HEAD", summary.head):
-            left = look = ""
+            not_moved = hint = ""
         merged = (TaskStatus.COMPLETED, TaskStatus.MERGED)
         has_merged = any(task.status in merged for task in summary.tasks)
         print_fields(
@@ -338,7 +344,7 @@ async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: boo
                 "spent": spent_text(summary.spent),
                 "merged": f"{branch} is at {summary.head[:12]}" if has_merged else "",
                 "staged": staged_text(summary.tasks),
-                "checkout": left + look,
+                "checkout": not_moved + hint,
                 "notes": "\n".join(summary.notes),
             }
         )
@@ -378,8 +384,8 @@ async def _print_dry_run(team: Team, tasks: list[Task], max_agents: int, retries
     from bae.team.team_run import read_held, read_paused
 
     approved = [task for task in tasks if task.approved]
-    held = await read_held(team.store, team.project.id)
-    plan = plan_dry_run(approved, max_agents=max_agents, held=held, retries=retries)
+    held_tasks = await read_held(team.store, team.project.id)
+    plan = plan_dry_run(approved, max_agents=max_agents, held=held_tasks, retries=retries)
     if None in await read_paused(team.store, team.project.id):
         note("the run is paused: nothing is started before bae team resume")
     for number, each in enumerate(plan.rounds, 1):
@@ -387,12 +393,12 @@ async def _print_dry_run(team: Team, tasks: list[Task], max_agents: int, retries
     path = " -> ".join(task.key for task in plan.critical_path)
     out().print(f"The longest chain: {path or 'none'}", soft_wrap=True)
     for task in plan.left:
-        why = in_one_line(headline(task.reason) or task.status)
-        out().print(f"not started: {task.key}, {why}", soft_wrap=True, markup=False)
+        reason = in_one_line(headline(task.reason) or task.status)
+        out().print(f"not started: {task.key}, {reason}", soft_wrap=True, markup=False)
 
 
 @asynccontextmanager
-async def _beside(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+async def _run_beside(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
     """Run work beside the block, until the block ends. Its failure is reported, and does not end
     the block."""
     import asyncio
@@ -407,8 +413,8 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
             note(f"the work could not be shown: {error!r}")
 
 
-def _budget(given: str | None, option: str) -> Budget | None:
-    budget = budget_of(given)
+def _read_budget(limits: str | None, option: str) -> Budget | None:
+    budget = budget_of(limits)
     if budget is not None and budget.seconds is not None:
         raise typer.BadParameter("limit the time with --timeout", param_hint=f"'{option}'")
     return budget

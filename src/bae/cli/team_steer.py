@@ -169,12 +169,12 @@ async def answer(
         raise refusal("there is no answer", fix="bae team answer QUESTION 'ANSWER'")
     running = await team.is_running()
     for each in waiting[: 1 if text is not None else None]:
-        given = read_text(text) if text is not None else None
+        reply = read_text(text) if text is not None else None
         try:
-            given = given or await ask(f"{keys[each.task_id]}: {each.summary}")
+            reply = reply or await ask(f"{keys[each.task_id]}: {each.summary}")
         except EOFError:
             break
-        await team.store.answer_blocker(each.id, given, by=find_user())
+        await team.store.answer_blocker(each.id, reply, by=find_user())
         note(f"{keys[each.task_id]} continues{'' if running else ' in the next run'}")
     if not running:
         print_next("bae team run")
@@ -191,8 +191,8 @@ async def add_note(
 ) -> None:
     """Send a note to the worker of a task. The LLM reads it before its next round, a coding program
     with its next turn."""
-    asked = await _steer(team, "note", task, read_text(text))
-    key = asked.task.key if asked and asked.task else task
+    request = await _steer(team, "note", task, read_text(text))
+    key = request.task.key if request and request.task else task
     note(f"the worker of {key} reads the note before its next LM call or turn")
 
 
@@ -247,12 +247,12 @@ async def skip(team: Team, task: OneTask) -> None:
 
 
 async def _ask_for(team: Team, action: Action, named: str | None) -> None:
-    asked = await _steer(team, action, named)
-    if asked is None:
+    request = await _steer(team, action, named)
+    if request is None:
         note("no run is in progress")
         return
-    taken = "the run takes it now" if asked.is_running else "the next run takes it"
-    note(f"{action} {asked.task.key if asked.task else 'the run'}: {taken}")
+    when = "the run takes it now" if request.is_running else "the next run takes it"
+    note(f"{action} {request.task.key if request.task else 'the run'}: {when}")
 
 
 async def _steer(team: Team, action: Steering, named: str | None, text: str = "") -> Steered | None:

@@ -94,7 +94,9 @@ _FIELDS: Final = {
         metavar="TASK",
         help="A task that must be merged first. Repeat for several. An empty text means none.",
     ),
-    "priority": _make_option(int | None, "--priority", "-p", help="Higher ones are first."),
+    "priority": _make_option(
+        int | None, "--priority", "-p", help="Tasks with a higher priority start first."
+    ),
     "proof": _make_option(
         Literal["new-tests", "named-tests", "failing-tests", "none"] | None,
         "--proof",
@@ -152,13 +154,13 @@ async def show(team: Team, task: OneTask, as_json: AsJSON = False) -> None:
     """Show one task with its plan, attempts, reviews, questions and answers."""
     named = await team.task(task)
     attempts = await team.store.attempts(named.id)
-    asked = await team.store.blockers(team.project.id)
-    blockers = [each for each in asked if each.task_id == named.id]
+    all_blockers = await team.store.blockers(team.project.id)
+    blockers = [each for each in all_blockers if each.task_id == named.id]
     flaky = (await team.store.flaky_tests(team.project.id)).get(named.id, ())
     reviews = (await team.store.reviews(team.project.id)).get(named.id, ())
     if as_json:
-        more = {"attempts": as_data(attempts), "blockers": as_data(blockers), "flaky": flaky}
-        print_json(named.model_dump(mode="json") | more | {"reviews": as_data(reviews)})
+        extra = {"attempts": as_data(attempts), "blockers": as_data(blockers), "flaky": flaky}
+        print_json(named.model_dump(mode="json") | extra | {"reviews": as_data(reviews)})
     else:
         print_task(named, attempts, blockers, flaky, reviews)
 
@@ -193,22 +195,28 @@ async def approve(
     waiting = [task for task in named if not task.approved]
     untested = [task for task in waiting if task.proof == "none"]
     for task in untested:
-        note(f"without tests: {task.key}, {in_one_line(task.title)}{_name_files(task)}")
-    agreed = untested if without_tests else [task for task in untested if _is_agreed(task)]
+        note(f"without tests: {task.key}, {in_one_line(task.title)}{_describe_files(task)}")
+    confirmed = (
+        untested if without_tests else [task for task in untested if _confirm_untested(task)]
+    )
     approve, by = team.store.approve_tasks, find_user()
-    done = await approve([task.id for task in waiting], by=by)
-    done += await approve([task.id for task in agreed], without_tests=True, by=by)
-    note(f"{count(done, 'task')} approved")
-    left = [task.key for task in untested if task not in agreed]
-    more = [f"bae team tasks approve {' '.join(left)} --without-tests"] if left else []
-    print_next(*more, "bae team run")
+    approved_count = await approve([task.id for task in waiting], by=by)
+    approved_count += await approve([task.id for task in confirmed], without_tests=True, by=by)
+    note(f"{count(approved_count, 'task')} approved")
+    unapproved_keys = [task.key for task in untested if task not in confirmed]
+    commands = (
+        [f"bae team tasks approve {' '.join(unapproved_keys)} --without-tests"]
+        if unapproved_keys
+        else []
+    )
+    print_next(*commands, "bae team run")
 
 
-def _name_files(task: Task) -> str:
+def _describe_files(task: Task) -> str:
     return f"; may change {', '.join(task.paths)}" if task.paths else "; text for people only"
 
 
-def _is_agreed(task: Task) -> bool:
+def _confirm_untested(task: Task) -> bool:
     """Ask at a terminal whether a task may be merged without tests."""
     return can_ask() and typer.confirm(f"Merge {task.key} without tests?", err=True)
 
@@ -272,9 +280,9 @@ async def edit(
     from bae.team.steering import change_task, check_files
 
     named = await team.task(task)
-    given = await _read_fields(team, title=title, key=key, **fields)
-    planned = change_task(named, given)
-    if "files" in given or "new_files" in given:
+    changes = await _read_fields(team, title=title, key=key, **fields)
+    planned = change_task(named, changes)
+    if "files" in changes or "new_files" in changes:
         await check_files(team.store, team.repository, team.project, [planned])
     edited = await team.store.edit_task(named.id, planned, by=find_user())
     print_task(edited.model_copy(update={"reason": headline(edited.reason)}), (), ())
@@ -288,7 +296,7 @@ async def edit(
 async def drop(team: Team, tasks: Annotated[list[str], _TASKS]) -> None:
     """Drop tasks that are neither in progress nor merged. Their branches stay."""
     ids = {(await team.task(each)).id for each in tasks}
-    # Those that others need come last.
+    # Tasks that others depend on come last.
     for task in reversed(await team.tasks()):
         if task.id in ids:
             await team.store.drop_task(task.id, by=find_user())
@@ -297,15 +305,17 @@ async def drop(team: Team, tasks: Annotated[list[str], _TASKS]) -> None:
 
 async def _read_fields(team: Team, **fields: Any) -> dict[str, Any]:
     """The fields of a task that a command line sets."""
-    given = {name: value for name, value in fields.items() if value is not None}
-    if "edits_tests" in given:
-        level = "change-tests" if given.pop("edits_tests") else "add-tests"
-        given.setdefault("may", level)
-    if "description" in given:
-        given["description"] = read_text(given["description"])
-    if "depends_on" in given:
-        given["depends_on"] = [(await team.task(each)).key for each in given["depends_on"] if each]
-    return given
+    values = {name: value for name, value in fields.items() if value is not None}
+    if "edits_tests" in values:
+        level = "change-tests" if values.pop("edits_tests") else "add-tests"
+        values.setdefault("may", level)
+    if "description" in values:
+        values["description"] = read_text(values["description"])
+    if "depends_on" in values:
+        values["depends_on"] = [
+            (await team.task(each)).key for each in values["depends_on"] if each
+        ]
+    return values
 
 
 def print_brief(named: str, *, with_tools: bool, as_json: bool) -> None:
@@ -336,8 +346,10 @@ def _note_kinds(*kinds: str) -> None:
     from bae.team.planning import KINDS
 
     for kind in dict.fromkeys(each for each in kinds if each not in KINDS):
-        own = f"of the kind {kind!r}, which `bae team run --workers FILE` needs to have"
-        note(f"there is no worker {own}; others are {', '.join(KINDS)}")
+        note(
+            f"there is no worker of the kind {kind!r}: add one with `bae team run --workers FILE`, "
+            f"or use {', '.join(KINDS)}"
+        )
 
 
 def _read_tasks(text: str, source: str) -> list[dict[str, Any]]:
@@ -346,14 +358,16 @@ def _read_tasks(text: str, source: str) -> list[dict[str, Any]]:
     try:
         return TypeAdapter(list[dict[str, Any]]).validate_json(text)
     except ValidationError as error:
-        raise refusal(f"{source} is no list of tasks", 'write [{"title": …}, …]', error) from error
+        raise refusal(
+            f"{source} is not a list of tasks", 'write [{"title": …}, …]', error
+        ) from error
 
 
 def _check_task(values: dict[str, Any]) -> PlannedTask:
-    """A task from a person's input. Without a key, its key is made from its title."""
+    """A task from a person's input. A missing key is derived from the title."""
     from bae.team.steering import make_task
 
     if not values.get("key"):
-        made = re.sub(r"[^a-z0-9]+", "-", str(values.get("title", "")).lower()).strip("-")
-        values = values | {"key": made[:60].strip("-")}
+        slug = re.sub(r"[^a-z0-9]+", "-", str(values.get("title", "")).lower()).strip("-")
+        values = values | {"key": slug[:60].strip("-")}
     return make_task(values)

@@ -1,4 +1,4 @@
-"""`bae worker`: carries out the runs that a journal has, until it is stopped."""
+"""`bae worker`: carries out the runs of a journal until it is stopped."""
 
 from __future__ import annotations
 
@@ -52,15 +52,13 @@ def worker(
     ] = 10,
     retries: Annotated[
         int,
-        option(
-            "--retries N", "How often a run is tried again after an error that may pass.", min=0
-        ),
+        option("--retries N", "How often a run is tried again after a temporary error.", min=0),
     ] = 5,
     deaths: Annotated[
         int,
         option(
             "--deaths N",
-            "How many processes may die at one step of a run; then the run has failed.",
+            "How many processes may die at one step of a run. Then the run fails.",
             min=1,
         ),
     ] = 5,
@@ -78,12 +76,12 @@ def worker(
     task_queue: TaskQueue = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Carry out the runs of a journal: queued and interrupted ones, and parked ones whose gates are
-    answered.
+    """Carry out the runs of a journal: queued runs, interrupted runs, and parked runs whose gates
+    have answers.
 
     Start any number of workers, on any number of machines. SIGTERM or Ctrl-C stops a worker: it
-    takes no more runs and hands its runs over, and another worker continues them at once. A second
-    signal ends it immediately; its runs are continued when its lease is over.
+    takes no more runs and hands over its runs, and another worker continues them at once. A second
+    signal ends it immediately. Then other workers continue its runs when its lease is over.
     """
     from bae.engine import Worker
 
@@ -98,24 +96,30 @@ def worker(
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
 
     async def work(signals: Signals) -> None:
-        async with open_to_write(file) as kept:
-            working = Worker(
+        async with open_to_write(file) as run_journal:
+            active_worker = Worker(
                 *graphs,
-                journal=kept,
+                journal=run_journal,
                 engine=dispatcher,
                 concurrency=concurrency,
                 retries=retries,
                 most_deaths=deaths,
             )
-            signals.calls(working.stop)
-            shown = ", ".join(working.graphs)
+            signals.calls(active_worker.stop)
+            served = ", ".join(active_worker.graphs)
             if as_json:
-                about: dict[str, Any] = {"graphs": [*working.graphs], "journal": shown_of(kept)}
-                print_json({**about, "concurrency": concurrency})
+                facts: dict[str, Any] = {
+                    "graphs": [*active_worker.graphs],
+                    "journal": shown_of(run_journal),
+                }
+                print_json({**facts, "concurrency": concurrency})
             else:
-                note(f"carrying out runs of {shown} from {shown_of(kept)}; Ctrl-C stops the worker")
+                note(
+                    f"carrying out runs of {served} from {shown_of(run_journal)}; "
+                    "Ctrl-C stops the worker"
+                )
             try:
-                await working.run()
+                await active_worker.run()
             finally:
                 await dispatcher.close()
         if not as_json:
@@ -131,5 +135,5 @@ def worker(
 
 
 def shown_of(journal: Any) -> str:
-    """Where a journal is, without a password."""
+    """The path or the address of a journal, without a password."""
     return str(getattr(journal, "url", None) or getattr(journal, "path", journal))

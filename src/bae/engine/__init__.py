@@ -1,5 +1,5 @@
-"""Running on many machines: workers carry out runs of a journal, and an engine says which.
-`JournalEngine` needs the journal alone; `TemporalEngine` has Temporal dispatch the runs."""
+"""Runs on many machines: workers carry out the runs of a journal, and an engine hands runs to the
+workers. `JournalEngine` needs only the journal. `TemporalEngine` uses Temporal to dispatch runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often a run was tried at its current step, and how many processes died there."""
+"""The number of attempts at the current step of a run, and of processes that died there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PROGRESS: Final = {name for name, kind in KINDS.items() if kind.is_progress}
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """The attempts at a run since it last made progress, as the journal has them."""
+    """The attempts at a run since its last progress, as stored in the journal."""
 
     tries: int = 0
     """The number of attempts."""
@@ -35,25 +35,26 @@ class Attempts:
 async def attempts_of(journal: Journal, run_id: str) -> Attempts:
     """The attempts at an interrupted run."""
     stored = await journal.read(run_id)
-    resumed = since = 0
+    resumes = resumes_since_progress = 0
     has_progress = False
     for line in stored.lines:
         if line.kind == RunResumed.__name__:
-            resumed, since = resumed + 1, since + 1
+            resumes, resumes_since_progress = resumes + 1, resumes_since_progress + 1
         elif line.kind in _PROGRESS:
-            since, has_progress = 0, True
-    # A process that hands a run over gives up its claim; one that died is still its owner.
+            resumes_since_progress, has_progress = 0, True
+    # A process that hands over a run gives up its claim. A dead process is still the owner.
     died = stored.info.is_interrupted() and stored.info.owner is not None
     # The attempt that made progress is the first attempt at the next step.
-    numbers = range(resumed - since, resumed + 1)
-    noted = {number for number in numbers if f"{DEATH}{number}" in stored.answers}
-    deaths = len(noted | {resumed}) if died else len(noted)
+    numbers = range(resumes - resumes_since_progress, resumes + 1)
+    noted_deaths = {number for number in numbers if f"{DEATH}{number}" in stored.answers}
+    deaths = len(noted_deaths | {resumes}) if died else len(noted_deaths)
     step = stored.lines[-1].step if stored.lines else 0
-    return Attempts(since + has_progress, deaths, died, resumed, step)
+    return Attempts(resumes_since_progress + has_progress, deaths, died, resumes, step)
 
 
 async def note_death(journal: Journal, run_id: str, attempts: Attempts) -> None:
-    """Store that the process of the last attempt died. Of several workers, one stores it."""
+    """Store that the process of the last attempt died. Only one of several workers
+    stores it."""
     await journal.answer(run_id, f"{DEATH}{attempts.resumed}", "true")
 
 

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 class Engine(ABC):
     """Hands the ids of runs to workers. The journal keeps the runs; an engine keeps ids only.
 
-    For an engine of your own, write `dispatch` and `serve`. `dispatch` may come twice, late, or for
-    a run that has ended: `Worker.carry_out` finds out what there is to do, and the lease of the
-    journal lets one process work on a run. What an engine loses, a worker finds in the journal.
+    For an engine of your own, write `dispatch` and `serve`. A run may be dispatched twice, late, or
+    after its end: `Worker.carry_out` checks the state of the run, and the lease of the journal lets
+    only one process work on it. If an engine loses a run, a worker finds the run in the journal.
     """
 
     @abstractmethod
     async def dispatch(self, run_id: str, graph: str, *, delay: float = 0.0) -> None:
-        """Have a worker look at a run, because it was submitted or a gate of it was answered. A
-        worker may be looking at it already. A new run begins in `delay` seconds."""
+        """Make a worker carry out a run that was submitted, or whose gate was answered. A worker
+        may be working on the run already. A new run begins after `delay` seconds."""
 
     @abstractmethod
     async def serve(self, worker: Worker) -> None:
@@ -31,5 +31,5 @@ class Engine(ABC):
         """Facts about the engine for `bae engine status`, as JSON."""
         return {}
 
-    async def close(self) -> None:  # noqa: B027 - an engine may hold nothing open
+    async def close(self) -> None:  # noqa: B027 - an engine may have no resources
         """Close connections and other resources."""

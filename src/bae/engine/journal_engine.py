@@ -1,4 +1,4 @@
-"""`JournalEngine`: workers search the journal for runs; no other service is needed."""
+"""`JournalEngine`: workers search the journal for runs, without another service."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _log = logging.getLogger("bae")
 
 
 class JournalEngine(Engine):
-    """Has workers search the journal every `poll` seconds. It needs no other service. Use a
-    `SQLiteJournal` for workers on one machine, a `PostgresJournal` for workers on several."""
+    """Makes workers search the journal every `poll` seconds. It needs no other service. Use a
+    `SQLiteJournal` for workers on one machine, and a `PostgresJournal` for workers on several."""
 
     def __init__(self, *, poll: float = 1.0) -> None:
         if not poll > 0:
@@ -39,29 +39,30 @@ class JournalEngine(Engine):
         ready = ReadyRuns(worker.journal, [*worker.graphs])
         bell = asyncio.Event()
         ready_infos: deque[RunInfo] = deque()
-        next_look = 0.0
+        next_search = 0.0
         failures = 0
         async with asyncio.TaskGroup() as group:
             stop = group.create_task(_ring_at_stop(worker, bell))
             while not worker.stopping.is_set():
                 bell.clear()
-                if worker.free and (now := monotonic()) >= next_look:
+                if worker.free and (now := monotonic()) >= next_search:
                     limit = 2 * worker.concurrency
                     try:
                         ready_infos = deque(await ready.find(limit, worker.run_ids))
                         failures = 0
-                    except Exception as error:  # a store may raise anything, and is asked again
+                    except Exception as error:  # any error of the store: search again later
                         failures += 1
                         _log.warning("the journal could not be searched: %s", describe(error))
-                    next_look = now + min(self.poll * 2**failures, _LONGEST_PAUSE)
-                    next_look += self.poll * uniform(-0.2, 0.2)  # workers look at other times
+                    next_search = now + min(self.poll * 2**failures, _LONGEST_PAUSE)
+                    # Workers search at different times.
+                    next_search += self.poll * uniform(-0.2, 0.2)
                 had_runs = bool(ready_infos)
                 for _ in range(min(worker.free, len(ready_infos))):
                     group.create_task(self._carry_out(worker, ready, ready_infos.popleft(), bell))
-                await asyncio.sleep(0)  # the runs are in progress before their number is asked
+                await asyncio.sleep(0)  # let the tasks start, so that `worker.free` counts them
                 if had_runs and not ready_infos:
-                    next_look = 0.0  # there may be more
-                pause = next_look - monotonic() if worker.free else self.poll
+                    next_search = 0.0  # there may be more ready runs
+                pause = next_search - monotonic() if worker.free else self.poll
                 if pause > 0:
                     await _wait(bell, pause)
             stop.cancel()
@@ -72,12 +73,16 @@ class JournalEngine(Engine):
         outcome = await worker.carry_out(info.run_id, info.graph, info)
         if outcome.kind == "unfit":
             ready.skip(info)
-            why = "its graph is not here" if outcome.error is None else describe(outcome.error)
-            _log.warning("the run %s is left to another worker: %s", info.run_id, why)
+            reason = (
+                "this worker does not have its graph"
+                if outcome.error is None
+                else describe(outcome.error)
+            )
+            _log.warning("the run %s is left to another worker: %s", info.run_id, reason)
         elif outcome.kind == "again":
             try:
                 info = await worker.journal.info(info.run_id)
-            except Exception as error:  # it is looked at again, later
+            except Exception as error:  # try this run again later
                 _log.warning("the run %s could not be read: %s", info.run_id, describe(error))
             ready.skip(info, time() + (outcome.after or 0.0))
         bell.set()  # there is room for another run

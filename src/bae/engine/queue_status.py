@@ -1,4 +1,4 @@
-"""`queue_status`: how many runs wait, for how long, and which processes work on the others."""
+"""`queue_status`: the runs that wait, their waiting times, and the processes that work on runs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ _OPEN: Final[tuple[Listed, ...]] = ("queued", "running", "waiting")
 
 @dataclass(slots=True)
 class QueueStatus:
-    """The runs of a journal that have not ended. Numbers are by graph; seconds are of the oldest
-    run of the kind.
+    """Counts of the runs of a journal that have not ended, by the names of graphs.
 
-    `ready` are parked runs that can continue, `delayed` are queued runs that are not due yet, and
-    `owners` has how many runs each process works on.
+    `ready` counts parked runs that can continue, and `delayed` counts queued runs that are not due
+    yet. `owners` counts the runs of each process.
     """
 
     queued: Counter[str] = field(default_factory=Counter[str])
@@ -37,8 +36,8 @@ class QueueStatus:
 
 
 async def queue_status(journal: Journal, graphs: Collection[str] = ()) -> QueueStatus:
-    """The runs of a journal that have not ended: of some graphs, or of all. It reads the entry of
-    each."""
+    """Count the runs of a journal that have not ended, for some graphs or for all. The entry of
+    each run is read."""
     status = QueueStatus()
     for listed in _OPEN:
         async for info in journal.every_run(status=listed):

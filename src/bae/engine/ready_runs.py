@@ -1,4 +1,4 @@
-"""`ReadyRuns`: the runs of a journal that a worker can carry out now, found a page at a time."""
+"""`ReadyRuns`: finds the runs of a journal that a worker can carry out now."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _PAGE: Final = 200
 
 
 class ReadyRuns:
-    """Finds queued runs that are due, interrupted runs, and parked runs whose gate is answered or
-    out of time. Runs that wait for a person are read once, and again when they change."""
+    """Finds queued runs that are due, interrupted runs, and parked runs whose gate has an answer or
+    has timed out. A run that waits for a person is read once, and again when it changes."""
 
     def __init__(self, journal: Journal, graphs: Collection[str]) -> None:
         self._journal, self._graphs = journal, tuple(graphs)
         self._seen = dict.fromkeys(graphs, 0)
-        """By graph: the greatest change of its parked runs that was read."""
+        """By graph: the greatest change number of the parked runs that were read."""
         self._parked: dict[str, RunInfo] = {}
-        """The parked runs that can continue, or will at a deadline."""
+        """The parked runs that can continue now, or at a deadline."""
         self._skipped: dict[str, tuple[int, float]] = {}
-        """Runs that are left alone until they change, or until a time."""
+        """Runs to ignore until they change, or until a time."""
 
     def skip(self, info: RunInfo, until: float = float("inf")) -> None:
-        """Leave a run alone until it changes, or until a time."""
+        """Ignore a run until it changes, or until a time."""
         now = time()
         if len(self._skipped) > 10 * _PAGE:
             self._skipped = {i: each for i, each in self._skipped.items() if each[1] > now}
         self._skipped[info.run_id] = info.change, until
 
     async def find(self, limit: int, busy: Collection[str] = ()) -> list[RunInfo]:
-        """At most `limit` ready runs that are not `busy` here. Workers search at the same time, so
-        each takes a random part of the oldest ready runs."""
+        """Find at most `limit` ready runs that are not `busy` here. Workers search at the same
+        time, so each worker takes a random part of the oldest ready runs."""
         candidates: list[RunInfo] = []
         threads: set[str] = set()
         for graph in self._graphs:
@@ -52,7 +52,7 @@ class ReadyRuns:
                         continue
                     if status == "queued" and info.thread is not None:
                         if info.thread in threads:
-                            continue  # the turns of a thread begin in their order
+                            continue  # the turns of a thread begin in order
                         threads.add(info.thread)
                     if self._is_free(info, busy):
                         ready.append(info)
@@ -63,7 +63,7 @@ class ReadyRuns:
         return candidates[:limit]
 
     async def _pages(self, status: Listed, graph: str) -> AsyncIterator[RunInfo]:
-        """The runs of a status, those that changed first at the beginning."""
+        """The runs of a status, the oldest change first."""
         after = 0
         while True:
             page = await self._journal.runs(status=status, graph=graph, after=after, limit=_PAGE)
@@ -75,8 +75,10 @@ class ReadyRuns:
 
     async def _find_parked(self, graph: str) -> list[RunInfo]:
         while True:
-            seen = self._seen[graph]
-            page = await self._journal.runs(status="waiting", graph=graph, after=seen, limit=_PAGE)
+            last_change = self._seen[graph]
+            page = await self._journal.runs(
+                status="waiting", graph=graph, after=last_change, limit=_PAGE
+            )
             for info in page:
                 self._seen[graph] = max(self._seen[graph], info.change)
                 has_deadline = any(gate.deadline is not None for gate in info.waiting)

@@ -1,4 +1,4 @@
-"""`TemporalEngine`: Temporal hands runs to workers. It gets the ids of runs and nothing else."""
+"""`TemporalEngine`: Temporal hands runs to workers. Temporal gets only the ids of runs."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _log = logging.getLogger("bae")
 
 
 class TemporalEngine(Engine):
-    """Has Temporal hand runs to workers: `TemporalEngine("127.0.0.1:7233")`. It needs the extra
+    """Uses Temporal to hand runs to workers: `TemporalEngine("127.0.0.1:7233")`. It needs the extra
     `temporal`.
 
     Each run is a workflow whose id is `bae:` and the id of the run, with one activity that begins
     or resumes the run and sends heartbeats. Its arguments are the id of the run and the name of the
     graph: no value of a node reaches Temporal. A worker that sends no heartbeat for `heartbeat`
-    seconds is taken for dead; give the lease of the journal. The workers of a task queue have the
-    same graphs: a run that a worker cannot carry out is tried again later, by any of them.
+    seconds counts as dead; give the lease of the journal. Give all workers of a task queue the same
+    graphs: any of them may retry a run that another worker could not carry out.
 
-    `address`, `namespace`, keys and certificates that are not given come from Temporal's own
-    environment variables and configuration file (`TEMPORAL_ADDRESS`, `TEMPORAL_API_KEY`, …). Every
-    `sweep` seconds a worker gives Temporal the runs that it finds ready in the journal: those whose
-    submission was cut off, or whose gates were answered without an engine.
+    Temporal's own environment variables and configuration file (`TEMPORAL_ADDRESS`,
+    `TEMPORAL_API_KEY`, …) give keys, certificates, and the `address` and `namespace` by default.
+    Every `sweep` seconds a worker gives Temporal the ready runs of the journal: runs whose
+    submission was interrupted, or whose gates were answered without an engine.
     """
 
     def __init__(
@@ -92,21 +92,21 @@ class TemporalEngine(Engine):
             if client is None:
                 return
             sweeping = group.create_task(self._sweep(worker))
-            async with _running(self._worker_of_runs(client, worker)):
+            async with _run_worker(self._make_worker(client, worker)):
                 await stopping
             sweeping.cancel()
 
     async def status(self) -> dict[str, Any]:
-        """Where Temporal is, and how many workflows are open."""
+        """The address of Temporal, and the number of open workflows."""
         client = await self._shared_client()
-        wanted = f'WorkflowType = "bae.run" AND TaskQueue = "{self.task_queue}"'
-        counted = await client.count_workflows(f'{wanted} AND ExecutionStatus = "Running"')
+        query = f'WorkflowType = "bae.run" AND TaskQueue = "{self.task_queue}"'
+        workflows = await client.count_workflows(f'{query} AND ExecutionStatus = "Running"')
         return {
             "name": "temporal",
             "address": client.service_client.config.target_host,
             "namespace": client.namespace,
             "task_queue": self.task_queue,
-            "open_workflows": counted.count,
+            "open_workflows": workflows.count,
         }
 
     # The connection.
@@ -122,29 +122,29 @@ class TemporalEngine(Engine):
         from temporalio.client import Client
         from temporalio.envconfig import ClientConfig
 
-        known: dict[str, Any] = dict(ClientConfig.load_client_connect_config())
+        options: dict[str, Any] = dict(ClientConfig.load_client_connect_config())
         if self.address is not None:
-            known["target_host"] = self.address
-        known.setdefault("target_host", "127.0.0.1:7233")
+            options["target_host"] = self.address
+        options.setdefault("target_host", "127.0.0.1:7233")
         if self.namespace is not None:
-            known["namespace"] = self.namespace
-        return await Client.connect(**known)
+            options["namespace"] = self.namespace
+        return await Client.connect(**options)
 
     async def _connect_until(self, stopping: asyncio.Task[Any]) -> Client | None:
-        """The client, once Temporal answers; None if the worker stops before."""
+        """Wait until Temporal answers, and return the client; None if the worker stops first."""
         pause = _FIRST_PAUSE
         while not stopping.done():
             try:
                 return await self._connect()
-            except Exception as error:  # any reason: it may be there later
+            except Exception as error:  # any error: Temporal may answer later
                 _log.warning("Temporal does not answer, and is asked again: %s", describe(error))
             await asyncio.wait((stopping,), timeout=pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         return None
 
-    # What this process does for Temporal.
+    # The worker of Temporal in this process.
 
-    def _worker_of_runs(self, client: Client, worker: Worker) -> TemporalWorker:
+    def _make_worker(self, client: Client, worker: Worker) -> TemporalWorker:
         from temporalio import activity
         from temporalio.worker import UnsandboxedWorkflowRunner
         from temporalio.worker import Worker as TemporalWorker
@@ -170,18 +170,20 @@ class TemporalEngine(Engine):
     async def _sweep(self, worker: Worker) -> None:
         """Give Temporal the ready runs of the journal that no process works on."""
         ready = ReadyRuns(worker.journal, [*worker.graphs])
-        given: dict[str, float] = {}
+        dispatched: dict[str, float] = {}
         while True:
             await asyncio.sleep(self.sweep)
             now = monotonic()
-            given = {run_id: at for run_id, at in given.items() if now - at < 10 * self.sweep}
+            dispatched = {
+                run_id: at for run_id, at in dispatched.items() if now - at < 10 * self.sweep
+            }
             try:
-                for info in await ready.find(1000, given):
+                for info in await ready.find(1000, dispatched):
                     if info.status != "waiting" and info.updated > time() - self.sweep:
-                        continue  # it is being handed out
+                        continue  # its dispatch may be in progress
                     await self.dispatch(info.run_id, info.graph)
-                    given[info.run_id] = now
-            except Exception as error:  # the journal or Temporal is away: later
+                    dispatched[info.run_id] = now
+            except Exception as error:  # the journal or Temporal is away: try again later
                 _log.warning("runs are not handed to Temporal: %s", describe(error))
 
 
@@ -191,16 +193,16 @@ def workflow_id(run_id: str) -> str:
 
 
 def _report_outcome(outcome: WorkOutcome) -> dict[str, Any]:
-    """The outcome for the workflow. An error has Temporal try again, here or in another worker."""
+    """The outcome for the workflow. Raises an error to make Temporal retry, in any worker."""
     from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
     if outcome.kind in ("over", "waiting"):
         return {"kind": outcome.kind, "after": outcome.after}
     after = {"handed over": 0.0, "unfit": None, "again": outcome.after}[outcome.kind]
-    # Neither the message of the error nor its cause: Temporal would store them.
+    # Without the message and the cause of the error: Temporal would store them.
     name = "" if outcome.error is None else type(outcome.error).__name__
     category = ApplicationErrorCategory.UNSPECIFIED
-    if outcome.kind != "unfit":  # it is expected: Temporal logs other errors with a traceback
+    if outcome.kind != "unfit":  # an expected error: Temporal logs other errors with a traceback
         category = ApplicationErrorCategory.BENIGN
     raise ApplicationError(
         f"{outcome.kind} {getattr(outcome.error, 'code', name)}".strip(),
@@ -229,9 +231,9 @@ async def _heartbeats(every: float) -> AsyncGenerator[None]:
 
 
 @asynccontextmanager
-async def _running(worker: TemporalWorker) -> AsyncGenerator[None]:
-    """Run a worker of Temporal inside the block. At the end of the block it takes no more tasks,
-    and its tasks in progress are waited for."""
+async def _run_worker(worker: TemporalWorker) -> AsyncGenerator[None]:
+    """Run a worker of Temporal inside the block. At the end of the block, it takes no more tasks
+    and finishes its tasks in progress."""
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
         try:

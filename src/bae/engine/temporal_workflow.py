@@ -1,4 +1,4 @@
-"""The workflow of a run in Temporal: it has a worker begin or resume the run, and waits while the
+"""The workflow of a run in Temporal. It makes a worker begin or resume the run, and waits while the
 run waits for a person."""
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 
 _RECHECK: Final = 3600.0
-"""Seconds after which a parked run is looked at though nothing woke it: it may have been
-cancelled."""
+"""Seconds after which a parked run is checked without a signal. It may have been cancelled."""
 _LONGEST: Final = timedelta(days=3650)
 
 
@@ -22,18 +21,18 @@ class RunWorkflow:
     """One run, from its first attempt to its end."""
 
     def __init__(self) -> None:
-        self._calls = 0
+        self._signals = 0
 
     @workflow.signal
     def wake(self) -> None:
-        """Look at the run: it was submitted, or a gate of it was answered."""
-        self._calls += 1
+        """Check the run now: it was submitted, or one of its gates was answered."""
+        self._signals += 1
 
     @workflow.run
     async def run(self, run_id: str, graph: str, heartbeat: float) -> None:
-        """Have the run carried out until it is over."""
+        """Make workers carry out the run until it has ended."""
         while True:
-            seen = self._calls
+            signals_before = self._signals
             outcome: dict[str, Any] = await workflow.execute_activity(
                 "bae.carry_out",
                 args=[run_id, graph],
@@ -51,7 +50,8 @@ class RunWorkflow:
             wait = _RECHECK if after is None else min(max(after, 0.0) + 0.05, _RECHECK)
             with suppress(asyncio.TimeoutError):
                 await workflow.wait_condition(
-                    lambda seen=seen: self._calls != seen, timeout=timedelta(seconds=wait)
+                    lambda signals_before=signals_before: self._signals != signals_before,
+                    timeout=timedelta(seconds=wait),
                 )
             if workflow.info().is_continue_as_new_suggested():
                 workflow.continue_as_new(args=[run_id, graph, heartbeat])

@@ -1,4 +1,4 @@
-"""`Worker`: carries out runs of a journal for an engine, and hands them over when it stops."""
+"""`Worker`: carries out the runs of a journal for an engine, and hands them over when it stops."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ _ELSEWHERE: Final = ("bae-run-owned", "bae-run-taken", "bae-thread-busy")
 _AWAY: Final = (
     *("bae-journal-failed", "bae-journal-away", "bae-journal-locked", "bae-journal-full"),
 )
-"""The journal cannot be reached at present."""
+"""Codes of errors that mean that the journal cannot be used at present."""
 FIRST_WAIT: Final = 1.0
-"""Seconds before a run is tried again; each time twice as long."""
+"""Seconds before the first retry of a run. The pause doubles with each retry."""
 _SHORTEST_WAIT: Final = 0.5
 _LONGEST_WAIT: Final = 60.0
 _SUSPECT: Final = 2
-"""Deaths after which a run is carried out one at a time with others of that kind: if the process
-dies again, the others are not blamed."""
+"""How many deaths make a run a suspect. A worker carries out one suspect at a time, so if the
+process dies again, no other suspect is blamed."""
 
 _log = logging.getLogger("bae")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerGraph:
-    """A graph for a worker, with the LM of its runs and with `given`, the secrets that no journal
-    stores: `{"Login.token": SecretStr(…)}`."""
+    """A graph for a worker, with the LM of its runs. `given` are secrets, which no journal stores:
+    `{"Login.token": SecretStr(…)}`."""
 
     graph: Graph[Any, Any]
     lm: LM | str | None = None
@@ -56,10 +56,10 @@ class WorkOutcome:
     """The outcome of one attempt to carry out a run.
 
     - "over": it has ended, has failed or was cancelled; `error` says why it failed.
-    - "waiting": it waits for a person, or for a time `after` so many seconds.
-    - "again": it can be tried again `after` so many seconds.
-    - "unfit": the classes of this worker do not fit the run, or it has no such graph.
-    - "handed over": the worker stops, and another one can continue the run at once.
+    - "waiting": it waits for a person, or for a deadline in `after` seconds.
+    - "again": it can be tried again in `after` seconds.
+    - "unfit": this worker does not have the graph of the run, or its classes do not fit the run.
+    - "handed over": the worker stops, and another worker can continue the run at once.
     """
 
     kind: Literal["over", "waiting", "again", "unfit", "handed over"]
@@ -76,12 +76,12 @@ class Worker:
     - `engine` hands runs to the worker. The default is a `JournalEngine`, which searches the
       journal.
     - `concurrency` is the number of runs in progress here at once.
-    - `retries` is how often a run is tried again after an error that may pass, such as a busy LLM
+    - `retries` is how often a run is tried again after a temporary error, such as a busy LLM
       (`error.retryable`), with growing pauses. While the journal is away, the worker waits.
     - `most_deaths` is how many processes may die at the same step of a run. Then the run fails
       with `bae-run-poisoned`.
 
-    A run that does not fit the classes here is left to a worker with other code.
+    A worker leaves a run that does not fit its classes to workers with other code.
     """
 
     def __init__(
@@ -101,21 +101,21 @@ class Worker:
                 f"Worker(concurrency={concurrency}, retries={retries}, most_deaths={most_deaths}): "
                 "give numbers of 1 or more; retries may be 0"
             )
-        named = [
+        worker_graphs = [
             each if isinstance(each, WorkerGraph) else WorkerGraph(each, lm) for each in graphs
         ]
-        self.graphs = {each.graph.name: each for each in named}
-        if len(self.graphs) < len(named):
+        self.graphs = {each.graph.name: each for each in worker_graphs}
+        if len(self.graphs) < len(worker_graphs):
             raise ValueError(
-                "Worker(): two graphs have the same name, and their runs could not be told apart; "
+                "Worker(): two graphs have the same name, so their runs cannot be distinguished; "
                 'name them: Graph(…, name="refunds")'
             )
-        for each in named:
+        for each in worker_graphs:
             each.graph.prove()
         self.journal, self.engine = journal, engine
         self.concurrency, self.retries, self.most_deaths = concurrency, retries, most_deaths
         self.stopping = asyncio.Event()
-        """Set when the worker takes no more runs."""
+        """Is set when the worker takes no more runs."""
         self._tasks: dict[asyncio.Task[Any], str] = {}
         self._suspects = asyncio.Lock()
 
@@ -130,8 +130,9 @@ class Worker:
         return 0 if self.stopping.is_set() else self.concurrency - len(self._tasks)
 
     async def run(self) -> None:
-        """Carry out runs until `stop` is called, or this is cancelled. Runs in progress are handed
-        over then: they are stored as interrupted, and another worker continues them at once."""
+        """Carry out runs until `stop` is called, or until this call is cancelled. Then runs in
+        progress are handed over: they are stored as interrupted, and another worker continues them
+        at once."""
         from bae.engine.journal_engine import JournalEngine
 
         engine = JournalEngine() if self.engine is None else self.engine
@@ -156,15 +157,15 @@ class Worker:
         self.stopping.set()
 
     async def carry_out(self, run_id: str, graph: str, info: RunInfo | None = None) -> WorkOutcome:
-        """Begin or resume a run, and return the outcome. An engine calls this. Pass `info`, the
-        entry of the run, if you read it a moment ago. Errors of the run are in the outcome and not
-        raised. If this call is cancelled, the run is handed over."""
-        worked = self.graphs.get(graph)
-        if worked is None:
+        """Begin or resume a run, and return the outcome. Engines call this method. Pass `info`, the
+        entry of the run, if you have just read it. The outcome has the errors of the run; they are
+        not raised. If this call is cancelled, the run is handed over."""
+        worker_graph = self.graphs.get(graph)
+        if worker_graph is None:
             return WorkOutcome("unfit")
         if self.stopping.is_set():
             return WorkOutcome("handed over")
-        task = asyncio.create_task(self._attempt(run_id, worked, info), name=f"run {run_id}")
+        task = asyncio.create_task(self._attempt(run_id, worker_graph, info), name=f"run {run_id}")
         self._tasks[task] = run_id
         is_given_up = False
         explain_cancellation(
@@ -182,7 +183,9 @@ class Worker:
             return WorkOutcome("handed over")
         return task.result()
 
-    async def _attempt(self, run_id: str, worked: WorkerGraph, info: RunInfo | None) -> WorkOutcome:
+    async def _attempt(
+        self, run_id: str, worker_graph: WorkerGraph, info: RunInfo | None
+    ) -> WorkOutcome:
         attempts = Attempts()
         try:
             info = await self.journal.info(run_id) if info is None else info
@@ -193,35 +196,35 @@ class Worker:
             if info.status == "queued" and await self._has_earlier_turn(info):
                 return WorkOutcome("again", after=_SHORTEST_WAIT)
             if info.status == "waiting" and not info.can_continue():
-                return _waiting(info)
+                return _waiting_outcome(info)
             if info.status == "running":
                 if not info.is_interrupted():
-                    return WorkOutcome("again", after=_rest_of_lease(info))
+                    return WorkOutcome("again", after=_remaining_lease(info))
                 attempts = await attempts_of(self.journal, run_id)
-                if attempts.died and not await self._survives(run_id, worked, attempts):
+                if attempts.died and not await self._note_death(run_id, worker_graph, attempts):
                     return WorkOutcome("over")
             if attempts.deaths < _SUSPECT:
-                return await self._resume(run_id, worked, attempts)
+                return await self._resume(run_id, worker_graph, attempts)
             if self._suspects.locked():
                 return WorkOutcome("again", after=_SHORTEST_WAIT)
             async with self._suspects:
-                return await self._resume(run_id, worked, attempts)
+                return await self._resume(run_id, worker_graph, attempts)
         except Exception as error:
             return await self._outcome_of(error, run_id, attempts)
 
     async def _has_earlier_turn(self, info: RunInfo) -> bool:
-        """Whether a turn of the same thread was submitted before this one, and is queued too."""
+        """Whether an earlier turn of the thread is queued too."""
         if info.thread is None:
             return False
         queued = await self.journal.runs(thread=info.thread, status="queued", after=0, limit=200)
         return any(each.change < info.change and each.is_due() for each in queued)
 
-    async def _survives(self, run_id: str, worked: WorkerGraph, attempts: Attempts) -> bool:
-        """Store that the process of a run died. False if the run is ended as poison."""
+    async def _note_death(self, run_id: str, worker_graph: WorkerGraph, attempts: Attempts) -> bool:
+        """Store that the process of a run died. Returns False if the run is ended as poisoned."""
         await note_death(self.journal, run_id, attempts)
         if attempts.deaths < self.most_deaths:
             return True
-        await end_poison(self.journal, run_id, worked.graph, attempts)
+        await end_poison(self.journal, run_id, worker_graph.graph, attempts)
         _log.error(
             "the run %s is not tried again: %d processes died while they worked on its step %d",
             run_id,
@@ -230,11 +233,18 @@ class Worker:
         )
         return False
 
-    async def _resume(self, run_id: str, worked: WorkerGraph, attempts: Attempts) -> WorkOutcome:
-        may_pass = partial(self._may_pass, attempts=attempts)
-        options = RunOptions(worked.lm, None, dep_cache={}, tries_again=may_pass)
+    async def _resume(
+        self, run_id: str, worker_graph: WorkerGraph, attempts: Attempts
+    ) -> WorkOutcome:
+        will_retry = partial(self._will_retry, attempts=attempts)
+        options = RunOptions(worker_graph.lm, None, dep_cache={}, tries_again=will_retry)
         result = await resume(
-            worked.graph, run_id, options, self.journal, worked.given or None, skip_ended=True
+            worker_graph.graph,
+            run_id,
+            options,
+            self.journal,
+            worker_graph.given or None,
+            skip_ended=True,
         )
         if not result.waiting:
             return WorkOutcome("over", result=result)
@@ -242,8 +252,8 @@ class Worker:
         after = max(0.0, min(deadlines) - time()) if deadlines else None
         return WorkOutcome("waiting", after=after, result=result)
 
-    def _may_pass(self, error: BaseException, attempts: Attempts) -> bool:
-        """Whether a run that has failed with this error is tried again."""
+    def _will_retry(self, error: BaseException, attempts: Attempts) -> bool:
+        """Whether a run is tried again after this error."""
         if getattr(error, "code", "") in _AWAY:
             return True
         return is_retryable(error) and attempts.tries < self.retries
@@ -262,11 +272,11 @@ class Worker:
                 _log.warning("the run %s failed: %s", run_id, describe(error))
             return WorkOutcome("over", error=error)
         if code in _ELSEWHERE:
-            return WorkOutcome("again", after=_rest_of_lease(info), error=error)
-        if self._may_pass(error, attempts):
+            return WorkOutcome("again", after=_remaining_lease(info), error=error)
+        if self._will_retry(error, attempts):
             _log.info("the run %s is tried again: %s", run_id, describe(error))
             return WorkOutcome("again", after=after, error=error)
-        # It could not begin here: its classes have changed, or a secret is missing.
+        # The run could not begin here: its classes have changed, or a secret is missing.
         return WorkOutcome("unfit", error=error)
 
     async def _hand_over(self) -> None:
@@ -277,7 +287,8 @@ class Worker:
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether trying again may help: the error, or one that it was caused by, says so."""
+    """Whether another attempt may succeed. An error or one of its causes marks itself as
+    retryable."""
     current: BaseException | None = error
     while current is not None:
         if getattr(current, "retryable", False):
@@ -287,7 +298,7 @@ def is_retryable(error: BaseException) -> bool:
 
 
 def _retry_after(error: BaseException) -> float:
-    """The seconds for which a provider asks to wait."""
+    """How many seconds a provider asks to wait."""
     current: BaseException | None = error
     while current is not None:
         after: float | None = getattr(current, "retry_after", None)
@@ -297,12 +308,12 @@ def _retry_after(error: BaseException) -> float:
     return 0.0
 
 
-def _rest_of_lease(info: RunInfo) -> float:
-    """Seconds after which a run that another process has may be free."""
-    left = 0.0 if info.lease_until is None else info.lease_until - time()
-    return min(max(left, _SHORTEST_WAIT), _LONGEST_WAIT)
+def _remaining_lease(info: RunInfo) -> float:
+    """Seconds until the lease of the process that has the run may be over."""
+    remaining = 0.0 if info.lease_until is None else info.lease_until - time()
+    return min(max(remaining, _SHORTEST_WAIT), _LONGEST_WAIT)
 
 
-def _waiting(info: RunInfo) -> WorkOutcome:
+def _waiting_outcome(info: RunInfo) -> WorkOutcome:
     deadlines = [gate.deadline for gate in info.waiting if gate.deadline is not None]
     return WorkOutcome("waiting", after=min(deadlines) - time() if deadlines else None)

@@ -1,2 +1,2 @@
-"""What everything that stores in Postgres shares: addresses, the driver, and the thread that talks
-with a database."""
+"""The parts that all stores in Postgres share: addresses, the driver, and the thread that talks to
+the database."""

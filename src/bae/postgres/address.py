@@ -1,4 +1,4 @@
-"""The address of a database, which is shown without its password."""
+"""Addresses of databases, and how they are shown without their passwords."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, url
 
 SCHEMES: Final = ("postgresql", "postgres")
 UNREADABLE: Final = "postgresql://…"
-"""An address that cannot be read is not shown: any part of it may be from a password."""
+"""Shown in place of an address that cannot be parsed, since any part of it may be a password."""
 _SECRET: Final = re.compile("pass(?!file)|pwd|secret|token")
-"""In the names of parameters that are not shown, misspelled ones too: `passwd` for `password`."""
+"""Matches names of parameters that are not shown, misspelled names such as `passwd` included."""
 _URL: Final = re.compile(r"\s*(postgresql|postgres)(\+\w+)?:", re.IGNORECASE)
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[\w.-]*)(:(\d{1,5}))?")
 _PARAMETER: Final = re.compile(r"[a-z_]+")
@@ -22,25 +22,27 @@ def is_address(text: str) -> bool:
 
 
 def has_password(url: str) -> bool:
-    """Whether an address has a password in it, or cannot be read."""
-    parts = _parts(url)
-    return parts is None or parts.password is not None or any(map(_SECRET.search, _query(parts)))
+    """Whether an address has a password, or cannot be parsed."""
+    parts = _split_address(url)
+    return (
+        parts is None or parts.password is not None or any(map(_SECRET.search, _parse_query(parts)))
+    )
 
 
 def without_password(url: str) -> str:
-    """The address without its password, to be shown and stored."""
-    parts = _parts(url)
+    """The address without its password, for messages and for storage."""
+    parts = _split_address(url)
     if parts is None:
         return UNREADABLE
     host, user = parts.netloc.rpartition("@")[2], parts.username
-    query = {key: value for key, value in _query(parts).items() if not _SECRET.search(key)}
+    query = {key: value for key, value in _parse_query(parts).items() if not _SECRET.search(key)}
     where = host if user is None else f"{quote(user, safe='%')}@{host}"
     return urlunsplit((parts.scheme, where, parts.path, urlencode(query), ""))
 
 
 def checked_address(url: str) -> str:
-    """An address that can be connected to. Raises ValueError, without its password."""
-    parts = _parts(url)
+    """The address. Raises ValueError, without the password, if it is not an address of Postgres."""
+    parts = _split_address(url)
     if parts is None:
         raise ValueError(
             "the address of a database cannot be read, and may have a password in it, so it is "
@@ -55,26 +57,26 @@ def checked_address(url: str) -> str:
     return url
 
 
-def _parts(url: str) -> SplitResult | None:
-    """The parts of an address; None where it is not certain which part is a password."""
+def _split_address(url: str) -> SplitResult | None:
+    """The parts of an address; None if it is unclear which part is the password."""
     try:
         parts = urlsplit(url)
     except ValueError:
         return None
-    before, _, hosts = parts.netloc.rpartition("@")
+    credentials, _, hosts = parts.netloc.rpartition("@")
     matches = [_HOST.fullmatch(each) for each in hosts.split(",")]
-    plain = (
+    is_clear = (
         parts.scheme
         and "://" in url
         and not re.search(r"[\s\x00-\x1f]", url)
         and "#" not in url
-        and "@" not in before + parts.path
-        and before.count(":") <= 1
+        and "@" not in credentials + parts.path
+        and credentials.count(":") <= 1
         and all(each is not None and int(each[3] or 1) in range(1, 65536) for each in matches)
-        and all(_PARAMETER.fullmatch(key) for key in _query(parts))
+        and all(_PARAMETER.fullmatch(key) for key in _parse_query(parts))
     )
-    return parts if plain else None
+    return parts if is_clear else None
 
 
-def _query(parts: SplitResult) -> dict[str, str]:
+def _parse_query(parts: SplitResult) -> dict[str, str]:
     return dict(parse_qsl(parts.query, keep_blank_values=True))

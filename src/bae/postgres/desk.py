@@ -1,5 +1,5 @@
-"""The thread that talks with the database. It has its own event loop: several loops and threads can
-share a journal, and a body that blocks its loop does not end the lease."""
+"""The thread that talks to the database. It has its own event loop, so several loops and threads
+can share a journal, and a node body that blocks its loop does not end the lease."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from typing import Final, Literal, TypeVar
 
 T = TypeVar("T")
 Over = Literal["closed", "forked"]
-"""Why the thread has stopped: it was closed, or this process was forked from its process."""
+"""Why the thread has stopped: it was closed, or this process is a fork, which has no threads."""
 
 AT_EXIT: Final = 5.0
-"""Seconds that an ending program waits for unstored lines."""
+"""Seconds that a program waits at its end until all lines are stored."""
 
 
 class PostgresDesk:
@@ -65,7 +65,7 @@ class PostgresDesk:
 
         def finish(task: asyncio.Task[T]) -> None:
             with suppress(RuntimeError):  # a closed loop has no callers
-                future.get_loop().call_soon_threadsafe(self._settle, future, task)
+                future.get_loop().call_soon_threadsafe(self._set_outcome, future, task)
 
         try:
             self.loop.call_soon_threadsafe(start)
@@ -99,7 +99,7 @@ class PostgresDesk:
             self.over = self.over or "closed"
             self._refuse(self.over)
 
-    def _settle(self, future: Future[T], task: asyncio.Task[T]) -> None:
+    def _set_outcome(self, future: Future[T], task: asyncio.Task[T]) -> None:
         """Pass the outcome of a task to its caller, in the caller's loop."""
         if future.done():
             return
@@ -111,7 +111,7 @@ class PostgresDesk:
             future.set_result(task.result())
 
 
-def _in_child() -> None:
+def _mark_forked_desks() -> None:
     # The child has neither the connections nor the thread.
     for desk in list(_alive):
         desk.over = desk.over or "forked"
@@ -126,4 +126,4 @@ def _end_all() -> None:
 _alive: weakref.WeakSet[PostgresDesk] = weakref.WeakSet()
 atexit.register(_end_all)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(after_in_child=_mark_forked_desks)

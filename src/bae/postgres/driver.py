@@ -1,4 +1,4 @@
-"""The package asyncpg, and what its errors mean."""
+"""The package asyncpg, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -8,28 +8,27 @@ from importlib import import_module
 from typing import Any, Final
 
 NO_TABLES: Final = ("42P01", "3F000", "42883")
-"""What Postgres says where tables, their schema or their functions are missing."""
-_AGAIN: Final = ("40001", "40P01", "55P03", "57P01", "57P02", "57P03", "57014", "08", "53300")
-"""What Postgres says where the same may work a moment later: deadlocks, restarts, timeouts, lost
-connections."""
+"""Codes of Postgres for missing tables, schemas and functions."""
+_TEMPORARY: Final = ("40001", "40P01", "55P03", "57P01", "57P02", "57P03", "57014", "08", "53300")
+"""Codes of Postgres for temporary errors: deadlocks, restarts, timeouts, lost connections."""
 
 
 def driver(missing: Callable[[BaseException], Exception]) -> Any:
-    """The package asyncpg. Raises the error that `missing` makes where it is not installed."""
+    """Import asyncpg. If it is not installed, raise the error that `missing` makes."""
     try:
         return import_module("asyncpg")
     except ModuleNotFoundError as error:
         if error.name != "asyncpg":
-            raise  # it is installed, and lacks something itself
+            raise  # asyncpg is installed, and lacks a package itself
         raise missing(error) from error
 
 
 def may_work_again(error: Exception) -> bool:
-    """Whether the same may work a moment later: the connection was lost, say."""
+    """Whether another attempt may succeed, for example after a lost connection."""
     if isinstance(error, OSError | TimeoutError):
         return True
     state: str = getattr(error, "sqlstate", None) or ""
-    return state.startswith(_AGAIN) if state else False
+    return state.startswith(_TEMPORARY) if state else False
 
 
 async def close(connection: Any) -> None:

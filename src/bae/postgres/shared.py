@@ -1,13 +1,13 @@
-"""The tables and functions of what processes share besides runs: answers of LLMs, and rates of
-requests to them. A journal's upgrade makes them, in its schema."""
+"""The tables and functions for data that processes share besides runs: cached answers of LLMs, and
+rates of requests. The upgrade of a journal makes them in its schema."""
 
 from __future__ import annotations
 
 from typing import Final
 
 BUCKETS: Final = 60
-"""In how many buckets the requests of one span of time are counted: one expires as a whole, so a
-place is free again that much later at most."""
+"""How many buckets count the requests of one period. All requests of a bucket expire together, so a
+request may wait for one bucket longer than necessary."""
 
 SHARED_TABLES: Final = """
 create table {s}.cached_answers (
@@ -30,7 +30,7 @@ declare
     width float8 := of_per / {buckets};
     requests_now bigint;
     tokens_now bigint;
-    -- A request that is larger than the limit is sent when there is nothing else.
+    -- A request that exceeds the limit is sent when no other request counts.
     size bigint := least(asked, coalesce(most_tokens, asked));
 begin
     perform pg_advisory_xact_lock(hashtextextended('{s} rate ' || of_name || of_per, 0));

@@ -1,5 +1,5 @@
-"""Graphs behind HTTP: an API to start, follow, answer and inspect runs, which FastAPI and Starlette
-mount. `router` makes it; `auth` says who may do what."""
+"""Graphs behind HTTP: an API to start, follow, answer and inspect runs. `router` makes the API,
+which FastAPI and Starlette can mount, and its argument `auth` decides the rights of users."""
 
 from typing import TYPE_CHECKING
 

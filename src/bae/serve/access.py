@@ -1,4 +1,4 @@
-"""The users of an API and their rights: the `auth` hook, its ready-made forms, and the checks that
+"""The users of an API and their rights: the `auth` hook, ready-made hooks, and the checks that
 refuse requests from web pages of other sites."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class User:
     name: str
     can: frozenset[Verb] = VERBS
     data: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False, compare=False)
-    """More that the hook knows about the user, for `visible`."""
+    """Other data of the hook about the user, for `visible`."""
 
 
 Auth = Callable[[HTTPConnection], Awaitable[User | None]]
@@ -46,14 +46,14 @@ def bearer(token: str | Mapping[str, User], *, user: User | None = None) -> Auth
     users."""
     users = {token: user or User("token")} if isinstance(token, str) else dict(token)
     if not users or not all(each.strip() and each.isascii() for each in users):
-        raise ValueError("bearer(…): give a token that is not empty, of ASCII characters")
+        raise ValueError("bearer(…): give a token of ASCII characters that is not empty")
     encoded = [(each.encode(), of) for each, of in users.items()]
 
     async def find_user(request: HTTPConnection) -> User | None:
-        given = token_of(request).encode()
+        sent_token = token_of(request).encode()
         match: User | None = None
         for each, of in encoded:  # all tokens, so that the time reveals nothing
-            if secrets.compare_digest(each, given):
+            if secrets.compare_digest(each, sent_token):
                 match = of
         return match
 
@@ -91,7 +91,7 @@ class Gatekeeper:
     def check_host(self, request: HTTPConnection) -> str:
         """The host of a request. Raises `Refused` unless it is among `hosts`."""
         host = request.headers.get("host", "").lower()
-        if self.hosts.isdisjoint(("*", host, _name(host))):
+        if self.hosts.isdisjoint(("*", host, _host_name(host))):
             raise Refused(
                 403,
                 "bae-serve-host",
@@ -117,7 +117,7 @@ class Gatekeeper:
             raise Refused(
                 403,
                 "bae-serve-origin",
-                f"a page of another site asks ({site[:20]!r})",
+                f"a page of another site sent the request ({site[:20]!r})",
                 "name its origin where the API is made: router(…, origins=[…])",
             )
 
@@ -150,13 +150,13 @@ def parse_origin(origin: str) -> str:
     parts = urlsplit(origin)
     if not parts.scheme or not parts.netloc or origin != f"{parts.scheme}://{parts.netloc}":
         raise ValueError(
-            f"{origin!r} is no origin: give scheme, name and port, without a path, as "
+            f"{origin!r} is not an origin: give scheme, name and port, without a path, as "
             '"https://shop.example" or "http://127.0.0.1:5173"'
         )
     return origin.lower()
 
 
-def _name(host: str) -> str:
+def _host_name(host: str) -> str:
     """The name in a Host header, without its port."""
     name, colon, port = host.rpartition(":")
     return name if colon and port.isdecimal() else host

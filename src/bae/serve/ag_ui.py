@@ -1,6 +1,6 @@
-"""The AG-UI 1.0 endpoint, with which chat front ends talk to a graph. A thread of AG-UI is a thread
-of the journal, a run that answers no interrupt is a turn, and events are made from the records
-of the run."""
+"""The AG-UI 1.0 endpoint, by which chat front ends talk to a graph. A thread of AG-UI is a thread
+of the journal, a run that answers no interrupt is a turn, and the records of the run become
+events."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from bae.node import Node
 
 LONGEST: Final = 32 << 20
-"""Bytes of a request: it has all messages of the conversation, with their images."""
+"""The maximum size of a request in bytes: it has all messages with their images."""
 MESSAGE: Final = "ag_ui_message"
 """The key in the metadata of a run for the id of the message that began the turn."""
 _OVER: Final = ("ended", "failed", "cancelled")
@@ -85,18 +85,18 @@ class _Conversation:
             return client_messages, False
         messages: list[dict[str, Any]] = []
         for each in turns:
-            user, reply, _ = await self._read(each)
+            user, reply, _ = await self._read_turn(each)
             messages.append({"id": _user_id(each), "role": "user", "content": user})
-            reply_is = {"id": reply_id(each.run_id), "role": "assistant", "content": reply}
-            messages.append(reply_is)
+            reply_message = {"id": reply_id(each.run_id), "role": "assistant", "content": reply}
+            messages.append(reply_message)
         if info is not None:
-            content = (await self._read(info))[0] if message is None else message.content
+            content = (await self._read_turn(info))[0] if message is None else message.content
             messages.append({"id": _user_id(info), "role": "user", "content": content})
         return messages, True
 
     async def _find_turns(self, info: RunInfo | None) -> list[RunInfo]:
         """The turns that a run, or the next run, continues. A fork replaces turns."""
-        ended = self._before(info)
+        ended = self._ended_before(info)
         if not any(each.parent for each in ended):
             return ended
         open_runs = {each.run_id: each for each in ended}
@@ -104,21 +104,21 @@ class _Conversation:
         run_id = ended[-1].run_id
         while run_id in open_runs:
             turns.append(open_runs.pop(run_id))
-            run_id = (await self._read(turns[-1]))[2]
+            run_id = (await self._read_turn(turns[-1]))[2]
         return turns[::-1]
 
-    def _before(self, info: RunInfo | None) -> list[RunInfo]:
+    def _ended_before(self, info: RunInfo | None) -> list[RunInfo]:
         """The turns that ended before a run."""
         before = self.infos
         if info is not None:
             ids = [each.run_id for each in self.infos]
-            # A fork replaces the turn that it was made from.
+            # A fork replaces its parent.
             places = [ids.index(name) for name in (info.run_id, info.parent) if name in ids]
             before = self.infos[: min(places, default=len(ids))]
         return [each for each in before if each.status == "ended"]
 
-    async def _read(self, info: RunInfo) -> tuple[str, str, str]:
-        """The message of the user in a turn, the reply, and the run before."""
+    async def _read_turn(self, info: RunInfo) -> tuple[str, str, str]:
+        """The message of the user in a turn, the reply, and the id of the turn before it."""
         journal = self.call.api.journal
         stored = await journal.read_texts(info.run_id)
         lines = len(stored.lines)
@@ -144,47 +144,47 @@ async def run_agent(call: ApiCall) -> Response:
         )
     talk = _Conversation(call, graph, request, infos)
     if request.resume:
-        return await _answer(talk, request.resume)
+        return await _answer_interrupts(talk, request.resume)
     message = request.new_message
     if message is not None:
-        return await _begin(talk, message)
+        return await _begin_turn(talk, message)
     if request.messages and request.messages[-1].role == "tool":
         raise Refused(
             422,
             "bae-ag-ui-tool",
-            "the last message is the result of a tool of the page, and no model here calls those",
-            "make the tool one of the graph: Tools(…); or have a person answer: Gate(…)",
+            "the last message is the result of a tool of the page, which no model here calls",
+            "make it a tool of the graph: Tools(…); or have a person answer: Gate(…)",
             place=f"body.messages.{len(request.messages) - 1}",
         )
-    return await _show(talk)
+    return await _show_thread(talk)
 
 
-async def _show(talk: _Conversation, *, error: Refused | None = None) -> Response:
+async def _show_thread(talk: _Conversation, *, error: Refused | None = None) -> Response:
     """The conversation so far, for a page that was loaded. The response follows a turn in progress.
     An `error` is sent last."""
     newest = talk.infos[-1] if talk.infos else None
     if newest is not None and newest.status not in _OVER:
-        return await _follow(talk, newest, error=error)
+        return await _follow_run(talk, newest, error=error)
     messages, is_sent = await talk.snapshot(None)
     ended = next((each for each in reversed(talk.infos) if each.status == "ended"), None)
     details = None if ended is None else await view_run(talk.call, ended.run_id)
-    sent = messages if is_sent else None
-    return AgentStream(talk.call, sent, details=details, error=error, is_late=True)
+    messages_to_send = messages if is_sent else None
+    return AgentStream(talk.call, messages_to_send, details=details, error=error, is_late=True)
 
 
-async def _begin(talk: _Conversation, message: AnyMessage) -> Response:
+async def _begin_turn(talk: _Conversation, message: AnyMessage) -> Response:
     call, request, graph = talk.call, talk.request, talk.graph
     api, run_id = call.api, request.run_id
     starts = starts_of(call)
-    existing = await _find(talk, run_id, message)
+    existing = await _find_turn(talk, run_id, message)
     if existing is not None:
-        return await _follow(talk, existing)
+        return await _follow_run(talk, existing)
     earlier = [each for each in talk.infos if each.metadata.get(MESSAGE) == message.id]
     answered = next(
         (each for each in reversed(earlier) if each.status not in ("failed", "cancelled")), None
     )
     if answered is not None and answered.status != "ended":
-        return await _follow(talk, answered)  # such as a page that was loaded again
+        return await _follow_run(talk, answered)  # such as a page that was loaded again
     fields, unused = start_fields(starts, request, message)
     with visible(await find_named_files(call, fields)):
         start = read_start(starts, request, fields)
@@ -194,36 +194,36 @@ async def _begin(talk: _Conversation, message: AnyMessage) -> Response:
             409,
             "bae-thread-busy",
             f"the thread waits for an answer: {open_run.waiting[0].question}",
-            "answer with resume; a run without messages shows what is asked",
+            "answer with resume; a run without messages shows the question",
         )
         return AgentStream(call, None, error=error)
     if answered is not None:
-        return await _try_again(talk, answered, start, message, unused)
-    more: dict[str, Any] = {"thread": request.thread_id, "busy": "refuse"}
-    more["metadata"] = {STARTED_BY: call.user.name, MESSAGE: message.id}
+        return await _repeat_turn(talk, answered, start, message, unused)
+    run_options: dict[str, Any] = {"thread": request.thread_id, "busy": "refuse"}
+    run_options["metadata"] = {STARTED_BY: call.user.name, MESSAGE: message.id}
     async with api.owner.alone(run_id):
-        existing = await _find(talk, run_id, message)
+        existing = await _find_turn(talk, run_id, message)
         if existing is None:
             try:
-                await api.owner.start(graph, start, run_id, **more)
+                await api.owner.start(graph, start, run_id, **run_options)
             except JournalError as error:
                 if error.code == "bae-thread-busy":
                     raise Refused(409, error.code, error.message, _BUSY) from error
                 if error.code != "bae-run-exists":  # another process was quicker
                     raise
-                await _find(talk, run_id, message)
+                await _find_turn(talk, run_id, message)
     talk.infos.append(await api.journal.info(run_id))
-    return await _follow(talk, talk.infos[-1], message, unused=unused)
+    return await _follow_run(talk, talk.infos[-1], message, unused=unused)
 
 
-async def _try_again(
+async def _repeat_turn(
     talk: _Conversation,
     old: RunInfo,
     start: Node,
     message: AnyMessage,
     unused: Sequence[str],
 ) -> Response:
-    """Repeat a message that has a reply. The new turn replaces the old turn and the later ones."""
+    """Repeat a message that has a reply. The new turn replaces the old turn and all later turns."""
     call, request = talk.call, talk.request
     if "edit" not in call.user.can:
         raise Refused(
@@ -242,10 +242,10 @@ async def _try_again(
     )
     await call.api.owner.resume(talk.graph, request.run_id)
     talk.infos.append(await call.api.journal.info(request.run_id))
-    return await _follow(talk, talk.infos[-1], message, unused=unused)
+    return await _follow_run(talk, talk.infos[-1], message, unused=unused)
 
 
-async def _find(talk: _Conversation, run_id: str, message: AnyMessage) -> RunInfo | None:
+async def _find_turn(talk: _Conversation, run_id: str, message: AnyMessage) -> RunInfo | None:
     """The run with this id, if it is this turn. Raises `Refused` for another run."""
     try:
         info = await talk.call.api.journal.info(run_id)
@@ -260,13 +260,13 @@ async def _find(talk: _Conversation, run_id: str, message: AnyMessage) -> RunInf
     raise Refused(
         409,
         "bae-run-exists",
-        f"there is a run {run_id} already, which another message has begun",
+        f"there is a run {run_id} already, and another message began it",
         "give the new run another id",
         run_id=run_id,
     )
 
 
-async def _answer(talk: _Conversation, entries: Sequence[ResumeEntry]) -> Response:
+async def _answer_interrupts(talk: _Conversation, entries: Sequence[ResumeEntry]) -> Response:
     """Answer gates of the newest run that has asked, and follow the run. Gates without an answer
     stay open, and the end of the stream asks about them again."""
     call, request = talk.call, talk.request
@@ -280,23 +280,25 @@ async def _answer(talk: _Conversation, entries: Sequence[ResumeEntry]) -> Respon
         if message is not None and is_new and all(each.status == "cancelled" for each in entries):
             # The user writes another message instead.
             with suppress(Refused):  # the question is closed
-                info, *_ = await _asking(talk, entries)
+                info, *_ = await _find_asking_run(talk, entries)
                 if info.status not in _OVER:
                     await call.api.journal.cancel(info.run_id, timeout=CANCEL_SECONDS)
             talk.infos = (await thread_of(call, request.thread_id))[::-1]
-            return await _begin(talk, message)
-        info, last, answers = await _asking(talk, entries)
+            return await _begin_turn(talk, message)
+        info, last, answers = await _find_asking_run(talk, entries)
         is_first = info.status == "waiting" and any(
             gate.address in answers for gate in info.waiting if not gate.answered
         )
-        await _store(replace(call, path={"run": info.run_id}, query=GatesQuery()), talk, answers)
+        await _store_answers(
+            replace(call, path={"run": info.run_id}, query=GatesQuery()), talk, answers
+        )
     except (GateError, JournalError, Refused) as error:
         refused = refusal_of(error)
         if refused is None or refused.status >= 500:
             raise
-        if refused.body.type in _STALE:  # otherwise the page would ask the same again and again
+        if refused.body.type in _STALE:  # otherwise the page would ask the same question forever
             talk.infos = (await thread_of(call, request.thread_id))[::-1]
-            return await _show(talk, error=refused)
+            return await _show_thread(talk, error=refused)
         return AgentStream(call, None, error=refused)
     info = await call.api.journal.info(info.run_id)
     if is_first:
@@ -305,10 +307,10 @@ async def _answer(talk: _Conversation, entries: Sequence[ResumeEntry]) -> Respon
         if not is_sent and (has_some or last < 0):
             follow = Follow(info, messages, muted=last)
             return AgentStream(call, None, follow=follow)
-    return await _follow(talk, info)
+    return await _follow_run(talk, info)
 
 
-async def _asking(
+async def _find_asking_run(
     talk: _Conversation, entries: Sequence[ResumeEntry]
 ) -> tuple[RunInfo, int, dict[str, ResumeEntry]]:
     """The run of the thread that has asked all these questions, its last line, and the entries by
@@ -331,7 +333,9 @@ async def _asking(
     )
 
 
-async def _store(call: ApiCall, talk: _Conversation, entries: Mapping[str, ResumeEntry]) -> None:
+async def _store_answers(
+    call: ApiCall, talk: _Conversation, entries: Mapping[str, ResumeEntry]
+) -> None:
     run_id = call.path["run"]
     gates = {gate.gate: gate for gate in (await list_gates(call)).gates}
     answers: list[tuple[str, Any]] = []
@@ -354,7 +358,7 @@ async def _store(call: ApiCall, talk: _Conversation, entries: Mapping[str, Resum
     await resume_answered(call, talk.graph)
 
 
-async def _follow(
+async def _follow_run(
     talk: _Conversation,
     info: RunInfo,
     message: AnyMessage | None = None,
@@ -383,20 +387,20 @@ def _user_id(info: RunInfo) -> str:
 
 
 def _is_in_step(messages: list[dict[str, Any]], expected: list[str], replayed: str | None) -> bool:
-    """Whether a client has the expected messages, in this order, and no other texts. It must have
-    no message of a run that is `replayed`."""
-    left = [*expected]
+    """Whether a client has exactly the expected messages with text, in this order. It must have no
+    message of a run that is `replayed`."""
+    missing_ids = [*expected]
     for message in messages:
         id: str = message["id"]
         first = id.rpartition(AGAIN)[0]
-        if left and left[0] in (id, first):
-            left.pop(0)
+        if missing_ids and missing_ids[0] in (id, first):
+            missing_ids.pop(0)
             continue
         has_text = message["role"] == "assistant" and bool(message.get("content"))
         is_replayed = replayed is not None and id.startswith(f"{replayed}:")
         if id in expected or message["role"] == "user" or has_text or is_replayed:
             return False
-    return not left
+    return not missing_ids
 
 
 async def show_agent(call: ApiCall) -> Response:

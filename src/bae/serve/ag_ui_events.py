@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 AgentEvent = dict[str, Any]
 AGAIN: Final = "~"
-"""Between the id of a reply and a number, if earlier text of the reply was void."""
+"""Separates the id of a reply from its number, if an earlier text of the reply was void."""
 
 
 def reply_id(run_id: str) -> str:
@@ -31,14 +31,14 @@ def reply_id(run_id: str) -> str:
 
 
 def interrupt_id(run_id: str, address: str) -> str:
-    """The id of the question of a gate. It has the run, since gates of other turns have the same
-    addresses."""
+    """The id of the question of a gate. It includes the run, since gates of other turns have the
+    same addresses."""
     return f"{run_id}:{address}"
 
 
 class RunEvents:
-    """Makes events from the records of a run. `messages` are the messages that the client has. Text
-    that was sent cannot be withdrawn, so the client gets all messages again without it."""
+    """Makes events from the records of a run. `messages` are the messages that the client has. No
+    event withdraws sent text, so the client gets all messages again, without the void text."""
 
     def __init__(
         self, graph: Graph[Any, Any], stored: StoredRun, messages: Iterable[Mapping[str, Any]]
@@ -47,24 +47,24 @@ class RunEvents:
         self.messages: list[dict[str, Any]] = [dict(each) for each in messages]
         self.history = StoredHistory(ShapeView(stored.shape, stored.info.shape))
         self._reader = LineReader(history=self.history)
-        self._texts = {cls.__name__: plan_of(cls).text for cls in graph.terminal_nodes}
+        self._text_fields = {cls.__name__: plan_of(cls).text for cls in graph.terminal_nodes}
         self._events: list[AgentEvent] = []
         self._steps: dict[Step, str] = {}
         """The open steps with their names."""
-        self._live: dict[str, str] = {}
+        self._text_by_place: dict[str, str] = {}
         """The text in progress, by place."""
         self._place = ""
         """The place of the text that is open as a message."""
-        self._sent = ""
+        self._sent_text = ""
         self._text_id = ""
-        self._replies = 0
+        self._reply_count = 0
         self._thoughts: dict[str, str] = {}
         """The ids of thoughts in progress, by place."""
-        self._thought = 0
+        self._thought_count = 0
 
     def read(self, lines: Iterable[Line], *, muted: bool = False) -> list[AgentEvent]:
         """The events of the next lines. With `muted` there are none, since the client has them."""
-        self.history.on_change = None if muted else self._hear
+        self.history.on_change = None if muted else self._add_change
         for line in lines:
             self._reader.read(line)
         return self._take_events()
@@ -75,28 +75,30 @@ class RunEvents:
             place = Place.parse(piece.place)
             if place is None:
                 continue
-            text = self._live[piece.place] = self._live.get(piece.place, "")[: piece.start]
+            text = self._text_by_place[piece.place] = self._text_by_place.get(piece.place, "")[
+                : piece.start
+            ]
             if not place.field:
-                self._think(piece)
-            elif not place.path and place.value_text == self._texts.get(place.node):
-                self._show(piece.place, text + piece.delta)
-            self._live[piece.place] = text + piece.delta
+                self._add_thought(piece)
+            elif not place.path and place.value_text == self._text_fields.get(place.node):
+                self._show_text(piece.place, text + piece.delta)
+            self._text_by_place[piece.place] = text + piece.delta
         return self._take_events()
 
     def reply(self, text: str) -> list[AgentEvent]:
         """The events of the final reply."""
         self._end_thoughts()
-        if self._text_id and not text.startswith(self._sent):
-            self._void()
-        self._send(text)
+        if self._text_id and not text.startswith(self._sent_text):
+            self._withdraw_text()
+        self._send_text(text)
         self._end_text()
         return self._take_events()
 
     def close(self, *, is_void: bool) -> list[AgentEvent]:
-        """End everything that is open. With `is_void`, text that no record has is withdrawn."""
+        """End all open messages and steps. With `is_void`, text that no record has is withdrawn."""
         self._end_thoughts()
         if self._text_id:
-            (self._void if is_void else self._end_text)()
+            (self._withdraw_text if is_void else self._end_text)()
         for name in reversed(self._steps.values()):
             self._add("STEP_FINISHED", stepName=name)
         self._steps.clear()
@@ -121,7 +123,7 @@ class RunEvents:
 
     # Records
 
-    def _hear(self, change: WorkChange, work: Work) -> None:
+    def _add_change(self, change: WorkChange, work: Work) -> None:
         match work:
             case Step() if change == "started" and work not in self._steps:
                 name = self._steps[work] = str(work.place)
@@ -132,19 +134,19 @@ class RunEvents:
                 ended_round = loop.rounds[-1]
                 for request in (*ended_round.ran, *ended_round.calls):
                     call = loop.calls[request["id"]]
-                    self._call(call, request["arguments"])
+                    self._add_call(call, request["arguments"])
                     if call.is_native:
-                        self._result(call)
+                        self._add_result(call)
             case ToolRun() if change == "ended" and work.state == "done":
-                self._result(work)
+                self._add_result(work)
             case _:
                 pass
 
     def _id_of(self, call: ToolRun) -> str:
         return f"{self.run_id}:{call.place}"
 
-    def _call(self, call: ToolRun, arguments: Any) -> None:
-        call_id, text = self._id_of(call), _text(arguments)
+    def _add_call(self, call: ToolRun, arguments: Any) -> None:
+        call_id, text = self._id_of(call), _as_text(arguments)
         self._add("TOOL_CALL_START", toolCallId=call_id, toolCallName=call.name)
         self._add("TOOL_CALL_ARGS", toolCallId=call_id, delta=text)
         self._add("TOOL_CALL_END", toolCallId=call_id)
@@ -152,64 +154,66 @@ class RunEvents:
         tool_call = {"id": call_id, "type": "function", "function": function}
         self.messages.append({"id": call_id, "role": "assistant", "toolCalls": [tool_call]})
 
-    def _result(self, call: ToolRun) -> None:
+    def _add_result(self, call: ToolRun) -> None:
         call_id = self._id_of(call)
-        text = _text(call.result) if call.told is None else call.told
-        more = len(text) - CUT
-        if more > 0:
-            text = f"{text[:CUT]}… ({more:,} more characters)"
-        about = {"toolCallId": call_id, "content": text}
-        self._add("TOOL_CALL_RESULT", messageId=f"{call_id}:result", **about)
-        self.messages.append({"id": f"{call_id}:result", "role": "tool", **about})
+        text = _as_text(call.result) if call.told is None else call.told
+        cut_length = len(text) - CUT
+        if cut_length > 0:
+            text = f"{text[:CUT]}… ({cut_length:,} more characters)"
+        content = {"toolCallId": call_id, "content": text}
+        self._add("TOOL_CALL_RESULT", messageId=f"{call_id}:result", **content)
+        self.messages.append({"id": f"{call_id}:result", "role": "tool", **content})
 
     # The text of the reply
 
-    def _show(self, place: str, text: str) -> None:
-        """Show the text at a place so far. Void text stays until other text comes, which often
-        begins in the same way."""
+    def _show_text(self, place: str, text: str) -> None:
+        """Show the text at a place so far. Void text is withdrawn only when different text arrives,
+        because the new text often begins in the same way."""
         if not text:
             return
         self._end_thoughts()
-        if self._text_id and (place != self._place or not _agree(text, self._sent)):
-            self._void()
+        if self._text_id and (place != self._place or not _share_beginning(text, self._sent_text)):
+            self._withdraw_text()
         self._place = place
-        if len(text) > len(self._sent):
-            self._send(text)
+        if len(text) > len(self._sent_text):
+            self._send_text(text)
 
-    def _send(self, text: str) -> None:
+    def _send_text(self, text: str) -> None:
         """Send the rest of a text after the part that was sent."""
         if not self._text_id:
-            again = f"{AGAIN}{self._replies}" if self._replies else ""
-            self._text_id, self._sent = f"{reply_id(self.run_id)}{again}", ""
-            self._replies += 1
+            again = f"{AGAIN}{self._reply_count}" if self._reply_count else ""
+            self._text_id, self._sent_text = f"{reply_id(self.run_id)}{again}", ""
+            self._reply_count += 1
             self._add("TEXT_MESSAGE_START", messageId=self._text_id, role="assistant")
-        if delta := text[len(self._sent) :]:
+        if delta := text[len(self._sent_text) :]:
             self._add("TEXT_MESSAGE_CONTENT", messageId=self._text_id, delta=delta)
-        self._sent = text
+        self._sent_text = text
 
     def _end_text(self) -> None:
         self._add("TEXT_MESSAGE_END", messageId=self._text_id)
-        message = {"id": self._text_id, "role": "assistant", "content": self._sent}
+        message = {"id": self._text_id, "role": "assistant", "content": self._sent_text}
         self.messages.append(message)
-        self._text_id = self._sent = self._place = ""
+        self._text_id = self._sent_text = self._place = ""
 
-    def _void(self) -> None:
-        """Take back the text that was sent."""
+    def _withdraw_text(self) -> None:
+        """Send all messages again, without the open text."""
         self._end_text()
         self.messages.pop()
         self._add("MESSAGES_SNAPSHOT", messages=[*self.messages])
 
     # Thoughts of the model
 
-    def _think(self, piece: TextPiece) -> None:
+    def _add_thought(self, piece: TextPiece) -> None:
         if not piece.delta or not piece.start:
             self._end_thought(piece.place)
         if not piece.delta:
             return
         message = self._thoughts.get(piece.place)
         if message is None:
-            self._thought += 1
-            message = self._thoughts[piece.place] = f"{self.run_id}:thought{AGAIN}{self._thought}"
+            self._thought_count += 1
+            message = self._thoughts[piece.place] = (
+                f"{self.run_id}:thought{AGAIN}{self._thought_count}"
+            )
             self._add("REASONING_START", messageId=message)
             self._add("REASONING_MESSAGE_START", messageId=message, role="reasoning")
         self._add("REASONING_MESSAGE_CONTENT", messageId=message, delta=piece.delta)
@@ -225,11 +229,11 @@ class RunEvents:
             self._end_thought(place)
 
 
-def _agree(one: str, other: str) -> bool:
+def _share_beginning(text: str, other_text: str) -> bool:
     """Whether one text is the beginning of the other."""
-    return one.startswith(other) or other.startswith(one)
+    return text.startswith(other_text) or other_text.startswith(text)
 
 
-def _text(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """A value of a tool call as text: JSON, unless it is a text."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 Id = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class _Sent(BaseModel):
+class _RequestPart(BaseModel):
     """A part of a request. Unknown parts of newer clients are ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="ignore")
 
 
-class PartSource(_Sent):
+class PartSource(_RequestPart):
     """The source of the bytes of an image or a document."""
 
     type: Literal["data", "url", "file"]
     value: str
 
 
-class ContentPart(_Sent):
+class ContentPart(_RequestPart):
     """A part of a message: a text, or a file."""
 
     type: Annotated[str, Field(max_length=50)]
@@ -56,7 +56,7 @@ class AnyMessage(BaseModel):
     content: Any = None
 
 
-class ResumeEntry(_Sent):
+class ResumeEntry(_RequestPart):
     """An answer to an interrupt, by its id."""
 
     interrupt_id: Annotated[str, Field(min_length=1, max_length=2_000)]
@@ -64,7 +64,7 @@ class ResumeEntry(_Sent):
     payload: Any = None
 
 
-class AgentRequest(_Sent):
+class AgentRequest(_RequestPart):
     """The input of an AG-UI 1.0 run: the thread, the id of the run, the messages, and answers to
     interrupts. `forwardedProps` and `state` give fields of the start node besides the message.
     `tools` and `context` are not used."""
@@ -86,7 +86,7 @@ class AgentRequest(_Sent):
         return cast("Json", state) if isinstance(state, dict) else {}
 
     @property
-    def forwarded(self) -> Json:
+    def forwarded_fields(self) -> Json:
         """The fields of `forwardedProps`, if it is an object."""
         props: object = self.forwarded_props
         return cast("Json", props) if isinstance(props, dict) else {}
@@ -122,15 +122,15 @@ def start_fields(
     starts: Starts, request: AgentRequest, message: AnyMessage
 ) -> tuple[Json, list[str]]:
     """The fields of the start node, and the reasons why parts of the message are unused. The
-    message gives the text and the files; `forwardedProps` gives the other fields, or else
-    `state`. Other names belong to the page alone. Raises `Refused` if every part is unused."""
+    message gives the text and the files; `forwardedProps` gives the other fields, then
+    `state`. Other names belong to the page. Raises `Refused` if every part is unused."""
     start = starts.graph.start
     text_field, at = message_field(start), len(request.messages) - 1
     parts = _parts_of(message.content, ["body", "messages", at, "content"])
     other_names = {name for name in starts.schema.get("properties", {}) if name != text_field}
     fields: Json = {}
-    for given in (request.state_fields, request.forwarded):
-        fields |= {name: value for name, value in given.items() if name in other_names}
+    for source_fields in (request.state_fields, request.forwarded_fields):
+        fields |= {name: value for name, value in source_fields.items() if name in other_names}
     unused: list[Refused] = []
     for number, part in enumerate(parts):
         if part.type != "text":
@@ -153,7 +153,7 @@ def _parts_of(content: Any, place: list[str | int]) -> list[ContentPart]:
     if isinstance(content, str):
         return [ContentPart(type="text", text=content)]
     if not isinstance(content, list):
-        raise wrong_input(place, "it is no text and no list of parts", "send a text")
+        raise wrong_input(place, "it is neither a text nor a list of parts", "send a text")
     try:
         return _PARTS.validate_python(content)
     except ValidationError as error:
@@ -171,7 +171,7 @@ def read_start(starts: Starts, request: AgentRequest, fields: Json) -> Node:
         faults: list[InputFault] = []
         for fault in refused.body.errors:
             name, *rest = fault.loc[2:] or [""]
-            of_state = name in request.state_fields and name not in request.forwarded
+            of_state = name in request.state_fields and name not in request.forwarded_fields
             source: list[str | int] = ["body", "state" if of_state else "forwardedProps"]
             loc = [*content, *rest] if name == text_field else [*source, name, *rest]
             faults.append(InputFault(loc=loc, msg=fault.msg))
@@ -246,7 +246,7 @@ def _place_file(
 
 _ANY_APPROVAL: Final = (answer_schema(Approval), answer_schema(Any))
 CANCELLED: Final = "The user cancelled the question."
-"""The reason for the model, if a person cancels the question about a tool call."""
+"""The reason that the model reads if a person cancels the question about a tool call."""
 RESPONSE: Final[Json] = {
     "type": "object",
     "properties": {

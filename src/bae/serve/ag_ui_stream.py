@@ -61,10 +61,10 @@ class Follow:
 
 
 class AgentStream(EventResponse):
-    """The events of one AG-UI run. The stream begins with RUN_STARTED, and with all messages if the
-    client has others. It ends with RUN_FINISHED or RUN_ERROR. With an `error` it has no other
-    events, unless the error `is_late`. `unused` explains which parts of the request the graph
-    does not use. Closing the connection does not affect the run."""
+    """The events of one AG-UI run. The stream begins with RUN_STARTED. All messages follow, if the
+    client has other messages. The stream ends with RUN_FINISHED or RUN_ERROR. With an `error` it
+    has no other events, unless the error `is_late`. `unused` explains which parts of the request
+    the graph does not use. Closing the connection does not affect the run."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class AgentStream(EventResponse):
         await send(start)
         with suppress(ClientGone):
             try:
-                await self._send(send, self._begin())
+                await self._send(send, self._begin_events())
                 last: list[AgentEvent] = []
                 if self._error is None or self._is_late:
                     if self._to_follow is not None:
-                        last = await self._follow(self._to_follow, receive, send)
+                        last = await self._send_run(self._to_follow, receive, send)
                     else:
                         last = self._success_events(self._details)
                 if self._error is not None and (not last or last[-1]["type"] != "RUN_ERROR"):
@@ -111,13 +111,13 @@ class AgentStream(EventResponse):
             async with sending(SEND_SECONDS):
                 await send({"type": "http.response.body", "body": b""})
 
-    def _begin(self) -> list[AgentEvent]:
+    def _begin_events(self) -> list[AgentEvent]:
         request = self._request
         ids = {"threadId": request.thread_id, "runId": request.run_id}
-        about: dict[str, Any] = {"protocolVersion": PROTOCOL}
+        run_facts: dict[str, Any] = {"protocolVersion": PROTOCOL}
         if self._to_follow is not None:
-            about["metadata"] = {"bae": {"run": self._to_follow.info.run_id}}
-        events: list[AgentEvent] = [{"type": "RUN_STARTED", **ids, **about}]
+            run_facts["metadata"] = {"bae": {"run": self._to_follow.info.run_id}}
+        events: list[AgentEvent] = [{"type": "RUN_STARTED", **ids, **run_facts}]
         unused = {"tools": request.tools, "context": request.context}
         ignored: dict[str, Any] = {name: len(value) for name, value in unused.items() if value}
         if self._unused:
@@ -125,19 +125,19 @@ class AgentStream(EventResponse):
         if ignored:
             events.append({"type": "CUSTOM", "name": "bae.ignored", "value": ignored})
         if self._messages is not None:
-            if request.messages:  # else a client keeps its own order
+            if request.messages:  # otherwise the client keeps its own order
                 events.append({"type": "MESSAGES_SNAPSHOT", "messages": []})
             events.append({"type": "MESSAGES_SNAPSHOT", "messages": self._messages})
         return events
 
-    async def _follow(self, follow: Follow, receive: Receive, send: Send) -> list[AgentEvent]:
-        """Send the events of a run, and return the last ones."""
+    async def _send_run(self, follow: Follow, receive: Receive, send: Send) -> list[AgentEvent]:
+        """Send the events of a run, and return its last events, which are not sent yet."""
         api, info = self._call.api, follow.info
         stored = await api.journal.read(info.run_id)
         events = RunEvents(starts_of(self._call).graph, stored, follow.messages)
         old = [line for line in stored.lines if line.n <= follow.muted]
         await off_loop(len(old), events.read, old, muted=True)
-        after, known = follow.muted, max((line.n for line in stored.lines), default=-1)
+        after, last_stored = follow.muted, max((line.n for line in stored.lines), default=-1)
         while True:
             async with subscribe(api.feeds.run(info.run_id), after) as lines:
                 tasks = [asyncio.create_task(close_with_client(receive, lines))]
@@ -146,7 +146,7 @@ class AgentStream(EventResponse):
                         async for batch in batches(lines):
                             await self._send_batch(events, batch, send)
                             # Text in progress follows the events before it.
-                            if len(tasks) == 1 and lines.number >= known:
+                            if len(tasks) == 1 and lines.number >= last_stored:
                                 texts = self._send_texts(events, info.run_id, send, lines)
                                 tasks.append(asyncio.create_task(texts))
                 finally:
@@ -154,7 +154,7 @@ class AgentStream(EventResponse):
                         task.cancel()
                     await wait_until_ended(tasks)
                 after, end = lines.number, lines.end
-            last = await self._end(events, info.run_id, end)
+            last = await self._end_events(events, info.run_id, end)
             if last is not None:
                 return last
 
@@ -167,10 +167,10 @@ class AgentStream(EventResponse):
         lines = [item.value for item in batch.items]
         async with self._sending:
             if len(lines) <= _FEW:
-                made_events = events.read(lines)
+                new_events = events.read(lines)
             else:
-                made_events = await self._call.api.fold(events.read, lines)
-            await self._write(send, made_events)
+                new_events = await self._call.api.fold(events.read, lines)
+            await self._write(send, new_events)
 
     async def _send_texts(
         self, events: RunEvents, run_id: str, send: Send, lines: Subscriber[Line]
@@ -183,7 +183,9 @@ class AgentStream(EventResponse):
         except ClientGone:
             lines.close()
 
-    async def _end(self, events: RunEvents, run_id: str, end: str) -> list[AgentEvent] | None:
+    async def _end_events(
+        self, events: RunEvents, run_id: str, end: str
+    ) -> list[AgentEvent] | None:
         """The events at the end of a run; None if the run continues."""
         call = replace(self._call, path={"run": run_id}, query=GatesQuery())
         match end:
@@ -223,17 +225,17 @@ class AgentStream(EventResponse):
         if details is None:
             return [self._finish_event(outcome={"type": "success"})]
         state_events: list[AgentEvent] = []
-        state = self._state(details)
+        state = self._view_state(details)
         if state is not None:
             state_events.append({"type": "STATE_SNAPSHOT", "snapshot": state})
         run_usage = None if self._to_follow is None else details.usage
         usage = [] if run_usage is None else _view_usage(run_usage)
-        more = {"result": details.result} | ({"usage": usage} if usage else {})
-        return [*state_events, self._finish_event(outcome={"type": "success"}, **more)]
+        finish_fields = {"result": details.result} | ({"usage": usage} if usage else {})
+        return [*state_events, self._finish_event(outcome={"type": "success"}, **finish_fields)]
 
-    def _state(self, details: RunDetails) -> dict[str, Any] | None:
-        """The state of the client with the fields of the result. Text and tool calls are messages
-        and not part of it. None if the result has no other fields."""
+    def _view_state(self, details: RunDetails) -> dict[str, Any] | None:
+        """The state of the client with the fields of the result. Text and tool calls are left out,
+        since they are messages. None if the result has no other fields."""
         graph, result = starts_of(self._call).graph, details.result
         cls = next((c for c in graph.terminal_nodes if c.__name__ == details.end), None)
         if cls is None or not isinstance(result, dict):
@@ -266,13 +268,16 @@ class AgentStream(EventResponse):
 def _view_interrupt(gate: GateView, call_id: str | None) -> AgentEvent:
     """A question to the user."""
     context = {name: _plain_value(each) for name, each in gate.context.items()}
-    about = {
+    gate_facts = {
         "run": gate.run_id,
         "gate": gate.gate,
         "place": gate.place,
         "context": context,
     }
-    interrupt: AgentEvent = {"id": interrupt_id(gate.run_id, gate.gate), "metadata": {"bae": about}}
+    interrupt: AgentEvent = {
+        "id": interrupt_id(gate.run_id, gate.gate),
+        "metadata": {"bae": gate_facts},
+    }
     if is_approval(gate):
         interrupt |= {"reason": "tool_call", "responseSchema": RESPONSE}
     else:
@@ -291,7 +296,7 @@ def _view_interrupt(gate: GateView, call_id: str | None) -> AgentEvent:
 
 
 def _plain_value(value: Value) -> Any:
-    """A value for the person who decides; the beginning of a long value."""
+    """A value for the person who decides. A long value is cut."""
     if value.kept == "cut":
         return f"{value.text}… ({value.size} characters)"
     return value.value if value.kept == "value" else f"[{value.kept}]"

@@ -68,7 +68,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 FOLDS: Final = 2
-"""How many long runs are in memory at the same time, each in a worker thread."""
+"""How many long runs may be in memory at the same time, each in a worker thread."""
 STOP_SECONDS: Final = 0.1
 """Seconds between two checks whether the server stops."""
 HEADERS: Final = {
@@ -116,7 +116,7 @@ class API:
         self.inbox_sources: list[Callable[[ApiCall], Awaitable[list[GateView]]]] = []
         """Questions to people that do not come from runs."""
         self.asked_elsewhere: set[str] = set()
-        """The names of graphs whose questions these sources list, so the inbox leaves out their
+        """The names of graphs whose questions come from `inbox_sources`. The inbox leaves out their
         runs."""
         self.uploads = Uploads()
         """Files that users have sent for later runs."""
@@ -130,13 +130,13 @@ class API:
 
     @asynccontextmanager
     async def open(self, app: object = None) -> AsyncGenerator[None]:
-        """Take runs inside the block, and resume runs that can continue. `app` is not used; with
-        it, `FastAPI(lifespan=api.open)` works."""
-        async with AsyncExitStack() as opened:
+        """Accept runs inside the block, and resume runs that can continue. `app` is not used; it
+        makes `FastAPI(lifespan=api.open)` work."""
+        async with AsyncExitStack() as stack:
             for graph in self.graphs.values():
-                await opened.enter_async_context(graph.open())
-            await opened.enter_async_context(self.owner.open(recover=self._recover))
-            opened.callback(self.close)
+                await stack.enter_async_context(graph.open())
+            await stack.enter_async_context(self.owner.open(recover=self._recover))
+            stack.callback(self.close)
             stopping = asyncio.create_task(_stop_with_uvicorn(self.close))
             try:
                 yield
@@ -173,7 +173,7 @@ class API:
             case "websocket":
                 await serve_feeds(self, scope, receive, send)
             case _:
-                await self._live(receive, send)
+                await self._run_lifespan(receive, send)
 
     # Rights of users: all endpoints and feeds read runs with these methods.
 
@@ -194,11 +194,11 @@ class API:
         return user
 
     def check_site(self, request: HTTPConnection) -> None:
-        """Refuse a request of another site."""
+        """Raise `Refused` for a request from a page of another site."""
         self._gatekeeper.check(request)
 
     def check_host(self, request: HTTPConnection) -> None:
-        """Refuse a request under a name that is not served."""
+        """Raise `Refused` for a request to another host name."""
         self._gatekeeper.check_host(request)
 
     async def known_user(self, request: HTTPConnection) -> User | None:
@@ -214,7 +214,7 @@ class API:
         return info.metadata.get(STARTED_BY) == user.name
 
     def only(self, user: User) -> dict[str, str] | None:
-        """The metadata by which a store finds the runs of a user; None means all runs."""
+        """The metadata that selects the runs of a user in a store; None selects all runs."""
         return {STARTED_BY: user.name} if self._visible == "own" else None
 
     async def info(self, user: User, run_id: str) -> RunInfo:
@@ -225,8 +225,8 @@ class API:
         return info
 
     async def read(self, user: User, run_id: str) -> StoredRun:
-        """A run with the bytes of its images and documents, to build its nodes again. Raises
-        `Refused` if the user may not see the run."""
+        """A run with the bytes of its images and documents, which its nodes need. Raises `Refused`
+        if the user may not see the run."""
         await self.info(user, run_id)
         return await self.journal.read(run_id)
 
@@ -288,7 +288,7 @@ class API:
         try:
             return await self._answer(request)
         except ClientDisconnect:
-            return Response(status_code=400)  # the client has gone
+            return Response(status_code=400)  # the client closed the connection
         except Exception as error:
             return make_refusal(error, request.url.path).response()
 
@@ -310,15 +310,15 @@ class API:
         if isinstance(answer, Response):
             return answer
         status, model = (200, answer) if isinstance(answer, BaseModel) else answer
-        text = await in_thread(dump, model)  # a page may have megabytes
+        text = await in_thread(dump, model)  # the response may have megabytes
         return Response(text, status, media_type="application/json")
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        """The lifespan of an application that is this API alone."""
-        async with AsyncExitStack() as opened:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
+        """Open the API for a server that runs the API without another application."""
+        async with AsyncExitStack() as stack:
             await receive()
             try:
-                await opened.enter_async_context(self.open())
+                await stack.enter_async_context(self.open())
             except Exception as error:
                 await send({"type": "lifespan.startup.failed", "message": describe(error)})
                 return
@@ -363,14 +363,14 @@ def router(
 
     - `auth` identifies users: `bearer(token)`, `public()`, or an async function of the request that
       returns a `User` or None. There is no default.
-    - `visible` says which runs a user may see. With "own" users see the runs that they started. A
-      function of a `User` and a `RunInfo` decides by itself. By default users see all runs of the
-      journal.
+    - `visible` limits the runs that a user may see. With "own", users see the runs that they
+      started. A function of a `User` and a `RunInfo` decides for each run. By default users see all
+      runs of the journal.
     - `lm` and `max_iters` are the arguments of `graph.arun` for all runs.
     - `hosts` are the host names of the API, by default the names of loopback. `origins` are web
       pages of other sites that may use it, such as "https://shop.example"; by default none.
     - `at_once` is how many runs may be in progress here. Further runs are refused.
-    - `recover` says whether runs of these graphs that can continue are resumed, at the start and
+    - With `recover`, the API resumes the runs of these graphs that can continue, at the start and
       every few seconds: queued and interrupted runs, and waiting runs with answers.
     """
     checked_store(journal)
@@ -379,13 +379,13 @@ def router(
     if journal.secrets:
         raise ValueError(
             "router(journal=…): this journal stores secrets in clear, and the API would send them; "
-            "give one without secrets=True"
+            "give a journal without secrets=True"
         )
-    named = _named(graphs)
+    graphs_by_name = _name_graphs(graphs)
     _check_options(visible, max_iters, at_once, hosts=hosts, origins=origins)
     _check_lm(lm)
     return API(
-        named,
+        graphs_by_name,
         journal,
         auth,
         lm=lm,
@@ -398,28 +398,30 @@ def router(
     )
 
 
-def _named(graphs: object) -> dict[str, Graph[Any, Any]]:
-    """Graphs by the names under which they are served. Raises if runs could not be told apart."""
+def _name_graphs(graphs: object) -> dict[str, Graph[Any, Any]]:
+    """Graphs by the names under which they are served. Raises if two graphs have the same name in
+    the journal."""
     if isinstance(graphs, Graph):
         graph = cast("Graph[Any, Any]", graphs)
-        return _named({graph.name: graph})
+        return _name_graphs({graph.name: graph})
     if not isinstance(graphs, Mapping):
         raise TypeError(f"router({graphs!r}): give a graph, or graphs by their names")
-    named: dict[str, Graph[Any, Any]] = {}
+    graphs_by_name: dict[str, Graph[Any, Any]] = {}
     first: dict[str, str] = {}
     for name, graph in cast("Mapping[object, object]", graphs).items():
         if not isinstance(name, str) or not name.strip() or not name.isprintable():
             raise ValueError(f"router({{{name!r}: …}}): give the graph a name that can be typed")
         if not isinstance(graph, Graph):
             raise TypeError(f"router({{{name!r}: {graph!r}}}): give a Graph")
-        named[name] = cast("Graph[Any, Any]", graph)
-        same = first.setdefault(graph.name, name)
-        if named[same] is not graph:
+        graphs_by_name[name] = cast("Graph[Any, Any]", graph)
+        first_name = first.setdefault(graph.name, name)
+        if graphs_by_name[first_name] is not graph:
             raise ValueError(
-                f"router({{{same!r}: …, {name!r}: …}}): both graphs are named {graph.name!r}, and "
-                'runs are found by that name; give one of them another, Graph(…, name="…")'
+                f"router({{{first_name!r}: …, {name!r}: …}}): "
+                f"both graphs are named {graph.name!r}, "
+                'and runs are found by that name; give one graph another name, Graph(…, name="…")'
             )
-    return named
+    return graphs_by_name
 
 
 def _check_options(visible: object, max_iters: int, at_once: int, **names: object) -> None:
@@ -431,13 +433,13 @@ def _check_options(visible: object, max_iters: int, at_once: int, **names: objec
             f"router(max_iters={max_iters}, at_once={at_once}): give at least 0, where 0 means no "
             "limit of nodes, and at least one run"
         )
-    for option, given in names.items():
-        if isinstance(given, str):
-            raise TypeError(f"router({option}={given!r}): give a list, {option}=[{given!r}]")
+    for option, value in names.items():
+        if isinstance(value, str):
+            raise TypeError(f"router({option}={value!r}): give a list, {option}=[{value!r}]")
 
 
 def _check_lm(lm: object) -> None:
-    """Raise for an LM that no run could use. No LM is made."""
+    """Raise for an LM that no run could use, without making the LM."""
     from bae.language_model import is_lm
     from bae.lm.registry import check_lm_name
 

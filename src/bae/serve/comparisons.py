@@ -1,4 +1,4 @@
-"""Endpoints that compare: two runs with each other, and a run with the present code."""
+"""Endpoints that compare two runs, or a run with the present code."""
 
 from __future__ import annotations
 
@@ -98,23 +98,26 @@ async def compare_runs(call: ApiCall) -> ComparisonView:
 
 def _compare(a: StoredRun, b: StoredRun, query: CompareQuery) -> ComparisonView:
     nodes = compare_reports(report_run(a), report_run(b))
-    listed = nodes if query.same else [each for each in nodes if each.state != "same"]
+    listed_nodes = nodes if query.same else [each for each in nodes if each.state != "same"]
     first = next((each for each in nodes if each.state != "same"), None)
-    pairs = (_view(each, query.cut) for each in listed[query.start : query.start + query.limit])
+    pairs = (
+        _view_pair(each, query.cut)
+        for each in listed_nodes[query.start : query.start + query.limit]
+    )
     return ComparisonView(
         a=row_of(a.info, preview_of(a.lines)),
         b=row_of(b.info, preview_of(b.lines)),
         first=None if first is None else first.a or first.b,
-        nodes=take_page(pairs, _size),
-        total=len(listed),
+        nodes=take_page(pairs, _pair_size),
+        total=len(listed_nodes),
     )
 
 
-def _size(pair: NodePair) -> int:
+def _pair_size(pair: NodePair) -> int:
     return size_of(side for each in pair.fields for side in (each.a, each.b))
 
 
-def _view(node: ComparedNode, cut: int) -> NodePair:
+def _view_pair(node: ComparedNode, cut: int) -> NodePair:
     def view_field(field: Provenance | None) -> FieldView | None:
         return None if field is None else field_of(field, cut)
 
@@ -140,23 +143,23 @@ async def replay_run(call: ApiCall) -> ReplayView:
     graph = api.graph_of(stored.info)
     try:
         async with asyncio.timeout(REPLAY_SECONDS):
-            done = await repeat(graph, stored, None, await runs_shown(api.journal, stored))
+            replayed = await repeat(graph, stored, None, await runs_shown(api.journal, stored))
     except TimeoutError:
         raise Refused(
             503,
             "bae-serve-slow",
             f"the replay took longer than {REPLAY_SECONDS:g} s",
-            f"replay it where it may take longer: bae runs replay {run_id}",
+            f"use the command line, which has no limit: bae runs replay {run_id}",
             run_id=run_id,
         ) from None
     except ReplayError as error:
         outcome = "differs" if error.code == ReplayError.code else "unknown"
         diff = error.diff[:CUT]
         return ReplayView(outcome=outcome, code=error.code, why=error.message, diff=diff)
-    except BaeError as error:  # the code fails now, and did not fail then
+    except BaeError as error:  # the code fails now, and did not fail in the run
         outcome = "unknown" if error.code == "bae-journal-secret" else "differs"
         return ReplayView(outcome=outcome, code=error.code, why=error.message)
-    return ReplayView(outcome="same", trace=[*done.trace[:_TRACE]])
+    return ReplayView(outcome="same", trace=[*replayed.trace[:_TRACE]])
 
 
 ENDPOINTS: Final = (

@@ -1,5 +1,5 @@
 """`Endpoint`, a row of the table of endpoints: method, path, verb, and the models of query, body
-and answers. The API dispatches, checks and documents requests by this table."""
+and answers. By this table the API dispatches, checks and documents requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bae.serve.api import API
 
 LONGEST_BODY: Final = 1 << 20
-"""Bytes of a request."""
+"""The maximum size of a request in bytes, unless its endpoint allows more."""
 NUL: Final = "\0"
 _WRITES: Final = ("POST", "PUT", "PATCH")
 _OF_FORMS: Final = (
@@ -37,11 +37,11 @@ _OF_FORMS: Final = (
 
 
 CutAt = Annotated[int, Field(ge=0, le=1 << 24)]
-"""After how many characters a value is cut; 0 is never."""
+"""The number of characters after which a value is cut; 0 means never."""
 
 
 ListCut = Annotated[int, Field(ge=1, le=65_536)]
-"""The same in a list, where values are always cut."""
+"""The number of characters after which a value in a list is cut."""
 
 
 class Form(BaseModel):
@@ -71,7 +71,7 @@ class ApiCall:
 
 
 Number = Annotated[int, Field(ge=0, le=1 << 31)]
-"""A number of an item, from 0 on."""
+"""The number of an item, counted from 0."""
 
 
 Handle = Callable[[ApiCall], Awaitable[BaseModel | Response | tuple[int, BaseModel]]]
@@ -92,19 +92,19 @@ class Endpoint:
     query: type[Form] = NoQuery
     body: type[BaseModel] | None = None
     refusals: tuple[int, ...] = ()
-    """Statuses of refusals besides those that follow from the other parts."""
+    """Statuses of refusals that the other attributes do not imply."""
     media: tuple[str, ...] = ()
     """Other content types that a client may accept in place of JSON."""
     or_verbs: tuple[Verb, ...] = ()
-    """Other verbs of which one is enough, too."""
+    """Other verbs. A user with any of them may call the endpoint too."""
     takes_bytes: bool = False
     """Whether the body is the bytes of a file, which the handler reads, and not JSON."""
     longest: int = LONGEST_BODY
-    """The bytes of a request."""
+    """The maximum size of a request in bytes."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Matches the path as it was sent, so a run id may have a percent-encoded slash."""
+        """Matches the encoded path, so a run id may have a percent-encoded slash."""
         return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path))
 
     @property
@@ -136,16 +136,16 @@ def get_row(
 
 
 def raw_path(scope: Scope) -> str:
-    """The path below the mount point of the API, as it was sent."""
+    """The encoded path of a request, below the mount point of the API."""
     path: str = scope["path"]
     raw: bytes | None = scope.get("raw_path")
-    sent = quote(path) if raw is None else raw.partition(b"?")[0].decode("latin-1")
+    encoded_path = quote(path) if raw is None else raw.partition(b"?")[0].decode("latin-1")
     root: str = scope.get("root_path", "").rstrip("/")
-    # A proxy may have removed the first part of it, the path of the whole application.
+    # A proxy may have removed the path of the application, the first part of the mount point.
     for mount in (root, root.removeprefix(scope.get("app_root_path", "").rstrip("/"))):
         if mount and (path == mount or path.startswith(f"{mount}/")):
-            return "/" + "/".join(sent.split("/")[mount.count("/") + 1 :])
-    return sent or "/"
+            return "/" + "/".join(encoded_path.split("/")[mount.count("/") + 1 :])
+    return encoded_path or "/"
 
 
 def find_endpoint(
@@ -159,7 +159,7 @@ def find_endpoint(
             continue
         names = {name: unquote(part) for name, part in match.groupdict().items()}
         if any(NUL in part for part in names.values()):
-            continue  # no name has one, and not every store can look for it
+            continue  # no name has a NUL, and some stores cannot search for it
         if each.method == method or (method == "HEAD" and each.method == "GET"):
             return each, names
         allowed.append(each.method)
@@ -180,8 +180,8 @@ def find_endpoint(
 
 
 def check_media(endpoint: Endpoint, request: Request) -> None:
-    """Refuse a body of another type than the endpoint takes. The types of HTML forms are always
-    refused: a page of another site can send them without a preflight request."""
+    """Refuse a body of a type that the endpoint does not take. The types of HTML forms are always
+    refused, since a page of another site can send them without a preflight request."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     is_right = kind not in _OF_FORMS if endpoint.takes_bytes else kind == "application/json"
     if endpoint.method in _WRITES and not is_right:
@@ -189,8 +189,8 @@ def check_media(endpoint: Endpoint, request: Request) -> None:
             415,
             "bae-serve-media",
             f"the content type is {kind[:60]!r}",
-            "send JSON, with the header content-type: application/json; and the bytes of a file "
-            "with application/octet-stream",
+            "send JSON with the header content-type: application/json, or the bytes of a file with "
+            "application/octet-stream",
         )
 
 
@@ -216,7 +216,7 @@ def read_query(form: type[Form], request: Request) -> Form:
 
 
 async def read_bytes(request: Request, most: int, fix: str) -> bytes:
-    """The body of a request. Reading stops, and `Refused` is raised, when it is too large."""
+    """The body of a request. Raises `Refused` as soon as it is too large."""
     length = request.headers.get("content-length", "")
     size, parts = 0, list[bytes]()
     if not (length.isascii() and length.isdecimal() and len(length) < 16 and int(length) > most):
@@ -232,17 +232,17 @@ async def read_bytes(request: Request, most: int, fix: str) -> bytes:
 
 async def read_body(request: Request, longest: int = LONGEST_BODY) -> Any:
     """The body of a request as JSON; an empty one is an empty object."""
-    sent = await read_bytes(request, longest, "send less, and files by POST /files")
-    if not sent:
+    data = await read_bytes(request, longest, "send less, and files by POST /files")
+    if not data:
         return {}
     try:
-        body = from_json(sent, allow_inf_nan=False)
+        body = from_json(data, allow_inf_nan=False)
         json.dumps(body, allow_nan=False)  # 1e999 is read as an infinite number
     except ValueError as error:
         raise Refused(
             400,
             "bae-serve-json",
-            f"the body is no JSON: {error}",
+            f"the body is not JSON: {error}",
             "send JSON in UTF-8, with finite numbers",
         ) from error
     return body

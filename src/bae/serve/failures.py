@@ -1,5 +1,5 @@
-"""Why runs failed. The journal has the class of the error and its message; the process of the run
-also knows the path, the cause and the fix."""
+"""The errors of failed runs. The journal has the class and the message of an error. The process of
+the run also knows the path, the cause and the fix."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MOST: Final = 200
 
 
 class FailureView(BaseModel):
-    """Why a run failed. `place` is the node or field that failed, and `error` the cause. `path`
-    says which function was called for which, and `fix` what to do; both are known until the
-    server that ran the run stops."""
+    """Why a run failed. `place` is the node or field that failed, and `error` the cause. `path` is
+    the chain of fields and function calls that led to the error, and `fix` says what to do. Both
+    are known until the server that ran the run stops."""
 
     type: str
     code: str | None
@@ -60,7 +60,7 @@ class Failures:
             self._by_run.popitem(last=False)
 
     def of(self, run_id: str) -> FailureNotes | None:
-        """What this process knows about the failure of a run."""
+        """The stored parts of the error of a run, or None."""
         return self._by_run.get(run_id)
 
 
@@ -69,10 +69,9 @@ def failure_of(stored: StoredRun, notes: FailureNotes | None) -> FailureView | N
     raised = read_history(stored).run.end_error
     if stored.info.status != "failed" or raised is None:
         return None
-    failed = [each for each in timeline(stored).every() if each.outcome == "failed"]
-    last = (
-        failed[-1] if failed else None
-    )  # the innermost: work inside is listed after the work around it
+    failed_work = [each for each in timeline(stored).every() if each.outcome == "failed"]
+    # The last failed work is the innermost: work inside is listed after the work around it.
+    last = failed_work[-1] if failed_work else None
     is_ours = isinstance(raised, RecordedError)
     view = FailureView(
         type=raised.type_name if is_ours else type(raised).__name__,

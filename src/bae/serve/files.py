@@ -17,11 +17,11 @@ from bae.serve.problems import Refused
 KEPT_SECONDS: Final = 3600.0
 """How long an upload is kept for its user."""
 MOST_OF_USER: Final = 2 * MAX_BYTES
-"""Bytes of the uploads of one user: the oldest make room for new ones."""
+"""The maximum size of the uploads of one user, in bytes. New uploads replace the oldest."""
 MOST_OF_ALL: Final = 16 * MAX_BYTES
-"""Bytes of the uploads of all users."""
+"""The maximum size of the uploads of all users, in bytes."""
 MOST_NAMED: Final = 4 * MAX_BYTES
-"""Bytes of the files that one request may name."""
+"""The maximum size of the files that one request names, in bytes."""
 MOST_HASHES: Final = 1_000
 """How many hashes of one request are looked up; no provider takes so many files."""
 
@@ -46,20 +46,20 @@ class Uploads:
     """The files that users have sent, in memory. Users find only their own files."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], tuple[float, File]] = {}
+        self._uploads: dict[tuple[str, str], tuple[float, File]] = {}
         """By user and hash, the oldest first."""
 
     def add(self, user: str, file: File) -> None:
-        """Keep a file for a user. Raises `Refused` where there is no room."""
+        """Keep a file for a user. Raises `Refused` if there is no room."""
         now = monotonic()
-        self._kept.pop((user, file.hash), None)
-        self._kept = {key: each for key, each in self._kept.items() if each[0] > now}
-        own = {key: each for key, (_, each) in self._kept.items() if key[0] == user}
+        self._uploads.pop((user, file.hash), None)
+        self._uploads = {key: each for key, each in self._uploads.items() if each[0] > now}
+        own = {key: each for key, (_, each) in self._uploads.items() if key[0] == user}
         for key in [*own]:
-            if _size(own.values()) + file.size <= MOST_OF_USER:
+            if _total_size(own.values()) + file.size <= MOST_OF_USER:
                 break
-            del self._kept[key], own[key]
-        if _size(each for _, each in self._kept.values()) + file.size > MOST_OF_ALL:
+            del self._uploads[key], own[key]
+        if _total_size(each for _, each in self._uploads.values()) + file.size > MOST_OF_ALL:
             raise Refused(
                 503,
                 "bae-serve-busy",
@@ -67,15 +67,15 @@ class Uploads:
                 "try again later: an upload is kept for an hour",
                 headers={"retry-after": "60"},
             )
-        self._kept[user, file.hash] = now + KEPT_SECONDS, file
+        self._uploads[user, file.hash] = now + KEPT_SECONDS, file
 
     def find(self, user: str, hash: str) -> File | None:
         """A file that the user has sent."""
-        until, file = self._kept.get((user, hash), (0.0, None))
+        until, file = self._uploads.get((user, hash), (0.0, None))
         return file if until > monotonic() else None
 
 
-def _size(files: Iterable[File]) -> int:
+def _total_size(files: Iterable[File]) -> int:
     return sum(each.size for each in files)
 
 
@@ -100,7 +100,7 @@ async def show_file(call: ApiCall) -> Response:
     """Get an image or a document."""
     name = call.path["hash"]
     hash = name if name.startswith("sha256:") else f"sha256:{name}"
-    stored = await _find(call, hash) if HASH.fullmatch(hash) else None
+    stored = await _find_visible_file(call, hash) if HASH.fullmatch(hash) else None
     if stored is None:
         raise Refused(
             404,
@@ -111,16 +111,18 @@ async def show_file(call: ApiCall) -> Response:
     try:
         file = stored if isinstance(stored, File) else await call.api.fold(file_of, stored)
     except ValueError:  # another program has written the run
-        return _attachment(cast("bytes", stored), "application/octet-stream", hash, is_shown=False)
-    return _attachment(file.data, file.media_type, hash, is_shown=isinstance(file, Image))
+        return _file_response(
+            cast("bytes", stored), "application/octet-stream", hash, is_shown=False
+        )
+    return _file_response(file.data, file.media_type, hash, is_shown=isinstance(file, Image))
 
 
-def _attachment(data: bytes, media_type: str, hash: str, *, is_shown: bool) -> Response:
-    """A file as it is sent: a browser shows an image, and saves everything else."""
+def _file_response(data: bytes, media_type: str, hash: str, *, is_shown: bool) -> Response:
+    """The response with a file. A browser shows an image, and saves any other file."""
     name = f"{hash[7:15]}.{_ENDINGS.get(media_type, 'bin')}"
-    how = "inline" if is_shown else "attachment"
+    disposition = "inline" if is_shown else "attachment"
     headers = {
-        "content-disposition": f'{how}; filename="{name}"',
+        "content-disposition": f'{disposition}; filename="{name}"',
         "content-security-policy": "default-src 'none'; sandbox",
     }
     return Response(data, headers=headers, media_type=media_type)
@@ -141,7 +143,7 @@ async def find_named_files(call: ApiCall, value: Any) -> dict[str, File | bytes]
     files: dict[str, File | bytes] = {}
     size = 0
     for hash in _hashes_in(value):
-        file = await _find(call, hash)
+        file = await _find_visible_file(call, hash)
         if file is None:
             continue  # a field for files refuses it
         size += len(file) if isinstance(file, bytes) else file.size
@@ -150,7 +152,7 @@ async def find_named_files(call: ApiCall, value: Any) -> dict[str, File | bytes]
                 413,
                 "bae-serve-large",
                 f"the files that the request names have more than {MOST_NAMED:,} bytes",
-                "name fewer: no model takes so much at once",
+                "name fewer files: no model takes so much at once",
             )
         files[hash] = file
     return files
@@ -169,12 +171,12 @@ def _hashes_in(value: Any) -> list[str]:
     return [*hashes][:MOST_HASHES]
 
 
-async def _find(call: ApiCall, hash: str) -> File | bytes | None:
+async def _find_visible_file(call: ApiCall, hash: str) -> File | bytes | None:
     """A file that the user has sent, or that is part of a run that the user may see."""
     api, user = call.api, call.user
-    sent = api.uploads.find(user.name, hash)
-    if sent is not None:
-        return sent
+    upload = api.uploads.find(user.name, hash)
+    if upload is not None:
+        return upload
     return await api.journal.find_file(hash, lambda info: api.may_see(user, info))
 
 

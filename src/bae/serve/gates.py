@@ -94,16 +94,16 @@ async def store_answer(call: ApiCall) -> Graph[Any, Any]:
     info = await api.info(call.user, run_id)
     graph = api.graph_of(info)
     value = _value_of(body)
-    named = await find_named_files(call, value)
+    named_files = await find_named_files(call, value)
     try:
-        with visible(named):
+        with visible(named_files):
             await graph.answer(
                 run_id, body.gate, value, journal=api.journal, go_on=False, by=call.user.name
             )
     except GateError as error:
         if error.code == "bae-gate-answered":
-            with visible(named):
-                await _check_same(call, graph, value, error)
+            with visible(named_files):
+                await _check_same_answer(call, graph, value, error)
         elif error.code == "bae-gate-invalid":
             raise _misfit_refusal(body, error) from error
         else:
@@ -122,7 +122,7 @@ async def resume_answered(call: ApiCall, graph: Graph[Any, Any]) -> None:
             return
         raise not_resumed(error, "the answer is stored", run_id) or error from error
     except Refused:
-        pass  # the answer is stored, and the run is recovered when there is room
+        pass  # the answer is stored, and the server resumes the run when there is room
 
 
 def _value_of(body: AnswerBody) -> Any:
@@ -177,44 +177,48 @@ def _misfit_refusal(body: AnswerBody, error: GateError) -> Refused:
     return refused
 
 
-async def _check_same(call: ApiCall, graph: Graph[Any, Any], value: Any, error: GateError) -> None:
+async def _check_same_answer(
+    call: ApiCall, graph: Graph[Any, Any], value: Any, error: GateError
+) -> None:
     """Refuse an answer that differs from the stored answer of the gate."""
     stored = await call.api.journal.read(call.path["run"])
     for gate, _ in all_gates(stored):
-        old = stored.answers.get(gate.address)
-        if call.body.gate not in gate.names or old is None:
+        stored_answer = stored.answers.get(gate.address)
+        if call.body.gate not in gate.names or stored_answer is None:
             continue
         with suppress(BaeError):
-            typed, new, _ = await encode_answer(graph, stored, gate, value)
+            typed, new_answer, _ = await encode_answer(graph, stored, gate, value)
             with visible(stored.files):
-                if read_gate_answer(typed, old) == read_gate_answer(typed, new):
+                if read_gate_answer(typed, stored_answer) == read_gate_answer(typed, new_answer):
                     return
         refused = refusal_of(error)
         assert refused is not None
         refused.body.answered_by = stored.answered_by.get(gate.address)
-        refused.body.answer = value_of(from_json(old), SHORT).model_dump(exclude_none=True)
+        refused.body.answer = value_of(from_json(stored_answer), SHORT).model_dump(
+            exclude_none=True
+        )
         raise refused
     raise error
 
 
 def _list_questions(stored: StoredRun, call: ApiCall) -> tuple[list[GateView], int]:
     query = call.query
-    gates = [gate for gate, taken in all_gates(stored) if query.past or not taken]
+    gates = [gate for gate, is_used in all_gates(stored) if query.past or not is_used]
     return view_gates(call, stored, gates, query.start, query.limit)
 
 
 def view_gates(
     call: ApiCall, stored: StoredRun, gates: list[OpenGate], start: int, limit: int
 ) -> tuple[list[GateView], int]:
-    """Some questions of a run, and how many there are."""
+    """A page of the questions of a run, and the number of all questions."""
     if not gates:
         return [], 0
     report = report_run(stored)
-    page = (_view(call, stored, gate, report) for gate in gates[start : start + limit])
+    page = (_view_gate(call, stored, gate, report) for gate in gates[start : start + limit])
     return take_page(page, lambda gate: size_of(gate.context.values())), len(gates)
 
 
-def _view(call: ApiCall, stored: StoredRun, gate: OpenGate, report: RunReport) -> GateView:
+def _view_gate(call: ApiCall, stored: StoredRun, gate: OpenGate, report: RunReport) -> GateView:
     info = stored.info
     nodes = next((graph.nodes for graph in report.graphs if graph.path == gate.path), ())
     fields = next((node.fields for node in nodes if node.step == gate.step), ())
@@ -227,7 +231,7 @@ def _view(call: ApiCall, stored: StoredRun, gate: OpenGate, report: RunReport) -
             if each.state == "there" and each.field != gate.field_name
         }
     context: dict[str, Value] = context_values
-    asked = _find_asked(call, info, gate)
+    details = _find_details(call, info, gate)
     answer = stored.answers.get(gate.address)
     return GateView(
         run_id=info.run_id,
@@ -235,21 +239,21 @@ def _view(call: ApiCall, stored: StoredRun, gate: OpenGate, report: RunReport) -
         gate=gate.address,
         place=gate.place,
         question=gate.question,
-        kind="gate" if gate.call is None or asked.is_question else "approval",
+        kind="gate" if gate.call is None or details.is_question else "approval",
         since=info.updated,
         deadline=gate.deadline,
         answered=answer is not None,
         answered_by=stored.answered_by.get(gate.address),
         answer=None if answer is None else value_of(from_json(answer), call.query.cut),
-        answer_schema=asked.answer,
-        arguments_schema=asked.arguments,
+        answer_schema=details.answer,
+        arguments_schema=details.arguments,
         context=context,
         tool=None if gate.call is None else gate.call.name,
         thread=info.thread,
     )
 
 
-class _Asked(NamedTuple):
+class _QuestionDetails(NamedTuple):
     """The details of a question from the code of the graph: the schemas of the answer and of the
     arguments of a tool call, and whether the call is itself a question to a person."""
 
@@ -258,28 +262,28 @@ class _Asked(NamedTuple):
     is_question: bool = False
 
 
-def _find_asked(call: ApiCall, info: RunInfo, gate: OpenGate) -> _Asked:
+def _find_details(call: ApiCall, info: RunInfo, gate: OpenGate) -> _QuestionDetails:
     """The details of a question, if the graph is served."""
     graph = call.api.find_graph(info)
     if graph is None:
-        return _Asked()
+        return _QuestionDetails()
     try:
         plans = plan_of_graph(graph_at(graph, gate.path)).plans
     except JournalError:
-        return _Asked()  # its classes have changed
+        return _QuestionDetails()  # its classes have changed
     cls = next((each for each in plans if each.__name__ == gate.node_type.__name__), None)
     field = None if cls is None else plan_of(cls).fields.get(gate.field_name)
     if cls is None or field is None:
-        return _Asked()
+        return _QuestionDetails()
     if gate.call is None:  # with the bounds of the field
         bounds = cls.model_fields[gate.field_name].metadata
-        return _Asked(answer_schema(Annotated[(field.annotation, *bounds)]))
+        return _QuestionDetails(answer_schema(Annotated[(field.annotation, *bounds)]))
     answer = answer_schema(field.answer_type(gate.call.name, gate.parameter.count("(")))
     name = gate.call.name
     tool = next((each for each in getattr(field, "planned", ()) if each.name == name), None)
     if isinstance(tool, AskPlan):
-        return _Asked(answer, is_question=True)
-    return _Asked(answer, None if tool is None else tool.form_schema)
+        return _QuestionDetails(answer, is_question=True)
+    return _QuestionDetails(answer, None if tool is None else tool.form_schema)
 
 
 ENDPOINTS: Final = (

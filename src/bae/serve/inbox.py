@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from bae.serve.api import API
 
 _OF_RUN: Final = 20
-"""How many questions of one run are in the inbox."""
+"""How many questions of one run the inbox lists."""
 _KEPT: Final = 500
-"""For how many runs questions are cached: a page asks often, and most runs wait long."""
+"""For how many runs questions are cached. A page asks often, and most runs wait for a long time."""
 
 _Questions = tuple[list[GateView], int]
-_known: WeakKeyDictionary[API, OrderedDict[tuple[str, int], tuple[int, _Questions]]] = (
+_cached_questions: WeakKeyDictionary[API, OrderedDict[tuple[str, int], tuple[int, _Questions]]] = (
     WeakKeyDictionary()
 )
-"""The questions by run and cut, with the change of the run at which they were read."""
+"""The questions by run and cut, with the change number of the run when they were read."""
 
 
 class InboxQuery(Form):
@@ -52,7 +52,7 @@ async def show_inbox(call: ApiCall) -> InboxPage:
         waiting += [(each.since, each.gate, each) for each in await source(call)]
     page = InboxPage(gates=[])
     gates_of_page, size = page.gates, 0
-    for since, _, each in sorted(waiting, key=lambda one: one[:2]):
+    for since, _, each in sorted(waiting, key=lambda entry: entry[:2]):
         if query.after is not None and since <= query.after:
             continue
         is_full = len(gates_of_page) >= query.limit or size > views.PAGE_SIZE
@@ -74,19 +74,19 @@ async def show_inbox(call: ApiCall) -> InboxPage:
 
 
 async def _questions_of(call: ApiCall, info: RunInfo) -> _Questions:
-    """The first questions of a run, and how many there are."""
-    cache = _known.setdefault(call.api, OrderedDict())
+    """The first questions of a run, and the number of all its questions."""
+    cache = _cached_questions.setdefault(call.api, OrderedDict())
     key = info.run_id, call.query.cut
     entry = cache.get(key)
     if entry is None or entry[0] != info.change:
-        entry = cache[key] = await call.api.fold_run(call.user, info.run_id, _read, call)
+        entry = cache[key] = await call.api.fold_run(call.user, info.run_id, _read_questions, call)
         while len(cache) > _KEPT:
             cache.popitem(last=False)
     cache.move_to_end(key)
     return entry[1]
 
 
-def _read(stored: StoredRun, call: ApiCall) -> tuple[int, _Questions]:
+def _read_questions(stored: StoredRun, call: ApiCall) -> tuple[int, _Questions]:
     gates = [each for each in open_gates(stored) if each.address not in stored.answers]
     return stored.info.change, view_gates(call, stored, gates, 0, _OF_RUN)
 

@@ -1,5 +1,5 @@
 """The WebSocket `/feed`: all feeds of a page over one connection. Items are numbered, so a client
-continues where it stopped."""
+can continue after its last item."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from bae.serve.api import API
 
 BEHIND: Final = 5_000
-"""A subscriber with more items than this before it gets the end "gap", and fetches its data
-again."""
+"""A subscriber that is behind by more items gets the end "gap", and fetches its data again."""
 LONGEST_FRAME: Final = 4_096
 SUBSCRIPTIONS: Final = 50
 """How many feeds one connection follows."""
@@ -55,7 +54,7 @@ class ServedFeed:
     encode: Callable[[FeedItem[Any]], str]
     shows: Callable[[FeedItem[Any]], bool] = lambda _: True
     text_of: str | None = None
-    """The run whose text in progress is sent besides the items."""
+    """The run whose text in progress is sent too."""
 
 
 OpenFeed = Callable[["API", User, str], Awaitable[ServedFeed]]
@@ -87,7 +86,7 @@ FEEDS: Final[Mapping[str, OpenFeed]] = {"run": _open_run, "runs": _open_runs}
 
 class Frame(BaseModel):
     """A message of a client: a token, a feed to subscribe to with a number, or the number of a
-    subscription to end. An `after` of "now" skips the items that are there."""
+    subscription to end. With "now" as `after`, existing items are skipped."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -104,11 +103,11 @@ async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> N
     path = raw_path(scope)
     try:
         if path != "/feed" and path not in api.sockets:
-            raise Refused(404, "bae-serve-path", "there is a WebSocket at /feed alone")
+            raise Refused(404, "bae-serve-path", "the only WebSocket is at /feed")
         api.check_site(websocket)
     except Refused as refused:
-        await websocket.accept()  # a browser gets the reason only of an accepted connection
-        await websocket.close(_REFUSED, _reason(refused.body.detail))
+        await websocket.accept()  # a browser gets the reason only if the connection was accepted
+        await websocket.close(_REFUSED, _cut_reason(refused.body.detail))
         return
     if path != "/feed":
         await api.sockets[path](websocket)
@@ -122,7 +121,7 @@ async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> N
             raise
         except Refused as refused:
             await connection.close(_REFUSED, refused.body.detail)
-        except Exception as error:  # of the hook
+        except Exception as error:  # from the hook
             await connection.close(_FAILED, make_refusal(error, path).body.detail)
 
 
@@ -130,10 +129,10 @@ class _Connection:
     def __init__(self, api: API, websocket: WebSocket) -> None:
         self._api, self._websocket = api, websocket
         self._identity = websocket
-        """The connection with the header of its token."""
+        """The connection with its token as a header."""
         self._sending = asyncio.Lock()
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._over: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+        self._end: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
 
     async def serve(self) -> None:
         user = await self._authenticate()
@@ -141,11 +140,11 @@ class _Connection:
             return
         jobs = [
             asyncio.create_task(self._listen(user)),
-            asyncio.create_task(self._beat()),
+            asyncio.create_task(self._send_heartbeats()),
             asyncio.create_task(self._close_with_server()),
         ]
         try:
-            code, reason = await self._over
+            code, reason = await self._end
         finally:
             tasks = [*jobs, *self._tasks.values()]
             for task in tasks:
@@ -155,9 +154,9 @@ class _Connection:
             await self.close(code, reason)
 
     async def close(self, code: int, reason: str) -> None:
-        """Close the connection and say why."""
+        """Close the connection with a code and a reason."""
         async with sending(SEND_SECONDS):
-            await self._websocket.close(code, _reason(reason))
+            await self._websocket.close(code, _cut_reason(reason))
 
     async def _authenticate(self) -> User | None:
         user = await self._api.known_user(self._websocket)
@@ -181,17 +180,17 @@ class _Connection:
             while True:
                 frame = await self._receive()
                 if frame.unsub is not None:
-                    await self._drop(frame.unsub)
+                    await self._end_subscription(frame.unsub)
                 elif frame.sub is not None:
-                    await self._drop(frame.sub)
+                    await self._end_subscription(frame.sub)
                     if len(self._tasks) >= SUBSCRIPTIONS:
                         raise ValueError(f"at most {SUBSCRIPTIONS} feeds are followed at once")
                     task = asyncio.create_task(self._follow(user, frame.sub, frame))
                     self._tasks[frame.sub] = task
         except ClientGone:
-            self._finish(0, "")
+            self._end_connection(0, "")
         except ValueError as error:
-            self._finish(_REFUSED, str(error))
+            self._end_connection(_REFUSED, str(error))
 
     async def _receive(self) -> Frame:
         """The next message of the client. Raises ValueError for an invalid message."""
@@ -209,16 +208,16 @@ class _Connection:
         except ValidationError:
             raise ValueError('send {"sub": 1, "feed": "runs", "after": 0}') from None
 
-    async def _drop(self, number: int) -> None:
+    async def _end_subscription(self, number: int) -> None:
         task = self._tasks.pop(number, None)
         if task is not None:
             task.cancel()
             await wait_until_ended([task])
 
     async def _follow(self, user: User, number: int, frame: Frame) -> None:
-        """Send the items of one feed until it is over."""
+        """Send the items of one feed until the feed ends."""
         name, _, rest = frame.feed.partition("/")
-        writes: asyncio.Task[None] | None = None
+        text_task: asyncio.Task[None] | None = None
         try:
             if name not in self._api.feed_kinds:
                 names = ", ".join(self._api.feed_kinds)
@@ -228,23 +227,23 @@ class _Connection:
             served = await self._api.feed_kinds[name](self._api, user, unquote(rest))
             after = None if frame.after == "now" else frame.after
             if isinstance(after, str):
-                raise wrong_input(["after"], "it is no number", 'give a number or "now"')
+                raise wrong_input(["after"], "it is not a number", 'give a number or "now"')
             async with subscribe(served.feed, after, behind=BEHIND) as items:
                 state = ""
                 await self._send(f'{{"sub":{number},"last":{items.number},"items":[]}}')
                 if served.text_of is not None:
-                    writes = asyncio.create_task(self._write(number, served.text_of, items))
+                    text_task = asyncio.create_task(self._send_texts(number, served.text_of, items))
                 async for batch in items:
-                    shown = [item for item in batch.items if served.shows(item)]
-                    if shown or batch.state != state:
+                    visible_items = [item for item in batch.items if served.shows(item)]
+                    if visible_items or batch.state != state:
                         state = batch.state
                         tail = f',"status":{json.dumps(state)}' if state else ""
                         if served.text_of is not None:
                             live = self._api.owner.texts.is_live(served.text_of)
                             tail += f',"live":{json.dumps(live)}'
-                        for part in split_items(shown):
+                        for part in split_items(visible_items):
                             texts = ",".join(map(served.encode, part))
-                            last = part[-1].number if part is not shown else items.number
+                            last = part[-1].number if part is not visible_items else items.number
                             await self._send(
                                 f'{{"sub":{number},"last":{last},"items":[{texts}]{tail}}}'
                             )
@@ -261,13 +260,13 @@ class _Connection:
                 await self._send(json.dumps(message))
         finally:
             if self._tasks.get(number) is asyncio.current_task():
-                del self._tasks[number]  # it is over: another feed has room
-            if writes is not None:
-                writes.cancel()
-                await wait_until_ended([writes])
+                del self._tasks[number]  # the feed has ended: there is room for another feed
+            if text_task is not None:
+                text_task.cancel()
+                await wait_until_ended([text_task])
 
-    async def _write(self, number: int, run_id: str, items: Subscriber[Any]) -> None:
-        """Send the text in progress of a run, and what models think."""
+    async def _send_texts(self, number: int, run_id: str, items: Subscriber[Any]) -> None:
+        """Send the text in progress of a run, and the thoughts of models."""
         try:
             async for pieces in self._api.owner.texts.follow(run_id, thoughts=True):
                 await self._send(json.dumps({"sub": number, "text": pieces}))
@@ -279,10 +278,10 @@ class _Connection:
             async with self._sending, sending(SEND_SECONDS):
                 await self._websocket.send_text(text)
         except ClientGone:
-            self._finish(_SLOW, f"too slow: nothing was taken for {SEND_SECONDS:g} s")
+            self._end_connection(_SLOW, f"too slow: the client read nothing for {SEND_SECONDS:g} s")
             raise
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         number = 0
         with suppress(ClientGone):
             while True:
@@ -295,21 +294,21 @@ class _Connection:
         """Close the connection of a user who has logged out, or whose token has expired."""
         try:
             if await self._api.known_user(self._identity) is None:
-                self._finish(_NO_TOKEN, "the token has become invalid")
-        except Exception as error:  # of the hook
-            if not self._over.done():
-                self._over.set_exception(error)
+                self._end_connection(_NO_TOKEN, "the token has become invalid")
+        except Exception as error:  # from the hook
+            if not self._end.done():
+                self._end.set_exception(error)
 
     async def _close_with_server(self) -> None:
         await self._api.owner.closing.wait()
-        self._finish(1012, "the server stops")
+        self._end_connection(1012, "the server stops")
 
-    def _finish(self, code: int, reason: str) -> None:
-        if not self._over.done():
-            self._over.set_result((code, reason))
+    def _end_connection(self, code: int, reason: str) -> None:
+        if not self._end.done():
+            self._end.set_result((code, reason))
 
 
-def _reason(text: str) -> str:
+def _cut_reason(text: str) -> str:
     """The reason for closing a connection, cut to fit into a frame."""
     return text.encode()[:120].decode(errors="ignore")
 
@@ -317,12 +316,12 @@ def _reason(text: str) -> str:
 def _with_token(websocket: WebSocket, token: str) -> WebSocket:
     """The connection with a token as its header, which browsers cannot send."""
     headers = [*websocket.scope["headers"], (b"authorization", f"Bearer {token}".encode())]
-    return WebSocket({**websocket.scope, "headers": headers}, _nothing, _nothing_sent)
+    return WebSocket({**websocket.scope, "headers": headers}, _receive_nothing, _send_nothing)
 
 
-async def _nothing() -> Any:
+async def _receive_nothing() -> Any:
     return {"type": "websocket.disconnect"}
 
 
-async def _nothing_sent(message: Any) -> None:
+async def _send_nothing(message: Any) -> None:
     return None

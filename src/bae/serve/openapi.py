@@ -27,20 +27,20 @@ def describe_api(
 ) -> dict[str, Any]:
     """The OpenAPI 3.1 document of an API that is mounted at `root`."""
     table = [*endpoints]
-    schemas = _schemas(table)
-    names = _names_of(starts)
+    schemas = _collect_schemas(table)
+    names = _make_unique_names(starts)
     paths: dict[str, Any] = {}
     for each in table:
         if each.path == _START:
             for start in starts.values():
                 path = each.path.replace("{graph}", quote(start.name, safe=""))
-                operation = _type_operation(
-                    _operation(each, schemas), names[start.name], start, schemas
+                operation = _describe_start(
+                    _describe_operation(each, schemas), names[start.name], start, schemas
                 )
                 operation["parameters"] = [p for p in operation["parameters"] if p["in"] != "path"]
                 paths.setdefault(path, {})[each.method.lower()] = operation
             continue
-        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, schemas)
+        paths.setdefault(each.path, {})[each.method.lower()] = _describe_operation(each, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "bae", "version": __version__},
@@ -54,18 +54,20 @@ def describe_api(
     }
 
 
-def _schemas(table: list[Endpoint]) -> dict[str, Any]:
+def _collect_schemas(table: list[Endpoint]) -> dict[str, Any]:
     answers = {model for each in table for model in each.answers.values()}
     models = [m for m in answers if not isinstance(m, str)] + [ProblemDetails]
     inputs = [each.body for each in table if each.body is not None]
-    wanted: list[tuple[type[BaseModel], Any]] = [(model, "serialization") for model in models]
-    wanted += [(model, "validation") for model in inputs]
-    wanted.sort(key=lambda pair: pair[0].__name__)
-    _, document = models_json_schema(wanted, ref_template=_REF)
+    models_by_mode: list[tuple[type[BaseModel], Any]] = [
+        (model, "serialization") for model in models
+    ]
+    models_by_mode += [(model, "validation") for model in inputs]
+    models_by_mode.sort(key=lambda pair: pair[0].__name__)
+    _, document = models_json_schema(models_by_mode, ref_template=_REF)
     return cast("dict[str, Any]", document.get("$defs", {}))
 
 
-def _operation(each: Endpoint, schemas: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_operation(each: Endpoint, schemas: Mapping[str, Any]) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     for status, model in each.answers.items():
         response: dict[str, Any] = {"description": each.about}
@@ -93,8 +95,10 @@ def _operation(each: Endpoint, schemas: Mapping[str, Any]) -> dict[str, Any]:
             "content": {"application/json": {"schema": ref}},
         }
     if each.takes_bytes:
-        sent = {"type": "string", "contentMediaType": "application/octet-stream"}
-        operation["requestBody"] = {"content": {"application/octet-stream": {"schema": sent}}}
+        file_schema = {"type": "string", "contentMediaType": "application/octet-stream"}
+        operation["requestBody"] = {
+            "content": {"application/octet-stream": {"schema": file_schema}}
+        }
     if each.verb is None:
         operation["security"] = []
     else:
@@ -119,23 +123,23 @@ def _query_parameters(each: Endpoint) -> list[dict[str, Any]]:
     ]
 
 
-def _names_of(starts: Mapping[str, Starts]) -> dict[str, str]:
-    """A unique name for each graph, from characters that a document may have."""
+def _make_unique_names(starts: Mapping[str, Starts]) -> dict[str, str]:
+    """A unique name for each graph, of characters that an OpenAPI document allows."""
     names: dict[str, str] = {}
     for name in starts:
-        plain = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "graph"
-        same, number = plain, 1
-        while plain in names.values():
+        unique_name = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "graph"
+        base, number = unique_name, 1
+        while unique_name in names.values():
             number += 1
-            plain = f"{same}_{number}"
-        names[name] = plain
+            unique_name = f"{base}_{number}"
+        names[name] = unique_name
     return names
 
 
-def _type_operation(
+def _describe_start(
     operation: dict[str, Any], name: str, start: Starts, schemas: dict[str, Any]
 ) -> dict[str, Any]:
-    """The operation that starts one graph, with the types of the graph in body and result."""
+    """The operation that starts one graph. Its body and result have the types of the graph."""
     begin = _add_schema(schemas, f"{name}_start", start.schema)
     ends = [_add_schema(schemas, f"{name}_{end}", schema) for end, schema in start.ends.items()]
     body = deepcopy(schemas["StartBody"])
@@ -156,8 +160,8 @@ def _type_operation(
 
 
 def _add_schema(schemas: dict[str, Any], name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Add a schema and its definitions to the components, and return a reference. Its title is its
-    name, after which generators of clients name classes."""
+    """Add a schema and its definitions to the components, and return a reference. The name becomes
+    the title, from which generators of clients make class names."""
     inner: dict[str, Any] = schema.get("$defs", {})
     for each, part in inner.items():
         schemas[f"{name}_{each}"] = {**_move_refs(part, name), "title": f"{name}_{each}"}
@@ -170,12 +174,12 @@ def _move_refs(part: Any, name: str) -> Any:
     if isinstance(part, dict):
         moved = {k: _move_refs(v, name) for k, v in cast("dict[str, Any]", part).items()}
         mapping = moved.get("mapping")  # of a discriminator
-        for held in (moved, cast("dict[str, Any]", mapping if isinstance(mapping, dict) else {})):
-            for key, ref in held.items():
-                is_ref = key == "$ref" or held is mapping
+        for refs in (moved, cast("dict[str, Any]", mapping if isinstance(mapping, dict) else {})):
+            for key, ref in refs.items():
+                is_ref = key == "$ref" or refs is mapping
                 if is_ref and isinstance(ref, str) and ref.startswith("#/$defs/"):
                     inside = ref.removeprefix("#/$defs/")
-                    held[key] = _REF.replace("{model}", f"{name}_{inside}")
+                    refs[key] = _REF.replace("{model}", f"{name}_{inside}")
         return moved
     if isinstance(part, list):
         return [_move_refs(each, name) for each in cast("list[Any]", part)]

@@ -1,5 +1,5 @@
-"""`RunOwner`: the runs that a server works on. Runs belong to the server and not to a connection. A
-server that stops hands its runs over instead of cancelling them."""
+"""`RunOwner`: the runs that a server works on. Runs belong to the server, not to a connection. A
+server that stops hands over its runs and does not cancel them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ RECOVER: Final = 10.0
 """Seconds between two searches for runs that can continue: queued, interrupted, or past a
 deadline."""
 _TAKEN: Final = ("bae-run-owned", "bae-run-taken", "bae-run-ended", "bae-thread-busy")
-"""Errors for runs that have an owner, or whose turn comes later."""
+"""Codes of errors for runs that have an owner, or that wait for an earlier turn."""
 _OF_THE_STORE: Final = ("bae-journal-failed", "bae-journal-full", "bae-journal-locked")
-"""Errors of the store and not of the run, after which the run is tried again."""
+"""Codes of errors of the store. The run itself did not fail, and is tried again."""
 _log = logging.getLogger("bae")
 
 
@@ -50,14 +50,14 @@ class RunOwner:
         self._graphs, self._journal, self._lm = graphs, journal, lm
         self._max_iters, self._at_once = max_iters, at_once
         self._tasks: dict[str, asyncio.Task[Any]] = {}
-        self._left: set[str] = set()
-        """Runs that are not recovered here: they could not be, or a person resumes them."""
+        self._not_recovered: set[str] = set()
+        """Runs that are not recovered here, because an attempt failed or a person resumes them."""
         self._open = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.texts = LiveTexts()
-        """The text in progress of the runs here."""
+        """The text in progress of the runs in this process."""
         self.failures = Failures()
-        """The failures of runs here."""
+        """The failures of the runs in this process."""
         self.closing = asyncio.Event()
         """Set when the server stops."""
 
@@ -67,15 +67,15 @@ class RunOwner:
         return [*self._tasks]
 
     def budgets(self) -> list[Budget]:
-        """The budgets that the LLM of the runs is charged to."""
+        """The budgets to which the LLM of the runs is charged."""
         from bae.lm.policies.policy import budgets_of
 
         return budgets_of(self._lm)
 
     @asynccontextmanager
     async def open(self, *, recover: bool) -> AsyncGenerator[None]:
-        """Take runs inside the block. At its end, runs in progress are handed over: each is stored
-        as interrupted, and any process can resume it at once."""
+        """Accept runs inside the block. At its end, runs in progress are handed over: each is
+        stored as interrupted, and any process can resume it at once."""
         self.closing = asyncio.Event()
         self._open = True
         recovering = asyncio.create_task(self._recover()) if recover else None
@@ -95,8 +95,8 @@ class RunOwner:
 
     @asynccontextmanager
     async def alone(self, run_id: str) -> AsyncGenerator[None]:
-        """Keep other requests from starting or resuming the run inside the block. Of two requests
-        with the same id, the second finds the run of the first."""
+        """Keep other requests from starting or resuming the run inside the block. The second of
+        two requests with the same id then finds the existing run."""
         lock = self._locks.setdefault(run_id, asyncio.Lock())
         async with lock:
             yield
@@ -107,14 +107,14 @@ class RunOwner:
         stored = asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        def hear(written: str) -> None:
-            if written == run_id:
+        def note_written_run(written_id: str) -> None:
+            if written_id == run_id:
                 loop.call_soon_threadsafe(stored.set)
 
-        stop = self._journal.listen(hear)
+        stop = self._journal.listen(note_written_run)
         waiting = asyncio.ensure_future(stored.wait())
         try:
-            task = self._take(
+            task = self._run_in_task(
                 run_id,
                 lambda: graph.arun(
                     start,
@@ -128,7 +128,7 @@ class RunOwner:
             async with self._until_closing() as closing:
                 first = asyncio.FIRST_COMPLETED
                 await asyncio.wait([waiting, task, closing], return_when=first)
-                if not (waiting.done() or task.done()):  # it waits for its turn, say
+                if not (waiting.done() or task.done()):  # for example, it waits for an earlier turn
                     await _hand_over([task])
         finally:
             stop()
@@ -138,7 +138,7 @@ class RunOwner:
         if self.closing.is_set():
             raise _closing_refusal()
         if not task.cancelled():
-            task.result()  # it could not begin: what it raised is why
+            task.result()  # raises the error that kept the run from beginning
 
     async def resume(
         self, graph: Graph[Any, Any], run_id: str, given: Mapping[str, Any] | None = None
@@ -146,19 +146,19 @@ class RunOwner:
         """Resume a run, unless it is in progress here. Returns when the run has begun."""
         async with self.alone(run_id):
             if run_id not in self._tasks:
-                self._left.discard(run_id)
+                self._not_recovered.discard(run_id)
                 await self._resume(graph, run_id, given)
 
     @contextmanager
     def leaving(self, run_id: str) -> Generator[None]:
         """Do not recover the run that is made inside the block: a person resumes it."""
-        is_new = run_id not in self._left
-        self._left.add(run_id)
+        is_new = run_id not in self._not_recovered
+        self._not_recovered.add(run_id)
         try:
             yield
         except BaseException:
             if is_new:
-                self._left.discard(run_id)
+                self._not_recovered.discard(run_id)
             raise
 
     async def _resume(
@@ -167,20 +167,20 @@ class RunOwner:
         before = (await self._journal.lines(run_id, limit=0)).info.change
         self._check_room()
 
-        def go_on() -> Awaitable[Any]:
+        def begin() -> Awaitable[Any]:
             return graph.resume(run_id, self._lm, journal=self._journal, given=given)
 
-        task = self._take(run_id, go_on)
+        task = self._run_in_task(run_id, begin)
         while not task.done():
             if (await self._journal.lines(run_id, limit=0)).info.change != before:
-                return  # it is claimed
+                return  # the run is claimed
             await asyncio.wait([task], timeout=0.05)
         if not task.cancelled() and isinstance(task.exception(), JournalError):
             task.result()
 
     async def wait(self, run_id: str, seconds: float) -> bool:
-        """Wait until a run is over, if it is in progress here, or until the server stops. Returns
-        whether the run is over."""
+        """Wait until a run in progress here has ended, or until the server stops. Returns True if
+        the run is not in progress here any more."""
         task = self._tasks.get(run_id)
         if task is not None:
             async with self._until_closing() as closing:
@@ -197,7 +197,7 @@ class RunOwner:
         finally:
             closing.cancel()
 
-    def _take(self, run_id: str, work: Callable[[], Awaitable[Any]]) -> asyncio.Task[Any]:
+    def _run_in_task(self, run_id: str, work: Callable[[], Awaitable[Any]]) -> asyncio.Task[Any]:
         async def run() -> Any:
             with observing(self.texts.observe):
                 return await work()
@@ -210,7 +210,7 @@ class RunOwner:
         if self._tasks.get(run_id) is task:
             del self._tasks[run_id]
         error = None if task.cancelled() else task.exception()
-        if error is not None:  # it is stored with the run, unless the store is what failed
+        if error is not None:  # the journal has it too, unless the journal failed
             self.failures.add(run_id, error)
             level = logging.INFO if isinstance(error, BaeError) else logging.WARNING
             _log.log(level, "the run %s failed: %s", run_id, describe(error))
@@ -230,7 +230,7 @@ class RunOwner:
                 429,
                 "bae-serve-busy",
                 f"{self._at_once} runs are in progress here",
-                "try again later; router(…, at_once=…) sets how many",
+                "try again later; router(…, at_once=…) sets the limit",
                 headers={"retry-after": "2"},
             )
 
@@ -243,19 +243,19 @@ class RunOwner:
                     for run_id in ids:
                         if len(self._tasks) < self._at_once and run_id not in self._tasks:
                             await self._recover_run(graph, run_id)
-                except Exception as error:  # a store of the user may raise anything
+                except Exception as error:  # a store may raise any error
                     _log.warning("runs of %s are not recovered: %s", graph.name, describe(error))
             await asyncio.sleep(RECOVER)
 
     async def _recover_run(self, graph: Graph[Any, Any], run_id: str) -> None:
-        if run_id in self._left:
+        if run_id in self._not_recovered:
             return
         try:
             await self.resume(graph, run_id)
         except BaeError as error:
             if error.code not in _TAKEN:
                 if error.code not in _OF_THE_STORE:
-                    self._left.add(run_id)
+                    self._not_recovered.add(run_id)
                 _log.warning("the run %s is not recovered: %s", run_id, error.message)
         except Refused:
             return

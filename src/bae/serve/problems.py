@@ -1,4 +1,4 @@
-"""Refusals of requests as problem details (RFC 9457): the fault, its place, and what to do."""
+"""Refusals of requests as problem details (RFC 9457): the fault, its place, and the fix."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ProblemDetails(BaseModel):
     errors: list[InputFault] = Field(default_factory=list[InputFault])
     answered_by: str | None = None
     answer: Any = None
-    """For a question that was answered before: who answered, if that is known, and the answer."""
+    """The earlier answer, for a question that has one. `answered_by` is its author, if known."""
 
 
 class Refused(Exception):
@@ -126,7 +126,7 @@ _FIXES: Final = {
     "bae-gate-answered": "GET /runs/R/gates?past=true shows the answer",
     "bae-gate-cancelled": "POST /runs/R/resume continues the run, which then asks again",
     "bae-run-ended": "fork the run to repeat a part of it: POST /runs/R/forks",
-    "bae-thread-busy": "wait for the end of that run, answer what it asks, or cancel it with "
+    "bae-thread-busy": "wait for the end of that run, answer its question, or cancel it with "
     '"busy": "cancel"',
     "bae-why-pending": "look again when the run has continued",
 }
@@ -134,8 +134,8 @@ _FIXES: Final = {
 
 
 def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
-    """The refusal for an error; None for an unforeseen error. `before` is the place in the request
-    of the value that the error is about."""
+    """The refusal for an error; None for an unexpected error. `before` is the place of the wrong
+    value in the request."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, ValidationError):
@@ -157,12 +157,12 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
     is_inner = status >= 500 and isinstance(error, JournalError)
     fix = _FIXES.get(error.code) or error.fix or ""
     if isinstance(error, JournalError) and error.places:
-        given = ", ".join(f'"{place}": …' for place in error.places)
-        fix = f'give them again: POST /runs/R/resume with {{"given": {{{given}}}}}'
+        secret_places = ", ".join(f'"{place}": …' for place in error.places)
+        fix = f'give them again: POST /runs/R/resume with {{"given": {{{secret_places}}}}}'
     return Refused(
         status,
         error.code,
-        "the runs cannot be read or written: the log of the server says why"
+        "the runs cannot be read or written: see the log of the server"
         if is_inner
         else error.message,
         "" if is_inner else fix,
@@ -189,7 +189,7 @@ def not_resumed(error: BaeError, stored: str, run_id: str) -> Refused | None:
 
 
 def make_refusal(error: BaseException, what: str) -> Refused:
-    """The refusal for any error. Errors of the server are logged: `what` failed."""
+    """The refusal for any error. Errors of the server are logged, with `what` failed."""
     refused = refusal_of(error)
     if refused is None or refused.status >= 500:
         _log.error("%s failed: %s", what, describe(error), exc_info=error)
@@ -208,8 +208,7 @@ def unknown_run(run_id: str) -> Refused:
 
 
 def input_refusal(error: ValidationError, *before: str | int) -> Refused:
-    """The refusal for input that does not fit; `before` is the place of the input in the
-    request."""
+    """The refusal for invalid input. `before` is the place of the input in the request."""
     errors = faults_of(error, *before)
     first = errors[0]
     where = ".".join(str(part) for part in first.loc)
@@ -231,11 +230,11 @@ def wrong_input(loc: Sequence[str | int], msg: str, fix: str) -> Refused:
 
 
 def faults_of(error: ValidationError, *before: str | int) -> list[InputFault]:
-    """The faults that pydantic found, without the values: they may be secrets."""
+    """The faults that pydantic found, without the values, which may be secrets."""
     details: list[dict[str, Any]]
     try:
         details = [*error.errors(include_url=False, include_input=False, include_context=False)]  # type: ignore[list-item]
-    except Exception:  # a message may be built by code of the user
+    except Exception:  # code of the user may build a message, and fail
         return [InputFault(loc=list(before), msg="it does not fit")]
     return [
         InputFault(loc=[*before, *each["loc"]], msg=str(each["msg"])) for each in details[:LONGEST]

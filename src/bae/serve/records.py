@@ -26,16 +26,16 @@ from bae.threads import in_thread
 T = TypeVar("T")
 
 HEARTBEAT: Final = 15.0
-"""Seconds without news after which a stream sends a sign of life."""
+"""Seconds after which an idle stream sends a sign of life."""
 SENT_AT_ONCE: Final = 1 << 20
 """How many characters of records are sent together."""
 SEND_SECONDS: Final = 10.0
-"""How many seconds a client may accept no data."""
+"""How many seconds a client may take to accept data."""
 
 
 class RecordsQuery(Form):
     """Records with numbers greater than `after`; -1 means from the first. A page of long records
-    has fewer than `limit`: continue until the number of the last record is `last`."""
+    has fewer than `limit` records: continue until the last record has the number `last`."""
 
     after: Annotated[int, Field(ge=-1, le=1 << 40)] = -1
     limit: Annotated[int, Field(ge=1, le=1_000)] = 200
@@ -48,12 +48,12 @@ async def list_records(call: ApiCall) -> LinePage | Response:
     await api.info(call.user, run_id)
     accept = call.request.headers.get("accept", "")
     if "text/event-stream" in accept:
-        return EventStream(call, _after_header(call))
+        return EventStream(call, _first_number_after(call))
     page = await api.journal.lines(run_id, after=query.after, limit=query.limit)
-    return await in_thread(_page_of, page, "application/x-ndjson" in accept)
+    return await in_thread(_make_page, page, "application/x-ndjson" in accept)
 
 
-def _page_of(page: RunLines, as_lines: bool) -> LinePage | Response:
+def _make_page(page: RunLines, as_lines: bool) -> LinePage | Response:
     lines = take_page(page.lines, lambda line: len(line.data))
     if as_lines:
         text = b"".join(dump(line_view(line)) + b"\n" for line in lines)
@@ -65,7 +65,7 @@ def _page_of(page: RunLines, as_lines: bool) -> LinePage | Response:
     )
 
 
-def _after_header(call: ApiCall) -> int:
+def _first_number_after(call: ApiCall) -> int:
     """The number after which a stream begins: the `Last-Event-ID` of a client that reconnects, or
     `after` of the query."""
     text = call.request.headers.get("last-event-id", "").strip()
@@ -73,12 +73,12 @@ def _after_header(call: ApiCall) -> int:
         return call.query.after
     if not (text.isascii() and text.isdecimal() and len(text) < 13):
         fix = "send the `id` of the last event that you have, or leave it out"
-        raise wrong_input(["header", "last-event-id"], "it is no number of a record", fix)
+        raise wrong_input(["header", "last-event-id"], "it is not the number of a record", fix)
     return int(text)
 
 
 def line_view(line: Line) -> LineView:
-    """A record as it is sent."""
+    """The view of a record."""
     return LineView(
         n=line.n,
         kind=line.kind,
@@ -149,20 +149,22 @@ class EventStream(EventResponse):
                     ]
                     try:
                         with api.streaming(lines):
-                            async for text in _events(lines, self._is_live):
+                            async for text in _encode_events(lines, self._is_live):
                                 await self._send(send, text)
                     finally:
                         for task in tasks:
                             task.cancel()
                         await wait_until_ended(tasks)
                     reason = lines.end or "closing"
-                    await self._send(send, _event("end", {"reason": reason, "last": lines.number}))
+                    await self._send(
+                        send, _encode_event("end", {"reason": reason, "last": lines.number})
+                    )
             except ClientGone:
                 raise
             except Exception as error:
                 problem = make_refusal(error, f"the stream of {feed.run_id}").body
                 end = {"reason": "failed", "code": problem.type, "detail": problem.detail}
-                await self._send(send, _event("end", end))
+                await self._send(send, _encode_event("end", end))
             await self._send(send, "", more=False)
 
     def _is_live(self) -> bool:
@@ -172,7 +174,7 @@ class EventStream(EventResponse):
         """Send the text in progress. It has no number, since no record has it."""
         try:
             async for pieces in self._call.api.owner.texts.follow(self._call.path["run"]):
-                await self._send(send, "".join(_event("text", p._asdict()) for p in pieces))
+                await self._send(send, "".join(_encode_event("text", p._asdict()) for p in pieces))
         except ClientGone:
             lines.close()
 
@@ -183,14 +185,14 @@ class EventStream(EventResponse):
 
 
 async def batches(lines: Subscriber[T]) -> AsyncIterator[FeedBatch[T] | None]:
-    """The batches of a subscription, and None after a while without news."""
+    """The batches of a subscription. None means that nothing came for a while."""
     while True:
-        waiting = asyncio.timeout(HEARTBEAT)
+        limit = asyncio.timeout(HEARTBEAT)
         try:
-            async with waiting:
+            async with limit:
                 batch = await anext(lines)
         except TimeoutError:
-            if not waiting.expired():  # the store has raised it
+            if not limit.expired():  # the store raised the error
                 raise
             yield None
             continue
@@ -199,7 +201,9 @@ async def batches(lines: Subscriber[T]) -> AsyncIterator[FeedBatch[T] | None]:
         yield batch
 
 
-async def _events(lines: Subscriber[Line], is_live: Callable[[], bool]) -> AsyncIterator[str]:
+async def _encode_events(
+    lines: Subscriber[Line], is_live: Callable[[], bool]
+) -> AsyncIterator[str]:
     status = ""
     async for batch in batches(lines):
         if batch is None:
@@ -211,11 +215,11 @@ async def _events(lines: Subscriber[Line], is_live: Callable[[], bool]) -> Async
             )
         if batch.state != status:
             status = batch.state
-            yield _event("status", {"status": status, "live": is_live()})
+            yield _encode_event("status", {"status": status, "live": is_live()})
 
 
 def split_items(items: Sequence[FeedItem[Any]]) -> Iterator[Sequence[FeedItem[Any]]]:
-    """Items in parts that are small enough to send at once; a long item is a part by itself."""
+    """Items in parts that are small enough to send at once. A long item is a part of its own."""
     if sum(item.size for item in items) <= SENT_AT_ONCE:
         yield items
         return
@@ -228,7 +232,7 @@ def split_items(items: Sequence[FeedItem[Any]]) -> Iterator[Sequence[FeedItem[An
     yield part
 
 
-def _event(kind: str, data: dict[str, Any]) -> str:
+def _encode_event(kind: str, data: dict[str, Any]) -> str:
     return f"event: {kind}\ndata: {json.dumps(data)}\n\n"
 
 

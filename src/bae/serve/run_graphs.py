@@ -27,7 +27,7 @@ from bae.serve.views import CUT, BoxView, EdgeView, FieldView, ProblemView, fiel
 from bae.work import GraphRun
 
 MOST_INNER: Final = 500
-"""How many graphs that ran inside one are listed."""
+"""How many inner graphs a view lists."""
 
 
 class PathQuery(Form):
@@ -129,9 +129,9 @@ async def show_run_graph(call: ApiCall) -> RunGraphView:
 
 def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> RunGraphView:
     info, shape, classes = stored.info, ShapeView(stored.shape, stored.info.shape), "run"
-    own = None if served is None else shape_of(served)
-    if not shape.graphs and own is not None:
-        shape, classes = ShapeView(own.json, own.hash), "served"
+    served_shape = None if served is None else shape_of(served)
+    if not shape.graphs and served_shape is not None:
+        shape, classes = ShapeView(served_shape.json, served_shape.hash), "served"
     graph_shape = shape.graph_at(path)
     if graph_shape is None:
         raise Refused(
@@ -139,8 +139,8 @@ def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> R
             "bae-serve-path",
             f"no graph is known at {path[:200]!r}"
             if path
-            else "the run has no types of its classes, and its graph is not served",
-            "see `inner` of the picture around it" if path else "serve the graph of the run",
+            else "the run has no stored types, and its graph is not served",
+            "see `inner` of the graph around it" if path else "serve the graph of the run",
             run_id=info.run_id,
         )
     not_begun = GraphRun(0.0, path=path)
@@ -159,7 +159,12 @@ def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> R
     visits, taken = Counter(trace), Counter(pairwise(trace))
     is_over = graph_run.outcome == "ended" or info.status == "ended"
     current = "" if is_over or not trace else trace[-1]
-    is_known = own is not None and served is not None and own.hash == info.shape and not path
+    is_known = (
+        served_shape is not None
+        and served is not None
+        and served_shape.hash == info.shape
+        and not path
+    )
     return RunGraphView(
         run_id=info.run_id,
         graph=graph_shape["name"],
@@ -185,7 +190,7 @@ def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> R
             RunEdgeView(
                 source=tail,
                 target=head,
-                chosen_by=_chooser(classes_by_name[tail]),
+                chosen_by=_find_chooser(classes_by_name[tail]),
                 line=[*line],
                 taken=taken[tail, head],
             )
@@ -216,23 +221,23 @@ def _graph_behind(use: Json, shape: ShapeView) -> str | None:
     return shape.graphs[numbers[0]]["name"] if numbers else None
 
 
-def _chooser(cls: Json) -> str:
+def _find_chooser(cls: Json) -> str:
     """Who chooses the next node: "certain", "code" or "lm"."""
     if len(cls["next"]) + cls["ends"] < 2:
         return "certain"
     return "code" if cls["written"] else "lm"
 
 
-def _view_inner(ran: GraphRun) -> InnerRunView:
-    place = Place.parse(ran.path) or Place()
+def _view_inner(run: GraphRun) -> InnerRunView:
+    place = Place.parse(run.path) or Place()
     return InnerRunView(
-        path=ran.path,
-        graph=ran.name,
+        path=run.path,
+        graph=run.name,
         node=place.node,
         step=place.step,
         field=place.field,
-        nodes=len(ran.steps) + ran.dropped,
-        outcome=ran.outcome,
+        nodes=len(run.steps) + run.dropped,
+        outcome=run.outcome,
     )
 
 
@@ -241,10 +246,12 @@ async def show_fork_form(call: ApiCall) -> ForkFormView:
     number = number_in(call, "step")
     run_id = call.path["run"]
     graph = call.api.graph_of(await call.api.info(call.user, run_id))
-    return await call.api.fold_run(call.user, run_id, _fork_form, graph, number, call.query.cut)
+    return await call.api.fold_run(
+        call.user, run_id, _view_fork_form, graph, number, call.query.cut
+    )
 
 
-def _fork_form(stored: StoredRun, graph: Graph[Any, Any], at: int, cut: int) -> ForkFormView:
+def _view_fork_form(stored: StoredRun, graph: Graph[Any, Any], at: int, cut: int) -> ForkFormView:
     run_id = stored.info.run_id
     nodes = {node.step: node for node in report_run(stored).graphs[0].nodes}
     node = nodes.get(at)
@@ -252,7 +259,7 @@ def _fork_form(stored: StoredRun, graph: Graph[Any, Any], at: int, cut: int) -> 
         raise Refused(
             404,
             "bae-fork-step",
-            f"the run {run_id} has no whole node at step {at}",
+            f"the run {run_id} has no complete node at step {at}",
             "list them: GET /runs/R/steps",
             run_id=run_id,
         )
@@ -262,7 +269,7 @@ def _fork_form(stored: StoredRun, graph: Graph[Any, Any], at: int, cut: int) -> 
             409,
             "bae-run-changed",
             f"the graph {graph.name} no longer has the class {node.name}",
-            "fork at a node whose class is there, or serve the code that the run began with",
+            "fork at a node whose class exists, or serve the code that began the run",
             run_id=run_id,
         )
     stored_fields = {each.field: each for each in node.fields}

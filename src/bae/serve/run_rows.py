@@ -18,11 +18,11 @@ from bae.serve.endpoints import ApiCall, Form, get_row
 from bae.serve.views import RunRow, row_of
 
 _PAGE: Final = 200
-"""How many runs of a journal are read at once."""
+"""How many runs of a journal are read with one query."""
 _COUNTED: Final = 20_000
-"""How many runs are counted at most."""
+"""The maximum number of runs that are counted."""
 _PREVIEW: Final = 120
-"""Characters of a preview."""
+"""The maximum length of a preview."""
 _FORK: Final = 500
 """How many lines of a fork are read to find the changed fields."""
 _KEPT: Final = 20_000
@@ -71,25 +71,25 @@ class ListQuery(CountQuery):
 
 class Previews:
     """The first words of the starts of runs, read from their first lines and cached in memory. A
-    replaced run has another change, so it is read again."""
+    replaced run has another change number, so its preview is read again."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._kept: OrderedDict[tuple[str, int], str] = OrderedDict()
+        self._previews: OrderedDict[tuple[str, int], str] = OrderedDict()
 
     async def of(self, info: RunInfo) -> str:
         """The first words of a run; empty if they cannot be read."""
         key = info.run_id, info.change
-        preview = self._kept.get(key)
+        preview = self._previews.get(key)
         if preview is None:
             limit = 1 if info.parent is None else _FORK
             try:
                 lines = (await self._journal.lines(info.run_id, limit=limit)).lines
             except JournalError:  # the run was deleted meanwhile, or is damaged
                 return ""
-            preview = self._kept[key] = preview_of(lines)
-            if len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
+            preview = self._previews[key] = preview_of(lines)
+            if len(self._previews) > _KEPT:
+                self._previews.popitem(last=False)
         return preview
 
 
@@ -129,13 +129,13 @@ async def list_runs(call: ApiCall) -> RunPage:
         await api.info(call.user, query.before)
     change = await api.journal.last_change()
     rows: list[RunRow] = []
-    more = False
+    has_more = False
     async for info in _find_runs(call, query.status, query.before):
         if len(rows) == query.limit:
-            more = True
+            has_more = True
             break
         rows.append(row_of(info, await api.previews.of(info)))
-    return RunPage(runs=rows, next=rows[-1].run_id if more else None, change=change)
+    return RunPage(runs=rows, next=rows[-1].run_id if has_more else None, change=change)
 
 
 async def count_runs(call: ApiCall) -> RunCounts:
@@ -153,8 +153,8 @@ async def _find_runs(
     call: ApiCall, status: Listed | None, before: str | None
 ) -> AsyncGenerator[RunInfo]:
     """The runs that match a query and that the user may see, the newest first."""
-    query, api, more = call.query, call.api, True
-    while more:
+    query, api, has_more = call.query, call.api, True
+    while has_more:
         page = await api.journal.runs(
             status=status,
             graph=api.stored_name(query.graph),
@@ -163,27 +163,27 @@ async def _find_runs(
             limit=_PAGE,
             before=before,
         )
-        more = len(page) == _PAGE
+        has_more = len(page) == _PAGE
         for info in page:
             before = info.run_id
             if query.since is not None and info.started < query.since:
                 return
             if not api.may_see(call.user, info) or status not in (None, info.standing()):
                 continue
-            if await _has_text(query.q, info, api.previews):
+            if await _matches(query.q, info, api.previews):
                 yield info
 
 
-async def _has_text(q: str | None, info: RunInfo, previews: Previews) -> bool:
+async def _matches(q: str | None, info: RunInfo, previews: Previews) -> bool:
     if not q:
         return True
-    wanted = q.casefold()
+    searched_text = q.casefold()
     node = "" if info.summary is None else info.summary.node
     labels = (str(value) for value in info.metadata.values())
     texts = (info.run_id, info.graph, info.error, node, info.thread or "", *labels)
-    if any(wanted in text.casefold() for text in texts):
+    if any(searched_text in text.casefold() for text in texts):
         return True
-    return wanted in (await previews.of(info)).casefold()
+    return searched_text in (await previews.of(info)).casefold()
 
 
 ENDPOINTS: Final = (

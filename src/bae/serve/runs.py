@@ -1,4 +1,4 @@
-"""Endpoints for whole runs: start, show, cancel, resume, fork and delete."""
+"""Endpoints for runs: start, show, cancel, resume, fork and delete."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ from bae.serve.threads import thread_of
 from bae.serve.views import BudgetView, RunRow, UsageView, budget_view, row_of, usage_of
 
 BUSY_SECONDS: Final = 25.0
-"""How long a turn waits for the turn before it."""
+"""How many seconds a turn waits for the turn before it."""
 CANCEL_SECONDS: Final = 5.0
 """How many seconds a cancelled run may take to stop before the request is answered."""
 _Id = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-def _check(check: Callable[[str], None]) -> AfterValidator:
-    """Refuse an id in its own place, as any wrong input."""
+def _make_id_validator(check: Callable[[str], None]) -> AfterValidator:
+    """A validator for ids, which reports a wrong id as a fault of its field."""
 
-    def checked(given: str) -> str:
+    def validate_id(given: str) -> str:
         try:
             check(given)
         except JournalError as error:
             raise ValueError(f"{error.message} ({error.fix})") from error
         return given
 
-    return AfterValidator(checked)
+    return AfterValidator(validate_id)
 
 
-RunId = Annotated[_Id, _check(lambda given: check_names(given, "graph"))]
-ThreadId = Annotated[_Id, _check(check_thread)]
+RunId = Annotated[_Id, _make_id_validator(lambda given: check_names(given, "graph"))]
+ThreadId = Annotated[_Id, _make_id_validator(check_thread)]
 
 
 class RunDetails(RunRow):
@@ -118,7 +118,7 @@ async def start_run(call: ApiCall) -> tuple[int, RunDetails]:
     """Start a run. The status is 200 if the run exists with an equal start."""
     starts, body, api = starts_of(call), call.body, call.api
     files = await find_named_files(call, body.start)
-    with visible(files):  # whose hashes are worked out again
+    with visible(files):  # the hashes of the files are computed again
         start = await api.fold(starts.node, body.start) if files else starts.node(body.start)
     run_id = body.run_id or urandom(12).hex()
     options: dict[str, Any] = {"metadata": {**body.metadata, STARTED_BY: call.user.name}}
@@ -126,16 +126,18 @@ async def start_run(call: ApiCall) -> tuple[int, RunDetails]:
         await thread_of(call, body.thread)
         options |= {"thread": body.thread, "busy": body.busy, "busy_timeout": BUSY_SECONDS}
     async with api.owner.alone(run_id):
-        existing = None if body.run_id is None else await _existing(call, run_id)
+        existing = None if body.run_id is None else await _find_existing(call, run_id)
         if existing is None:
             try:
                 await api.owner.start(starts.graph, start, run_id, **options)
             except JournalError as error:  # another process was quicker
-                existing = await _existing(call, run_id) if error.code == "bae-run-exists" else None
+                existing = (
+                    await _find_existing(call, run_id) if error.code == "bae-run-exists" else None
+                )
                 if existing is None:
                     raise
         if existing is not None:
-            _check_same(call, starts.graph, existing, start)
+            _check_same_start(call, starts.graph, existing, start)
     status = 201 if existing is None else 200
     if call.query.wait and not await api.owner.wait(run_id, call.query.wait) and status == 201:
         status = 202
@@ -150,7 +152,7 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
     """A run without its steps."""
     api = call.api
     notes = api.owner.failures.of(run_id)
-    info, preview, history, failure = await api.fold_run(call.user, run_id, _sum_up, notes)
+    info, preview, history, failure = await api.fold_run(call.user, run_id, _read_details, notes)
     row = row_of(info, preview)
     view = RunDetails(**row.model_dump(), usage=usage_of(history.usage), failure=failure)
     view.max_iters = history.run.max_iters
@@ -175,7 +177,7 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
     return view
 
 
-def _sum_up(
+def _read_details(
     stored: StoredRun, notes: FailureNotes | None
 ) -> tuple[RunInfo, str, History, FailureView | None]:
     info = stored.info
@@ -216,9 +218,9 @@ async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
     if body.thread is not None:
         await thread_of(call, body.thread)
     new_id, status = body.run_id or urandom(12).hex(), 201
-    left = nullcontext() if body.go_on else api.owner.leaving(new_id)
+    without_recovery = nullcontext() if body.go_on else api.owner.leaving(new_id)
     try:
-        with left, visible(await find_named_files(call, body.changed)):
+        with without_recovery, visible(await find_named_files(call, body.changed)):
             await graph.fork(
                 run_id,
                 at=body.at,
@@ -228,11 +230,11 @@ async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
                 changed=body.changed,
             )
     except JournalError as error:
-        old = await _existing(call, new_id) if error.code == "bae-run-exists" else None
+        old = await _find_existing(call, new_id) if error.code == "bae-run-exists" else None
         if old is None:
             raise _fork_refusal(error) or error from error
         if not await _is_fork(call, graph, old):
-            raise _id_taken(new_id) from error
+            raise _id_refusal(new_id) from error
         status = 200
     if body.go_on and status == 201:
         try:
@@ -263,8 +265,10 @@ async def _is_fork(call: ApiCall, graph: Graph[Any, Any], old: StoredRun) -> boo
     stored = await journal.read(parent)
     with visible(await find_named_files(call, body.changed)):
         line, _ = await fork_line(graph, stored, body.at, journal, body.changed)
-    new, first = from_json(line.data), from_json(forked.data)
-    return forked.step == body.at and all(new[key] == first[key] for key in ("node", "changed"))
+    new_data, old_data = from_json(line.data), from_json(forked.data)
+    return forked.step == body.at and all(
+        new_data[key] == old_data[key] for key in ("node", "changed")
+    )
 
 
 async def delete_run(call: ApiCall) -> Response:
@@ -275,14 +279,14 @@ async def delete_run(call: ApiCall) -> Response:
         raise Refused(
             409,
             "bae-run-owned",
-            f"the run {run_id} was not deleted: it is in progress, or others were forked from it",
+            f"the run {run_id} was not deleted: it is in progress, or has forks",
             "cancel it, and delete its forks first",
             run_id=run_id,
         )
     return Response(status_code=204)
 
 
-async def _existing(call: ApiCall, run_id: str) -> StoredRun | None:
+async def _find_existing(call: ApiCall, run_id: str) -> StoredRun | None:
     try:
         stored = await call.api.journal.read_texts(run_id)
     except JournalError as error:
@@ -290,21 +294,21 @@ async def _existing(call: ApiCall, run_id: str) -> StoredRun | None:
             raise
         return None
     if not call.api.may_see(call.user, stored.info):
-        raise _id_taken(run_id)
+        raise _id_refusal(run_id)
     return stored
 
 
-def _check_same(call: ApiCall, graph: Graph[Any, Any], old: StoredRun, start: Node) -> None:
+def _check_same_start(call: ApiCall, graph: Graph[Any, Any], old: StoredRun, start: Node) -> None:
     """Refuse a start that differs from the start of the run with the same id."""
     run_id = old.info.run_id
     record = RunStarted(0.0, "", 0, run_id, graph.name, start, 0)
     new = from_json(encoder_for(graph, call.api.journal).encode(record))["node"]
     is_same = old.info.graph == graph.name and old.info.thread == call.body.thread
     if not is_same or from_json(old.lines[0].data).get("node") != new:
-        raise _id_taken(run_id)
+        raise _id_refusal(run_id)
 
 
-def _id_taken(run_id: str) -> Refused:
+def _id_refusal(run_id: str) -> Refused:
     return Refused(
         409,
         "bae-run-exists",

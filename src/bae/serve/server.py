@@ -1,4 +1,4 @@
-"""Serves an API with uvicorn on an address, for as long as a block runs."""
+"""Serves an API with uvicorn while a block runs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from bae.serve.api import API
 
 CLOSE_SECONDS: Final = 2.0
-"""How long connections may take to end when the server stops."""
+"""How many seconds connections may take to end when the server stops."""
 REQUEST_SECONDS: Final = 15.0
-"""How long a connection may be open while its client sends no complete request, or reads nothing of
-an answer."""
+"""How many seconds a client may take to send a complete request, or to read a part of the
+response."""
 MOST_CONNECTIONS: Final = 1_000
-"""How many connections there may be at once; fewer where the process may open few files."""
+"""The maximum number of connections. It is lower if the process may open only few files."""
 BACKLOG: Final = 256
-"""How many connections wait to be accepted."""
+"""How many connections may wait to be accepted."""
 _KERNEL_BYTES: Final = 128 * 1024
 
 _log = logging.getLogger("bae")
@@ -50,7 +50,7 @@ async def listening(
             uvicorn.Config(
                 api if app is None else app,
                 log_config=None,
-                log_level="warning",  # below that, tokens would be in the log
+                log_level="warning",  # at lower levels, the log would have tokens
                 access_log=False,
                 lifespan="off",
                 backlog=BACKLOG,
@@ -85,13 +85,13 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
         raise BaeError(
-            f"there can be no server on {host}, port {port}",
+            f"the server cannot listen on {host}, port {port}",
             error,
             code="bae-serve-address",
             fix="name another port, or 0 for a free one",
         ) from error
-    # Connections inherit this. Otherwise the system buffers megabytes for a client that reads
-    # nothing, and the server notices late.
+    # Connections inherit this. Otherwise the system would buffer megabytes for a client that reads
+    # nothing, and the server would notice late.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)
     listener.setblocking(False)
     return listener
@@ -100,7 +100,7 @@ def _listen(host: str, port: int) -> socket.socket:
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        yield  # signals are the caller's
+        yield  # the caller handles signals
 
 
 class _HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
@@ -127,10 +127,10 @@ class _HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         super().data_received(data)
 
     def _close_idle(self, last: tuple[Any, int, int]) -> None:
-        """Close the connection if its client is to act, and nothing has changed since the last
-        check: its newest request, the bytes of a body that is not complete, and the bytes that the
-        client has yet to read."""
-        if self not in self.connections:  # closed, or a WebSocket now
+        """Close the connection if the server waits for the client, and nothing has changed since
+        the `last` check. The state is the newest request, the number of unread bytes of the
+        response, and the number of received bytes of an incomplete body."""
+        if self not in self.connections:  # it is closed, or has become a WebSocket
             return
         cycle, is_sending = self.cycle, False
         if cycle is not None and not cycle.response_complete:
@@ -145,7 +145,7 @@ class _HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
 
 def _most_connections() -> int:
-    """A bound on connections that leaves files for the journal and the runs."""
+    """A limit of connections that leaves open files for the journal and the runs."""
     try:
         from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
     except ImportError:  # Windows

@@ -1,5 +1,5 @@
-"""`Starts`: validates and describes the start of runs over HTTP by the classes of a graph, and has
-the schemas of its ends and gates."""
+"""`Starts`: validates and describes the start of runs over HTTP by the classes of a graph. This
+module also has the JSON schemas of ends and gates."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class Starts:
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of the fields of the start, with their defaults. A default that holds a
-        secret is left out."""
+        """The JSON schema of the fields of the start, with their defaults. Secret defaults are left
+        out."""
         return self._with_defaults(self._plan.spec.schema)
 
     @cached_property
     def form_schema(self) -> dict[str, Any]:
-        """The schema for a form: with the names of classes, so that the options of a union can be
-        told apart."""
+        """The schema for a form. It has the names of classes, which distinguish the options of a
+        union."""
         return self._with_defaults(self._plan.form_schema)
 
     def _with_defaults(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Starts:
         }
         for name in (properties.keys() & shown_fields(start)) - hidden:
             default = start.model_fields[name].get_default()
-            with suppress(ValueError):  # JSON has no such type
+            with suppress(ValueError):  # JSON cannot express the default
                 if default is not None and default is not PydanticUndefined:
                     plain = to_jsonable_python(default)
                     properties[name] = {"default": plain, **properties[name]}
@@ -85,9 +85,9 @@ class Starts:
         return {cls.__name__: end_schema(cls) for cls in self.graph.terminal_nodes}
 
 
-class _Lenient(GenerateJsonSchema):
-    """Describes types that JSON cannot express as any value: such values are not sent either. No
-    default shows a secret."""
+class _LenientSchema(GenerateJsonSchema):
+    """Describes a type that JSON cannot express as any value, since such values are not sent
+    either. Defaults show no secrets."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
         return {}
@@ -106,8 +106,8 @@ class _Lenient(GenerateJsonSchema):
 
 
 def end_schema(cls: type[Node]) -> dict[str, Any]:
-    """The JSON schema of a node as it is sent."""
-    schema = cls.model_json_schema(mode="serialization", schema_generator=_Lenient)
+    """The JSON schema of a node in responses."""
+    schema = cls.model_json_schema(mode="serialization", schema_generator=_LenientSchema)
     shown = shown_fields(cls)
     schema["properties"] = {n: s for n, s in schema.get("properties", {}).items() if n in shown}
     if "required" in schema:
@@ -118,8 +118,6 @@ def end_schema(cls: type[Node]) -> dict[str, Any]:
 def answer_schema(of: Any) -> dict[str, Any] | None:
     """The JSON schema of the answer to a gate; None for a type without a schema."""
     try:
-        return TypeAdapter(of).json_schema(schema_generator=_Lenient)
-    except (
-        Exception
-    ):  # a type of the user may raise anything; answers are validated without a schema
+        return TypeAdapter(of).json_schema(schema_generator=_LenientSchema)
+    except Exception:  # a type of the user may raise any error; answers are validated anyway
         return None

@@ -96,12 +96,12 @@ class Why(BaseModel):
 
 
 async def list_steps(call: ApiCall) -> StepPage:
-    return await call.api.fold_run(call.user, call.path["run"], _step_page, call.query)
+    return await call.api.fold_run(call.user, call.path["run"], _list_steps, call.query)
 
 
-def _step_page(stored: StoredRun, query: StepsQuery) -> StepPage:
+def _list_steps(stored: StoredRun, query: StepsQuery) -> StepPage:
     report = report_run(stored)
-    nodes = [each for each in _nodes_at(report, query.path) if _is_meant(each, query)]
+    nodes = [each for each in _nodes_at(report, query.path) if _is_selected(each, query)]
     start = query.start if query.around is None else max(0, query.around - query.limit // 2)
     steps = (step_of(query.path, each, query.cut) for each in nodes[start : start + query.limit])
     return StepPage(
@@ -111,13 +111,13 @@ def _step_page(stored: StoredRun, query: StepsQuery) -> StepPage:
     )
 
 
-def _is_meant(node: NodeReport, query: StepsQuery) -> bool:
+def _is_selected(node: NodeReport, query: StepsQuery) -> bool:
     if query.node and node.name != query.node:
         return False
     if not query.q:
         return True
-    sought = query.q.casefold()
-    return any(sought in text.casefold() for text in _texts_of(node))
+    searched_text = query.q.casefold()
+    return any(searched_text in text.casefold() for text in _texts_of(node))
 
 
 def _texts_of(node: NodeReport) -> Iterator[str]:
@@ -131,14 +131,14 @@ def _texts_of(node: NodeReport) -> Iterator[str]:
 
 async def show_step(call: ApiCall) -> StepView:
     number = number_in(call, "step")
-    return await call.api.fold_run(call.user, call.path["run"], _step, number, call.query)
+    return await call.api.fold_run(call.user, call.path["run"], _view_step, number, call.query)
 
 
-def _step(stored: StoredRun, number: int, query: StepQuery) -> StepView:
+def _view_step(stored: StoredRun, number: int, query: StepQuery) -> StepView:
     for node in _nodes_at(report_run(stored), query.path):
         if node.step == number:
             return step_of(query.path, node, query.cut)
-    raise _no_step(number)
+    raise _unknown_step(number)
 
 
 async def explain_field(call: ApiCall) -> Why:
@@ -151,10 +151,10 @@ def _explain(stored: StoredRun, number: int, query: WhyQuery) -> Why:
     history = read_history(stored)
     graph = history.graphs.get(query.path) if query.path else history.run
     if graph is None:
-        raise _no_graph(query.path)
+        raise _unknown_graph(query.path)
     name = next((each.name for each in graph.trace if each.name and each.number == number), None)
     if name is None:
-        raise _no_step(number)
+        raise _unknown_step(number)
     before = f"{query.path}/" if query.path else ""
     provenance = why(stored, f"{before}{number}:{name}.{query.field}", None)
     return Why(provenance=data_of(provenance, query.cut))
@@ -162,14 +162,14 @@ def _explain(stored: StoredRun, number: int, query: WhyQuery) -> Why:
 
 async def list_calls(call: ApiCall) -> CallPage:
     query = call.query
-    questions = await _questions(call)
+    questions = await _read_questions(call)
     page = [*enumerate(questions)][query.start : query.start + query.limit]
-    return CallPage(calls=[_call_of(n, each, None) for n, each in page], total=len(questions))
+    return CallPage(calls=[_view_call(n, each, None) for n, each in page], total=len(questions))
 
 
 async def show_call(call: ApiCall) -> CallView:
     number = number_in(call, "call")
-    questions = await _questions(call)
+    questions = await _read_questions(call)
     if number >= len(questions):
         fix = "list them: GET /runs/R/calls"
         raise Refused(
@@ -178,14 +178,14 @@ async def show_call(call: ApiCall) -> CallView:
             f"the run has no call {number}; it has {len(questions)}, from 0",
             fix,
         )
-    return _call_of(number, questions[number], call.query.cut)
+    return _view_call(number, questions[number], call.query.cut)
 
 
 async def show_timeline(call: ApiCall) -> TimelineView:
-    return await call.api.fold_run(call.user, call.path["run"], _timeline, call.query)
+    return await call.api.fold_run(call.user, call.path["run"], _view_timeline, call.query)
 
 
-def _timeline(stored: StoredRun, query: TimelineQuery) -> TimelineView:
+def _view_timeline(stored: StoredRun, query: TimelineQuery) -> TimelineView:
     now = time()
     work, path = timeline(stored, now=now), critical_path(stored, now=now)
     view = timeline_of(work, path, query.start, query.limit)
@@ -200,7 +200,7 @@ def number_in(call: ApiCall, name: str) -> int:
     text = call.path[name]
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         fix = "give a number from 0 on"
-        raise Refused(404, "bae-serve-path", f"{text[:50]!r} is no number", fix)
+        raise Refused(404, "bae-serve-path", f"{text[:50]!r} is not a number", fix)
     return int(text)
 
 
@@ -208,21 +208,21 @@ def _nodes_at(report: RunReport, path: str) -> Sequence[NodeReport]:
     for graph in report.graphs:
         if graph.path == path:
             return graph.nodes
-    raise _no_graph(path)
+    raise _unknown_graph(path)
 
 
-def _no_graph(path: str) -> Refused:
+def _unknown_graph(path: str) -> Refused:
     return Refused(
         404, "bae-serve-path", f"no graph ran at {path[:200]!r}", "see `paths` of /steps"
     )
 
 
-def _no_step(number: int) -> Refused:
+def _unknown_step(number: int) -> Refused:
     fix = "list them: GET /runs/R/steps"
     return Refused(404, "bae-serve-path", f"the run has no step {number}", fix)
 
 
-async def _questions(call: ApiCall) -> list[AskedQuestion]:
+async def _read_questions(call: ApiCall) -> list[AskedQuestion]:
     try:
         return await call.api.fold_run(call.user, call.path["run"], list_questions)
     except JournalError as error:
@@ -231,7 +231,7 @@ async def _questions(call: ApiCall) -> list[AskedQuestion]:
         raise Refused(409, error.code, error.message, error.fix or "") from error
 
 
-def _call_of(number: int, asked: AskedQuestion, cut: int | None) -> CallView:
+def _view_call(number: int, asked: AskedQuestion, cut: int | None) -> CallView:
     view = CallView(
         number=number,
         by=asked.by,

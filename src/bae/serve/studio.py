@@ -97,8 +97,8 @@ class LogoutView(BaseModel):
 
 @dataclass(frozen=True)
 class Studio:
-    """An ASGI application: `listening(studio.api, app=studio)` serves it. `team_runs` are APIs for
-    the runs of agents, by the names of teams whose runs are not in the journal of `api`."""
+    """An ASGI application: `listening(studio.api, app=studio)` serves it. `team_runs` has an API
+    for the runs of agents by the name of each team whose runs are not in the journal of `api`."""
 
     api: API
     logins: Logins
@@ -108,7 +108,7 @@ class Studio:
     lm: str | None = None
     teams: Sequence[str] = ()
     run_commands: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By the names of graphs."""
+    """Commands that start runs, by the names of graphs."""
     team_runs: Mapping[str, API] = field(default_factory=dict[str, API])
 
     def __post_init__(self) -> None:
@@ -149,9 +149,9 @@ class Studio:
         for name, api in self.team_runs.items():
             mount = self._runs_of(name)
             if path.startswith(f"{mount}/"):
-                await api(_below(scope, mount), receive, send)
+                await api(_mount_scope(scope, mount), receive, send)
                 return
-        await self.api(_below(scope, API_PATH), receive, send)
+        await self.api(_mount_scope(scope, API_PATH), receive, send)
 
     def _respond(self, request: Request) -> Response:
         try:
@@ -190,22 +190,22 @@ class Studio:
         return LoginView(token=token, expires=expires)
 
     async def log_out(self, call: ApiCall) -> LogoutView:
-        """Forget the token of a browser, or all of them."""
+        """Forget the token of a browser, or all tokens."""
         self.logins.forget(None if call.body.everywhere else token_of(call.request))
         return LogoutView()
 
 
-def _view_graph(found: Starts, run_command: str) -> StudioGraph:
-    graph = found.graph
+def _view_graph(starts: Starts, run_command: str) -> StudioGraph:
+    graph = starts.graph
     try:
         message = message_field(graph.start)
     except Refused:
         message = None
     return StudioGraph(
-        name=found.name,
+        name=starts.name,
         start=graph.start.__name__,
         ends=[cls.__name__ for cls in graph.terminal_nodes],
-        about=found.about,
+        about=starts.about,
         message=message,
         replies={cls.__name__: name for cls in graph.terminal_nodes if (name := plan_of(cls).text)},
         run_command=run_command,
@@ -213,6 +213,6 @@ def _view_graph(found: Starts, run_command: str) -> StudioGraph:
     )
 
 
-def _below(scope: Scope, mount: str) -> dict[str, Any]:
+def _mount_scope(scope: Scope, mount: str) -> dict[str, Any]:
     """The scope of an application that is mounted at a path."""
     return {**scope, "root_path": mount}

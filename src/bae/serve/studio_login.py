@@ -1,5 +1,5 @@
-"""The logins of the studio: tokens of links, each valid once, and the tokens that browsers get for
-them. Hashes of the tokens are in a private file, so logins survive a restart."""
+"""The logins of the studio: tokens of links, which are valid once, and tokens of browsers. A
+private file has the hashes of the tokens, so logins survive a restart."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from bae.serve.access import Auth, User, token_of
 from bae.serve.problems import Refused
 
 LINK_SECONDS: Final = 3600.0
-"""How long the token of a link can be exchanged."""
+"""How many seconds the token of a link is valid."""
 LOGIN_SECONDS: Final = 30 * 86400.0
-"""How long a browser stays logged in."""
+"""How many seconds a browser stays logged in."""
 TRIES: Final = 10
 """How many wrong tokens are accepted in `TRIES_SECONDS`."""
 TRIES_SECONDS: Final = 60.0
@@ -46,12 +46,12 @@ def login_file() -> Path:
 
 
 class Logins:
-    """The tokens of a user's studios, and the addresses of running studios. Without a file they end
-    with the process. `clock` returns the time in seconds since 1970."""
+    """The tokens of a user's studios, and the addresses of running studios. Without a file, they
+    are forgotten when the process ends. `clock` returns the time in seconds since 1970."""
 
     def __init__(self, file: Path | None, *, clock: Callable[[], float] = time) -> None:
         self._clock = clock
-        self._failed: deque[float] = deque(maxlen=TRIES)
+        self._wrong_token_times: deque[float] = deque(maxlen=TRIES)
         if file is not None:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not file.exists():
@@ -63,7 +63,7 @@ class Logins:
             self._db.execute("delete from tokens where expires <= ?", (clock(),))
         except sqlite3.Error as error:
             raise BaeError(
-                f"logins cannot be kept in {file}",
+                f"logins cannot be stored in {file}",
                 error,
                 code="bae-studio-logins",
                 fix="delete the file: browsers then log in again with a new link",
@@ -81,10 +81,13 @@ class Logins:
 
     def exchange(self, token: str) -> tuple[str, float]:
         """Exchange the token of a link for the token of a browser, and the time when it expires.
-        Raises `Refused` for any other token, and for every token after too many wrong ones."""
+        Raises `Refused` for any other token, and for every token after too many wrong tokens."""
         now = self._clock()
-        if len(self._failed) == TRIES and now - self._failed[0] < TRIES_SECONDS:
-            seconds = int(TRIES_SECONDS - (now - self._failed[0])) + 1
+        if (
+            len(self._wrong_token_times) == TRIES
+            and now - self._wrong_token_times[0] < TRIES_SECONDS
+        ):
+            seconds = int(TRIES_SECONDS - (now - self._wrong_token_times[0])) + 1
             raise Refused(
                 429,
                 "bae-studio-tries",
@@ -92,17 +95,17 @@ class Logins:
                 f"try again in {seconds} s",
                 headers={"retry-after": str(seconds)},
             )
-        # One statement: of two requests with the same token, in any processes, one gets a row.
-        taken = self._db.execute(
+        # With one statement, only one of several requests with the same token gets the row.
+        deletion = self._db.execute(
             "delete from tokens where hash = ? and kind = 'link' and expires > ?",
             (_hash(token), now),
         )
-        if taken.rowcount != 1:
-            self._failed.append(now)
+        if deletion.rowcount != 1:
+            self._wrong_token_times.append(now)
             raise Refused(
                 401,
                 "bae-studio-login",
-                "this link was used already, is older than an hour, or is of another studio",
+                "this link was used already, is older than an hour, or belongs to another studio",
                 "press Enter where `bae studio` runs, or run it again: it prints a new link",
             )
         return self._add("login", LOGIN_SECONDS)
@@ -145,7 +148,7 @@ class Logins:
         self._db.execute("delete from servers where url = ? and pid = ?", (url, os.getpid()))
 
     def find_server(self, serves: Mapping[str, Any]) -> str | None:
-        """The address of a process of this user that serves exactly the same."""
+        """The address of a process of this user that serves exactly the given parts."""
         rows = self._db.execute(
             "select url, pid from servers where serves = ?", (json.dumps(serves, sort_keys=True),)
         )
@@ -165,7 +168,7 @@ def _hash(token: str) -> bytes:
 
 def _is_alive(pid: int) -> bool:
     if os.name == "nt":
-        return True  # to look there would end the process
+        return True  # on Windows, this check would end the process
     try:
         os.kill(pid, 0)
     except (OSError, OverflowError):

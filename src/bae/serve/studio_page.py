@@ -1,5 +1,5 @@
-"""The page of the studio: static files, read once, and sent with headers that keep a browser from
-running anything else."""
+"""The page of the studio: static files, which are read once. Their headers forbid browsers to run
+other code."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _FOREVER: Final = "public, max-age=31536000, immutable"
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file of the page, with its compressed form where that is shorter."""
+    """A file of the page. `packed` is its compressed form, if that is shorter."""
 
     media_type: str
     data: bytes
@@ -63,8 +63,8 @@ class _File:
 
 
 class StudioPage:
-    """The files of a folder by their paths. Any other path gets `index.html`: the page reads the
-    path itself."""
+    """The files of a folder by their paths. Any other path gets `index.html`, which reads the path
+    itself."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._files = _read_files(folder or FOLDER)
@@ -119,7 +119,7 @@ def _send(file: _File, request: Request, headers: dict[str, str]) -> Response:
     if packed is not None:
         headers["content-encoding"] = "gzip"
     body = file.data if packed is None else packed
-    # A list of headers: Starlette would add a charset to the types of texts.
+    # Set afterwards: Starlette would add a charset to the types of texts.
     response = Response(body, headers=headers)
     response.headers["content-type"] = file.media_type
     return response

@@ -1,5 +1,5 @@
-"""Endpoints for threads: conversations whose turns are runs. A turn is started like any run, with
-the id of its thread."""
+"""Endpoints for threads: conversations whose turns are runs. A client starts a turn like any run,
+with the id of its thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from bae.sources import KINDS, kind_named
 
 _PAGE: Final = 200
 _PREVIEW: Final = 120
-"""Characters of a message in the list of threads."""
+"""The maximum length of a message in the list of threads."""
 
 
 class ThreadsQuery(Form):
@@ -136,32 +136,32 @@ class ThreadDetails(BaseModel):
 async def list_threads(call: ApiCall) -> ThreadPage:
     api, query = call.api, call.query
     rows: list[ThreadRow] = []
-    before, more = query.before, True
-    looked_at: set[str] = set()  # a thread has many runs
+    before, has_more = query.before, True
+    checked_threads: set[str] = set()  # a thread has many runs
     if before is not None:
         await api.info(call.user, before)
-    while more and len(rows) < query.limit:
+    while has_more and len(rows) < query.limit:
         page = await api.journal.runs(
             limit=_PAGE,
             before=before,
             graph=api.stored_name(query.graph),
             metadata=api.only(call.user),
         )
-        more = len(page) == _PAGE
+        has_more = len(page) == _PAGE
         for info in page:
             before = info.run_id
             if info.thread is None or not api.may_see(call.user, info):
                 continue
-            if info.thread in looked_at or query.q.lower() not in info.thread.lower():
+            if info.thread in checked_threads or query.q.lower() not in info.thread.lower():
                 continue
-            looked_at.add(info.thread)
+            checked_threads.add(info.thread)
             newest = await api.journal.runs(thread=info.thread, limit=1)
             if newest and newest[0].run_id == info.run_id:
                 rows.append(await _view_row(call, info, info.thread))
                 if len(rows) == query.limit:
-                    more = True
+                    has_more = True
                     break
-    return ThreadPage(threads=rows, next=rows[-1].run_id if rows and more else None)
+    return ThreadPage(threads=rows, next=rows[-1].run_id if rows and has_more else None)
 
 
 async def show_thread(call: ApiCall) -> ThreadDetails:
@@ -176,7 +176,7 @@ async def show_thread(call: ApiCall) -> ThreadDetails:
             raise unknown_run(query.before)
     newest = turns[max(0, end - query.limit) : end][::-1]
     parents = {info.run_id: info.parent for info in infos}
-    page = take_page((_view_turn(each, parents, query.cut) for each in newest), _size)
+    page = take_page((_view_turn(each, parents, query.cut) for each in newest), _text_length)
     return ThreadDetails(thread=thread, graph=graph.name, total=total, turns=page[::-1])
 
 
@@ -198,15 +198,15 @@ def _view_details(stored: StoredRun, cut: int) -> TurnDetails:
     has_ended = bool(report.ended_at)
     return TurnDetails(
         run_id=stored.info.run_id,
-        start=_fields(nodes[0], cut) if nodes else {},
+        start=_view_fields(nodes[0], cut) if nodes else {},
         end=report.ended_at or None,
-        reply=_fields(nodes[-1], cut) if nodes and has_ended else {},
-        calls=[_view_call(each, cut) for done in rounds for each in done.calls],
+        reply=_view_fields(nodes[-1], cut) if nodes and has_ended else {},
+        calls=[_view_call(each, cut) for each_round in rounds for each in each_round.calls],
         thoughts=[data_of(each.thinking, cut) for each in answers if each.thinking],
     )
 
 
-def _fields(node: NodeReport, cut: int) -> dict[str, Value]:
+def _view_fields(node: NodeReport, cut: int) -> dict[str, Value]:
     """The fields of a node, without earlier turns and tool calls."""
     return {
         each.field: value_of(each.value, cut, each.kept)
@@ -216,22 +216,22 @@ def _fields(node: NodeReport, cut: int) -> dict[str, Value]:
 
 
 def _is_shown(source: str) -> bool:
-    """Whether the field of a source is shown by itself. Earlier turns and tool calls have their own
-    place in a conversation."""
+    """Whether a field with this source is shown as a field. A conversation shows earlier turns and
+    tool calls in another way."""
     kind = kind_named(source) if source in KINDS else None
     return kind is None or not (kind.is_turns or kind.fills == "calls")
 
 
-def _view_call(made: MadeCall, cut: int) -> TurnCall:
+def _view_call(call: MadeCall, cut: int) -> TurnCall:
     return TurnCall(
-        name=made.name,
-        arguments=value_of(made.arguments, cut),
-        state=made.state,
-        result=value_of(made.result, cut) if made.state == "done" else None,
-        error=(made.error or "")[:SHORT],
-        seconds=made.seconds,
-        place=made.place,
-        person=made.person,
+        name=call.name,
+        arguments=value_of(call.arguments, cut),
+        state=call.state,
+        result=value_of(call.result, cut) if call.state == "done" else None,
+        error=(call.error or "")[:SHORT],
+        seconds=call.seconds,
+        place=call.place,
+        person=call.person,
     )
 
 
@@ -252,7 +252,7 @@ def _view_turn(turn: ThreadTurn, parents: Mapping[str, str | None], cut: int) ->
     )
 
 
-def _size(turn: TurnView) -> int:
+def _text_length(turn: TurnView) -> int:
     return len(turn.user) + len(turn.reply)
 
 
@@ -265,8 +265,8 @@ async def delete_thread(call: ApiCall) -> Response:
 
 
 async def runs_of(call: ApiCall, thread: str) -> list[RunInfo]:
-    """The runs of a thread. Raises `Refused` if the user may not see all of them: a model would
-    read the hidden turns and repeat them to the user."""
+    """The runs of a thread. Raises `Refused` unless the user may see all runs: a model would read
+    the hidden turns and repeat them to the user."""
     infos = await thread_of(call, thread)
     if not infos:
         raise _unknown_thread(thread)
@@ -274,7 +274,7 @@ async def runs_of(call: ApiCall, thread: str) -> list[RunInfo]:
 
 
 async def thread_of(call: ApiCall, thread: str) -> list[RunInfo]:
-    """The same, but an empty list for a new thread."""
+    """The runs of a thread, or an empty list for a new thread. Raises `Refused` like `runs_of`."""
     infos = [info async for info in call.api.journal.every_run(thread=thread)]
     if not all(call.api.may_see(call.user, info) for info in infos):
         raise _unknown_thread(thread)

@@ -1,5 +1,5 @@
-"""The models of responses: rows of lists, and views of runs, steps, gates and work. Long values are
-cut and say how long they are."""
+"""The models of responses: rows of lists, and views of runs, steps, gates and work. A long value is
+cut, and has its full length."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CUT: Final = 65_536
-"""Characters of a value that is shown alone, unless the whole value is requested."""
+"""The maximum length of a value that is shown alone, unless the complete value is requested."""
 SHORT: Final = 1_000
-"""Characters of a value in a list."""
+"""The maximum length of a value in a list."""
 PAGE_SIZE: Final = 4 << 20
-"""Characters of a page, which then has fewer items than requested."""
+"""The maximum length of a page. A longer page has fewer items than requested."""
 _WAITING: Final = 5
-"""How many questions are in a row."""
+"""How many questions a row has."""
 _LONGEST_ERROR: Final = 120
 _LABELS: Final = 20
-"""How many entries of the metadata are in a row."""
+"""How many entries of the metadata a row has."""
 
 
 class WaitingGate(BaseModel):
@@ -90,7 +90,7 @@ class UsageView(BaseModel):
 
 
 class LimitView(BaseModel):
-    """A limit of a budget, and what is spent of it. A spent cost of null is unknown."""
+    """A limit of a budget, and the amount spent. A spent cost of null is unknown."""
 
     name: Literal["calls", "tokens", "cost", "seconds"]
     spent: float | None
@@ -129,7 +129,7 @@ class FieldView(Value):
 
 
 class StepView(BaseModel):
-    """A node of a run, and how it came about."""
+    """A node of a run, and the origin of its fields."""
 
     path: str
     step: int
@@ -194,7 +194,7 @@ class InboxPage(BaseModel):
 
 
 class LineView(BaseModel):
-    """A record of a run as it is stored: see docs/journal-format.md."""
+    """A stored record of a run: see docs/journal-format.md."""
 
     n: int
     kind: str
@@ -258,8 +258,8 @@ class BarView(BaseModel):
 class TimelineView(BaseModel):
     """The work of a run over time. `lives` are the times when a process worked on the run.
     `critical_seconds` is the duration of the critical path, without waiting for people, and
-    `longest` has the places that took most of it. `index` is the number of the first bar of the
-    requested place."""
+    `longest` has the places that took the longest part of it. `index` is the number of the first
+    bar of the requested place."""
 
     status: Listed
     start: float
@@ -405,7 +405,7 @@ class Health(BaseModel):
 
 def row_of(info: RunInfo, preview: str = "") -> RunRow:
     """The row of a run, with the first words of its start."""
-    about = info.summary
+    summary = info.summary
     return RunRow(
         run_id=info.run_id,
         graph=info.graph,
@@ -420,11 +420,11 @@ def row_of(info: RunInfo, preview: str = "") -> RunRow:
         metadata=labels_of(info.metadata),
         waiting=waiting_gates(info.waiting),
         waiting_count=len(info.waiting),
-        node="" if about is None else about.node,
-        steps=None if about is None else about.steps,
-        calls=None if about is None else about.calls,
-        tokens=None if about is None else about.tokens,
-        cost=None if about is None else about.cost,
+        node="" if summary is None else summary.node,
+        steps=None if summary is None else summary.steps,
+        calls=None if summary is None else summary.calls,
+        tokens=None if summary is None else summary.tokens,
+        cost=None if summary is None else summary.cost,
         change=info.change,
     )
 
@@ -481,12 +481,12 @@ def usage_of(usage: Usage) -> UsageView:
 
 
 def budget_view(budget: Budget) -> BudgetView:
-    """A budget, with what is spent of each of its limits."""
-    used = budget.usage
+    """The view of a budget: its limits, and the amounts spent."""
+    usage = budget.usage
     spent = {
-        "calls": used.calls,
-        "tokens": used.tokens,
-        "cost": used.cost,
+        "calls": usage.calls,
+        "tokens": usage.tokens,
+        "cost": usage.cost,
         "seconds": budget.elapsed,
     }
     limits = {name: getattr(budget, name) for name in spent}
@@ -501,7 +501,7 @@ def budget_view(budget: Budget) -> BudgetView:
 
 
 def value_of(value: Any, longest: int, kept: str = "value") -> Value:
-    """A value, cut if its JSON is longer; 0 means never."""
+    """The view of a value, cut if its JSON has more than `longest` characters; 0 means never."""
     if kept != "value":
         return Value(kept=kept)
     if longest:
@@ -542,10 +542,10 @@ def field_of(field: Provenance, longest: int) -> FieldView:
     )
 
 
-def timeline_of(ran: Timeline, path: CriticalPath, start: int, limit: int) -> TimelineView:
+def timeline_of(timeline: Timeline, path: CriticalPath, start: int, limit: int) -> TimelineView:
     """A timeline with its critical path."""
     spans = {(part.kind, part.place): part.spans for part in path.parts}
-    entries = [*_entries(ran.work, 0)]
+    entries = [*_entries(timeline.work, 0)]
     bars = [
         BarView(
             kind=work.kind,
@@ -564,13 +564,13 @@ def timeline_of(ran: Timeline, path: CriticalPath, start: int, limit: int) -> Ti
         for depth, work in entries[start : start + limit]
     ]
     return TimelineView(
-        status=ran.status,
-        start=ran.start,
-        end=ran.end,
-        lives=list(ran.lives),
+        status=timeline.status,
+        start=timeline.start,
+        end=timeline.end,
+        lives=list(timeline.lives),
         bars=bars,
         total=len(entries),
-        seconds=ran.seconds,
+        seconds=timeline.seconds,
         critical_seconds=path.seconds,
         longest=[part.place for part in path.longest[:3]],
         is_exact=path.is_exact,

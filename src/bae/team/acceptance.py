@@ -20,28 +20,28 @@ def find_acceptance_problems(
     """The reasons why the work of a task with the proof `failing-tests` is refused, as sentences
     for its next attempt. `before` is the report of the base, `after` the report of the work. All
     new tests have to load and fail, and code outside of tests must have no behavior."""
-    known = {case.id for case in before.cases}
-    new = [case for case in after.cases if case.id not in known]
+    known_ids = {case.id for case in before.cases}
+    new = [case for case in after.cases if case.id not in known_ids]
     problems = [*_find_behavior(changes, before, after)]
     not_loaded = [case for case in new if case.message.startswith(NOT_LOADED)]
     failed = [case for case in new if case.outcome == "failed" and case not in not_loaded]
-    wrong = [case for case in failed if _WRONG_REASON.search(case.message)]
-    for case in (*not_loaded, *wrong):
+    wrong_reason = [case for case in failed if _WRONG_REASON.search(case.message)]
+    for case in (*not_loaded, *wrong_reason):
         problems.append(
             f"{case.id} fails before it tests anything: the module or name does not exist, or the "
             "test is not valid code. Write stubs with signatures and types that raise "
             f"NotImplementedError, and import these.\n{_indent(case.message)}"
         )
-    for outcome, why in _NOT_FAILING.items():
-        if names := [case.id for case in new if case.outcome == outcome]:
-            problems.append(f"These new tests {why}: {', '.join(names[:20])}.")
+    for outcome, problem in _NOT_FAILING.items():
+        if ids := [case.id for case in new if case.outcome == outcome]:
+            problems.append(f"These new tests {problem}: {', '.join(ids[:20])}.")
     if not problems and not failed:
         problems.append("There is no new test. Write tests for each criterion, which fail now.")
     return problems
 
 
 _NOT_FAILING: Final = {
-    "passed": "pass without the work, so they show nothing: check what is missing, or remove them",
+    "passed": "pass without the work, so they prove nothing: test missing behavior, or remove them",
     "skipped": "are skipped: have them run, and fail",
 }
 _WRONG_REASON: Final = re.compile(
@@ -71,20 +71,24 @@ def _find_behavior(
 def _find_python_behavior(path: str, old: str, new: str) -> Iterator[str]:
     try:
         before, after = ast.parse(old), ast.parse(new)
-        known, functions = _read_functions(before), _read_functions(after)
-        lost = sorted(known.keys() - functions.keys())
-        lost += dict.fromkeys(_find_lost_statements(before, after))
-        changed = [name for name in known if _differs(known[name], functions.get(name))]
+        old_functions, functions = _read_functions(before), _read_functions(after)
+        lost_names = sorted(old_functions.keys() - functions.keys())
+        lost_names += dict.fromkeys(_find_lost_statements(before, after))
+        changed_names = [
+            name for name in old_functions if _differs(old_functions[name], functions.get(name))
+        ]
         written = [
-            name for name in functions if name not in known and not _is_stub(functions[name])
+            name
+            for name in functions
+            if name not in old_functions and not _is_stub(functions[name])
         ]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        yield f"{path} is no valid Python, or is nested too deeply to be read."
+        yield f"{path} is not valid Python, or is nested too deeply to read."
         return
-    if lost:
-        yield f"{path} loses {', '.join(lost[:20])}: stubs only add. Restore them."
-    if changed:
-        yield f"{path} changes {', '.join(changed[:20])}: leave code that exists as it was."
+    if lost_names:
+        yield f"{path} loses {', '.join(lost_names[:20])}: stubs only add. Restore them."
+    if changed_names:
+        yield f"{path} changes {', '.join(changed_names[:20])}: leave code that exists as it was."
     if written:
         yield (
             f"{path}: {', '.join(written[:20])} has behavior. This task writes tests and stubs "
@@ -117,11 +121,11 @@ def _read_functions(module: ast.Module) -> dict[str, _Function]:
 
 
 def _find_lost_statements(before: ast.Module, after: ast.Module) -> Iterator[str]:
-    """The statements outside of functions that a module no longer has as they were."""
-    left = [text for text, _ in _list_statements(after)]
+    """The statements outside of functions that a module has lost or changed."""
+    remaining = [text for text, _ in _list_statements(after)]
     for text, statement in _list_statements(before):
-        if text in left:
-            left.remove(text)
+        if text in remaining:
+            remaining.remove(text)
         else:
             yield f"`{headline(ast.unparse(statement).splitlines()[0], 80)}`"
 
@@ -145,8 +149,10 @@ def _list_statements(
                 yield f"{path}{name}({', '.join(map(ast.dump, head))})", child
                 yield from _list_statements(child, f"{path}{name}.")
             case ast.ImportFrom(names=names) | ast.Import(names=names):
-                where = f"{child.level}.{child.module}" if isinstance(child, ast.ImportFrom) else ""
-                yield from ((f"{where} {ast.dump(each)}", child) for each in names)
+                source = (
+                    f"{child.level}.{child.module}" if isinstance(child, ast.ImportFrom) else ""
+                )
+                yield from ((f"{source} {ast.dump(alias)}", child) for alias in names)
             case _:
                 yield path + ast.dump(child), child
 
@@ -165,8 +171,8 @@ def _is_stub(function: _Function) -> bool:
 
 
 def _only_adds(old: Sequence[str], new: Sequence[str]) -> bool:
-    left = iter(new)
-    return all(line in left for line in old)
+    new_lines = iter(new)
+    return all(line in new_lines for line in old)
 
 
 def _indent(text: str) -> str:

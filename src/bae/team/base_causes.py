@@ -1,5 +1,4 @@
-"""The likely causes why the tests of a base cannot run, with commands that fix them, to be
-copied."""
+"""The likely causes why the tests of a base cannot run, with commands to copy that fix them."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from bae.team.test_runs import AND, find_test_program, split_commands, write_com
 from bae.team.verdict import is_test_file
 
 
-def _cause(text: str, fix: str) -> Cause:
+def _make_cause(text: str, fix: str) -> Cause:
     return Cause("base", text, fix)
 
 
@@ -28,95 +27,97 @@ def find_problem(
     report: TestReport, project: Project, tracked: Sequence[str], tests: Sequence[str]
 ) -> Cause | None:
     """The problem that keeps the tests of a base from running, or None if tasks can be judged.
-    `tracked` are the files of the commit, and `tests` the tests that tasks must make pass, which
-    may not load before. It reads files of the checkout, so call it in a thread."""
-    if report.ended_by in _ENDED:
-        return _ENDED[report.ended_by]
+    `tracked` are the files of the commit. `tests` are the tests that tasks must make pass; they may
+    fail to load now. It reads files of the checkout, so call it in a thread."""
+    if report.ended_by in _LIMIT_CAUSES:
+        return _LIMIT_CAUSES[report.ended_by]
     failed = report.of("failed")
     not_loaded = [case for case in failed if case.message.startswith(NOT_LOADED)]
     if (cause := find_cause(report)) is not None:
-        return _complete_program(cause, project, tracked) if cause is PROGRAM else cause
+        return _add_install_command(cause, project, tracked) if cause is PROGRAM else cause
     loaded = [case for case in report.cases if case not in not_loaded]
     nothing_ran = bool(not_loaded) and not report.of("passed")
     if loaded and not nothing_ran:
         if report.exit_code != 0 and not failed:
-            return _cause(
+            return _make_cause(
                 f"the test command ends with {report.exit_code} although no test fails, as for a "
                 "coverage that is too low",
                 "leave that condition out of it: bae team init --test COMMAND",
             )
         return None
     if not_loaded and all(is_selected(case, tests) for case in not_loaded):
-        return None  # the tasks write what they load
+        return None  # tasks write the missing modules
     texts = [case.message for case in report.cases] or [report.output]
-    missing = _find_missing("\n".join(texts), project, tracked)
+    missing = _find_missing_module("\n".join(texts), project, tracked)
     if missing is not None:
         return missing
     if loaded:
-        return None  # tests that fail, and files that tasks may be about
+        return None  # tasks may fix the failed tests and the files that cannot be loaded
     if not_loaded:
-        return _cause(
+        return _make_cause(
             f"no test file can be loaded: {list_names([case.id for case in not_loaded])}",
             "see why in a fresh clone, or name another command: bae team init --test COMMAND",
         )
     has_tests = any(is_test_file(name) and not _is_helper(name) for name in tracked)
-    if report.exit_code in _NOTHING and not has_tests:
+    if report.exit_code in _NO_TESTS_CODES and not has_tests:
         return None  # a new project: its first task writes tests
-    if cause := _find_printed(report.output, project, tracked):
+    if cause := _find_known_message(report.output, project, tracked):
         return cause
     if project.report and not report.reported and report.exit_code is not None:
-        return _cause(
+        return _make_cause(
             f"{report.problem}, in the folder that the test command runs in",
             "run the test command there yourself and look for the file: bae team init --test "
             "COMMAND --report junit:PATH",
         )
-    if report.reported or _NONE_FOUND.search(report.output):
-        return _describe_none(project)
+    if report.reported or _NO_TESTS_MESSAGE.search(report.output):
+        return _explain_no_tests(project)
     ended = f"the test program ended with {report.exit_code} without a report that can be read"
-    return _cause(
+    return _make_cause(
         report.problem if report.exit_code is None and report.problem else ended,
         "run the command in a fresh clone, and correct it: bae team init --test COMMAND",
     )
 
 
-_ENDED: Final = {
-    "timeout": _cause(
+_LIMIT_CAUSES: Final = {
+    "timeout": _make_cause(
         "they did not end in time",
         "have the test command run fewer or faster tests, as pytest -m 'not slow'",
     ),
-    "memory": _cause(
+    "memory": _make_cause(
         "they used more memory than the sandbox allows",
         "have the test command run fewer tests at a time",
     ),
-    "processes": _cause(
+    "processes": _make_cause(
         "they had more processes than the sandbox allows",
         "have the test command start fewer, as pytest -n 2",
     ),
-    "output": _cause("they printed too much", "have the test command print less, as pytest -q"),
+    "output": _make_cause(
+        "they printed too much", "have the test command print less, as pytest -q"
+    ),
 }
-_NOTHING: Final = (0, 1, 5)
+_NO_TESTS_CODES: Final = (0, 1, 5)
 """Exit codes of test programs that found no tests."""
-_NONE_FOUND: Final = re.compile(r"^No tests? (?:files )?found", re.MULTILINE)
+_NO_TESTS_MESSAGE: Final = re.compile(r"^No tests? (?:files )?found", re.MULTILINE)
 """The message of Jest and Vitest in place of a report."""
 
 
-def _find_printed(output: str, project: Project, tracked: Sequence[str]) -> Cause | None:
+def _find_known_message(output: str, project: Project, tracked: Sequence[str]) -> Cause | None:
     """A known message of a test program, with its meaning."""
-    if unknown := re.search(r"unrecognized arguments: (.+)", output):
-        options = [word.partition("=")[0] for word in unknown[1].split() if word[:1] == "-"]
+    if match := re.search(r"unrecognized arguments: (.+)", output):
+        options = [word.partition("=")[0] for word in match[1].split() if word[:1] == "-"]
         plugins = [name for option, name in _PLUGINS.items() if option in options]
-        return _cause(
+        return _make_cause(
             "pytest does not know an option of the project's settings, since a plugin is not "
             "installed",
-            _install(plugins, project, tracked)
+            _describe_install(plugins, project, tracked)
             if plugins
             else "install what the project's tests need into the environment of the test command, "
             "as pip install -e '.[test]', or name another: bae team init --test "
             "'.venv/bin/python -m pytest'",
         )
     if re.search(r"(?:INTERNALERROR>|^E?)\s*[\w.]*Warning: ", output, re.MULTILINE):
-        return _cause(
-            "a warning, as that of a plugin, is an error in the project's settings",
+        return _make_cause(
+            "a warning, such as one of a plugin, is an error in the project's settings",
             "run the tests in an environment of the project's own: bae team init --test "
             "'.venv/bin/python -m pytest'; or leave the plugin out with -p no:NAME",
         )
@@ -140,7 +141,7 @@ _PLUGINS: Final = {
 }
 
 
-# --- what cannot be imported ----------------------------------------------------------------------
+# --- missing modules ------------------------------------------------------------------------------
 
 
 _MISSING: Final = re.compile(
@@ -151,45 +152,47 @@ _MISSING: Final = re.compile(
 )
 
 
-def _find_missing(text: str, project: Project, tracked: Sequence[str]) -> Cause | None:
+def _find_missing_module(text: str, project: Project, tracked: Sequence[str]) -> Cause | None:
     """The module that cannot be imported: the project itself, a generated file of it, or a
     dependency."""
-    names = list(dict.fromkeys(name for found in _MISSING.findall(text) for name in found if name))
-    for name in names:
-        own = _find_own(name, tracked)
-        if own is None:
+    modules = list(
+        dict.fromkeys(name for groups in _MISSING.findall(text) for name in groups if name)
+    )
+    for name in modules:
+        folder = _find_own_folder(name, tracked)
+        if folder is None:
             continue
-        path = f"{own}/{'/'.join(name.split('.')[1:])}.py"
-        if name.count(".") and path not in tracked and own in _folders(tracked):
-            return _describe_generated(path, project, tracked)
-        return _cause(
+        path = f"{folder}/{'/'.join(name.split('.')[1:])}.py"
+        if name.count(".") and path not in tracked and folder in _list_folders(tracked):
+            return _explain_missing_file(path, project, tracked)
+        return _make_cause(
             f"{name}, a package of this project, is not installed where its tests run",
-            _install_own(project, tracked, os.path.dirname(own)),
+            _describe_own_install(project, tracked, os.path.dirname(folder)),
         )
-    if names:
-        return _cause(
-            f"{list_names(names)} cannot be imported: a dependency is not installed",
-            _install([_find_distribution(name) for name in names], project, tracked),
+    if modules:
+        return _make_cause(
+            f"{list_names(modules)} cannot be imported: a dependency is not installed",
+            _describe_install([_find_distribution(name) for name in modules], project, tracked),
         )
     return None
 
 
-def _describe_generated(path: str, project: Project, tracked: Sequence[str]) -> Cause:
-    """The problem of a missing file that git does not have. The checkout may have it."""
+def _explain_missing_file(path: str, project: Project, tracked: Sequence[str]) -> Cause:
+    """The cause for a missing file that git does not have. The checkout may have it."""
     if Path(project.root, path).exists():
-        return _cause(
+        return _make_cause(
             f"{path} is missing: git does not have it",
             f"list it in {INCLUDE}: `echo {shlex.quote(path)} >> {INCLUDE}`",
         )
-    proposed = _propose(project, tracked)
-    make = proposed or "bae team init --setup COMMAND"
-    return _cause(
+    proposal = _propose_setup(project, tracked)
+    setup = proposal or "bae team init --setup COMMAND"
+    return _make_cause(
         f"{path} is missing: it is generated by the project's build",
-        f"make it, and list it in {INCLUDE}; or have setup make it: {make}",
+        f"make it, and list it in {INCLUDE}; or have setup make it: {setup}",
     )
 
 
-def _find_own(name: str, tracked: Sequence[str]) -> str | None:
+def _find_own_folder(name: str, tracked: Sequence[str]) -> str | None:
     """The folder of the project that has the package of a dotted name."""
     top = name.partition(".")[0].replace("-", "_")
     for folder in ("", "src/", "lib/", "python/"):
@@ -199,7 +202,7 @@ def _find_own(name: str, tracked: Sequence[str]) -> str | None:
     return None
 
 
-def _folders(tracked: Sequence[str]) -> set[str]:
+def _list_folders(tracked: Sequence[str]) -> set[str]:
     return {os.path.dirname(path) for path in tracked}
 
 
@@ -210,19 +213,19 @@ def _is_helper(name: str) -> bool:
 _CODE: Final = re.compile(r"\.(py|go|[cm]?[jt]sx?|sh)$")
 
 
-def _describe_none(project: Project) -> Cause:
+def _explain_no_tests(project: Project) -> Cause:
     place = Path(project.root, project.folder)
-    other = node_setup.find_other(place)
-    if not other:
+    program = node_setup.find_other(place)
+    if not program:
         needed = node_setup.read_package(place).needed
-        other = next((name for name in node_setup.OTHER_PROGRAMS if name in needed), "")
-    if other:
-        return _cause(
-            f"the test command found no tests, since those of the project are for {other}",
+        program = next((name for name in node_setup.OTHER_PROGRAMS if name in needed), "")
+    if program:
+        return _make_cause(
+            f"the test command found no tests, since those of the project are for {program}",
             "name a command that runs them and writes a report: bae team init --test COMMAND "
-            f"--report junit:PATH{node_setup.describe_reporter(other)}",
+            f"--report junit:PATH{node_setup.describe_reporter(program)}",
         )
-    return _cause(
+    return _make_cause(
         "the test command found no tests, although the project has test files",
         "name the command that runs them, with their folder: bae team init --test COMMAND",
     )
@@ -231,39 +234,47 @@ def _describe_none(project: Project) -> Cause:
 # --- commands that install ------------------------------------------------------------------------
 
 
-def _complete_program(cause: Cause, project: Project, tracked: Sequence[str]) -> Cause:
-    """The problem of a missing test program, with the command that installs it."""
+def _add_install_command(cause: Cause, project: Project, tracked: Sequence[str]) -> Cause:
+    """The cause for a missing test program, with the command that installs it."""
     for command in split_commands(project.test_command):
         program = find_test_program(command)
         if program is None or program.name in ("go", "node"):
             continue
-        if fix := _install([program.name], project, tracked):
+        if fix := _describe_install([program.name], project, tracked):
             return Cause(cause.kind, cause.text, fix)
     return cause
 
 
-def _install(names: Sequence[str], project: Project, tracked: Sequence[str]) -> str:
-    """The command that installs packages where the tests run."""
-    listed = shlex.join(names)
+def _describe_install(names: Sequence[str], project: Project, tracked: Sequence[str]) -> str:
+    """How to install packages where the tests run, as a text with the command."""
+    packages = shlex.join(names)
     programs = {
         program.name
         for each in split_commands(project.test_command)
         if (program := find_test_program(each))
     }
     if "pytest" not in programs:
-        top, known = Path(project.root), frozenset(tracked)
+        root, tracked_files = Path(project.root), frozenset(tracked)
         setup = node_setup.find_setup(
-            top / project.folder, top, lambda path: path.relative_to(top).as_posix() in known
+            root / project.folder,
+            root,
+            lambda path: path.relative_to(root).as_posix() in tracked_files,
         )
         if not project.setup and setup:
             return f"install it with setup: `bae team init --setup {_quote(setup)}`"
-        more = (*project.setup, *((AND,) if project.setup else ()), "npm", "install", "--no-save")
-        return f"install it with setup: `bae team init --setup {_quote((*more, *names))}`"
+        command = (
+            *project.setup,
+            *((AND,) if project.setup else ()),
+            "npm",
+            "install",
+            "--no-save",
+        )
+        return f"install it with setup: `bae team init --setup {_quote((*command, *names))}`"
     if pip := _find_pip(project):
-        return f"install it where the tests run: `{pip} {listed}`"
+        return f"install it where the tests run: `{pip} {packages}`"
     if not project.setup:
-        if proposed := _propose(project, tracked, names):
-            return f"install it with setup: {proposed}"
+        if proposal := _propose_setup(project, tracked, names):
+            return f"install it with setup: {proposal}"
         return (
             "install it into the environment that the test command names, or with setup: "
             "bae team init --setup COMMAND"
@@ -273,22 +284,22 @@ def _install(names: Sequence[str], project: Project, tracked: Sequence[str]) -> 
     return f"install it with setup: `bae team init --setup {_quote(setup)}`"
 
 
-def _install_own(project: Project, tracked: Sequence[str], folder: str) -> str:
-    """The command that makes the tests find the project itself, whose code is in a folder."""
+def _describe_own_install(project: Project, tracked: Sequence[str], folder: str) -> str:
+    """How to make the tests find the project itself, whose code is in a folder, as a text."""
     if pip := _find_pip(project):
         return f"install it where the tests run: `{pip} -e .`"
     words = project.test_command[project.test_command[0] == "env" :]
     path = write_command(("env", f"PYTHONPATH={folder}", *words))
-    by_path = f"`bae team init --test {shlex.quote(path)}`"
-    proposed = "" if project.setup else _propose(project, tracked)
-    if proposed:
-        return f"install it with setup: {proposed}"
+    test_option = f"`bae team init --test {shlex.quote(path)}`"
+    proposal = "" if project.setup else _propose_setup(project, tracked)
+    if proposal:
+        return f"install it with setup: {proposal}"
     if folder:
-        return f"name the folder of its code: {by_path}; or install it, as pip install -e ."
+        return f"name the folder of its code: {test_option}; or install it, as pip install -e ."
     return "install it into the environment of the test command, as pip install -e ."
 
 
-def _propose(project: Project, tracked: Sequence[str], names: Sequence[str] = ()) -> str:
+def _propose_setup(project: Project, tracked: Sequence[str], names: Sequence[str] = ()) -> str:
     """The setup command that gives a Python project its own environment."""
     place = Path(project.root, project.folder)
     setup = python_setup.find_setup(place, tracked, tracked, names)

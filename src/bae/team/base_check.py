@@ -1,5 +1,5 @@
-"""A check of the commit that work starts from, before an LLM is asked: whether its tests can run,
-and which of them fail already. The reports of commits are kept, so that none is tested twice."""
+"""The check of the commit that work starts from, before any LLM call: can its tests run, and which
+tests fail already? Reports are stored by commit, so that no commit is tested twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHECK: Final = "base.json"
 SETUP_OUTPUT: Final = "setup.log"
 """The file with the full output of a failed setup command, beside the check."""
 _REPORTS: Final = "base-reports"
-_KEPT: Final = 32
+_MOST_REPORTS: Final = 32
 
 
 class BaseError(TeamError):
@@ -40,7 +40,7 @@ class BaseError(TeamError):
 
 class BaseCheck(BaseModel):
     """The test results of the commit that work starts from. A `problem` is one sentence for a
-    person, and `fix` says what to do. No task can be judged until then."""
+    person, and `fix` says what to do. Until the problem is fixed, no task can be judged."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -74,14 +74,14 @@ class BaseCheck(BaseModel):
     def raise_problem(self) -> None:
         """Raise BaseError if the tests cannot run."""
         if self.problem:
-            shown = f"\n{self.output}" if self.output else ""
-            message = f"the tests cannot be run at {self.commit[:12]}: {self.problem}{shown}"
+            output = f"\n{self.output}" if self.output else ""
+            message = f"the tests cannot be run at {self.commit[:12]}: {self.problem}{output}"
             raise BaseError(message, fix=self.fix)
 
 
 def describe_failed_before(report: TestReport, tests: Sequence[str] = ()) -> str:
-    """A text that names the tests which failed before a task and do not count for it; empty if
-    there are none. `tests` are the tests that the task must make pass."""
+    """The tests that failed before a task and do not count against it, as a text; empty if there
+    are none. `tests` are the tests that the task must make pass."""
     failed = [case.id for case in report.of("failed") if not is_selected(case, tests)]
     if not failed:
         return ""
@@ -99,10 +99,10 @@ def examine_base(
     tracked: Sequence[str] = (),
     tests: Sequence[str] = (),
 ) -> BaseCheck:
-    """Judge the report of a base. `tracked` are the files of the commit, and `tests` the tests that
-    tasks must make pass, which may not load before. It reads files of the checkout, so call it in a
-    thread."""
-    from bae.team.base_causes import find_problem  # which `read_check` does not need
+    """Judge the report of a base. `tracked` are the files of the commit. `tests` are the tests
+    that tasks must make pass; they may fail to load now. It reads files of the checkout, so call it
+    in a thread."""
+    from bae.team.base_causes import find_problem  # slow to load, and `read_check` does not need it
 
     failed = report.of("failed")
     not_loaded = tuple(case.id for case in failed if case.message.startswith(NOT_LOADED))
@@ -123,16 +123,16 @@ def shorten_output(output: str) -> str:
     last lines."""
     lines = [bounded(line, 300) for line in output.splitlines() if line.strip()]
     error = next((at for at, line in enumerate(lines) if _ERROR.search(line)), 0)
-    shown = {*range(error, error + 7), *range(len(lines) - 4, len(lines))}
-    if len(lines) <= len(shown) + 1:
+    shown_lines = {*range(error, error + 7), *range(len(lines) - 4, len(lines))}
+    if len(lines) <= len(shown_lines) + 1:
         return output
-    kept_lines: list[str] = []
+    shortened: list[str] = []
     for at, line in enumerate(lines):
-        if at in shown:
-            kept_lines.append(line)
-        elif at - 1 in shown:
-            kept_lines.append("…")
-    return "\n".join(kept_lines)
+        if at in shown_lines:
+            shortened.append(line)
+        elif at - 1 in shown_lines:
+            shortened.append("…")
+    return "\n".join(shortened)
 
 
 _ERROR: Final = re.compile(r"\berr(or)?\b", re.IGNORECASE)
@@ -169,12 +169,12 @@ class BaseReports:
             report = await self.get(commit)
         except SetupError as error:
             reason, output = error.reason, error.message
-            if (shown := shorten_output(error.output)) != error.output:
-                output = "\n".join((error.message.partition("\n")[0], shown))
+            if (shortened := shorten_output(error.output)) != error.output:
+                output = "\n".join((error.message.partition("\n")[0], shortened))
                 if self.folder is not None:
                     log = self.folder / SETUP_OUTPUT
                     await asyncio.to_thread(_write, log, f"{error.output}\n")
-                    output += f"\nall of it: {log}"
+                    output += f"\nfull output: {log}"
             check = BaseCheck(commit=commit, problem=reason.text, fix=reason.fix, output=output)
         else:
             check = await asyncio.to_thread(
@@ -185,8 +185,8 @@ class BaseReports:
                 tracked=await self.workspaces.repository.list_files(commit),
                 tests=tests,
             )
-            if check.problem:  # which a person may correct without a commit
-                await self._forget(await self._tree(commit))
+            if check.problem:  # a person may fix it without a new commit
+                await self._forget(await self._find_tree(commit))
         if keep and self.folder is not None:
             await asyncio.to_thread(_write, self.folder / CHECK, check.model_dump_json())
         return check
@@ -196,10 +196,10 @@ class BaseReports:
         if the environment failed. Raises SetupError."""
         from bae.team.verdict import run_fixed
 
-        tree = await self._tree(commit)
+        tree = await self._find_tree(commit)
         async with self._testing.setdefault(tree, asyncio.Lock()):
-            if (known := await self.find(commit)) is not None:
-                return known
+            if (stored_report := await self.find(commit)) is not None:
+                return stored_report
             report = None
             for last in (False, True):
                 try:
@@ -217,46 +217,46 @@ class BaseReports:
 
     async def find(self, commit: str) -> TestReport | None:
         """The test report of a commit whose tree was tested before, or None."""
-        tree = await self._tree(commit)
+        tree = await self._find_tree(commit)
         if tree not in self._reports and self.folder is not None:
-            stored = await asyncio.to_thread(_read_report, await self._path(tree))
+            stored = await asyncio.to_thread(_read_report, await self._find_path(tree))
             if stored is not None:
                 self._reports[tree] = stored
         return self._reports.get(tree)
 
     async def remember(self, commit: str, report: TestReport) -> None:
-        """Keep the report of all tests of a commit in a new worktree. A run that the environment or
-        a limit ended is not kept, since the next one may succeed."""
+        """Store the report of all tests of a commit in a new worktree. If the environment or a
+        limit ended the run, nothing is stored, since the next run may succeed."""
         if report.exit_code is None or find_cause(report) is not None:
             return
-        tree = await self._tree(commit)
+        tree = await self._find_tree(commit)
         self._reports[tree] = report
-        for old in tuple(self._reports)[:-_KEPT]:
+        for old in tuple(self._reports)[:-_MOST_REPORTS]:
             del self._reports[old]
             self._testing.pop(old, None)
         if self.folder is not None and (report.of("passed") or report.of("failed")):
-            await asyncio.to_thread(_write, await self._path(tree), report.model_dump_json())
+            await asyncio.to_thread(_write, await self._find_path(tree), report.model_dump_json())
 
     async def _forget(self, tree: str) -> None:
         self._reports.pop(tree, None)
         if self.folder is not None:
-            path = await self._path(tree)
+            path = await self._find_path(tree)
             await asyncio.to_thread(path.unlink, missing_ok=True)
 
-    async def _tree(self, commit: str) -> str:
+    async def _find_tree(self, commit: str) -> str:
         return await self.workspaces.repository.tree_of(commit)
 
-    async def _path(self, tree: str) -> Path:
+    async def _find_path(self, tree: str) -> Path:
         assert self.folder is not None
         if not self._environment:
             root = self.project.root
             files = await asyncio.to_thread(
                 sandbox.describe_installations, self.project.test_command, root
             )
-            include = await asyncio.to_thread(_stamp, Path(root, INCLUDE))
+            include = await asyncio.to_thread(_read_stamp, Path(root, INCLUDE))
             command, setup = self.project.test_command, self.project.setup
-            known = [command, setup, await sandbox.protection(), files, include, __version__]
-            self._environment = sha256(json.dumps(known).encode()).hexdigest()[:16]
+            inputs = [command, setup, await sandbox.protection(), files, include, __version__]
+            self._environment = sha256(json.dumps(inputs).encode()).hexdigest()[:16]
         return self.folder / _REPORTS / f"{tree[:16]}-{self._environment}.json"
 
 
@@ -289,11 +289,11 @@ def _write(path: Path, text: str) -> None:
     if path.parent.name == _REPORTS:
         with suppress(FileNotFoundError):  # another process removes them too
             stored = sorted(path.parent.iterdir(), key=lambda each: each.stat().st_mtime_ns)
-            for old in stored[:-_KEPT]:
+            for old in stored[:-_MOST_REPORTS]:
                 old.unlink()
 
 
-def _stamp(path: Path) -> str:
+def _read_stamp(path: Path) -> str:
     try:
         status = path.stat()
     except OSError:

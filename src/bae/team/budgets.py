@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 ANSWER_TOKENS: Final = 2000
 """The tokens reserved for an answer if the LM has no `max_tokens`."""
-_NOTHING: Final = Budget()
+_NO_LIMITS: Final = Budget()
 _LIMITS: Final = ("calls", "tokens", "cost")
-_LEAST: Final = 1e-6
+_LEAST_DOLLARS: Final = 1e-6
 """The dollars that must be left for a turn of a program to begin."""
 TASK_BUDGET: Final = Budget(tokens=1_000_000)
-"""The budget of a task, unless another one is given."""
+"""The default budget of a task."""
 
 BudgetScope = Literal["task", "run"]
 
@@ -103,22 +103,22 @@ async def read_spent(
     run: int | None = None,
 ) -> Spent:
     """The spending of a project, a task, a run, or a task in a run, including reservations."""
-    which = {"project_id": project_id, "task_id": task_id, "run_id": run}
-    return await store.read(lambda db: _sum_spent(db, **which))
+    filters = {"project_id": project_id, "task_id": task_id, "run_id": run}
+    return await store.read(lambda db: _sum_spent(db, **filters))
 
 
 async def read_spent_by_task(store: Store, project_id: int) -> dict[int, Spent]:
-    """The spending of each task of a project, including reservations, by task id. Tasks without any
-    are left out."""
+    """The spending of each task of a project, including reservations, by task id. Tasks without
+    spending are left out."""
     task_id = tables.spending.c.task_id
-    query = sa.select(task_id, *_SUMS).filter_by(project_id=project_id).group_by(task_id)
+    query = sa.select(task_id, *_SPENDING_SUMS).filter_by(project_id=project_id).group_by(task_id)
     rows = await store.read(lambda db: db.execute(query).all())
     return {task: _make_spent(*sums) for task, *sums in rows}
 
 
 class Budgets:
     """The budgets of a run: `per_run` for all its calls, and `per_task` for all calls of one task,
-    in earlier runs too. The limits are `calls`, `tokens` and `cost` of a `Budget`."""
+    earlier runs included. The limits are `calls`, `tokens` and `cost` of a `Budget`."""
 
     def __init__(
         self,
@@ -133,10 +133,10 @@ class Budgets:
                 raise ValueError(f"{budget!r}: limit the time of a team with timeout=")
         self.store = store
         self.run = run
-        self.per_run = per_run or _NOTHING
-        self.per_task = per_task or _NOTHING
+        self.per_run = per_run or _NO_LIMITS
+        self.per_task = per_task or _NO_LIMITS
         self.refused: dict[int, BudgetScope] = {}
-        """The tasks of which a call was refused, and whose budget that was."""
+        """The tasks with a refused call, by id, each with the exceeded budget."""
         self._in_progress = 0
         self._settled = asyncio.Event()
 
@@ -148,18 +148,18 @@ class Budgets:
         """Reserve the highest cost of a call, and return the reservation to `settle`. If calls in
         progress hold the rest of a budget, wait for them, unless this call is inside one of them.
         Raises BudgetError if the call does not fit."""
-        asked = estimate_tokens(prompt)
+        input_tokens = estimate_tokens(prompt)
         innermost: Backend = backend
         while isinstance(innermost, Policy):
             innermost = innermost.inner
-        longest: object = getattr(innermost, "max_tokens", None)
-        longest = longest if isinstance(longest, int) else ANSWER_TOKENS
-        cost = backend.least_cost(Usage(1, asked, longest))
+        answer_tokens: object = getattr(innermost, "max_tokens", None)
+        answer_tokens = answer_tokens if isinstance(answer_tokens, int) else ANSWER_TOKENS
+        cost = backend.least_cost(Usage(1, input_tokens, answer_tokens))
         if cost is None:
             for budget in (self.per_run, self.per_task):
                 if budget.cost is not None:
                     raise budget.cost_unknown(backend.model)
-        needed = Spent(1, asked + longest, cost)
+        needed = Spent(1, input_tokens + answer_tokens, cost)
         while True:
             settled = self._settled
             reserved = await self.store.write(lambda db: self._reserve(db, task, needed))
@@ -172,12 +172,12 @@ class Budgets:
             await settled.wait()
 
     async def reserve_round(self, call: ReservedCall) -> None:
-        """Reserve one more request of a call in progress, whose usage is known at its end. Raises
-        BudgetError if the request does not fit."""
+        """Reserve one more request of a call in progress. Its usage is known when the call ends.
+        Raises BudgetError if the request does not fit."""
 
         def reserve(db: sa.Connection) -> int | tuple[BudgetScope, BudgetError]:
-            made = sa.update(tables.spending).filter_by(id=call.numbers[-1])
-            db.execute(made.values(tokens=0, cost=0.0))
+            earlier_round = sa.update(tables.spending).filter_by(id=call.numbers[-1])
+            db.execute(earlier_round.values(tokens=0, cost=0.0))
             return self._reserve(db, call.task, call.needed)
 
         reserved = await self.store.write(reserve)
@@ -202,12 +202,13 @@ class Budgets:
             values: dict[str, Any] = {"tokens": used.tokens, "unpriced": used.cost is None}
             values |= {} if used.cost is None else {"cost": used.cost}
             db.execute(sa.update(tables.spending).filter_by(id=reservation).values(values))
-            if used.calls > 1:  # of an LM that is asked once for a conversation, or asks again
-                row = tables.rows(db, sa.select(tables.spending).filter_by(id=reservation))[0]
-                more = {**row, "tokens": 0, "cost": 0.0}
-                del more["id"]
+            if used.calls > 1:  # the rounds of a conversation, or retries
+                query = sa.select(tables.spending).filter_by(id=reservation)
+                stored_row = tables.rows(db, query)[0]
+                extra_row = {**stored_row, "tokens": 0, "cost": 0.0}
+                del extra_row["id"]
                 for _ in range(used.calls - 1):
-                    tables.insert(db, tables.spending, **more)
+                    tables.insert(db, tables.spending, **extra_row)
 
         try:
             await self.store.write(settle)
@@ -222,13 +223,13 @@ class Budgets:
         """Begin a turn of a coding program, which counts as one call. Returns the number to
         `charge`, and the dollars left if the cost is limited. Raises BudgetError if nothing is
         left, or if the cost is limited and the program does not report it."""
-        bounds = [each.cost for each in (self.per_run, self.per_task) if each.cost is not None]
-        if bounds and not knows_cost:
+        limits = [each.cost for each in (self.per_run, self.per_task) if each.cost is not None]
+        if limits and not knows_cost:
             raise BudgetError(
-                f"the cost is limited to ${min(bounds):g}, and {program} does not report its cost",
+                f"the cost is limited to ${min(limits):g}, and {program} does not report its cost",
                 code="bae-budget-cost-unknown",
                 limit="cost",
-                bound=min(bounds),
+                bound=min(limits),
                 used=0.0,
                 scope=program,
                 budget=self.per_run,
@@ -236,22 +237,22 @@ class Budgets:
             )
 
         def begin(db: sa.Connection) -> tuple[int, float | None] | tuple[BudgetScope, BudgetError]:
-            reserved = self._reserve(db, task, Spent(1, 1, _LEAST))
+            reserved = self._reserve(db, task, Spent(1, 1, _LEAST_DOLLARS))
             if isinstance(reserved, tuple):
                 return reserved
             scopes = (self.per_task, {"task_id": task.id}), (self.per_run, {"run_id": self.run})
-            left = [
-                budget.cost - (_sum_spent(db, **which).cost or 0.0) + _LEAST
-                for budget, which in scopes
+            dollars_left = [
+                budget.cost - (_sum_spent(db, **filters).cost or 0.0) + _LEAST_DOLLARS
+                for budget, filters in scopes
                 if budget.cost is not None
             ]
-            return reserved, min(left, default=None)
+            return reserved, min(dollars_left, default=None)
 
-        begun = await self.store.write(begin)
-        if isinstance(begun[1], BudgetError):
-            self.refused[task.id] = cast(BudgetScope, begun[0])
-            raise begun[1]
-        return cast("tuple[int, float | None]", begun)
+        outcome = await self.store.write(begin)
+        if isinstance(outcome[1], BudgetError):
+            self.refused[task.id] = cast(BudgetScope, outcome[0])
+            raise outcome[1]
+        return cast("tuple[int, float | None]", outcome)
 
     async def charge(self, task: Task, turn: int, used: Usage) -> None:
         """Store the usage of a program's turn so far. Raises BudgetError if it exceeds a budget;
@@ -290,7 +291,7 @@ class Budgets:
 
 @dataclass(slots=True)
 class ReservedCall:
-    """A call in progress, with what is reserved for it in the budgets of a task."""
+    """A call in progress, with its reservations in the budgets of a task."""
 
     budgets: Budgets
     task: Task
@@ -299,11 +300,11 @@ class ReservedCall:
     numbers: list[int]
     """The stored reservations: one for each request."""
     rounds: int = 0
-    """How many rounds of a conversation have begun in it."""
+    """The number of rounds of a conversation that have begun in this call."""
 
 
 _call_in_progress: ContextVar[ReservedCall | None] = ContextVar("bae_team_call", default=None)
-"""The call that this code runs inside of, as of an LM that wraps another."""
+"""The call that the current code runs in, for example a call of an LM that wraps another."""
 
 
 async def reserve_round() -> None:
@@ -317,7 +318,7 @@ async def reserve_round() -> None:
 
 
 class Reserved(Policy):
-    """An LM that reserves every request in the budgets of a team, for one task."""
+    """An LM for one task. Every request is first reserved in the budgets of the team."""
 
     def __init__(self, lm: LM | str, budgets: Budgets, task: Task) -> None:
         super().__init__(lm)
@@ -327,7 +328,7 @@ class Reserved(Policy):
     async def answer(self, prompt: Prompt) -> Answer:
         """Ask the inner LM, if the budgets have enough left."""
         call = await self.team_budgets.reserve(self.task, self, prompt)
-        inside = _call_in_progress.set(call)
+        reset_token = _call_in_progress.set(call)
         used: Usage | None = None
         reported: list[Usage] = []
         try:
@@ -336,14 +337,14 @@ class Reserved(Policy):
             used = self._estimate_usage(prompt, answer, reported)
             return answer
         except BaseException as error:
-            # What was reserved counts where a request was cut off. Where it was not even sent,
-            # nothing is reported.
+            # The reservation counts if a request was cut off. A request that was never sent reports
+            # nothing.
             cut_off = reported and not isinstance(error, Exception)
             unknown = cut_off or any(each.cost is None for each in reported)
             used = None if unknown else Usage.total(reported)
             raise
         finally:
-            _call_in_progress.reset(inside)
+            _call_in_progress.reset(reset_token)
             await self.team_budgets.settle(call, used)
 
     def _estimate_usage(self, prompt: Prompt, answer: Answer, reported: Iterable[Usage]) -> Usage:
@@ -351,9 +352,9 @@ class Reserved(Policy):
         used = Usage.total([*reported, answer.usage])
         missing = used.calls and not used.input_tokens
         if missing:
-            written = used.output_tokens or estimate_tokens(answer.text)
-            used = replace(used, input_tokens=estimate_tokens(prompt), output_tokens=written)
-        if used.cost is None:  # a least cost of 0 says nothing of the price
+            output_tokens = used.output_tokens or estimate_tokens(answer.text)
+            used = replace(used, input_tokens=estimate_tokens(prompt), output_tokens=output_tokens)
+        if used.cost is None:  # a least cost of 0 means that the price is unknown
             return replace(used, cost=self.least_cost(used) or None)
         return replace(used, cost=used.cost or self.least_cost(used)) if missing else used
 
@@ -361,13 +362,13 @@ class Reserved(Policy):
 def _find_excess(budget: Budget, name: str, spent: Spent, needed: Spent) -> BudgetError | None:
     for limit in ("calls", "tokens", "cost"):
         bound = getattr(budget, limit)
-        used, more = getattr(spent, limit) or 0, getattr(needed, limit) or 0
-        if bound is None or used + more <= bound:
+        used, next_usage = getattr(spent, limit) or 0, getattr(needed, limit) or 0
+        if bound is None or used + next_usage <= bound:
             continue
         unit = "$" if limit == "cost" else ""
         return BudgetError(
             f"{name} has a budget of {unit}{bound:g} {limit}, {unit}{used:g} of it are spent or"
-            f" reserved, and the next call may take {unit}{more:g}",
+            f" reserved, and the next call may take {unit}{next_usage:g}",
             code="bae-team-budget",
             limit=limit,
             bound=bound,
@@ -379,17 +380,17 @@ def _find_excess(budget: Budget, name: str, spent: Spent, needed: Spent) -> Budg
     return None
 
 
-def _sum_spent(db: sa.Connection, **which: int | None) -> Spent:
-    total = sa.select(*_SUMS).select_from(tables.spending)
-    total = total.filter_by(**{name: value for name, value in which.items() if value is not None})
-    return _make_spent(*db.execute(total).one())
+def _sum_spent(db: sa.Connection, **filters: int | None) -> Spent:
+    query = sa.select(*_SPENDING_SUMS).select_from(tables.spending)
+    query = query.filter_by(**{name: value for name, value in filters.items() if value is not None})
+    return _make_spent(*db.execute(query).one())
 
 
 def _make_spent(calls: int, tokens: int, cost: float, unpriced: int) -> Spent:
     return Spent(calls, tokens, None if unpriced and not cost else cost, unpriced)
 
 
-_SUMS: Final = (
+_SPENDING_SUMS: Final = (
     sa.func.count(),
     sa.func.coalesce(sa.func.sum(tables.spending.c.tokens), 0),
     sa.func.coalesce(sa.func.sum(tables.spending.c.cost), 0.0),

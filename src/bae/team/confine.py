@@ -16,7 +16,7 @@ import struct
 import sys
 import time
 
-TYPE_CHECKING = False  # in a program that starts for every command, `typing` takes its time
+TYPE_CHECKING = False  # this program starts for every command, and `typing` loads slowly
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any, Final, NoReturn
@@ -31,26 +31,26 @@ def main() -> NoReturn:
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(woken)
-    signal.signal(signal.SIGCHLD, _ignore)
+    signal.signal(signal.SIGCHLD, _ignore_signal)
     # The command must not read or write this process, as through /proc/1/fd.
     _prctl(_SET_DUMPABLE, 0)
     if os.getpid() != 1:
         _prctl(_SET_CHILD_SUBREAPER, 1)
     child = os.fork()
     if child == 0:
-        _become(spec)
-    exit_code, ended_by = _watch(child, wake, spec)
+        _become_command(spec)
+    exit_code, ended_by = _watch_command(child, wake, spec)
     if os.getpid() != 1:  # the kernel ends everything with pid 1
         _end_all(child)
     _report(2, exit_code=exit_code, ended_by=ended_by)
     os._exit(0)
 
 
-def _ignore(number: int, frame: object) -> None:
-    """A signal that only has to wake `select`."""
+def _ignore_signal(number: int, frame: object) -> None:
+    """Handle a signal whose only effect is to wake `select`."""
 
 
-def _watch(child: int, wake: int, spec: dict[str, Any]) -> tuple[int | None, str]:
+def _watch_command(child: int, wake: int, spec: dict[str, Any]) -> tuple[int | None, str]:
     disk = _Disk(spec["written"], spec["disk"])
     while True:
         ready = select.select([0, wake], [], [], INTERVAL)[0]
@@ -68,7 +68,7 @@ def _watch(child: int, wake: int, spec: dict[str, Any]) -> tuple[int | None, str
         tasks, memory = _measure_use(pids, spec["processes"])
         if tasks >= spec["processes"]:
             return None, "processes"
-        # What processes share is counted once only in the slower look.
+        # Only the slower measurement counts shared memory once.
         if memory > spec["memory"] and sum(map(_measure_memory, pids)) > spec["memory"]:
             return None, "memory"
         if disk.is_exceeded(pids):
@@ -77,15 +77,15 @@ def _watch(child: int, wake: int, spec: dict[str, Any]) -> tuple[int | None, str
 
 class _Disk:
     """The disk space of the files that the command wrote. The free space is checked each time,
-    which is cheap; the files are measured only if the free space fell by more than the command's
-    limit, and occasionally."""
+    which is cheap. The files are measured from time to time, and if the free space fell by more
+    than the command's limit."""
 
     def __init__(self, paths: list[str], most: int) -> None:
         self.paths = paths
         self.most = most
         self.began = time.time()
         self.free = self._find_free()
-        self.next_look = time.monotonic() + _LOOK
+        self.next_look = time.monotonic() + _LOOK_SECONDS
 
     def is_exceeded(self, pids: list[int], *, at_end: bool = False) -> bool:
         free = self._find_free()
@@ -95,8 +95,8 @@ class _Disk:
         since = time.monotonic()
         used = self._measure(pids)
         took = time.monotonic() - since
-        self.next_look = since + took + max(_LOOK, 20 * took)
-        self.free = [now + used for now in free]  # others write too
+        self.next_look = since + took + max(_LOOK_SECONDS, 20 * took)
+        self.free = [now + used for now in free]  # other processes write too
         return used > self.most
 
     def _find_free(self) -> list[int]:
@@ -110,21 +110,21 @@ class _Disk:
         return free
 
     def _measure(self, pids: list[int]) -> int:
-        seen: set[tuple[int, int]] = set()
+        counted: set[tuple[int, int]] = set()
         used = 0
         for state in self._list_files(pids):
-            known = state.st_dev, state.st_ino
-            if state.st_ctime >= self.began and known not in seen:
-                seen.add(known)
+            file_id = state.st_dev, state.st_ino
+            if state.st_ctime >= self.began and file_id not in counted:
+                counted.add(file_id)
                 used += max(state.st_blocks * 512, _SMALLEST)
                 if used > self.most:
                     break
         return used
 
     def _list_files(self, pids: list[int]) -> Iterable[os.stat_result]:
-        left = list(self.paths)
-        while left:
-            path = left.pop()
+        folders = list(self.paths)
+        while folders:
+            path = folders.pop()
             try:
                 entries = _list_folder(path)
             except OSError:
@@ -133,13 +133,13 @@ class _Disk:
                 with contextlib.suppress(OSError):
                     state = entry.stat(follow_symlinks=False)
                     if entry.is_dir(follow_symlinks=False):
-                        left.append(entry.path)
+                        folders.append(entry.path)
                     yield state
         devices = set[int]()
         for path in self.paths:
             with contextlib.suppress(OSError):
                 devices.add(os.stat(path).st_dev)
-        for pid in pids:  # files that are open and have no name any more
+        for pid in pids:  # open files that were deleted
             with contextlib.suppress(OSError):
                 for number in os.listdir(f"/proc/{pid}/fd"):
                     with contextlib.suppress(OSError):
@@ -152,13 +152,13 @@ def _list_folder(path: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(path) as entries:
             return list(entries)
-    except PermissionError:  # the command may hide a folder so
+    except PermissionError:  # the command may have hidden the folder
         os.chmod(path, 0o700)
         with os.scandir(path) as entries:
             return list(entries)
 
 
-_LOOK: Final = 5.0
+_LOOK_SECONDS: Final = 5.0
 """Seconds between two measurements of the files, if the free space shows nothing."""
 _SMALLEST: Final = 4096
 """The size that an empty file counts as, so that the number of files is bounded too."""
@@ -175,13 +175,13 @@ def _find_processes() -> list[int]:
     if os.getpid() == 1:
         return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
     processes: list[int] = []
-    left = [os.getpid()]
-    while left:
-        pid = left.pop()
+    unread = [os.getpid()]
+    while unread:
+        pid = unread.pop()
         with contextlib.suppress(OSError):
             for thread in os.listdir(f"/proc/{pid}/task"):
                 with open(f"/proc/{pid}/task/{thread}/children") as file:
-                    left += map(int, file.read().split())
+                    unread += map(int, file.read().split())
         processes.append(pid)
     return processes[1:]
 
@@ -193,7 +193,8 @@ def _measure_use(pids: list[int], most: int) -> tuple[int, int]:
     tasks = pages = 0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()  # a name may hold anything
+            # The name before the last parenthesis may contain spaces and parentheses.
+            fields = file.read().rpartition(b")")[2].split()
             tasks += int(fields[17])
             pages += int(fields[21])
     return tasks, pages * resource.getpagesize()
@@ -214,16 +215,16 @@ def _end_all(child: int) -> None:
     stopped: set[int] = set()
     while new := set(_find_processes()) - stopped:
         for pid in new:
-            _signal(pid, signal.SIGSTOP)
+            _send_signal(pid, signal.SIGSTOP)
         stopped |= new
     for pid in stopped:
-        _signal(pid, signal.SIGKILL)
+        _send_signal(pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
         while True:
             os.waitpid(-1, 0)
 
 
-def _signal(pid: int, number: int) -> None:
+def _send_signal(pid: int, number: int) -> None:
     with contextlib.suppress(OSError):
         os.kill(pid, number)
 
@@ -231,7 +232,7 @@ def _signal(pid: int, number: int) -> None:
 # --- the command's side ---------------------------------------------------------------------------
 
 
-def _become(spec: dict[str, Any]) -> NoReturn:
+def _become_command(spec: dict[str, Any]) -> NoReturn:
     """Turn this process into the command, with limits that it cannot raise."""
     channel = os.dup(2)  # not inherited by the command
     try:
@@ -239,9 +240,9 @@ def _become(spec: dict[str, Any]) -> NoReturn:
         os.chdir(spec["cwd"])
         os.dup2(os.open(spec.get("stdin") or os.devnull, os.O_RDONLY), 0)
         os.dup2(1, 2)
-        os.nice(5)  # bae, and the process that watches, come first
-        _limit(spec)
-        # Root's powers would raise limits again, and read what other processes hold.
+        os.nice(5)  # bae and the watching process have precedence
+        _set_limits(spec)
+        # With root's capabilities, the command could raise limits and read other processes.
         for capability in range(64):
             with contextlib.suppress(NotImplementedError):
                 _prctl(_DROP_CAPABILITY, capability)
@@ -249,7 +250,7 @@ def _become(spec: dict[str, Any]) -> NoReturn:
             _prctl(_SET_NO_NEW_PRIVS, 1)
             _restrict_files(spec["landlock"]["read"], spec["landlock"]["write"])
             _restrict_calls(spec["landlock"]["network"])
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these
             signal.signal(number, signal.SIG_DFL)
         try:
             os.execvp(spec["command"][0], spec["command"])
@@ -260,13 +261,13 @@ def _become(spec: dict[str, Any]) -> NoReturn:
     os._exit(127)
 
 
-def _limit(spec: dict[str, Any]) -> None:
+def _set_limits(spec: dict[str, Any]) -> None:
     limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, spec["file_size"])]
     # Not RLIMIT_AS: Node reserves far more addresses than it uses.
     limits += [(resource.RLIMIT_DATA, spec["memory"]), (resource.RLIMIT_NOFILE, 4096)]
-    # Counted by user; a sandbox with its own users begins with none but this program and its
-    # parent. Root is not bound by it, but by a control group.
-    others = 2 if os.getppid() == 1 and spec["landlock"] is None else _tasks_of_user()
+    # The kernel counts the tasks of a user. In a sandbox with its own users, these are only this
+    # program and its parent. Root is bound by a control group instead.
+    others = 2 if os.getppid() == 1 and spec["landlock"] is None else _count_user_tasks()
     limits.append((resource.RLIMIT_NPROC, others + spec["processes"]))
     for which, most in limits:
         hard = resource.getrlimit(which)[1]
@@ -274,7 +275,7 @@ def _limit(spec: dict[str, Any]) -> None:
         resource.setrlimit(which, (most, most))
 
 
-def _tasks_of_user() -> int:
+def _count_user_tasks() -> int:
     tasks = 0
     with contextlib.suppress(OSError):
         for name in filter(str.isdigit, os.listdir("/proc")):
@@ -286,7 +287,8 @@ def _tasks_of_user() -> int:
 
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446  # on every architecture
 _READ: Final = 0b1101  # execute, read file, read directory
-_OF_FILES: Final = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14  # those that a rule for a file may have
+_FILE_RIGHTS: Final = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14
+"""The rights that a rule for a file may have."""
 
 
 def _restrict_files(read: list[str], write: list[str]) -> None:
@@ -301,7 +303,7 @@ def _restrict_files(read: list[str], write: list[str]) -> None:
     for paths, allowed in ((read, _READ), (write, every)):
         for path in filter(os.path.exists, paths):
             opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            rights = allowed if os.path.isdir(path) else allowed & _OF_FILES
+            rights = allowed if os.path.isdir(path) else allowed & _FILE_RIGHTS
             _syscall(_LANDLOCK_ADD, rules, 1, struct.pack("=Qi", rights, opened), 0)
             os.close(opened)
     _syscall(_LANDLOCK_RESTRICT, rules, 0)
@@ -314,16 +316,16 @@ _IO_URING_SETUP: Final = 425
 
 
 def _restrict_calls(network: bool) -> None:
-    """seccomp: deny sockets, and so the network, and io_uring, which can open sockets."""
+    """seccomp: deny sockets, so that there is no network, and io_uring, which can open sockets."""
     audit, socket = _ARCHITECTURES[os.uname().machine]
     refused = [_IO_URING_SETUP] if network else [_IO_URING_SETUP, socket]
     load, equal, at_least, answer = 0x20, 0x15, 0x35, 0x06
     last = len(refused) + 1
     program = [
         (load, 0, 0, 4),
-        (equal, 0, last + 2, audit),  # programs of another architecture have other numbers
+        (equal, 0, last + 2, audit),  # other architectures have other numbers
         (load, 0, 0, 0),
-        (at_least, last, 0, 0x40000000),  # as have those of x32
+        (at_least, last, 0, 0x40000000),  # x32 has other numbers too
         *((equal, last - 1 - index, 0, number) for index, number in enumerate(refused)),
         (answer, 0, 0, 0x7FFF0000),  # allowed
         (answer, 0, 0, 0x00050000 | 13),  # EACCES
@@ -340,18 +342,18 @@ _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 36, 38
 def _prctl(option: int, *values: Any) -> None:
     if sys.platform == "linux":
         function = ctypes.CDLL(None, use_errno=True).prctl
-        _check(function(option, *(_long(each) for each in (*values, 0, 0, 0, 0)[:4])))
+        _check_result(function(option, *(_to_long(each) for each in (*values, 0, 0, 0, 0)[:4])))
 
 
 def _syscall(*values: Any) -> int:
-    return _check(ctypes.CDLL(None, use_errno=True).syscall(*map(_long, values)))
+    return _check_result(ctypes.CDLL(None, use_errno=True).syscall(*map(_to_long, values)))
 
 
-def _long(value: Any) -> Any:
+def _to_long(value: Any) -> Any:
     return ctypes.c_long(value) if isinstance(value, int) else value
 
 
-def _check(answer: int) -> int:
+def _check_result(answer: int) -> int:
     if answer < 0:
         number = ctypes.get_errno()
         raise NotImplementedError(f"the kernel refuses a sandbox: {os.strerror(number)}")

@@ -37,8 +37,8 @@ _PLAIN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ProvedTask:
-    """A merged task and the tests that prove it: the tests it names, otherwise those that are new
-    with its work. A task approved without tests has none. `review` is the review of the merged
+    """A merged task and the tests that prove it: the tests it names, otherwise the new tests of its
+    work. A task approved without tests has none. `review` is the review of the merged
     work, if there was one."""
 
     task: Task
@@ -92,9 +92,9 @@ async def diff_attempt(
     """The change that an attempt at a task was judged by, as a git diff."""
     commit = attempt.commit and await repository.resolve(attempt.commit)
     if not commit:
-        why = "its commit is gone" if attempt.commit else "it has written nothing"
+        reason = "its commit is gone" if attempt.commit else "it has written nothing"
         raise TeamError(
-            f"attempt {attempt.number} at {task.key} has no change to show: {why}",
+            f"attempt {attempt.number} at {task.key} has no change to show: {reason}",
             code="bae-team-unknown",
             fix="look at the log of the task",
         )
@@ -131,9 +131,9 @@ async def _find_change(project: Project, repository: Repository, task: Task) -> 
 async def find_delivery(
     project: Project, repository: Repository, store: Store, into: str | None = None
 ) -> Delivery:
-    """Find the team's work that a branch does not have; without `into`, the user's current branch.
-    A branch that does not exist would start at the user's commit."""
-    from bae.team.workbench import open_reports  # which takes a while to load
+    """Find the team's work that the branch `into` does not have. Default: the user's current
+    branch. A missing branch would start at the user's commit."""
+    from bae.team.workbench import open_reports  # slow to load
 
     branch = into or await repository.current_branch()
     if branch is None:
@@ -141,7 +141,7 @@ async def find_delivery(
     if branch == project.branch:
         raise GitError(f"{branch} is the team's own branch", fix="name another branch")
     if (await repository.run_git("check-ref-format", BRANCHES + branch))[0] or branch[0] == "-":
-        raise GitError(f"{branch!r} is no name of a branch", fix="name another branch")
+        raise GitError(f"{branch!r} is not a valid branch name", fix="name another branch")
     head = await repository.resolve(BRANCHES + project.branch)
     if head is None:
         raise GitError(f"there is no {project.branch} yet", fix="bae team run")
@@ -151,7 +151,7 @@ async def find_delivery(
     proved: list[ProvedTask] = []
     for task in await store.tasks(project.id):
         if task.commit is None or not await repository.contains(head, task.commit):
-            continue  # a task that was merged a moment ago is for the next time
+            continue  # a task merged a moment ago is for the next delivery
         if await repository.contains(start, task.commit):
             continue
         before = await reports.find(await repository.commit_id(f"{task.commit}^"))
@@ -177,8 +177,8 @@ async def _find_review(
 def find_proving_tests(
     task: Task, attempts: Sequence[TaskAttempt], before: TestReport | None
 ) -> tuple[str, ...]:
-    """The tests that prove a task: the tests it names; otherwise those that pass with its work and
-    did not `before`; otherwise those in files that it changed."""
+    """The tests that prove a task: the tests it names; otherwise the tests that pass with its work
+    and did not pass `before`; otherwise the passing tests in files that it changed."""
     if task.proof == "none":
         return ()
     if task.proof == "named-tests":
@@ -186,46 +186,48 @@ def find_proving_tests(
     last = next((each for each in reversed(attempts) if each.outcome == "passed"), None)
     if last is None or last.report is None:
         return ()
-    if task.proof == "failing-tests":  # which pass with its feature
-        old = {case.id for case in before.cases} if before else set[str]()
-        return tuple(case.id for case in last.report.of("failed") if case.id not in old)
+    if task.proof == "failing-tests":  # they pass when the feature is complete
+        old_ids = {case.id for case in before.cases} if before else set[str]()
+        return tuple(case.id for case in last.report.of("failed") if case.id not in old_ids)
     passed = [case.id for case in last.report.of("passed")]
-    known = {case.id for case in before.of("passed")} if before else set[str]()
-    new = [id for id in passed if id not in known] if before else []
-    return tuple(new or (id for id in passed if id.partition("::")[0] in last.files))
+    passed_before = {case.id for case in before.of("passed")} if before else set[str]()
+    new_ids = [id for id in passed if id not in passed_before] if before else []
+    return tuple(new_ids or (id for id in passed if id.partition("::")[0] in last.files))
 
 
 async def merge_work(
     project: Project, repository: Repository, store: Store, into: str | None = None
 ) -> Delivery:
-    """Merge the team's branch into another branch with one merge commit of the user; without
-    `into`, the user's current branch. A missing branch is created. Raises GitError and changes
+    """Merge the team's branch into the branch `into` with one merge commit of the user. Default:
+    the user's current branch. A missing branch is created. Raises GitError and changes
     nothing if there are conflicts, or if the branch is checked out with uncommitted changes."""
     from bae.team.integration import fast_forward
 
     delivery = await find_delivery(project, repository, store, into)
     if not delivery.tasks:
         return delivery
-    mine = await _as_user(repository)
+    user_repository = await _as_user(repository)
     ref = BRANCHES + delivery.into
     before = delivery.start if await repository.resolve(ref) else None
     path = await repository.git("for-each-ref", "--format=%(worktreepath)", ref)
-    here = await repository.current_branch() == delivery.into
-    if path and not here:
+    is_checked_out = await repository.current_branch() == delivery.into
+    if path and not is_checked_out:
         raise GitError(
             f"{delivery.into} is checked out in {path}",
-            fix="run the command there, or name another",
+            fix="run the command there, or name another branch",
         )
-    if here:
+    if is_checked_out:
         await _refuse_changes(repository, delivery)
     tree = await _merge_tree(repository, delivery)
-    commit = await mine.commit_tree(tree, [delivery.start, delivery.head], delivery.message)
-    if here:
-        moved = await fast_forward(repository, commit, branch=delivery.into)
-        if moved.reason:
-            raise _refused(delivery, moved.reason)
+    commit = await user_repository.commit_tree(
+        tree, [delivery.start, delivery.head], delivery.message
+    )
+    if is_checked_out:
+        checkout = await fast_forward(repository, commit, branch=delivery.into)
+        if checkout.reason:
+            raise _make_refusal(delivery, checkout.reason)
     elif not await repository.move(ref, commit, before):
-        raise _refused(delivery, "another process has moved it")
+        raise _make_refusal(delivery, "another process has moved it")
     return replace(delivery, commit=commit)
 
 
@@ -241,8 +243,8 @@ async def format_patch(
     commit = await (await _as_user(repository)).commit_tree(
         tree, [delivery.start], delivery.message
     )
-    shown = ("--stdout", "--binary", "--no-signature", "--no-attach", "--keep-subject", "-1")
-    code, output, problem = await repository.run_git("format-patch", *_PLAIN, *shown, commit)
+    options = ("--stdout", "--binary", "--no-signature", "--no-attach", "--keep-subject", "-1")
+    code, output, problem = await repository.run_git("format-patch", *_PLAIN, *options, commit)
     if code:
         raise GitError(f"the patch cannot be written: {problem}")
     return delivery, output.decode("utf-8", "surrogateescape")
@@ -263,10 +265,10 @@ async def _refuse_changes(repository: Repository, delivery: Delivery) -> None:
     args = ("status", "--porcelain", "-z", "--untracked-files=no", "--ignore-submodules=all")
     changes = [part[3:] for part in (await repository.git(*args)).split("\0") if part]
     if changes:
-        raise _refused(delivery, f"it has uncommitted changes: {', '.join(changes[:20])}")
+        raise _make_refusal(delivery, f"it has uncommitted changes: {', '.join(changes[:20])}")
 
 
-def _refused(delivery: Delivery, reason: str) -> GitError:
+def _make_refusal(delivery: Delivery, reason: str) -> GitError:
     return GitError(
         f"{delivery.branch} was not merged into {delivery.into}: {reason}",
         fix="commit or stash your changes, or merge into another branch with --into",
@@ -285,9 +287,9 @@ async def _as_user(repository: Repository) -> Repository:
             "git does not know who you are, and the merge is a commit of yours",
             fix="git config user.name 'YOUR NAME' && git config user.email YOU@EXAMPLE.COM",
         )
-    mine = copy(repository)
-    mine.author = identity[0], identity[1]
-    return mine
+    user_repository = copy(repository)
+    user_repository.author = identity[0], identity[1]
+    return user_repository
 
 
 async def clean_branches(
@@ -312,9 +314,9 @@ async def clean_branches(
         if not dry_run:
             await repository.git("update-ref", "-d", ref, tip)
         cleaned.append(task.branch)
-    done = {task.feature_branch for task in tasks if task.feature}
-    done -= {task.feature_branch for task in tasks if task.status not in DONE}
-    for branch in sorted(done):
+    feature_branches = {task.feature_branch for task in tasks if task.feature}
+    feature_branches -= {task.feature_branch for task in tasks if task.status not in DONE}
+    for branch in sorted(feature_branches):
         tip = await repository.resolve(BRANCHES + branch)
         if tip and head and await repository.contains(head, tip):
             if not dry_run:
@@ -324,7 +326,7 @@ async def clean_branches(
 
 
 def _in_one_line(text: str) -> str:
-    """The text of an LLM in one line of a commit message."""
+    """Text of an LLM as one line of a commit message."""
     from bae.team.workspaces import TRAILER
 
     return " ".join(strip_escapes(text).replace(TRAILER, "Task:").split())

@@ -70,8 +70,8 @@ class Desk:
         self.bench = bench
         self.task = task
         self.run = run
-        # Of the conversation in progress: its brief, its first attempt, what it has used since its
-        # last submission, the words of that, and what came of its work.
+        # The conversation in progress: its brief, its first attempt, the usage since its last
+        # submission, the summary of that submission, and the outcome of the work.
         self.brief = ""
         self.attempt = Try(first=1, number=1)
         self.used: list[Usage] = []
@@ -100,7 +100,7 @@ class Desk:
             if verdict.concerns and not await self.bench.has_yes(self.task, verdict.digest):
                 return PersonNeeded(_describe_concerns(verdict), verdict.digest)
             return await self._review(attempt, verdict) or verdict
-        text = await self._with_failed_before(verdict.text)
+        text = await self._add_failed_before(verdict.text)
         await self.keep(attempt, "refused" if verdict.report.passed else "failed", verdict, text)
         return WorkRefusal(text)
 
@@ -108,15 +108,15 @@ class Desk:
         self, attempt: Try, verdict: WorkVerdict
     ) -> WorkRefusal | PersonNeeded | None:
         """Have accepted work reviewed. Returns why it must not be merged, or None."""
-        workspace, own = await self.worker.workspace(self.task), await self.worker.lm()
-        review = await review_work(self.bench, self.task, workspace, own, verdict)
+        workspace, worker_lm = await self.worker.workspace(self.task), await self.worker.lm()
+        review = await review_work(self.bench, self.task, workspace, worker_lm, verdict)
         decision = await decide(self.bench, self.task, review)
         if review is None or decision == "merge":
             return None
         if decision == "refuse":
             await self.keep(attempt, "refused", verdict, review.text)
             return WorkRefusal(review.text)
-        if review.error:  # the work is there still, and judged again by the next run
+        if review.error:  # the work stays, and the next run judges it again
             await self.keep(attempt, "error", verdict, review.error)
         return PersonNeeded(ask_about_review(self.task, review), review.digest)
 
@@ -135,11 +135,11 @@ class Desk:
             return PersonNeeded(outcome.question, outcome.digest)
         if isinstance(outcome, Failed) and (cause := await self.find_cause(outcome.report)):
             return await self._ask_about_environment(attempt, outcome.report, cause)
-        # What kept a feature from the branch of the team counts, also if it failed before.
+        # Tests that kept a feature from the team's branch count, even if they failed before.
         failed = outcome.report.of("failed") if isinstance(outcome, Failed) else ()
-        text = await self._with_failed_before(outcome.text, [case.id for case in failed])
+        text = await self._add_failed_before(outcome.text, [case.id for case in failed])
         head = await (await self.worker.workspace(self.task)).head()
-        # Only now: where a run was killed after the merge, there is nothing left to work on.
+        # Not earlier: if a run was killed after the merge, there is nothing to update.
         conflict = await (await self.worker.workspace(self.task)).update()
         if conflict:
             text = f"{conflict.text}\n\nThe files have these conflict markers now: resolve them."
@@ -163,7 +163,7 @@ class Desk:
             return None
         return await self.merge(attempt)
 
-    # --- what is known ---
+    # --- attempts and reports ---
 
     async def keep(
         self,
@@ -177,7 +177,7 @@ class Desk:
         workspace = await self.worker.workspace(self.task)
         head = await workspace.head()
         changed = await self.bench.repository.changed_files(workspace.base, head)
-        kept = TaskAttempt(
+        stored = TaskAttempt(
             task_id=self.task.id,
             number=attempt.number,
             outcome=outcome,
@@ -187,14 +187,14 @@ class Desk:
             usage=attempt.usage,
             commit=commit or head,
         )
-        await self.bench.store.add_attempt(kept)
+        await self.bench.store.add_attempt(stored)
 
     async def is_to_be_merged(self) -> bool:
         """Whether the last answer of a person is a yes to the content of the work, so that the LLM
         has nothing left to write."""
-        asked = await self.bench.store.blockers(self.task.project_id)
-        last = [each for each in asked if each.task_id == self.task.id][-1:]
-        if not last or last[0].digest is None or not last[0].is_yes:
+        blockers = await self.bench.store.blockers(self.task.project_id)
+        last_question = [each for each in blockers if each.task_id == self.task.id][-1:]
+        if not last_question or last_question[0].digest is None or not last_question[0].is_yes:
             return False
         return bool(await (await self.worker.workspace(self.task)).changed())
 
@@ -203,13 +203,13 @@ class Desk:
         return describe_failed_before(await self._base_report(), self.task.tests)
 
     async def find_cause(self, report: TestReport) -> Cause | None:
-        """The failure of the environment that kept the tests from a verdict, or None."""
+        """The failure of the environment that prevented a verdict of the tests, or None."""
         return None if report.passed else find_cause(report, await self._base_report())
 
-    async def _with_failed_before(self, text: str, counted: Sequence[str] = ()) -> str:
-        named = (*self.task.tests, *counted)
-        known = describe_failed_before(await self._base_report(), named)
-        return "\n\n".join(filter(None, (text, known)))
+    async def _add_failed_before(self, text: str, counted: Sequence[str] = ()) -> str:
+        counted_tests = (*self.task.tests, *counted)
+        known_failures = describe_failed_before(await self._base_report(), counted_tests)
+        return "\n\n".join(filter(None, (text, known_failures)))
 
     async def _base_report(self) -> TestReport:
         workspace = await self.worker.workspace(self.task)
@@ -225,32 +225,32 @@ class Desk:
 
 
 async def get_desk() -> Desk:
-    """The desk of this run, given to each run."""
+    """The desk of this run. Each run passes it in `dep_cache`."""
     raise LookupError("a run of the worker graph needs its desk in dep_cache")
 
 
 def ask_about(task: Task, cause: Cause, output: str = "") -> str:
     """The question to a person after a failure of the environment: one sentence and what to do,
     then the output."""
-    shown = f"\n\n{bounded(output, _SHOWN_OUTPUT)}" if output else ""
-    return f"{task.title!r} cannot be tested. {cause} Is it done?{shown}"
+    shown_output = f"\n\n{bounded(output, _SHOWN_OUTPUT)}" if output else ""
+    return f"{task.title!r} cannot be tested. {cause} Is it done?{shown_output}"
 
 
 def ask_after_failures(task: Task, attempts: int, failure: str, *, again: bool = False) -> str:
     """The question to a person after the last attempt has failed."""
     times = "One attempt" if attempts == 1 else f"{attempts} attempts"
     same = ", the last two in the same way" if again else ""
-    why = headline(failure, 200).rstrip(".:")
+    reason = headline(failure, 200).rstrip(".:")
     return (
-        f"{times} at {task.title!r} failed{same}: {why}. What should be done differently?\n\n"
+        f"{times} at {task.title!r} failed{same}: {reason}. What should be done differently?\n\n"
         f"The last failure:\n{bounded(failure, SHOWN_FAILURE)}"
     )
 
 
 def _describe_concerns(verdict: WorkVerdict) -> str:
-    lines = [f"- {file} {what}" for file, what in verdict.concerns]
-    shown = bounded("\n".join(lines), SHOWN_FAILURE)
+    lines = [f"- {file} {concern}" for file, concern in verdict.concerns]
+    listing = bounded("\n".join(lines), SHOWN_FAILURE)
     return (
         "The tests pass, and this code could decide about its own tests, or hides what it does:\n"
-        f"{shown}\nRead it. Answer yes to merge it, or say what is to be changed."
+        f"{listing}\nRead it. Answer yes to merge it, or say what to change."
     )

@@ -1,5 +1,5 @@
-"""Doctests: examples in docstrings and texts, which pytest runs as tests. The file of an example is
-code, so changes of examples are judged apart from the code around them."""
+"""Doctests: examples in docstrings and texts, which pytest runs as tests. Examples are
+in files of code, so their changes are judged separately from the code around them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 from bae.team.edits import FileChange
 
 _DOCUMENTED: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-_ADDED: Final = ".__test__.examples"
+_ADDED_ID: Final = ".__test__.examples"
 
 
 def is_example(id: str) -> bool:
@@ -29,19 +29,21 @@ def is_example(id: str) -> bool:
 def keeps_examples(change: FileChange) -> bool:
     """Whether all examples of a file are still there."""
     before, after = [
-        Counter(example for text in _read_texts(change.path, each) for example in _parse(text))
+        Counter(
+            example for text in _read_texts(change.path, each) for example in _parse_examples(text)
+        )
         for each in (change.before, change.after)
     ]
     return before <= after
 
 
 def add_examples(change: FileChange) -> FileChange:
-    """The code of a file before a change, with the new and changed docstrings as one more doctest,
-    which `is_added` recognizes. A text is returned as the change leaves it."""
+    """The code of a file before a change, with the new and changed docstrings added as one doctest.
+    `is_added` recognizes this doctest. A change of another file is returned unchanged."""
     if not change.path.endswith(".py"):
         return change
-    known = _read_texts(change.path, change.before)
-    texts = [text for text in _read_texts(change.path, change.after) if text not in known]
+    old_texts = _read_texts(change.path, change.before)
+    texts = [text for text in _read_texts(change.path, change.after) if text not in old_texts]
     added = {"examples": "\n\n".join(texts)}
     code = (change.before or b"") + f"\n__test__ = {added!r}\n".encode()
     return FileChange(change.path, change.before, code)
@@ -49,7 +51,7 @@ def add_examples(change: FileChange) -> FileChange:
 
 def is_added(id: str) -> bool:
     """Whether a test is the doctest that `add_examples` added."""
-    return id.endswith(_ADDED)
+    return id.endswith(_ADDED_ID)
 
 
 def _read_texts(path: str, content: bytes | None) -> list[str]:
@@ -63,7 +65,7 @@ def _read_texts(path: str, content: bytes | None) -> list[str]:
     return [ast.get_docstring(node) or "" for node in nodes if isinstance(node, _DOCUMENTED)]
 
 
-def _parse(text: str) -> list[tuple[str, str]]:
+def _parse_examples(text: str) -> list[tuple[str, str]]:
     """The examples of a text, each with its code and its expected output."""
     try:
         return [(each.source, each.want) for each in doctest.DocTestParser().get_examples(text)]

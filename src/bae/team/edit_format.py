@@ -16,7 +16,7 @@ from bae.team.unified_diffs import Hunk, begins_diff, read_diff
 LARGEST_ANSWER: Final = 4_000_000
 MOST_EDITS: Final = 500
 SHORT_FILE: Final = 200
-"""Files up to this number of lines are best written whole."""
+"""LLMs are asked to write files up to this number of lines whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class WholeFile:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Lines that are in a file once, and the lines that replace them."""
+    """Lines that occur once in a file, and the lines that replace them."""
 
     path: str
     search: tuple[str, ...]
@@ -77,40 +77,41 @@ def parse_answer(answer: str) -> tuple[Edit, ...]:
     lines = answer.replace("\r\n", "\n").split("\n")
     edits: list[Edit] = []
     problems: list[str] = []
-    number, fence = 0, ""
-    """`fence` is the mark of a fenced block, other than a file, that the line is in."""
+    number = 0
+    fence = ""  # the mark of the fenced block around the line, if that block is not a file
     while number < len(lines):
-        opened = _OPEN.fullmatch(lines[number].rstrip())
-        if opened is None and begins_diff(lines, number):
+        opening = _OPEN.fullmatch(lines[number].rstrip())
+        if opening is None and begins_diff(lines, number):
             diff = read_diff(lines, number)
             number = diff.after
             if diff.problem:
                 problems.append(diff.problem)
             elif diff.deletes:
-                edits += (*diff.hunks, Deletion(diff.path))  # the lines must be those of the file
+                # The hunks check that the diff shows the file's own lines.
+                edits += (*diff.hunks, Deletion(diff.path))
             else:
                 edits += diff.hunks or [Hunk(diff.path, (), ())]
             continue
-        if opened is None and (mark := _FENCE.fullmatch(lines[number])):
+        if opening is None and (mark := _FENCE.fullmatch(lines[number])):
             if fence:
-                fence = "" if _closes(lines[number], fence) else fence
-            elif path := _path_of_fence(lines, number):
+                fence = "" if _closes_fence(lines[number], fence) else fence
+            elif path := _find_fence_path(lines, number):
                 number = _read_fenced_file(lines, number, path, edits, problems)
                 continue
             else:
                 fence = mark["mark"]
-        if opened is None:
+        if opening is None:
             number += 1
             continue
-        path = (opened["path"] or "").strip("`*\"' ")
-        if not path and opened["kind"] != "DELETE":
-            path = _path_above(lines, number, edits if opened["kind"] == "SEARCH" else ())
-        if opened["kind"] == "DELETE":
+        path = (opening["path"] or "").strip("`*\"' ")
+        if not path and opening["kind"] != "DELETE":
+            path = _find_path_above(lines, number, edits if opening["kind"] == "SEARCH" else ())
+        if opening["kind"] == "DELETE":
             edits.append(Deletion(path))
             number += 1
             continue
-        start, number = number + 1, _end(lines, number, opened)
-        where = f"the {opened['kind']} block of {path[:200]} in line {start}"
+        start, number = number + 1, _find_end(lines, number, opening)
+        where = f"the {opening['kind']} block of {path[:200]} in line {start}"
         if number == len(lines) or _CLOSE.fullmatch(lines[number]) is None:
             problems.append(
                 f"{where} has no end: write each block completely, with its last line, and with "
@@ -119,13 +120,13 @@ def parse_answer(answer: str) -> tuple[Edit, ...]:
             continue
         body = lines[start:number]
         number += 1
-        if opened["kind"] == "FILE":
-            edits.append(WholeFile(path, tuple(_without_fence(path, body))))
+        if opening["kind"] == "FILE":
+            edits.append(WholeFile(path, tuple(_strip_fence(path, body))))
             continue
-        dividers = [i for i, line in enumerate(body) if line.rstrip() == "=" * len(opened["mark"])]
+        dividers = [i for i, line in enumerate(body) if line.rstrip() == "=" * len(opening["mark"])]
         if len(dividers) != 1:
             problems.append(
-                f"{where} has {len(dividers)} lines of {len(opened['mark'])} equal signs between "
+                f"{where} has {len(dividers)} lines of {len(opening['mark'])} equal signs between "
                 "its first and last line; it needs one. Use longer markers if the file has such "
                 "lines itself"
             )
@@ -176,33 +177,38 @@ _CLOSED_BY: Final = {"FILE": "FILE", "SEARCH": "REPLACE"}
 _CODE: Final = {".py", ".js", ".jsx", ".mjs", ".cjs", ".ts", ".tsx", ".go", ".json", ".css"}
 
 
-def _path_above(lines: Sequence[str], number: int, edits: Sequence[Edit]) -> str:
-    """The path on a line of its own above a block, as some LLMs write it; otherwise the last
-    path."""
+def _find_path_above(lines: Sequence[str], number: int, edits: Sequence[Edit]) -> str:
+    """The path on a separate line above a block, as some LLMs write it; otherwise the path of the
+    last edit."""
     above = [text for line in lines[max(0, number - 3) : number] if (text := line.strip())]
     while above and above[-1].startswith("```"):
         above.pop()
-    named = above[-1].strip("`*#:\"' ") if above else ""
-    if named and " " not in named and ("." in named or "/" in named) and named[0] not in "<>=":
-        return named
+    candidate = above[-1].strip("`*#:\"' ") if above else ""
+    if (
+        candidate
+        and " " not in candidate
+        and ("." in candidate or "/" in candidate)
+        and candidate[0] not in "<>="
+    ):
+        return candidate
     return edits[-1].path if edits else ""
 
 
-def _path_of_fence(lines: Sequence[str], number: int) -> str:
-    """The path of the file in a fenced block: on a line of its own above the block, or with an
-    empty line between. Empty if there is none, or if the block holds other edits."""
+def _find_fence_path(lines: Sequence[str], number: int) -> str:
+    """The path of the file in a fenced block, from a separate line above the block; an empty line
+    may be between. Empty if there is no path, or if the block has other edits."""
     at = number - 1 if number and lines[number - 1].strip() else number - 2
     match = _PATH_LINE.fullmatch(lines[at].strip()) if at >= 0 else None
     if match is None:
         return ""
-    path, fenced = match["path"], number + 1
-    while fenced < len(lines) and not lines[fenced].strip():
-        fenced += 1
+    path, first = match["path"], number + 1
+    while first < len(lines) and not lines[first].strip():
+        first += 1
     if not match["label"] and not re.search(r"/|\.[A-Za-z]\w*$", path):
         return ""
-    if fenced == len(lines) or _OPEN.fullmatch(lines[fenced].rstrip()):
+    if first == len(lines) or _OPEN.fullmatch(lines[first].rstrip()):
         return ""
-    is_diff = begins_diff(lines, fenced) or _info(lines[number]) in ("diff", "patch")
+    is_diff = begins_diff(lines, first) or _read_language(lines[number]) in ("diff", "patch")
     return "" if is_diff and Path(path).suffix not in (".diff", ".patch") else path
 
 
@@ -213,48 +219,48 @@ def _read_fenced_file(
     the number of the line below."""
     start = number + 1
     where = f"the fenced block of {path[:200]} in line {start}"
-    instead = "write the file between `<<<<<<< FILE path` and `>>>>>>> FILE`"
+    advice = "write the file between `<<<<<<< FILE path` and `>>>>>>> FILE`"
     mark = lines[number][: len(lines[number]) - len(lines[number].lstrip(lines[number][0]))]
     end = start
-    while end < len(lines) and not _closes(lines[end], mark):
+    while end < len(lines) and not _closes_fence(lines[end], mark):
         end += 1
-    body, info = lines[start:end], _info(lines[number])
-    nested = [line for line in body if line.startswith(mark)]
-    if Path(path).suffix.lower() in _TEXTS:  # whose own fences look like the end of this one
-        nested += [line for line in _until_next(lines, end + 1) if line.startswith(mark)]
+    body, language = lines[start:end], _read_language(lines[number])
+    inner_fences = [line for line in body if line.startswith(mark)]
+    if Path(path).suffix.lower() in _TEXTS:  # its own fences look like the end of this block
+        inner_fences += [line for line in _read_until_next(lines, end + 1) if line.startswith(mark)]
     if end == len(lines):
-        problems.append(f"{where} has no end: {instead}")
-    elif nested or any(_OPEN.fullmatch(line.rstrip()) for line in body):
+        problems.append(f"{where} has no end: {advice}")
+    elif inner_fences or any(_OPEN.fullmatch(line.rstrip()) for line in body):
         problems.append(
-            f"{where} has fences or edits in it, so its end is not clear: {instead}, or with a "
+            f"{where} has fences or edits in it, so its end is not clear: {advice}, or with a "
             "longer fence around it"
         )
-    elif info in _PRINTED and Path(path).suffix.lower() in _CODE:
+    elif language in _PRINTED and Path(path).suffix.lower() in _CODE:
         problems.append(
-            f"{where} is marked as {info!r}, so it is not clear if it is the file: {instead}"
+            f"{where} is marked as {language!r}, so it is not clear if it is the file: {advice}"
         )
     else:
         edits.append(WholeFile(path, tuple(body)))
     return end + 1
 
 
-def _until_next(lines: Sequence[str], start: int) -> Sequence[str]:
+def _read_until_next(lines: Sequence[str], start: int) -> Sequence[str]:
     """The lines up to the next edit."""
     for number in range(start, len(lines)):
         is_fence = _FENCE.fullmatch(lines[number]) is not None
         if _OPEN.fullmatch(lines[number].rstrip()) or begins_diff(lines, number):
             return lines[start:number]
-        if is_fence and _path_of_fence(lines, number):
+        if is_fence and _find_fence_path(lines, number):
             return lines[start:number]
     return lines[start:]
 
 
-def _closes(line: str, mark: str) -> bool:
+def _closes_fence(line: str, mark: str) -> bool:
     """Whether a line ends a fenced block that a mark began."""
     return line.startswith(mark) and not line.rstrip().strip(mark[0])
 
 
-def _info(line: str) -> str:
+def _read_language(line: str) -> str:
     """The language of a fenced block."""
     return (line.strip("`~ ").split() or [""])[0].lower()
 
@@ -269,18 +275,18 @@ _TEXTS: Final = {".md", ".mdx", ".markdown", ".rst", ".txt"}
 _PRINTED: Final = {"console", "output", "text", "txt", "bash", "sh", "shell", "log", "traceback"}
 
 
-def _end(lines: Sequence[str], start: int, opened: re.Match[str]) -> int:
+def _find_end(lines: Sequence[str], start: int, opening: re.Match[str]) -> int:
     """The line that closes a block, or the line where another block begins before that."""
     for number in range(start + 1, len(lines)):
-        for pattern, kind in ((_CLOSE, _CLOSED_BY[opened["kind"]]), (_OPEN, None)):
+        for pattern, kind in ((_CLOSE, _CLOSED_BY[opening["kind"]]), (_OPEN, None)):
             match = pattern.fullmatch(lines[number])
-            if match is None or len(match["mark"]) != len(opened["mark"]):
+            if match is None or len(match["mark"]) != len(opening["mark"]):
                 continue
             if kind in (None, match["kind"]):
                 return number
     return len(lines)
 
 
-def _without_fence(path: str, body: list[str]) -> list[str]:
-    fenced = len(body) > 1 and body[0].startswith("```") and body[-1].rstrip() == "```"
-    return body[1:-1] if fenced and Path(path).suffix in _CODE else body
+def _strip_fence(path: str, body: list[str]) -> list[str]:
+    is_fenced = len(body) > 1 and body[0].startswith("```") and body[-1].rstrip() == "```"
+    return body[1:-1] if is_fenced and Path(path).suffix in _CODE else body

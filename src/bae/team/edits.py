@@ -1,6 +1,6 @@
 """Applying the edits of an LLM's answer to files, all or none. Files outside of the root, git's own
-files, files behind links, and binary or huge files are refused. Lines that are not in the file are
-answered with the nearest lines."""
+files, files behind links, and binary or huge files are refused. If a file does not have the lines
+to replace, the error shows the nearest lines."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def plan_changes(
         try:
             path = _check_path(root, edit.path, submodules)
             if path not in files:
-                files[path] = _File(path, _read(root / path, path))
+                files[path] = _File(path, _read_content(root / path, path))
             files[path].apply(edit)
         except _Miss as miss:
             problems.append(str(miss))
@@ -86,9 +86,9 @@ def plan_changes(
         except _Refused as reason:
             problems.append(str(reason))
             refused.add(edit.path)
-    kept = {path for path, file in files.items() if file.lines is not None}
-    for path in sorted(kept):
-        if inside := sorted(kept & {str(parent) for parent in Path(path).parents}):
+    remaining = {path for path, file in files.items() if file.lines is not None}
+    for path in sorted(remaining):
+        if inside := sorted(remaining & {str(parent) for parent in Path(path).parents}):
             problems.append(f"{path} cannot be written: {inside[0]} is a file")
     changes = [change for file in files.values() if (change := file.change(problems)) is not None]
     if not changes and not problems:
@@ -107,10 +107,10 @@ def find_refused(root: Path, names: Sequence[str], submodules: Sequence[str] = (
     folders = find_folders(names)
     for name in names:
         if name in folders and not (root / name).is_symlink():
-            continue  # a file that a folder has replaced
+            continue  # a folder has replaced the file
         try:
             path = _check_path(root, name, submodules)
-            _File(path, _read(root / path, path))
+            _File(path, _read_content(root / path, path))
         except _Refused as reason:
             problems.append(str(reason))
     return problems
@@ -119,7 +119,7 @@ def find_refused(root: Path, names: Sequence[str], submodules: Sequence[str] = (
 def write_changes(root: Path, changes: Sequence[FileChange]) -> None:
     """Write all changes, or leave all files as they are and raise EditError."""
     folders: list[Path] = []
-    done: list[tuple[FileChange, int | None]] = []
+    written: list[tuple[FileChange, int | None]] = []
     at = ""
     try:
         for change in changes:
@@ -127,12 +127,12 @@ def write_changes(root: Path, changes: Sequence[FileChange]) -> None:
             _check_path(root, at)
             _make_folders(path.parent, folders)
             mode = stat.S_IMODE(path.stat().st_mode) if change.before is not None else None
-            done.append((change, mode))
-            _write(path, change.after, mode)
+            written.append((change, mode))
+            _write_content(path, change.after, mode)
     except (OSError, _Refused) as error:
-        for change, mode in reversed(done):
+        for change, mode in reversed(written):
             with suppress(OSError):
-                _write(root / change.path, change.before, mode)
+                _write_content(root / change.path, change.before, mode)
         for folder in reversed(folders):
             with suppress(OSError):
                 folder.rmdir()
@@ -147,7 +147,7 @@ _ELIDED: Final = re.compile(
     re.IGNORECASE,
 )
 _ODD_PATH: Final = re.compile(
-    # Control characters, and marks that have a terminal show the characters in another order.
+    # Control characters, and marks that reorder the characters on a terminal.
     r"[\x00-\x1f\x7f-\x9f\\\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]|^~|^[A-Za-z]:"
 )
 _SEARCHED_LINES: Final = 40
@@ -172,20 +172,20 @@ def _check_path(root: Path, path: str, submodules: Sequence[str] = ()) -> str:
     if not path:
         raise _Refused("a block has no path: name the file in its first line")
     if len(path) > _LONGEST_PATH:
-        raise _Refused(f"{path[:60]!r}… is too long a path")
+        raise _Refused(f"{path[:60]!r}… is too long for a path")
     try:
         name = named_path(path)
     except GitError as error:
         raise _Refused(error.message) from error
     parts = name.split("/")
     if fold_name(name) == INCLUDE:
-        raise _Refused(f"{name} says what a worktree gets: only the user changes it")
+        raise _Refused(f"{name} controls which files a worktree gets: only the user may change it")
     if fold_name(parts[-1]) in (".gitattributes", ".gitmodules"):
-        raise _Refused(f"{name} says how git treats files: only the user changes it")
+        raise _Refused(f"{name} controls how git treats files: only the user may change it")
     if _ODD_PATH.search(name):
         raise _Refused(f"{path!r} is not a plain path inside the repository")
     if any(len(os.fsencode(part)) > _LONGEST_NAME for part in parts):
-        raise _Refused(f"{path[:60]!r}… is too long a path")
+        raise _Refused(f"{path[:60]!r}… is too long for a path")
     at = root
     for number, part in enumerate(parts, 1):
         at /= part
@@ -207,7 +207,7 @@ def _check_path(root: Path, path: str, submodules: Sequence[str] = ()) -> str:
     return name
 
 
-def _read(path: Path, name: str) -> bytes | None:
+def _read_content(path: Path, name: str) -> bytes | None:
     try:
         with open_file(path, follow=False) as file:
             content = file.read(LARGEST_FILE + 1)
@@ -220,11 +220,11 @@ def _read(path: Path, name: str) -> bytes | None:
     return content
 
 
-def _make_folders(folder: Path, made: list[Path]) -> None:
+def _make_folders(folder: Path, created: list[Path]) -> None:
     if not folder.is_dir():
-        _make_folders(folder.parent, made)
+        _make_folders(folder.parent, created)
         folder.mkdir()
-        made.append(folder)
+        created.append(folder)
 
 
 def _remove_empty_folders(root: Path, path: Path) -> None:
@@ -236,7 +236,7 @@ def _remove_empty_folders(root: Path, path: Path) -> None:
             folder.rmdir()
 
 
-def _write(path: Path, content: bytes | None, mode: int | None) -> None:
+def _write_content(path: Path, content: bytes | None, mode: int | None) -> None:
     """Write a file. It replaces the old one at once; a second hard link keeps the old content."""
     if content is None:
         path.unlink(missing_ok=True)
@@ -285,8 +285,8 @@ class _File:
         elif not edit.search:
             if self.lines:
                 raise _Miss(
-                    f"{_name_lines(edit)} of {self.path} are none, and the file exists: name lines "
-                    "that it has, or write it whole"
+                    f"{self.path} exists, and {_name_lines(edit)} are empty: copy lines of the "
+                    "file, or write it whole"
                 )
             self.lines = list(edit.replace)
             self.ends = not isinstance(edit, Hunk) or edit.ends is not False
@@ -304,18 +304,18 @@ class _File:
             try:
                 after = text.encode()
             except UnicodeEncodeError:
-                problems.append(f"{self.path} would have characters that are no Unicode text")
+                problems.append(f"{self.path} would have characters that are not valid Unicode")
                 return None
             if len(after) > LARGEST_FILE or "\0" in text:
-                what = "be binary" if "\0" in text else f"have over {LARGEST_FILE} bytes"
-                problems.append(f"{self.path} would {what}, and is not written")
+                problem = "be binary" if "\0" in text else f"have over {LARGEST_FILE} bytes"
+                problems.append(f"{self.path} would {problem}, and is not written")
                 return None
         return FileChange(self.path, self.before, after) if after != self.before else None
 
     def _refuse_elision(self, lines: Sequence[str]) -> None:
-        known = set(self.lines or ())
+        old_lines = set(self.lines or ())
         for line in lines if self.lines else ():
-            if _ELIDED.fullmatch(line) and line not in known:
+            if _ELIDED.fullmatch(line) and line not in old_lines:
                 raise _Miss(
                     f"an edit of {self.path} has the line {line.strip()!r} in place of code: "
                     "write all lines, or blocks that replace only what changes"
@@ -326,10 +326,12 @@ class _File:
         if isinstance(edit, Hunk) and lines[edit.at : edit.at + len(search)] == search:
             starts = [edit.at]
         else:
-            starts = _find(lines, search)
+            starts = _find_places(lines, search)
         if not starts:
             search, replace = _trim_empty_lines(search, replace)
-            starts = _find(_strip_whitespace(lines), _strip_whitespace(search)) if search else []
+            starts = (
+                _find_places(_strip_whitespace(lines), _strip_whitespace(search)) if search else []
+            )
             if len(starts) == 1:
                 fitted = _fit_indents(search, lines[starts[0] : starts[0] + len(search)], replace)
                 starts = [] if fitted is None else starts
@@ -343,7 +345,7 @@ class _File:
             places = ", ".join(str(at + 1) for at in starts)
             raise _Miss(
                 f"{_name_lines(edit)} are in {self.path} more than once (from lines {places}): add "
-                "lines above or below that tell the place"
+                "lines above or below, so that only one place fits"
             )
         raise _Miss(_describe_nearest(f"{_name_lines(edit)} are not in {self.path}", lines, search))
 
@@ -353,16 +355,16 @@ def _name_lines(edit: Replacement | Hunk) -> str:
     return "the context and `-` lines of a hunk" if is_hunk else "the SEARCH lines of a block"
 
 
-def _find(lines: Sequence[str], search: Sequence[str]) -> list[int]:
-    """The first five places of these lines in a file."""
-    text, wanted = "\n".join(("", *lines, "")), "\n".join(("", *search, ""))
+def _find_places(lines: Sequence[str], search: Sequence[str]) -> list[int]:
+    """The first five places of the searched lines in a file."""
+    text, searched = "\n".join(("", *lines, "")), "\n".join(("", *search, ""))
     numbers: list[int] = []
-    at, counted, number = text.find(wanted), 0, 0
+    at, counted, number = text.find(searched), 0, 0
     while at >= 0 and len(numbers) < 5:
         number += text.count("\n", counted, at)
         counted = at
         numbers.append(number)
-        at = text.find(wanted, at + 1)
+        at = text.find(searched, at + 1)
     return numbers
 
 
@@ -371,7 +373,7 @@ def _strip_whitespace(lines: Iterable[str]) -> list[str]:
 
 
 def _trim_empty_lines(search: list[str], replace: list[str]) -> tuple[list[str], list[str]]:
-    """Both lists without the empty lines at the ends of the first."""
+    """Both lists without the empty lines at the start and the end of `search`."""
     above = next((n for n, line in enumerate(search) if line.strip()), len(search))
     below = next((n for n, line in enumerate(reversed(search)) if line.strip()), 0)
     start, end = 0, len(replace)
@@ -388,11 +390,11 @@ def _fit_indents(search: list[str], matched: list[str], replace: list[str]) -> l
     pairs = [(_indent(s), _indent(f)) for s, f in zip(search, matched, strict=True) if s.strip()]
     added = {f.removesuffix(s) if f.endswith(s) else None for s, f in pairs}
     removed = {s.removesuffix(f) if s.endswith(f) else None for s, f in pairs}
-    known = dict(pairs)
-    is_one = all(known[s] == f for s, f in pairs)
+    indents = dict(pairs)
+    is_consistent = all(indents[s] == f for s, f in pairs)
 
-    def indented(line: str) -> str | None:
-        own = _indent(line)
+    def indent_line(line: str) -> str | None:
+        indent = _indent(line)
         if not line.strip():
             return line
         if len(added) == 1 and None not in added:
@@ -400,14 +402,16 @@ def _fit_indents(search: list[str], matched: list[str], replace: list[str]) -> l
         if len(removed) == 1 and None not in removed:
             extra = next(iter(removed)) or ""
             return line.removeprefix(extra) if line.startswith(extra) else None
-        return known[own] + line[len(own) :] if is_one and own in known else None
+        return (
+            indents[indent] + line[len(indent) :] if is_consistent and indent in indents else None
+        )
 
     fitted: list[str | None] = []
-    kept = [("replace", 0, len(search), 0, len(replace))]
+    steps = [("replace", 0, len(search), 0, len(replace))]
     if len(search) * len(replace) <= 1_000_000:
-        kept = SequenceMatcher(None, search, replace, autojunk=False).get_opcodes()
-    for kind, first, last, start, end in kept:
-        fitted += matched[first:last] if kind == "equal" else map(indented, replace[start:end])
+        steps = SequenceMatcher(None, search, replace, autojunk=False).get_opcodes()
+    for kind, first, last, start, end in steps:
+        fitted += matched[first:last] if kind == "equal" else map(indent_line, replace[start:end])
     return None if None in fitted else [line for line in fitted if line is not None]
 
 
@@ -417,22 +421,24 @@ def _indent(line: str) -> str:
 
 def _describe_nearest(problem: str, lines: Sequence[str], search: Sequence[str]) -> str:
     """The message for lines that are not in a file, with its nearest lines."""
-    wanted = sorted({line.strip() for line in search}, key=len)[-_SEARCHED_LINES:]
-    words = [frozenset(re.findall(r"\w+", line[:_SHOWN_WIDTH])) for line in wanted]
-    known: dict[str, float] = {}
+    longest_lines = sorted({line.strip() for line in search}, key=len)[-_SEARCHED_LINES:]
+    words = [frozenset(re.findall(r"\w+", line[:_SHOWN_WIDTH])) for line in longest_lines]
+    known_scores: dict[str, float] = {}
     scores: list[float] = []
     for line in lines[:_SEARCHED_FILE]:
-        if line not in known:
-            own = frozenset(re.findall(r"\w+", line[:_SHOWN_WIDTH]))
-            known[line] = max(len(own & each) / max(1, len(own | each)) for each in words)
-        scores.append(known[line])
+        if line not in known_scores:
+            line_words = frozenset(re.findall(r"\w+", line[:_SHOWN_WIDTH]))
+            known_scores[line] = max(
+                len(line_words & each) / max(1, len(line_words | each)) for each in words
+            )
+        scores.append(known_scores[line])
     size = min(max(len(search), 1), _SHOWN_LINES, max(len(scores), 1))
     sums = [0.0, *accumulate(scores)]
     best = max(range(len(sums) - size), key=lambda at: sums[at + size] - sums[at], default=0)
     start, end = max(0, best - 3), min(len(lines), best + size + 3)
     if not lines or sums[min(best + size, len(sums) - 1)] - sums[best] == 0:
         return f"{problem}, nor any like them: write it whole"
-    shown = "\n".join(line[:_SHOWN_WIDTH] for line in lines[start:end])
+    nearest = "\n".join(line[:_SHOWN_WIDTH] for line in lines[start:end])
     return (
-        f"{problem}. The nearest lines that it has, from line {start + 1} to {end}, are:\n{shown}"
+        f"{problem}. The nearest lines that it has, from line {start + 1} to {end}, are:\n{nearest}"
     )

@@ -122,7 +122,7 @@ class ActionBody(Form):
     text: Annotated[str, Field(max_length=20_000)] = ""
 
     @model_validator(mode="after")
-    def _is_whole(self) -> Self:
+    def _has_required_fields(self) -> Self:
         if self.action in ("note", "skip") and self.task is None:
             raise ValueError(f"{self.action} needs a task")
         if (self.action == "note") != bool(self.text.strip()):
@@ -136,7 +136,7 @@ class BlockerBody(Form):
     answer: Annotated[str, Field(min_length=1, max_length=20_000)]
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _has_text(self) -> Self:
         if not self.answer.strip():
             raise ValueError("the answer is empty")
         return self
@@ -346,9 +346,10 @@ class LeftTask(BaseModel):
 
 
 class PlanView(BaseModel):
-    """The plan: the tasks that wait for approval, those without proving tests, the tasks that would
-    run together, and the longest chain of dependent tasks. `boxes` and `edges` are a picture of all
-    tasks, each after its prerequisites. `task_schema` is the JSON schema of a task to add."""
+    """The plan: the tasks that wait for approval, the tasks without proving tests, the tasks that
+    would run together, and the longest chain of dependent tasks. `boxes` and `edges` are a picture
+    of all tasks, each after its prerequisites. `task_schema` is the JSON schema of a task to
+    add."""
 
     unapproved: list[str]
     without_tests: list[str]

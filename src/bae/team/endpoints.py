@@ -98,13 +98,14 @@ LINES_OF_ALL: Final = 20_000
 """How many lines of a diff one response has, for all files together."""
 BOX: Final = (200, 64)
 """The size of a task in a picture, in pixels."""
-_STATUS: Final = {
+_STATUS_BY_CODE: Final = {
     "bae-team-unknown": 404,
     "bae-team-transition": 409,
     "bae-team-git": 409,
     "bae-team-store": 503,
 }
-"""By the code of a TeamError; others are about what the request has in its body."""
+"""The HTTP status by the code of a TeamError. Other codes are 422: the body of the request is
+wrong."""
 _WRITE: Final = (400, 404, 409, 413, 415, 422, 503)
 _READ: Final = (404, 422, 503)
 
@@ -130,7 +131,7 @@ def add_teams(
     WebSocket, and rows of the inbox. `visible` decides which teams a user may see; the `visible` of
     the API decides about their runs."""
     served = ServedTeams(dict(teams), visible)
-    api.endpoints += served.rows()
+    api.endpoints += served.list_endpoints()
     api.feed_kinds["team"] = served.open_feed
     api.inbox_sources.append(served.list_waiting)
     if any(team.journal is api.journal for team in teams.values()):
@@ -148,9 +149,9 @@ class ServedTeams:
         self._goals: dict[str, tuple[str, str]] = {}
         """The last goal of each team, with the run that planned it."""
 
-    # Finding what a request names
+    # Look up the team, task or attempt of a request
 
-    def seen(self, user: User) -> dict[str, ServedTeam]:
+    def list_visible(self, user: User) -> dict[str, ServedTeam]:
         """The teams that a user may see, by name."""
         return {
             name: team
@@ -160,19 +161,19 @@ class ServedTeams:
 
     def find(self, user: User, name: str) -> ServedTeam:
         """The team with this name, if the user may see it. Raises `Refused` otherwise."""
-        team = self.seen(user).get(name)
+        team = self.list_visible(user).get(name)
         if team is None:
             raise Refused(
                 404, "bae-team-unknown", f"there is no team {name[:100]!r}", "list them: /teams"
             )
         return team
 
-    async def _task(self, call: ApiCall) -> tuple[ServedTeam, Task]:
+    async def _find_task(self, call: ApiCall) -> tuple[ServedTeam, Task]:
         team = self.find(call.user, call.path["team"])
         return team, await find_task(team.store, team.project.id, call.path["task"])
 
-    async def _attempt(self, call: ApiCall) -> tuple[ServedTeam, Task, TaskAttempt]:
-        team, task = await self._task(call)
+    async def _find_attempt(self, call: ApiCall) -> tuple[ServedTeam, Task, TaskAttempt]:
+        team, task = await self._find_task(call)
         number = call.path["attempt"]
         for attempt in await team.store.attempts(task.id):
             if str(attempt.number) == number:
@@ -182,8 +183,10 @@ class ServedTeams:
     # Teams
 
     async def list_teams(self, call: ApiCall) -> TeamPage:
-        seen = self.seen(call.user)
-        return TeamPage(teams=[TeamRow(**await _sum_up(n, team)) for n, team in seen.items()])
+        visible_teams = self.list_visible(call.user)
+        return TeamPage(
+            teams=[TeamRow(**await _summarize_team(n, team)) for n, team in visible_teams.items()]
+        )
 
     async def show_team(self, call: ApiCall) -> TeamDetails:
         name = call.path["team"]
@@ -191,7 +194,7 @@ class ServedTeams:
         agents = await team.store.agents(team.project.id)
         project = await team.store.project(team.project.id)  # planning has changed it
         return TeamDetails(
-            **await _sum_up(name, team),
+            **await _summarize_team(name, team),
             root=team.project.root,
             goal=await self._find_goal(name, team),
             sandbox=await protection(),
@@ -205,8 +208,8 @@ class ServedTeams:
         """The last planned goal; empty if it is not in the journal any more."""
         for info in await team.journal.runs(graph=planning.name, limit=1):
             if self._goals.get(name, ("",))[0] != info.run_id:
-                why = await team.journal.why(info.run_id, "Goal.goal")
-                self._goals[name] = info.run_id, cut_text(str(why.value), CUT)
+                provenance = await team.journal.why(info.run_id, "Goal.goal")
+                self._goals[name] = info.run_id, cut_text(str(provenance.value), CUT)
             return self._goals[name][1]
         return ""
 
@@ -218,9 +221,9 @@ class ServedTeams:
             raise unknown_event(query.after, last)
         return EventPage(events=[each.to_message() for each in events], last=last)
 
-    async def open_feed(self, api: API, user: User, rest: str) -> ServedFeed:
+    async def open_feed(self, api: API, user: User, name: str) -> ServedFeed:
         """The feed of a team, by its name."""
-        team = self.find(user, rest)
+        team = self.find(user, name)
         return ServedFeed(team.store.feed(team.project.id), encode_event)
 
     # The plan
@@ -243,7 +246,7 @@ class ServedTeams:
                 403,
                 "bae-serve-verb",
                 f"{call.user.name} may not answer, and so not approve tasks",
-                "leave approve out, and have somebody else approve them",
+                "leave approve out, and ask another user to approve the tasks",
             )
         await check_files(team.store, team.repository, team.project, body.tasks)
         added = await team.store.add_tasks(
@@ -252,17 +255,17 @@ class ServedTeams:
         return 201, TaskPage(tasks=await _make_rows(team, added, {}))
 
     async def edit_task(self, call: ApiCall) -> TaskDetails:
-        team, task = await self._task(call)
-        given = call.body.model_dump(exclude_none=True)
-        planned = change_task(task, given)
-        if "files" in given or "new_files" in given:
+        team, task = await self._find_task(call)
+        fields = call.body.model_dump(exclude_none=True)
+        planned = change_task(task, fields)
+        if "files" in fields or "new_files" in fields:
             await check_files(team.store, team.repository, team.project, [planned])
         may_approve = "answer" in call.user.can
         await team.store.edit_task(task.id, planned, approved=may_approve, by=call.user.name)
-        return await _details(team, await team.store.task(task.id))
+        return await _read_details(team, await team.store.task(task.id))
 
     async def drop_task(self, call: ApiCall) -> Response:
-        team, task = await self._task(call)
+        team, task = await self._find_task(call)
         await team.store.drop_task(task.id, by=call.user.name)
         return Response(status_code=204)
 
@@ -285,38 +288,38 @@ class ServedTeams:
         team, body = self.find(call.user, call.path["team"]), call.body
         here = team.store, team.repository, team.project.id
         about = {"text": body.text, "by": call.user.name}
-        asked = await steer(*here, body.action, body.task, **about)
-        if asked is None:
+        steered = await steer(*here, body.action, body.task, **about)
+        if steered is None:
             raise Refused(409, "bae-team-transition", "no run is in progress")
         return 202, ActionView(
             action=body.action,
-            task=asked.task and asked.task.key,
-            running=asked.is_running,
-            request=asked.request and asked.request.id,
+            task=steered.task and steered.task.key,
+            running=steered.is_running,
+            request=steered.request and steered.request.id,
         )
 
     # A task
 
     async def show_task(self, call: ApiCall) -> TaskDetails:
-        return await _details(*await self._task(call))
+        return await _read_details(*await self._find_task(call))
 
     async def show_log(self, call: ApiCall) -> LogPage:
-        team, task = await self._task(call)
+        team, task = await self._find_task(call)
         api, user, query = call.api, call.user, call.query
         log = await read_task_log(
             team.store, team.journal, task, shows=lambda run: api.may_see(user, run)
         )
         end = query.start + query.limit
-        shown = [LogView.of(each, query.cut) for each in log.entries[query.start : end]]
+        entries = [LogView.of(each, query.cut) for each in log.entries[query.start : end]]
         total = len(log.entries)
-        return LogPage(entries=shown, total=total, next=end if end < total else None)
+        return LogPage(entries=entries, total=total, next=end if end < total else None)
 
     async def show_task_diff(self, call: ApiCall) -> DiffView:
-        team, task = await self._task(call)
+        team, task = await self._find_task(call)
         return await _view_diff(call, await diff_task(team.project, team.repository, task))
 
     async def show_tests(self, call: ApiCall) -> TestsView:
-        team, task = await self._task(call)
+        team, task = await self._find_task(call)
         cut = call.query.cut
         tested = [each for each in await team.store.attempts(task.id) if each.report is not None]
         last = tested[-1] if tested else None
@@ -330,22 +333,22 @@ class ServedTeams:
         )
 
     async def list_reviews(self, call: ApiCall) -> ReviewPage:
-        team, task = await self._task(call)
+        team, task = await self._find_task(call)
         reviews = await team.store.reviews(team.project.id)
         return ReviewPage(reviews=[*reviews.get(task.id, ())])
 
     async def list_attempts(self, call: ApiCall) -> AttemptPage:
-        team, task = await self._task(call)
+        team, task = await self._find_task(call)
         attempts = await team.store.attempts(task.id)
         return AttemptPage(attempts=[AttemptRow.of(each, call.query.cut) for each in attempts])
 
     async def show_attempt(self, call: ApiCall) -> AttemptView:
-        *_, attempt = await self._attempt(call)
+        *_, attempt = await self._find_attempt(call)
         row = AttemptRow.of(attempt, call.query.cut)
         return AttemptView(**row.model_dump(), report=cut_report(attempt.report, call.query.cut))
 
     async def show_attempt_diff(self, call: ApiCall) -> DiffView:
-        team, task, attempt = await self._attempt(call)
+        team, task, attempt = await self._find_attempt(call)
         text = await diff_attempt(team.project, team.repository, task, attempt)
         return await _view_diff(call, text)
 
@@ -388,13 +391,13 @@ class ServedTeams:
     async def list_waiting(self, call: ApiCall) -> list[GateView]:
         """The blockers and plans that wait for a person, as rows of the inbox."""
         waiting: list[GateView] = []
-        for name, team in self.seen(call.user).items():
+        for name, team in self.list_visible(call.user).items():
             tasks = await team.store.tasks(team.project.id)
-            known = {task.id: task for task in tasks}
+            tasks_by_id = {task.id: task for task in tasks}
             for each in await _read_blockers(name, team, open_only=True):
                 address = f"blockers/{each.id}"
                 row = wait_row(name, address, "blocker", each.question, each.since, call)
-                context = _describe_task(known.get(each.task_id), call.query.cut)
+                context = _describe_task(tasks_by_id.get(each.task_id), call.query.cut)
                 waiting.append(row.model_copy(update={"task": each.task, "context": context}))
             unapproved = [task for task in tasks if not task.approved]
             if unapproved:
@@ -405,9 +408,9 @@ class ServedTeams:
                 waiting.append(row.model_copy(update={"context": titles}))
         return waiting
 
-    # The table
+    # Endpoints
 
-    def rows(self) -> tuple[Endpoint, ...]:
+    def list_endpoints(self) -> tuple[Endpoint, ...]:
         """The endpoints."""
         team, task = "/teams/{team}", "/teams/{team}/tasks/{task}"
         attempt = f"{task}/attempts/{{attempt}}"
@@ -451,7 +454,7 @@ class ServedTeams:
                 task,
                 "edit",
                 "Drop a task.",
-                _refusing(self.drop_task),
+                _with_refusals(self.drop_task),
                 {204: ""},
                 refusals=(404, 409, 503),
             ),
@@ -497,7 +500,7 @@ def get_row(
     """A table row for a reading endpoint."""
     refusals = (409, *_READ) if path.endswith("/diff") else _READ
     return Endpoint(
-        "GET", path, "read", about, _refusing(handler), {200: answer}, query, refusals=refusals
+        "GET", path, "read", about, _with_refusals(handler), {200: answer}, query, refusals=refusals
     )
 
 
@@ -513,11 +516,11 @@ def put_row(
 ) -> Endpoint:
     """A table row for a changing endpoint."""
     return Endpoint(
-        method, path, verb, about, _refusing(handler), answers, body=body, refusals=_WRITE
+        method, path, verb, about, _with_refusals(handler), answers, body=body, refusals=_WRITE
     )
 
 
-def _refusing(handler: _Handle) -> _Handle:
+def _with_refusals(handler: _Handle) -> _Handle:
     """The handler, with errors of the team as refusals."""
 
     @wraps(handler)
@@ -525,11 +528,11 @@ def _refusing(handler: _Handle) -> _Handle:
         try:
             return await handler(call)
         except TeamError as error:
-            status = _STATUS.get(error.code, 422)
+            status = _STATUS_BY_CODE.get(error.code, 422)
             faults = [
                 InputFault(loc=["body", each.place], msg=each.message) for each in error.problems
             ]
-            if status == 503:  # the rest is for who runs the server, and names its file
+            if status == 503:  # the error names a file of the server: only the log has it
                 message = "the state of the team cannot be used now: the log of the server says why"
                 raise Refused(503, error.code, message, headers={"retry-after": "5"}) from error
             raise Refused(
@@ -546,9 +549,9 @@ def encode_event(item: FeedItem[StoredEvent]) -> str:
     return item.encoded
 
 
-async def _sum_up(name: str, team: ServedTeam) -> dict[str, Any]:
+async def _summarize_team(name: str, team: ServedTeam) -> dict[str, Any]:
     store, project_id = team.store, team.project.id
-    last = await store.last_event(project_id)  # first: what comes later is in the feed after it
+    last = await store.last_event(project_id)  # first: the feed after it has all later events
     tasks = await store.tasks(project_id)
     return {
         "team": name,
@@ -573,10 +576,10 @@ async def _make_rows(
     if working and await is_running(team.repository):
         doing = await read_doing(team.journal, working)
         for number in working:
-            told = standings.get(number, Standing()).activity
-            if told is not None and (number not in doing or told.at > doing[number].at):
+            activity = standings.get(number, Standing()).activity
+            if activity is not None and (number not in doing or activity.at > doing[number].at):
                 run = doing[number].run if number in doing else ""
-                doing[number] = told.model_copy(update={"run": run})
+                doing[number] = activity.model_copy(update={"run": run})
     names = {*TaskRow.model_fields} & {*Task.model_fields} - {"reason"}
     return [
         TaskRow(
@@ -599,11 +602,11 @@ async def _read_requests(team: ServedTeam) -> list[RequestView]:
     return [
         RequestView(id=each.id, action=each.action, task=keys.get(each.task_id or 0))
         for each in requests
-        if each.action not in ("pause", "resume")  # which hold until a person says otherwise
+        if each.action not in ("pause", "resume")  # these apply until a person reverses them
     ]
 
 
-async def _details(team: ServedTeam, task: Task) -> TaskDetails:
+async def _read_details(team: ServedTeam, task: Task) -> TaskDetails:
     blockers = await team.store.blockers(team.project.id)
     attempts = await team.store.attempts(task.id)
     return TaskDetails(
@@ -618,10 +621,10 @@ async def _details(team: ServedTeam, task: Task) -> TaskDetails:
 async def _read_plan(api: API, team: ServedTeam) -> PlanView:
     tasks = await team.store.tasks(team.project.id)
     unapproved = [task for task in tasks if not task.approved]
-    held = await read_held(team.store, team.project.id)
+    held_tasks = await read_held(team.store, team.project.id)
     approved = [task.model_copy(update={"approved": True}) for task in tasks]
-    plan = plan_dry_run(approved, held=held, max_agents=max(1, len(tasks)))
-    laid = await api.fold(_draw_tasks, tasks)
+    plan = plan_dry_run(approved, held=held_tasks, max_agents=max(1, len(tasks)))
+    picture = await api.fold(_draw_tasks, tasks)
     return PlanView(
         unapproved=[task.key for task in unapproved],
         without_tests=[task.key for task in unapproved if task.proof == "none"],
@@ -631,15 +634,20 @@ async def _read_plan(api: API, team: ServedTeam) -> PlanView:
             LeftTask(task=task.key, reason=headline(task.reason) or task.status.label)
             for task in plan.left
         ],
-        **laid,
+        **picture,
         task_schema=PlannedTask.model_json_schema(),
     )
 
 
 def _draw_tasks(tasks: Sequence[Task]) -> dict[str, Any]:
     """The positions of tasks in a picture, from left to right."""
-    at = {task.key: place for place, task in enumerate(tasks)}
-    links = [(at[key], at[task.key]) for task in tasks for key in task.depends_on if key in at]
+    positions = {task.key: place for place, task in enumerate(tasks)}
+    links = [
+        (positions[key], positions[task.key])
+        for task in tasks
+        for key in task.depends_on
+        if key in positions
+    ]
     boxes, edges = draw_boxes([task.key for task in tasks], links, *BOX)
     return {"boxes": boxes, "edges": edges}
 
@@ -652,16 +660,16 @@ async def _read_blockers(
     if not blockers:
         return []
     keys = {task.id: task.key for task in await team.store.tasks(project_id)}
-    asked: dict[int, float] = {}
+    asked_at: dict[int, float] = {}
     for stored in await team.store.events_of(project_id, BlockerCreated):
         if isinstance(stored.event, BlockerCreated):
-            asked[stored.event.blocker_id] = stored.at
+            asked_at[stored.event.blocker_id] = stored.at
     return [
         BlockerView(
             **each.model_dump(),
             team=name,
             task=keys.get(each.task_id, ""),
-            since=asked.get(each.id, 0.0),
+            since=asked_at.get(each.id, 0.0),
         )
         for each in blockers
     ]
@@ -693,8 +701,8 @@ def wait_row(
 
 
 def _describe_task(task: Task | None, cut: int) -> dict[str, Value]:
-    """A person's view of a task that asks."""
-    if task is None:  # it was added a moment ago
+    """The task of a question, as the context of an inbox row."""
+    if task is None:  # the task was added a moment ago
         return {}
     about = {"title": task.title, "description": task.description}
     return {name: Value(value=cut_text(text, cut)) for name, text in about.items() if text}

@@ -116,7 +116,7 @@ def find_cause(report: TestReport, before: TestReport | None = None) -> Cause | 
     if report.exit_code in (0, None):
         return None
     if not report.cases:
-        return _find(report.exit_code, report.output)
+        return _match_signs(report.exit_code, report.output)
     failed = [case.message for case in report.of("failed")]
     for sign in _SIGNS:
         if sign.in_tests and any(map(sign.in_tests.search, failed)):
@@ -128,7 +128,7 @@ def find_setup_cause(ran: Ran) -> Cause:
     """Why a setup command failed."""
     if ran.ended_by == "killed":
         return KILLED
-    cause = _find(ran.exit_code, ran.output)
+    cause = _match_signs(ran.exit_code, ran.output)
     if cause is None or cause is PROGRAM:
         return SETUP
     return Cause(cause.kind, f"{SETUP.text}: {cause.text}", cause.fix)
@@ -138,7 +138,7 @@ def find_error_cause(error: BaseException) -> Cause | None:
     """The failure of the environment behind an error, or None."""
     from bae.team.workspaces import SetupError
 
-    for each in _chain(error):
+    for each in _list_causes(error):
         if isinstance(each, SetupError):
             return each.reason
         if isinstance(each, OSError) and each.errno in _NO_SPACE:
@@ -146,14 +146,14 @@ def find_error_cause(error: BaseException) -> Cause | None:
     return None
 
 
-def _find(exit_code: int | None, output: str) -> Cause | None:
+def _match_signs(exit_code: int | None, output: str) -> Cause | None:
     for sign in _SIGNS:
         if exit_code in sign.codes or (sign.printed and sign.printed.search(output)):
             return sign.cause
     return None
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def _list_causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

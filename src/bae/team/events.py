@@ -27,7 +27,7 @@ class _Event:
 
     def to_message(self) -> dict[str, Any]:
         """The event as plain JSON values."""
-        return _ANY.dump_python(self, mode="json")  # type: ignore[arg-type]
+        return _EVENT_TYPE.dump_python(self, mode="json")  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, config=_FORBID)
@@ -123,13 +123,13 @@ class TestResult(_Event):
             counts["failed before"] = failed_before
         if report.flaky:
             counts["flaky"] = len(report.flaky)
-        why = problem or report.problem
-        return cls(project_id, task_id, report.passed, counts, report.seconds, why)
+        problem_text = problem or report.problem
+        return cls(project_id, task_id, report.passed, counts, report.seconds, problem_text)
 
 
 @dataclass(frozen=True, config=_FORBID)
 class CorrectionAttempt(_Event):
-    """A worker corrects refused work. `failure` is the reason that it was given."""
+    """A worker corrects refused work. `failure` is the reason for the correction."""
 
     task_id: int
     attempt: int
@@ -217,7 +217,7 @@ class ActivityUpdate(_Event):
     journaled: bool = False
     """In events of earlier versions: the activity is a tool call, which the journal has in full."""
     program: str = ""
-    """The coding program, if the activity is one of a program."""
+    """The name of the coding program; empty for an activity of bae."""
     type: Literal["activity_update"] = field(default="activity_update", kw_only=True)
 
 
@@ -258,12 +258,12 @@ class StoredEvent(BaseModel):
 
 
 # Validators are built when they are first needed: most commands read no event.
-_ANY: TypeAdapter[Event] = TypeAdapter(Event, config=ConfigDict(defer_build=True))
+_EVENT_TYPE: TypeAdapter[Event] = TypeAdapter(Event, config=ConfigDict(defer_build=True))
 
 
 def read_event(message: Any) -> Event:
     """The event in a plain message. Raises pydantic's ValidationError if there is none."""
-    return _ANY.validate_python(message)
+    return _EVENT_TYPE.validate_python(message)
 
 
 class Broadcaster(Protocol):
@@ -292,7 +292,7 @@ class Sender:
         try:
             async with bound:
                 await self._ws_manager.broadcast(message)
-        except Exception:  # whatever a socket or the caller's own manager raises
+        except Exception:  # a socket, or the caller's own manager, may raise any error
             if bound.expired():
                 self._ws_manager = None
                 _log.warning(
@@ -302,7 +302,7 @@ class Sender:
                 _log.warning("%s was not sent", name, exc_info=True)
 
 
-def _broadcast_of(
+def _make_broadcast(
     make: Callable[P, Event],
 ) -> Callable[Concatenate[Broadcaster | None, P], Coroutine[Any, Any, None]]:
     """An async function that sends an event. It takes the `ws_manager`, then the fields of the
@@ -315,17 +315,17 @@ def _broadcast_of(
     return send
 
 
-broadcast_task_status = _broadcast_of(TaskStatusChanged)
-broadcast_task_assigned = _broadcast_of(TaskAssigned)
-broadcast_task_blocked = _broadcast_of(TaskBlocked)
-broadcast_task_unblocked = _broadcast_of(TaskUnblocked)
-broadcast_agent_created = _broadcast_of(AgentCreated)
-broadcast_agent_status = _broadcast_of(AgentStatusChanged)
-broadcast_agent_retired = _broadcast_of(AgentRetired)
-broadcast_test_result = _broadcast_of(TestResult.of)
-broadcast_correction_attempt = _broadcast_of(CorrectionAttempt)
-broadcast_commit_created = _broadcast_of(CommitCreated)
-broadcast_blocker_created = _broadcast_of(BlockerCreated)
-broadcast_blocker_resolved = _broadcast_of(BlockerResolved)
-broadcast_progress = _broadcast_of(ProgressUpdate)
-broadcast_activity = _broadcast_of(ActivityUpdate)
+broadcast_task_status = _make_broadcast(TaskStatusChanged)
+broadcast_task_assigned = _make_broadcast(TaskAssigned)
+broadcast_task_blocked = _make_broadcast(TaskBlocked)
+broadcast_task_unblocked = _make_broadcast(TaskUnblocked)
+broadcast_agent_created = _make_broadcast(AgentCreated)
+broadcast_agent_status = _make_broadcast(AgentStatusChanged)
+broadcast_agent_retired = _make_broadcast(AgentRetired)
+broadcast_test_result = _make_broadcast(TestResult.of)
+broadcast_correction_attempt = _make_broadcast(CorrectionAttempt)
+broadcast_commit_created = _make_broadcast(CommitCreated)
+broadcast_blocker_created = _make_broadcast(BlockerCreated)
+broadcast_blocker_resolved = _make_broadcast(BlockerResolved)
+broadcast_progress = _make_broadcast(ProgressUpdate)
+broadcast_activity = _make_broadcast(ActivityUpdate)

@@ -1,5 +1,5 @@
 """Features: groups of tasks on their own branch, which reaches the team's branch as a whole.
-Acceptance tests come first on that branch. Git has the record of what is merged and delivered."""
+Acceptance tests come first on that branch. Git records the merges and deliveries."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class Features:
         is delivered; the others are staged until then."""
         commit = await self._team.merged_as(task.branch)
         if commit:
-            done = TaskStatus.MERGED if task.proof == "none" else TaskStatus.COMPLETED
-            return MergedWork(commit, done)
+            status = TaskStatus.MERGED if task.proof == "none" else TaskStatus.COMPLETED
+            return MergedWork(commit, status)
         commit = await self.find_staged(task)
         if commit is None or await self._is_last(task, commit):
             return None
@@ -84,8 +84,8 @@ class Features:
         return None if branch is self._team else await branch.merged_as(task.branch)
 
     async def was_staged(self, task: Task) -> bool:
-        """Whether earlier work of a task was merged into the branch of its feature, which is not
-        delivered yet."""
+        """Whether earlier work of a task was merged into the branch of its feature, and the feature
+        is not delivered yet."""
         if (branch := await self.branch_of(task)) is self._team:
             return False
         head = await branch.head()
@@ -136,9 +136,9 @@ class Features:
             if isinstance(outcome, Conflict):
                 return await self._ask_about_conflict(branch, outcome)
             if isinstance(outcome, Failed):
-                if asked := _ask_about_skipped(branch.branch, tasks, outcome.report):
-                    return asked
-                await self.refresh(task)  # so that the next attempt sees what it has to fit
+                if question := _ask_about_skipped(branch.branch, tasks, outcome.report):
+                    return question
+                await self.refresh(task)  # the next attempt then sees the code that it must fit
                 return outcome
             if outcome.everything is not None and self._team.reports is not None:
                 await self._team.reports.remember(outcome.commit, outcome.everything)
@@ -156,7 +156,7 @@ class Features:
         return Guarded(conflict.files, question, sha256(heads.encode()).hexdigest())
 
     async def ask_about_tests(self, task: Task) -> Guarded:
-        """The question to a person before acceptance tests are taken."""
+        """The question to a person before acceptance tests are accepted."""
         repository, branch = self._team.repository, await self.branch_of(task)
         base = await repository.merge_base(BRANCHES + branch.branch, BRANCHES + task.branch)
         if base is None:
@@ -196,15 +196,15 @@ def find_feature_problems(
     """The problems of the features in a plan. In a feature, one task writes the acceptance tests,
     and the others depend on it and name the tests that they make pass. `others` were planned
     before."""
-    every = {task.key: task for task in (*others, *tasks)}
-    needs = find_prerequisites(every)
+    tasks_by_key = {task.key: task for task in (*others, *tasks)}
+    needs = find_prerequisites(tasks_by_key)
     problems: list[Problem] = []
 
-    def report(key: str, what: str, fix: str) -> None:
-        problems.append(Problem("error", "bae-team-feature", key, what, fix))
+    def report(key: str, text: str, fix: str) -> None:
+        problems.append(Problem("error", "bae-team-feature", key, text, fix))
 
     planned = {task.feature for task in tasks if task.feature}
-    grouped = sorted(every.values(), key=lambda task: task.feature)
+    grouped = sorted(tasks_by_key.values(), key=lambda task: task.feature)
     for name, members in groupby(grouped, key=lambda task: task.feature):
         if name not in planned:
             continue
@@ -213,31 +213,36 @@ def find_feature_problems(
         new = [task for task in writers if task in tasks]
         if new and len(new) < len(writers):
             key = next(task.key for task in writers if task not in tasks)
-            what = f"the feature {name!r} has acceptance tests already, of {key!r}"
-            report(new[0].key, what, "give this task and those that depend on it another feature")
+            text = f"the feature {name!r} has acceptance tests already, of {key!r}"
+            report(
+                new[0].key,
+                text,
+                "give another feature to this task and to the tasks that depend on it",
+            )
             continue
         if len(writers) != 1:
-            what = f"the feature {name!r} has {len(writers)} tasks with the proof failing-tests"
-            report(group[0].key, what, "plan exactly one, of kind test, which the others depend on")
+            text = f"the feature {name!r} has {len(writers)} tasks with the proof failing-tests"
+            report(group[0].key, text, "plan exactly one, of kind test, which the others depend on")
             continue
         [writer] = writers
-        written = [path for path in writer.paths if is_test_file(path)]
-        named = {each.partition("::")[0] for task in group for each in task.tests}
+        test_files = [path for path in writer.paths if is_test_file(path)]
+        named_files = {each.partition("::")[0] for task in group for each in task.tests}
         for task in group:
             if task is writer or task.proof == "none":
                 continue
             if writer.key not in needs[task.key]:
                 report(task.key, "does not wait for the acceptance tests", f"add {writer.key!r}")
-            if not {each.partition("::")[0] for each in task.tests} & {*written}:
-                fix = f"name in tests what it makes pass of {', '.join(written) or writer.key}"
+            if not {each.partition("::")[0] for each in task.tests} & {*test_files}:
+                source = ", ".join(test_files) or writer.key
+                fix = f"name in tests the tests of {source} that it makes pass"
                 report(task.key, "names no acceptance test of its feature", fix)
             if task.may != "add-tests" and task in tasks:
-                what = f"may not have {task.may}: it would judge itself by tests that it changed"
-                report(task.key, what, "leave out `may`; a person can allow it later")
-        if unnamed := [path for path in written if path not in named]:
-            what = f"no task makes {', '.join(unnamed)} pass"
-            report(writer.key, what, "name them in the tests of the task that does")
-        if not written:
+                text = f"may not have {task.may}: it would judge itself by tests that it changed"
+                report(task.key, text, "leave out `may`; a person can allow it later")
+        if unnamed := [path for path in test_files if path not in named_files]:
+            text = f"no task makes {', '.join(unnamed)} pass"
+            report(writer.key, text, "name them in the tests of the task that does")
+        if not test_files:
             fix = "name the files of the tests in its new_files"
             report(writer.key, "has the proof failing-tests and names no file of tests", fix)
     return problems

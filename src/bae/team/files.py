@@ -40,7 +40,7 @@ class TemporaryFolder(tempfile.TemporaryDirectory[str]):
 
     def cleanup(self) -> None:
         """Remove the folder and release its lock."""
-        delete_folder(Path(self.name))  # which may be deeper than the usual way can go
+        delete_folder(Path(self.name))  # it may be too deep for the standard library
         super().cleanup()
         if self.file >= 0:
             os.close(self.file)
@@ -52,7 +52,7 @@ def make_folder() -> TemporaryFolder:
     place = os.path.realpath(tempfile.gettempdir())
     while True:
         folder = TemporaryFolder(prefix=_PREFIX, dir=place, ignore_cleanup_errors=True)
-        with suppress(OSError):  # another process removes it, since it is not locked yet
+        with suppress(OSError):  # another process may remove the folder before it is locked
             folder.file = os.open(folder.name, os.O_RDONLY | os.O_CLOEXEC)
             fcntl.flock(folder.file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             os.stat(folder.name)
@@ -63,7 +63,7 @@ def make_folder() -> TemporaryFolder:
 def remove_abandoned() -> None:
     """Remove the temporary folders of ended processes."""
     for path in Path(os.path.realpath(tempfile.gettempdir())).glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # it is in use, another user's, or gone
+        with suppress(OSError):  # the folder is in use, of another user, or removed
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,14 +112,14 @@ def copy_new(source: Path, to: Path, known: frozenset[str]) -> list[str]:
     copy-on-write blocks. Paths of the folder in links, and in files by which an installation finds
     itself, become paths of the copy. Returns the new files and folders."""
     source, to = Path(os.path.realpath(source)), Path(os.path.realpath(to))
-    moved = os.fsencode(source), os.fsencode(to)
-    return _copy_folder(source, to, "", known, moved)
+    roots = os.fsencode(source), os.fsencode(to)
+    return _copy_folder(source, to, "", known, roots)
 
 
 def _copy_folder(
-    source: Path, to: Path, inside: str, known: frozenset[str], moved: tuple[bytes, bytes]
+    source: Path, to: Path, inside: str, known: frozenset[str], roots: tuple[bytes, bytes]
 ) -> list[str]:
-    made: list[str] = []
+    new_names: list[str] = []
     with os.scandir(source / inside) as scanned:
         entries = list(scanned)
     for entry in entries:
@@ -128,36 +128,36 @@ def _copy_folder(
         if name in known or name == ".git":
             continue
         is_new = not os.path.lexists(target)
-        made += [name] if is_new else []
+        new_names += [name] if is_new else []
         if entry.is_symlink():
             if is_new:
-                target.symlink_to(os.fsdecode(_move_path(os.fsencode(os.readlink(entry)), moved)))
+                target.symlink_to(os.fsdecode(_move_path(os.fsencode(os.readlink(entry)), roots)))
         elif entry.is_dir():
             if is_new:
                 target.mkdir()
             if target.is_dir() and not target.is_symlink():
-                inner = _copy_folder(source, to, name, known, moved)
-                made += [] if is_new else inner
+                inner = _copy_folder(source, to, name, known, roots)
+                new_names += [] if is_new else inner
         elif entry.is_file() and is_new:
-            _copy_file(Path(entry.path), target, moved)
-    return made
+            _copy_file(Path(entry.path), target, roots)
+    return new_names
 
 
-def _copy_file(source: Path, target: Path, moved: tuple[bytes, bytes]) -> None:
-    text = source.read_bytes() if _finds_itself(source) else b""
-    if moved[0] in text:
-        target.write_bytes(text.replace(*moved))
-        shutil.copymode(source, target)  # not its time, by which compiled code would pass for it
+def _copy_file(source: Path, target: Path, roots: tuple[bytes, bytes]) -> None:
+    text = source.read_bytes() if _may_have_own_path(source) else b""
+    if roots[0] in text:
+        target.write_bytes(text.replace(*roots))
+        shutil.copymode(source, target)  # without its time: old compiled code would seem current
     else:
-        with source.open("rb") as read, target.open("xb") as written:
+        with source.open("rb") as reader, target.open("xb") as writer:
             try:
-                fcntl.ioctl(written, _CLONE, read.fileno())
+                fcntl.ioctl(writer, _CLONE, reader.fileno())
             except OSError:  # this file system has no copies on write
-                shutil.copyfileobj(read, written, 2**20)
+                shutil.copyfileobj(reader, writer, 2**20)
         shutil.copystat(source, target)
 
 
-def _finds_itself(path: Path) -> bool:
+def _may_have_own_path(path: Path) -> bool:
     """Whether a file may contain the path of its folder, as files of virtual environments do."""
     if path.parent.name not in ("bin", ".bin") and not any(
         fnmatch(path.name, pattern) for pattern in _SELF_NAMED
@@ -166,26 +166,26 @@ def _finds_itself(path: Path) -> bool:
     return path.stat().st_size <= _LARGEST_SCRIPT
 
 
-def _move_path(path: bytes, moved: tuple[bytes, bytes]) -> bytes:
-    before, after = moved
+def _move_path(path: bytes, roots: tuple[bytes, bytes]) -> bytes:
+    before, after = roots
     return after + path[len(before) :] if path == before or path.startswith(before + b"/") else path
 
 
 def delete_folder(directory: Path) -> None:
-    """Delete a folder with its content, however deep it is and whatever modes tests have set. What
-    cannot be deleted stays."""
+    """Delete a folder with its content, however deep it is and whatever modes tests have set. Files
+    that cannot be deleted stay."""
     if not directory.is_dir() or directory.is_symlink():
         return
     name = os.path.join(directory, f".removed-{os.urandom(8).hex()}-")
-    _allow(directory, stat.S_IRWXU)
-    folders, moved = _delete_files(directory), 0
+    _add_permissions(directory, stat.S_IRWXU)
+    folders, moved_count = _delete_files(directory), 0
     while folders:
         folder = folders.pop()
         for inner in _delete_files(folder):
-            with suppress(OSError):  # to the top: a path may be too long for the system
-                os.rename(inner, f"{name}{moved}")
-                folders.append(f"{name}{moved}")
-            moved += 1
+            with suppress(OSError):  # moved to the top, since a deep path may be too long
+                os.rename(inner, f"{name}{moved_count}")
+                folders.append(f"{name}{moved_count}")
+            moved_count += 1
         with suppress(OSError):
             os.rmdir(folder)
     with suppress(OSError):
@@ -193,12 +193,12 @@ def delete_folder(directory: Path) -> None:
 
 
 def _delete_files(folder: str | Path) -> list[str]:
-    """Delete the files of a folder. Returns its subfolders, which can be read and changed then."""
+    """Delete the files of a folder. Makes its subfolders accessible, and returns them."""
     folders: list[str] = []
     for entry in _list_folder(folder):
         with suppress(OSError):
             if entry.is_dir(follow_symlinks=False):
-                _allow(Path(entry), stat.S_IRWXU)
+                _add_permissions(Path(entry), stat.S_IRWXU)
                 folders.append(entry.path)
             else:
                 os.unlink(entry)
@@ -208,15 +208,15 @@ def _delete_files(folder: str | Path) -> list[str]:
 def make_accessible(directory: Path) -> None:
     """Make a folder readable for git after untrusted code ran in it. The owner may read its files
     and change its folders. Pipes and devices, which git would wait for, are removed."""
-    _allow(directory, stat.S_IRWXU)
-    left: list[str | Path] = [directory]
-    while left:
-        for entry in _list_folder(left.pop()):
+    _add_permissions(directory, stat.S_IRWXU)
+    folders: list[str | Path] = [directory]
+    while folders:
+        for entry in _list_folder(folders.pop()):
             if entry.is_dir(follow_symlinks=False):
-                _allow(Path(entry), stat.S_IRWXU)
-                left.append(entry.path)
+                _add_permissions(Path(entry), stat.S_IRWXU)
+                folders.append(entry.path)
             elif entry.is_symlink() or entry.is_file(follow_symlinks=False):
-                _allow(Path(entry), stat.S_IRUSR)
+                _add_permissions(Path(entry), stat.S_IRUSR)
             else:
                 with suppress(OSError):
                     os.unlink(entry)
@@ -228,7 +228,7 @@ def _list_folder(folder: str | Path) -> list[os.DirEntry[str]]:
     return []
 
 
-def _allow(path: Path, mode: int) -> None:
+def _add_permissions(path: Path, mode: int) -> None:
     with suppress(OSError):
         now = path.lstat().st_mode
         if now & mode != mode and not stat.S_ISLNK(now):
@@ -269,7 +269,7 @@ class FileLock:
             self._file = None
 
     @asynccontextmanager
-    async def held(self, *, exclusive: bool, timeout: float) -> AsyncGenerator[None]:
+    async def hold(self, *, exclusive: bool, timeout: float) -> AsyncGenerator[None]:
         """Hold the lock while the block runs."""
         try:
             await self.acquire(exclusive=exclusive, timeout=timeout)

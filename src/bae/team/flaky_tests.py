@@ -20,9 +20,10 @@ async def run_again(
     tests: Sequence[str],
     changed: Collection[str],
 ) -> TestReport:
-    """The report of a second run if all tests pass in it that failed in the first and may be
-    `flaky`, otherwise the first report. `before` is the report without the work, `tests` are the
-    tests that the task names, and `changed` the files that it changes."""
+    """Run the tests a second time if the failed tests may be flaky. If these pass then, returns the
+    second report, which names them as `flaky`; otherwise the first report. `before` is the report
+    without the work, `tests` are the tests that the task names, and `changed` the files that it
+    changes."""
     doubtful = find_doubtful(report, before, tests=tests, changed=changed)
     if not doubtful:
         return report
@@ -38,14 +39,14 @@ def find_doubtful(
 ) -> tuple[str, ...]:
     """The failed tests that may be flaky: each passed before, and the task neither names it nor
     changes its file. Empty if there are other failures, or too many."""
-    own = report.for_task(tests, before)
-    failed = own.of("failed")
+    task_report = report.for_task(tests, before)
+    failed = task_report.of("failed")
     passed = {case.id for case in before.of("passed")}
 
     def is_untouched(case: TestCase) -> bool:
         is_known = case.id in passed and case.id.partition("::")[0] not in changed
         return is_known and not is_selected(case, tests)
 
-    if own.problem or own.exit_code is None or len(failed) > MOST_FLAKY:
+    if task_report.problem or task_report.exit_code is None or len(failed) > MOST_FLAKY:
         return ()
     return tuple(case.id for case in failed) if all(map(is_untouched, failed)) else ()

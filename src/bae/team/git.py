@@ -25,8 +25,8 @@ LARGEST_OUTPUT: Final = 64 * 2**20
 BRANCHES: Final = "refs/heads/"
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 KEPT: Final = "refs/bae/kept/"
-"""The refs of kept work that is on no branch: leftovers of worktrees, and abandoned attempts."""
-_PASSED_ON: Final = ("HOME", "PATH", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM")
+"""The refs of stored work on no branch: leftovers of worktrees, and abandoned attempts."""
+_INHERITED: Final = ("HOME", "PATH", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM")
 _SETTINGS: Final = {
     "core.hooksPath": "/dev/null",
     "core.fsmonitor": "false",  # a program that the repository names
@@ -63,23 +63,23 @@ _BYPRODUCTS: Final = ("__pycache__/", "*.pyc", ".pytest_cache/", "node_modules/"
 
 
 class Checkout(NamedTuple):
-    """A directory with files of the repository, and its git directory. Git is never left to search
-    for the latter, since code that ran in the directory may have replaced its `.git`."""
+    """A directory with files of the repository, and its git directory. Git never searches for
+    the git directory, since code that ran in the directory may have replaced its `.git`."""
 
     path: Path
     git_dir: Path
 
-    def ignored(self) -> list[str]:
+    def list_exclusions(self) -> list[str]:
         """The options of `git ls-files` that leave out results of setup and tests."""
         options = [f"--exclude={pattern}" for pattern in _BYPRODUCTS]
-        made = self.git_dir / MADE
-        return [*options, f"--exclude-from={made}"] if made.is_file() else options
+        setup_results = self.git_dir / MADE
+        return [*options, f"--exclude-from={setup_results}"] if setup_results.is_file() else options
 
 
 class Repository:
-    """A git repository with the user's checkout. Create one with `open` or `create`. A started
-    command is finished even if its caller is cancelled, since a killed git leaves lock files; the
-    cancellation is raised then."""
+    """A git repository with the user's checkout. Create one with `open` or `create`. If
+    the caller is cancelled, a started command still finishes, since a killed git leaves lock files.
+    Then the cancellation is raised."""
 
     def __init__(self, checkout: Checkout, common: Path, *, timeout: float = 120.0) -> None:
         self.checkout = checkout
@@ -91,7 +91,7 @@ class Repository:
         """A shared lock that every working process holds, including the git commands that it
         started."""
         self._programs: tuple[tuple[str, str], ...] = ()
-        self._answers: dict[tuple[str, ...], tuple[int, bytes, str]] = {}
+        self._results: dict[tuple[str, ...], tuple[int, bytes, str]] = {}
         self._holders = 0
         self._worktrees = FileLock(common / "bae-worktrees.lock")
         self._turn = asyncio.Lock()
@@ -102,36 +102,36 @@ class Repository:
         path = await asyncio.to_thread(path.resolve)
         self = cls(Checkout(path, path / ".git"), path / ".git", timeout=timeout)
         await self._check_version(path)
-        asked = ("--show-toplevel", "--absolute-git-dir", "--git-common-dir")
-        args = ("rev-parse", "--path-format=absolute", *asked)
-        code, output, problem = await self._run(args, path, _environment())
+        paths = ("--show-toplevel", "--absolute-git-dir", "--git-common-dir")
+        args = ("rev-parse", "--path-format=absolute", *paths)
+        code, output, problem = await self._run_command(args, path, _environment())
         if code:
             await cls.refuse_bare(path)
             fix = "run `git init` there, or name a directory inside a git work tree"
             raise GitError(f"{path} is not in a git work tree: {problem}", fix=fix)
-        root, own, common = map(Path, os.fsdecode(output).removesuffix("\n").split("\n"))
-        self = cls(Checkout(root, own), common, timeout=timeout)
+        root, git_dir, common = map(Path, os.fsdecode(output).removesuffix("\n").split("\n"))
+        self = cls(Checkout(root, git_dir), common, timeout=timeout)
         _, output, _ = await self.run_git("config", "-z", "--get-regexp", _PROGRAMS)
         entries = (os.fsdecode(each).partition("\n") for each in output.split(b"\0"))
         self._programs = tuple((key, value) for key, _, value in entries if value)
         return self
 
     async def _check_version(self, path: Path) -> None:
-        """Raise GitError if git is too old. Git is asked once in a process."""
-        places = os.environ.get("PATH", "")
-        if places in _CHECKED:
+        """Raise GitError if git is too old. The version is read once in a process."""
+        search_path = os.environ.get("PATH", "")
+        if search_path in _CHECKED_PATHS:
             return
-        version = (await self._run(("version",), path, _environment()))[1].decode().strip()
+        version = (await self._run_command(("version",), path, _environment()))[1].decode().strip()
         if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
             raise GitError(f"{version} is too old", fix="install git 2.38 or later")
-        _CHECKED.add(places)
+        _CHECKED_PATHS.add(search_path)
 
     @classmethod
     async def refuse_bare(cls, path: Path) -> None:
         """Raise GitError if a directory is in a bare repository, or in the `.git` of another."""
         self = cls(Checkout(path, path), path)
         args = ("rev-parse", "--is-bare-repository", "--is-inside-git-dir")
-        code, output, _ = await self._run(args, path, _environment())
+        code, output, _ = await self._run_command(args, path, _environment())
         if code == 0 and b"true" in output:
             raise GitError(
                 f"{path} is in a bare repository, or in a .git folder: there are no files to work "
@@ -176,7 +176,7 @@ class Repository:
     ) -> tuple[int, bytes, str]:
         """The exit code, output and error text of a git command."""
         at = at or self.checkout
-        # A filter runs where files are: a script, or a module of Python, could be a model's there.
+        # Filters run at the root: in a worktree, their script or module could be written by an LLM.
         filters = {
             key: f"cd {shlex.quote(str(self.root))} && {command}"
             for key, command in self._programs
@@ -187,41 +187,41 @@ class Repository:
             env[f"GIT_{role}_NAME"], env[f"GIT_{role}_EMAIL"] = self.author
         if index:
             env["GIT_INDEX_FILE"] = str(index)
-        return await self._run(args, at.path, env, stdin)
+        return await self._run_command(args, at.path, env, stdin)
 
-    async def _run_once(self, *args: str) -> tuple[int, bytes, str]:
-        """The same for a command that names commits and trees by their ids alone. The result never
-        changes, so it is cached."""
-        if args in self._answers:
-            return self._answers[args]
+    async def _run_cached(self, *args: str) -> tuple[int, bytes, str]:
+        """The exit code, output and error text of a command that names commits and trees by their
+        ids alone. Its result never changes, so it is cached."""
+        if args in self._results:
+            return self._results[args]
         code, output, problem = await self.run_git(*args)
-        # That two commits have nothing in common is an answer; other failures may pass.
+        # Two commits without a common ancestor are a result; other failures may be temporary.
         if code == 0 or (code == 1 and args[0] == "merge-base"):
-            self._keep_answer(args, output, code)
+            self._cache_result(args, output, code)
         return code, output, problem
 
-    def _keep_answer(self, args: tuple[str, ...], output: bytes, code: int = 0) -> None:
-        if len(output) <= _LARGEST_ANSWER:
-            self._answers[args] = code, output, ""
-            for oldest in tuple(self._answers)[:-_MOST_ANSWERS]:
-                del self._answers[oldest]
+    def _cache_result(self, args: tuple[str, ...], output: bytes, code: int = 0) -> None:
+        if len(output) <= _LARGEST_RESULT:
+            self._results[args] = code, output, ""
+            for oldest in tuple(self._results)[:-_MOST_RESULTS]:
+                del self._results[oldest]
 
-    async def _run(
+    async def _run_command(
         self, args: Sequence[str], cwd: Path, env: dict[str, str], stdin: bytes | None = None
     ) -> tuple[int, bytes, str]:
-        running = run_program(
+        program = run_program(
             ("git", *args),
             given=stdin or b"",
             cwd=str(cwd),
             env=env,
             timeout=self.timeout,
             limit=LARGEST_OUTPUT,
-            grace=5.0,  # in which it removes its lock files
-            # A command outlives a killed team: the next one waits for it by this lock.
+            grace=5.0,  # time to remove its lock files
+            # A command may outlive a killed team. The next team waits for it by this lock.
             pass_fds=self.alive.descriptors(),
         )
         try:
-            ended = await finish_despite_cancel(running)
+            ended = await finish_despite_cancel(program)
         except (FileNotFoundError, NotADirectoryError) as error:
             if not await asyncio.to_thread(cwd.is_dir):
                 raise GitError(f"there is no directory {cwd}", error) from error
@@ -247,7 +247,7 @@ class Repository:
     @asynccontextmanager
     async def administration(self) -> AsyncGenerator[None]:
         """The lock for adding and removing worktrees, in this process and in others."""
-        async with self._turn, self._worktrees.held(exclusive=True, timeout=self.timeout):
+        async with self._turn, self._worktrees.hold(exclusive=True, timeout=self.timeout):
             yield
 
     @asynccontextmanager
@@ -298,33 +298,33 @@ class Repository:
         """The commit of a name, or None."""
         if _COMMIT.fullmatch(name):
             return name
-        # Branches are asked for dozens of times in each task: most are read without a process.
+        # A task resolves branches dozens of times: most are read without a process.
         if name == "HEAD" or name.startswith(BRANCHES):
-            read = await asyncio.to_thread(self._read_ref, name, self.checkout)
-            if read is not None:
-                return read or None
+            commit = await asyncio.to_thread(self._read_ref, name, self.checkout)
+            if commit is not None:
+                return commit or None
         args = ("rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}")
         is_fixed = _COMMIT.fullmatch(name.rstrip("^"))
-        code, output, _ = await (self._run_once(*args) if is_fixed else self.run_git(*args))
+        code, output, _ = await (self._run_cached(*args) if is_fixed else self.run_git(*args))
         return output.decode().strip() if code == 0 else None
 
     def _read_ref(self, name: str, at: Checkout) -> str | None:
         """The commit of a branch, or of a checkout's HEAD, from git's files; empty if there is no
-        such branch. None if only git can tell."""
+        such branch. None if only git can resolve it."""
         folder = at.git_dir if name == "HEAD" else self.common
         try:
             text = (folder / name).read_text("ascii").strip()
         except FileNotFoundError:
-            return self._read_packed(name)
+            return self._read_packed_ref(name)
         except (OSError, ValueError):
             return None
         if name == "HEAD" and text.startswith(f"ref: {BRANCHES}"):
             return self._read_ref(text.removeprefix("ref: "), at)
         return text if _COMMIT.fullmatch(text) else None
 
-    def _read_packed(self, name: str) -> str | None:
-        """The same for a branch without a file of its own."""
-        if not _PLAIN.fullmatch(name) or not (self.common / BRANCHES).is_dir():
+    def _read_packed_ref(self, name: str) -> str | None:
+        """The commit of a branch without its own file, in the same form."""
+        if not _PLAIN_REF.fullmatch(name) or not (self.common / BRANCHES).is_dir():
             return None
         try:
             lines = (self.common / "packed-refs").read_text("utf-8").splitlines()
@@ -338,18 +338,18 @@ class Repository:
 
     async def head(self, at: Checkout) -> str:
         """The current commit of a checkout."""
-        read = await asyncio.to_thread(self._read_ref, "HEAD", at)
-        return read or await self.git("rev-parse", "--verify", "HEAD", at=at)
+        commit = await asyncio.to_thread(self._read_ref, "HEAD", at)
+        return commit or await self.git("rev-parse", "--verify", "HEAD", at=at)
 
     async def tree_of(self, name: str) -> str:
         """The tree of a commit."""
         commit = await self.commit_id(name)
-        code, output, problem = await self._run_once(*_name_tree(commit))
+        code, output, problem = await self._run_cached(*_name_tree(commit))
         if code:
             raise GitError(f"the tree of {commit[:12]} cannot be found: {problem}")
         return output.decode().strip()
 
-    async def _ask(self, *args: str) -> str | None:
+    async def _read_output(self, *args: str) -> str | None:
         """The output of a git command, or None if it fails."""
         code, output, _ = await self.run_git(*args)
         return output.decode().strip() if code == 0 else None
@@ -358,15 +358,15 @@ class Repository:
         """The commit of a name. Raises GitError if there is none."""
         commit = await self.resolve(name)
         if commit is None:
-            what = "has no commit yet" if name == "HEAD" else f"has no commit {name}"
-            first = "commit something first, as with `git commit --allow-empty -m Start`"
-            fix = first if name == "HEAD" else None
-            raise GitError(f"the repository in {self.root} {what}", fix=fix)
+            problem = "has no commit yet" if name == "HEAD" else f"has no commit {name}"
+            first_commit = "commit something first, as with `git commit --allow-empty -m Start`"
+            fix = first_commit if name == "HEAD" else None
+            raise GitError(f"the repository in {self.root} {problem}", fix=fix)
         return commit
 
     async def current_branch(self) -> str | None:
         """The branch of the user's checkout, without `refs/heads/`; None if HEAD is detached."""
-        branch = await self._ask("symbolic-ref", "--quiet", "HEAD")
+        branch = await self._read_output("symbolic-ref", "--quiet", "HEAD")
         return branch and branch.removeprefix(BRANCHES)
 
     async def merge_base(self, one: str, other: str) -> str | None:
@@ -374,15 +374,15 @@ class Repository:
         ids = await self.resolve(one), await self.resolve(other)
         if None in ids or ids[0] == ids[1]:
             return ids[0] and ids[1]
-        code, output, _ = await self._run_once("merge-base", *filter(None, ids))
+        code, output, _ = await self._run_cached("merge-base", *filter(None, ids))
         return output.decode().strip() if code == 0 else None
 
     async def contains(self, commit: str, older: str) -> bool:
-        """Whether a commit is another one, or has it in its history."""
+        """Whether `older` is the commit itself or in its history."""
         ids = await self.resolve(older), await self.resolve(commit)
         if None in ids or ids[0] == ids[1]:
             return None not in ids
-        return (await self._run_once("merge-base", "--is-ancestor", *filter(None, ids)))[0] == 0
+        return (await self._run_cached("merge-base", "--is-ancestor", *filter(None, ids)))[0] == 0
 
     async def move(self, ref: str, to: str, before: str | None) -> bool:
         """Set a ref if it still is at `before`; with None, if it does not exist."""
@@ -396,7 +396,7 @@ class Repository:
         args = [word for parent in parents for word in ("-p", parent)]
         text = message.encode("utf-8", "replace").replace(b"\0", b" ")
         commit = await self.git("commit-tree", tree, *args, stdin=text.rstrip() + b"\n")
-        self._keep_answer(_name_tree(commit), tree.encode())
+        self._cache_result(_name_tree(commit), tree.encode())
         return commit
 
     async def commit(self, at: Checkout, paths: Iterable[str], message: str) -> str | None:
@@ -420,7 +420,7 @@ class Repository:
     ) -> str:
         """The tree of an index with the named files added."""
         if names:
-            # A file before the files of a folder that has replaced it.
+            # Sorted: a removed file comes before the files of the folder that replaces it.
             paths = b"".join(os.fsencode(name) + b"\0" for name in sorted(names))
             args = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
             await self.git(*args, at=at, stdin=paths, index=index)
@@ -429,7 +429,7 @@ class Repository:
     async def list_files(self, commit: str) -> tuple[str, ...]:
         """The files of a commit."""
         args = ("ls-tree", "-r", "-z", "--full-tree", "--name-only")
-        code, output, problem = await self._run_once(*args, await self.commit_id(commit))
+        code, output, problem = await self._run_cached(*args, await self.commit_id(commit))
         if code:
             raise GitError(f"the files of {commit[:12]} cannot be listed: {problem}")
         return split_paths(output)
@@ -437,8 +437,8 @@ class Repository:
     async def list_checkout(self, at: Checkout | None = None) -> tuple[str, ...]:
         """The files of a checkout that git has or would add, without results of setup."""
         args = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
-        ignored = await asyncio.to_thread((at or self.checkout).ignored)
-        code, output, problem = await self.run_git(*args, *ignored, at=at)
+        exclusions = await asyncio.to_thread((at or self.checkout).list_exclusions)
+        code, output, problem = await self.run_git(*args, *exclusions, at=at)
         if code:
             raise GitError(f"git ls-files failed with {code}: {problem}")
         return split_paths(output)
@@ -449,8 +449,8 @@ class Repository:
         if not paths:
             return []
         names = [os.fsencode(f"{commit}:{path}") for path in paths]
-        asked = b"".join(name + b"\0" for name in names)
-        code, output, problem = await self.run_git("cat-file", "--batch", "-z", stdin=asked)
+        stdin = b"".join(name + b"\0" for name in names)
+        code, output, problem = await self.run_git("cat-file", "--batch", "-z", stdin=stdin)
         if code:
             raise GitError(f"files cannot be read as they are at {commit[:12]}: {problem}")
         contents: list[bytes | None] = []
@@ -477,7 +477,7 @@ class Repository:
             if ids[0] == ids[1]:
                 return None
         args = ("rev-list", "-1", "--fixed-strings", f"--grep={text}", within)
-        code, output, problem = await (self.run_git if None in ids else self._run_once)(*args)
+        code, output, problem = await (self.run_git if None in ids else self._run_cached)(*args)
         if code:
             raise GitError(f"the commits {within} cannot be searched: {problem}")
         return output.decode().strip() or None
@@ -488,7 +488,7 @@ class Repository:
         args = ("diff-tree", "-r", "-z", "--name-only", "--no-renames")
         if None in ids or ids[0] == ids[1]:
             return ()
-        return split_paths((await self._run_once(*args, *filter(None, ids)))[1])
+        return split_paths((await self._run_cached(*args, *filter(None, ids)))[1])
 
     # --- merges ---
 
@@ -532,14 +532,14 @@ def _show_conflict(name: str, content: bytes | None) -> str:
     if content is None or b"\0" in content:
         return ""
     lines = content.decode("utf-8", "replace").splitlines()
-    shown: set[int] = set()
+    shown_lines: set[int] = set()
     start = None
     for number, line in enumerate(lines):
         if line.startswith("<<<<<<< "):
             start = number
         elif line.startswith(">>>>>>> ") and start is not None:
-            shown |= set(range(max(0, start - 3), min(len(lines), number + 4)))
-    text = "\n".join(f"{n + 1:>5} {lines[n]}" for n in sorted(shown))
+            shown_lines |= set(range(max(0, start - 3), min(len(lines), number + 4)))
+    text = "\n".join(f"{n + 1:>5} {lines[n]}" for n in sorted(shown_lines))
     return f"{name}:\n{text}" if text else ""
 
 
@@ -560,11 +560,11 @@ def named_path(path: str) -> str:
 
 def fold_name(name: str) -> str:
     """The name of a file as macOS and Windows compare it."""
-    return _IGNORED.sub("", name).casefold().rstrip(". ")
+    return _IGNORED_CHARACTERS.sub("", name).casefold().rstrip(". ")
 
 
 def shown_path(path: str) -> str:
-    """A path as valid text: bytes that are not UTF-8 are replaced by marks."""
+    """A path as valid text. Bytes that are not UTF-8 become replacement characters."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
@@ -587,12 +587,12 @@ def find_folders(names: Iterable[str]) -> set[str]:
 
 
 def _refuse_links(root: Path, names: Iterable[str]) -> None:
-    replaced = find_folders(names)
+    folders = find_folders(names)
     for name in names:
         path = root / name
         if path.is_symlink():
             raise GitError(f"{name!r} is a symbolic link", fix="name files only")
-        if path.is_dir() and name not in replaced:
+        if path.is_dir() and name not in folders:
             raise GitError(f"{name!r} is a directory", fix="name the files in it")
 
 
@@ -600,13 +600,13 @@ def _name_tree(commit: str) -> tuple[str, ...]:
     return "rev-parse", "--verify", f"{commit}^{{tree}}"
 
 
-_CHECKED: Final = set[str]()
+_CHECKED_PATHS: Final = set[str]()
 """The values of PATH whose git is known to be new enough."""
-_PLAIN: Final = re.compile(rf"{BRANCHES}[\w./-]+")
-_IGNORED: Final = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
+_PLAIN_REF: Final = re.compile(rf"{BRANCHES}[\w./-]+")
+_IGNORED_CHARACTERS: Final = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 """Characters that macOS ignores in names."""
-_MOST_ANSWERS: Final = 500
-_LARGEST_ANSWER: Final = 2**16
+_MOST_RESULTS: Final = 500
+_LARGEST_RESULT: Final = 2**16
 _PROGRAMS: Final = (
     r"^(core\.hookspath|filter\..*\.(clean|smudge|process)|merge\..*\.driver"
     r"|diff\..*\.(command|textconv))$"
@@ -614,9 +614,9 @@ _PROGRAMS: Final = (
 """The git settings that name programs."""
 
 
-def _environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    settings = {**_SETTINGS, **(more or {})}
-    env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+def _environment(extra_settings: Mapping[str, str] | None = None) -> dict[str, str]:
+    settings = {**_SETTINGS, **(extra_settings or {})}
+    env = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     env |= {"LC_ALL": "C.UTF-8", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
     env |= dict.fromkeys(("GIT_ASKPASS", "SSH_ASKPASS", "GIT_EDITOR"), "false")
     env |= {"GIT_LITERAL_PATHSPECS": "1", "GIT_CONFIG_COUNT": str(len(settings))}

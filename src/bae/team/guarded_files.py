@@ -75,9 +75,9 @@ async def find_guarded(
     allow: Sequence[str] = (),
     setup: Sequence[str] = (),
 ) -> Guarded | None:
-    """The question to a person before a task's branch is merged into the team's branch, or None if
-    it changes no guarded file, or only files that the patterns `allow`. Files that the command
-    `setup` names, and hooks and scripts that the user's git runs, are guarded too."""
+    """The question to a person before a task's branch is merged into the team's branch. None if the
+    branch changes no guarded file, or only files that match the patterns `allow`. Files that the
+    command `setup` names, and hooks and scripts that the user's git runs, are guarded too."""
     tip = await repository.commit_id(BRANCHES + branch)
     base = await repository.merge_base(BRANCHES + team, tip)
     if base is None:
@@ -97,8 +97,8 @@ async def find_guarded(
             continue
         if PurePosixPath(path).name.casefold() in _TABLES:
             contents = [(await repository.read_files(at, [path]))[0] for at in (base, tip)]
-            known = [read_essence(path, each) for each in contents if each is not None]
-            if len(known) == 2 and known[0] == known[1]:
+            essences = [read_essence(path, each) for each in contents if each is not None]
+            if len(essences) == 2 and essences[0] == essences[1]:
                 continue
         files.append(path)
     if not files:
@@ -112,7 +112,7 @@ async def find_guarded(
 
 def is_guarded(path: str) -> bool:
     """Whether a file runs on the user's machine, pulls packages, or instructs later workers. All
-    hidden files do, except for a few that are known to be harmless."""
+    hidden files count, except for a few harmless names."""
     if any(matches(path, pattern) for pattern in GUARDED):
         return True
     is_hidden = any(part.startswith(".") for part in PurePosixPath(path).parts)
@@ -126,8 +126,8 @@ def is_manifest(path: str) -> bool:
 
 def matches(path: str, pattern: str) -> bool:
     """Whether a path fits a pattern, without regard to case, as on some file systems. A pattern
-    with `/` at its end is a folder, and one without `/` a name, both at any depth; `*` matches `/`
-    too."""
+    with `/` at its end matches a folder at any depth. A pattern without `/` matches a name at any
+    depth. `*` also matches `/`."""
     path, pattern = path.casefold(), pattern.casefold()
     *folders, name = PurePosixPath(path).parts or ("",)
     if pattern.endswith("/") and "/" not in pattern[:-1]:
@@ -138,8 +138,8 @@ def matches(path: str, pattern: str) -> bool:
 
 
 def read_essence(path: str, content: bytes) -> bytes:
-    """The part of a file that decides about packages and what runs by itself: the whole file,
-    except for the version, description and the like of `package.json` and `pyproject.toml`."""
+    """The part of a file that decides about packages and automatic scripts. This is the whole file,
+    without the version, description and the like of `package.json` and `pyproject.toml`."""
     name = PurePosixPath(path).name.casefold()
     reader = _TABLES.get(name)
     if reader is None:
@@ -175,19 +175,19 @@ def _without(table: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 def _reduce_package(package: dict[str, Any]) -> dict[str, Any]:
     scripts = cast("dict[str, Any]", package.get("scripts") or {})
-    own = {
+    automatic = {
         key: value
         for key, value in scripts.items()
         if key in _LIFECYCLE or key.startswith(("pre", "post"))
     }
-    return _without(package, (*_ABOUT, "scripts")) | {"scripts": own}
+    return _without(package, (*_ABOUT, "scripts")) | {"scripts": automatic}
 
 
 def _reduce_pyproject(table: dict[str, Any]) -> dict[str, Any]:
     project = cast("dict[str, Any]", table.get("project") or {})
     tools = cast("dict[str, Any]", table.get("tool") or {})
-    kept = {"project": _without(project, _ABOUT), "tool": _without(tools, _CHECKERS)}
-    return _without(table, ("project", "tool")) | kept
+    reduced = {"project": _without(project, _ABOUT), "tool": _without(tools, _CHECKERS)}
+    return _without(table, ("project", "tool")) | reduced
 
 
 _LIFECYCLE: Final = frozenset(

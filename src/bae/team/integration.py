@@ -1,6 +1,6 @@
-"""The team's own branch. Tasks are merged one at a time, tested as merged, and then the branch
-moves, with one commit a task. The user's checkout follows by fast-forward only if the user wants
-that and it is clean. The next run completes or cleans up the work of a killed run."""
+"""The team's own branch. Tasks are merged one at a time: the merged code is tested, and then the
+branch moves by one commit. The user's checkout follows by fast-forward, if it is clean and the user
+allows it. The next run completes or cleans up the work of a killed run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from bae.team.workspaces import (
     trailer,
 )
 
-_TRIES: Final = 5
+_MOST_TRIES: Final = 5
 _NOTE: Final = "bae-fast-forward.json"
 _UNFINISHED: Final = (
     *("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_LOG"),
@@ -41,9 +41,9 @@ _UNFINISHED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Integrated:
-    """The new commit of the team's branch and its test report, which is None if the work had been
-    merged before. `everything` also has the failures that the task does not answer for; it is None
-    if the tree had been tested before."""
+    """The new commit of the team's branch. `report` is its test report, or None if the work was
+    merged before. `everything` also has the failures of other work; it is None if the tree was
+    tested before."""
 
     commit: str
     report: TestReport | None
@@ -60,8 +60,8 @@ class Failed:
     @property
     def text(self) -> str:
         """The failure, for the next attempt."""
-        what = describe_failure(self.report)
-        return f"The tests failed after the work was merged with what others have done.\n\n{what}"
+        reason = describe_failure(self.report)
+        return f"The tests failed after the work was merged with what others have done.\n\n{reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,12 @@ MergeOutcome: TypeAlias = Integrated | Conflict | Failed
 RunTests = Callable[[Workspace], Awaitable[TestReport]]
 """Runs the tests of a worktree. Its `base` is the team's branch before the merge."""
 RunFirst = Callable[[Workspace, Sequence[str], Callable[[TestReport], bool]], Awaitable[TestReport]]
-"""Runs the tests of some files first, and the others only if the report of these is accepted."""
+"""Runs the tests of some files first, and the others only if their report is accepted."""
 
 
 class Integration:
-    """Merges tasks into the team's branch, in turn. Where the user has that branch itself checked
-    out, it moves only with `update_checkout`."""
+    """Merges tasks into the team's branch, one at a time. If the user has checked out that branch,
+    it moves only with `update_checkout`."""
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class Integration:
         self.reports = reports
         self.run_first = run_first
         self.split_after = 10.0
-        """How many seconds tests must take for a task's own tests to run first: the test program
-        starts twice then."""
+        """If all tests take at least this number of seconds, the task's own tests run first. The
+        test program then starts twice."""
         self._ref = BRANCHES + self.branch
         self._turn = asyncio.Lock()
         self._head_report: tuple[str, TestReport] | None = None
@@ -140,10 +140,10 @@ class Integration:
         """Merge a task's branch as one commit. A conflict or a failure changes nothing, and has a
         `text` for the next attempt. `tests` are the tests that the task must make pass, while
         others may fail as before. For `untested` work, tests that passed must still pass, and there
-        may be no tests at all. Tests of others may be lost only if the task `may` change tests."""
-        done = await self.merged_as(branch)
-        if done:
-            return Integrated(done, None)
+        may be no tests at all. Only a task that `may` change tests may lose tests of others."""
+        merged_commit = await self.merged_as(branch)
+        if merged_commit:
+            return Integrated(merged_commit, None)
         tip = await self.repository.commit_id(BRANCHES + branch)
         message = message.replace(TRAILER, "Task:")  # an LLM may have written it
         message = f"{message.strip()}\n\n{trailer(branch, tip)}"
@@ -157,15 +157,15 @@ class Integration:
         )
 
     def on_branch(self, branch: str) -> Integration:
-        """The same for another branch of the team, which the user's checkout does not follow."""
-        other = copy(self)
-        other.workspaces = copy(self.workspaces)  # which share the open worktrees
-        other.workspaces.team = other.branch = branch
-        other.update_checkout = False
-        other._ref = BRANCHES + branch
-        other._turn = asyncio.Lock()
-        other._head_report = None
-        return other
+        """The integration of another branch of the team. The user's checkout does not follow it."""
+        integration = copy(self)
+        integration.workspaces = copy(self.workspaces)  # the copies share the open worktrees
+        integration.workspaces.team = integration.branch = branch
+        integration.update_checkout = False
+        integration._ref = BRANCHES + branch
+        integration._turn = asyncio.Lock()
+        integration._head_report = None
+        return integration
 
     async def merge_branch(
         self, branch: str, message: str, *, tests: Sequence[str] = ()
@@ -177,7 +177,7 @@ class Integration:
     async def take_in(self, branch: str) -> Conflict | None:
         """Merge another branch of the team without a test run. With a conflict nothing changes."""
         async with self._turn:
-            for _ in range(_TRIES):
+            for _ in range(_MOST_TRIES):
                 theirs, head = await self.repository.commit_id(BRANCHES + branch), await self.head()
                 if await self.repository.contains(head, theirs):
                     return None
@@ -191,7 +191,7 @@ class Integration:
                     return merged
                 if await self._move(merged, head):
                     return None
-        raise GitError(f"{self.branch} was moved by another process each time, {_TRIES} times")
+        raise GitError(f"{self.branch} was moved by another process each time, {_MOST_TRIES} times")
 
     async def catch_up(self, commit: str = "HEAD") -> MergeOutcome | None:
         """Merge the user's new commits. Returns None if there are none."""
@@ -229,7 +229,7 @@ class Integration:
 
     async def _in_turn(
         self,
-        what: str,
+        source: str,
         message: str,
         *,
         squash: bool,
@@ -238,18 +238,18 @@ class Integration:
         keep: bool = False,
     ) -> MergeOutcome:
         async with self._turn:
-            for _ in range(_TRIES):
+            for _ in range(_MOST_TRIES):
                 before = await self.head()
                 outcome = await self._merge_and_test(
-                    what, message, before, squash, tests, untested, keep
+                    source, message, before, squash, tests, untested, keep
                 )
                 if not isinstance(outcome, Integrated) or await self._move(outcome.commit, before):
                     return outcome
-        raise GitError(f"{self.branch} was moved by another process each time, {_TRIES} times")
+        raise GitError(f"{self.branch} was moved by another process each time, {_MOST_TRIES} times")
 
     async def _merge_and_test(
         self,
-        what: str,
+        source: str,
         message: str,
         before: str,
         squash: bool,
@@ -257,58 +257,61 @@ class Integration:
         untested: bool,
         keep: bool,
     ) -> MergeOutcome:
-        merged = await self.repository.merge(what, self._ref, message, squash=squash)
+        merged = await self.repository.merge(source, self._ref, message, squash=squash)
         if isinstance(merged, Conflict):
             return merged
-        conflict = await self._find_unresolved(merged, what)
+        conflict = await self._find_unresolved(merged, source)
         if conflict:
             return conflict
-        # The same tree as one that passed in a new worktree, where the branch has not moved since.
-        known = await self.reports.find(merged) if self.reports is not None else None
-        report = full = known
-        if full is None:
-            report = full = await self._test_twice(what, merged, before, tests)
-            if keep and (lost := await self._find_lost(what, merged, before, full)):
-                return Failed(full.model_copy(update={"problem": lost}), merged)
-        if not full.passed:
-            report = full.for_task(tests, await self._report_of(before))
+        # If the branch has not moved, the same tree has already passed in a new worktree.
+        earlier_report = await self.reports.find(merged) if self.reports is not None else None
+        report = full_report = earlier_report
+        if full_report is None:
+            report = full_report = await self._test_twice(source, merged, before, tests)
+            if keep and (lost := await self._find_lost(source, merged, before, full_report)):
+                return Failed(full_report.model_copy(update={"problem": lost}), merged)
+        if not full_report.passed:
+            report = full_report.for_task(tests, await self._get_report(before))
             if not report.passed and not (
-                untested and not find_broken(await self._report_of(before), full)
+                untested and not find_broken(await self._get_report(before), full_report)
             ):
                 return Failed(report, merged)
-        self._head_report = merged, full
-        return Integrated(merged, report, full if known is None else None)
+        self._head_report = merged, full_report
+        return Integrated(merged, report, full_report if earlier_report is None else None)
 
     async def _test_twice(
-        self, what: str, merged: str, before: str, tests: Sequence[str]
+        self, source: str, merged: str, before: str, tests: Sequence[str]
     ) -> TestReport:
         """Test a merged tree, and test it again if only possibly flaky tests failed."""
-        report = await self._test(what, merged, before, tests)
+        report = await self._test_relevant_first(source, merged, before, tests)
         if not report.of("failed"):
             return report
         changed = await self.repository.changed_files(before, merged)
-        known, run = await self._report_of(before), partial(self._test_all, merged, before)
-        return await run_again(report, known, run, tests=tests, changed=changed)
+        base_report = await self._get_report(before)
+        run = partial(self._test_all, merged, before)
+        return await run_again(report, base_report, run, tests=tests, changed=changed)
 
     async def _test_all(self, merged: str, before: str) -> TestReport:
         async with self.workspaces.scratch(merged, before) as workspace:
             return await self.run_tests(workspace)
 
-    async def _test(self, what: str, merged: str, before: str, tests: Sequence[str]) -> TestReport:
-        first = await self._find_first(what, merged, before, tests)
+    async def _test_relevant_first(
+        self, source: str, merged: str, before: str, tests: Sequence[str]
+    ) -> TestReport:
+        first = await self._find_first(source, merged, before, tests)
         if not first or self.run_first is None:
             return await self._test_all(merged, before)
-        known = await self._report_of(before)
-        if known.seconds < self.split_after:
+        base_report = await self._get_report(before)
+        if base_report.seconds < self.split_after:
             return await self._test_all(merged, before)
 
         def is_accepted(report: TestReport) -> bool:
-            return report.passed or report.for_task(tests, known).passed
+            return report.passed or report.for_task(tests, base_report).passed
 
         async with self.workspaces.scratch(merged, before) as workspace:
             return await self.run_first(workspace, first, is_accepted)
 
-    async def _find_lost(self, what: str, merged: str, before: str, report: TestReport) -> str:
+    async def _find_lost(self, source: str, merged: str, before: str, report: TestReport) -> str:
         """A sentence that names the tests which passed before a merge and are skipped or missing
         now: tests of the team's branch in files that the merge does not change, and tests of the
         work."""
@@ -316,39 +319,41 @@ class Integration:
             return ""
         changed = await self.repository.changed_files(before, merged)
         files = {*await self.repository.list_files(merged)} - {*changed}
-        ran = {case.id for case in report.cases if case.outcome != "skipped"}
-        loaded = {case.id for case in report.of("failed")}  # a whole file, as it cannot be loaded
+        ran_ids = {case.id for case in report.cases if case.outcome != "skipped"}
+        unloadable = {case.id for case in report.of("failed")}  # also files that cannot be loaded
         passed = [case.id for case in (await self.reports.get(before)).of("passed")]
         lost = [
             id
             for id in passed
             for file in [id.partition("::")[0]]
-            if id not in ran and file in files and file not in loaded
+            if id not in ran_ids and file in files and file not in unloadable
         ]
-        start = await self.repository.merge_base(before, what)
+        start = await self.repository.merge_base(before, source)
         base = await self.reports.find(start) if start else None
-        tested = await self.reports.find(what)
+        tested = await self.reports.find(source)
         if base is not None and tested is not None:
-            known = {case.id for case in base.cases}
-            new = (case.id for case in tested.of("passed") if case.id not in known)
-            lost += (id for id in new if id not in ran and id.partition("::")[0] not in loaded)
+            base_ids = {case.id for case in base.cases}
+            new = (case.id for case in tested.of("passed") if case.id not in base_ids)
+            lost += (
+                id for id in new if id not in ran_ids and id.partition("::")[0] not in unloadable
+            )
         if not lost:
             return ""
         return f"tests that passed before the merge are skipped or missing: {list_names(lost)}"
 
     async def _find_first(
-        self, what: str, merged: str, before: str, tests: Sequence[str]
+        self, source: str, merged: str, before: str, tests: Sequence[str]
     ) -> list[str]:
         """The files with tests that a task changed or must make pass."""
-        tested = await self.reports.find(what) if self.reports is not None else None
+        tested = await self.reports.find(source) if self.reports is not None else None
         if tested is None:
             return []
         files = {case.id.partition("::")[0] for case in tested.cases}
         changed = await self.repository.changed_files(before, merged)
-        named = [each.partition("::")[0] for each in tests]
-        return [name for name in dict.fromkeys((*changed, *named)) if name in files]
+        named_files = [each.partition("::")[0] for each in tests]
+        return [name for name in dict.fromkeys((*changed, *named_files)) if name in files]
 
-    async def _report_of(self, head: str) -> TestReport:
+    async def _get_report(self, head: str) -> TestReport:
         """The test report of the team's branch before a merge."""
         if self.reports is not None:
             return await self.reports.get(head)
@@ -357,9 +362,9 @@ class Integration:
                 self._head_report = head, await self.run_tests(workspace)
         return self._head_report[1]
 
-    async def _find_unresolved(self, merged: str, what: str) -> Conflict | None:
+    async def _find_unresolved(self, merged: str, source: str) -> Conflict | None:
         """The conflict markers of an earlier merge that remain."""
-        marks = ("-e", f"<<<<<<< {self._ref}", "-e", f">>>>>>> {what}")
+        marks = ("-e", f"<<<<<<< {self._ref}", "-e", f">>>>>>> {source}")
         args = ("grep", "--no-color", "-n", "-z", "-I", "--fixed-strings", *marks, merged)
         code, output, problem = await self.repository.run_git(*args)
         if code > 1:
@@ -368,9 +373,9 @@ class Integration:
         markers = [(line[0].partition(":")[2], *line[1:]) for line in lines if len(line) == 3]
         if not markers:
             return None
-        shown = [f"{name}:{number}: {text}" for name, number, text in markers]
+        listing = [f"{name}:{number}: {text}" for name, number, text in markers]
         files = tuple(dict.fromkeys(name for name, _, _ in markers))
-        return Conflict(files, bounded("Conflict markers are left:\n" + "\n".join(shown)))
+        return Conflict(files, bounded("Conflict markers are left:\n" + "\n".join(listing)))
 
     async def _move(self, to: str, before: str) -> bool:
         """Move the team's branch, also if the user has it checked out."""
@@ -378,12 +383,12 @@ class Integration:
         path = await self.repository.git(*args)
         if not path:
             return await self.repository.move(self._ref, to, before)
-        moved = Moved(before, f"switch to another branch in {path}")
+        checkout = Moved(before, f"switch to another branch in {path}")
         if path == str(self.repository.root) and self.update_checkout:
-            moved = await fast_forward(self.repository, to, branch=self.branch)
-        if moved.reason:
+            checkout = await fast_forward(self.repository, to, branch=self.branch)
+        if checkout.reason:
             raise GitError(
-                f"{self.branch} is checked out in {path} and cannot be moved: {moved.reason}",
+                f"{self.branch} is checked out in {path} and cannot be moved: {checkout.reason}",
                 fix="switch to another branch there",
             )
         return True
@@ -418,16 +423,16 @@ async def _fast_forward(repository: Repository, to: str, branch: str | None) -> 
 async def _find_reason_to_stay(
     repository: Repository, head: str, to: str, branch: str | None
 ) -> str | None:
-    here = await repository.current_branch()
-    if here is None:
+    current = await repository.current_branch()
+    if current is None:
         return "it is on no branch"
-    if branch not in (None, here):
-        return f"it is on {here}, not on {branch}"
+    if branch not in (None, current):
+        return f"it is on {current}, not on {branch}"
     if not await repository.contains(to, head):
-        return f"{here} has commits that {to[:12]} does not have"
+        return f"{current} has commits that {to[:12]} does not have"
     for name in _UNFINISHED:
         if await asyncio.to_thread((repository.checkout.git_dir / name).exists):
-            return f"an operation of git's is not finished there ({name})"
+            return f"a git operation is not finished there ({name})"
     args = ("status", "--porcelain", "-z", "--untracked-files=no", "--ignore-submodules=all")
     changes = await repository.git(*args)
     if changes:
@@ -441,48 +446,52 @@ async def _complete_move(repository: Repository) -> None:
     or holds the new content or its beginning."""
     note = repository.common / _NOTE
     try:
-        written = (await asyncio.to_thread(note.stat)).st_mtime
-        noted: dict[str, str] = json.loads(await asyncio.to_thread(note.read_text))
-        before, after = noted["before"], noted["after"]
+        note_time = (await asyncio.to_thread(note.stat)).st_mtime
+        move: dict[str, str] = json.loads(await asyncio.to_thread(note.read_text))
+        before, after = move["before"], move["after"]
     except FileNotFoundError:
         return
-    except (ValueError, KeyError):  # killed while the note was written: nothing had begun
+    except (ValueError, KeyError):  # killed while it wrote the note: the move had not begun
         await asyncio.to_thread(note.unlink)
         return
     branch = await repository.current_branch()
     refs = ("index", "HEAD", "ORIG_HEAD", *([BRANCHES + branch] if branch else []))
     folders = {repository.checkout.git_dir, repository.common}
     locks = [folder / f"{ref}.lock" for folder in folders for ref in refs]
-    # Later ones are of the user's own commands.
-    await asyncio.to_thread(remove_stale, locks, written - 1, written + repository.timeout)
+    # Later lock files belong to the user's own commands.
+    await asyncio.to_thread(remove_stale, locks, note_time - 1, note_time + repository.timeout)
     if await repository.commit_id("HEAD") == before:
-        await _undo(repository, before, after)
+        await _undo_partial_move(repository, before, after)
         await _fast_forward(repository, after, None)
     await asyncio.to_thread(note.unlink, missing_ok=True)
 
 
-async def _undo(repository: Repository, before: str, after: str) -> None:
-    known: list[str] = []
-    new: list[str] = []
+async def _undo_partial_move(repository: Repository, before: str, after: str) -> None:
+    changed_files: list[str] = []
+    new_files: list[str] = []
     for name in await repository.changed_files(before, after):
         args = ("cat-file", "--filters")
         missing, old, _ = await repository.run_git(*args, f"{before}:{name}")
         _, written, _ = await repository.run_git(*args, f"{after}:{name}")
         path = repository.root / name
-        now = await asyncio.to_thread(read_file, path, len(written))
-        if now is None and await asyncio.to_thread(os.path.lexists, path):
-            continue  # not of git's making
-        if now != old and written.startswith(now or b""):
-            (new if missing else known).append(name)
-    if known:
+        content = await asyncio.to_thread(read_file, path, len(written))
+        if content is None and await asyncio.to_thread(os.path.lexists, path):
+            continue  # git did not write it
+        if content != old and written.startswith(content or b""):
+            (new_files if missing else changed_files).append(name)
+    if changed_files:
         paths = ("--pathspec-from-file=-", "--pathspec-file-nul")
-        await repository.git("checkout", "--quiet", before, *paths, stdin=_join(known))
-    if new:
-        await repository.git("update-index", "--force-remove", "-z", "--stdin", stdin=_join(new))
-        for name in new:
+        await repository.git(
+            "checkout", "--quiet", before, *paths, stdin=_join_names(changed_files)
+        )
+    if new_files:
+        await repository.git(
+            "update-index", "--force-remove", "-z", "--stdin", stdin=_join_names(new_files)
+        )
+        for name in new_files:
             with suppress(FileNotFoundError):
                 await asyncio.to_thread((repository.root / name).unlink)
 
 
-def _join(names: Sequence[str]) -> bytes:
+def _join_names(names: Sequence[str]) -> bytes:
     return b"".join(os.fsencode(name) + b"\0" for name in names)

@@ -21,7 +21,7 @@ from bae.team.models import Project
 from bae.team.planning import DECIDE, planning
 
 _OTHER_CODE: Final = ("python", "scripted")
-"""Kinds of LMs that are files of code or answers."""
+"""The kinds of LMs that read a file of code or answers."""
 
 
 class SpendingLimits(Form):
@@ -40,8 +40,8 @@ class SpendingLimits(Form):
     @property
     def text(self) -> str:
         """The limits in the form of `bae team run`."""
-        given = self.model_dump(exclude_none=True).items()
-        return ",".join(f"{name}={value:.15g}" for name, value in given)
+        limits = self.model_dump(exclude_none=True).items()
+        return ",".join(f"{name}={value:.15g}" for name, value in limits)
 
 
 class GoalBody(Form):
@@ -79,7 +79,7 @@ class QuestionBody(Form):
     decide: bool = False
 
     @model_validator(mode="after")
-    def _is_one(self) -> Self:
+    def _has_one_choice(self) -> Self:
         if (self.answer is None) != self.decide:
             raise ValueError("give an answer, or decide")
         return self
@@ -156,7 +156,7 @@ def add_team_jobs(
     """Add endpoints that plan goals and run tasks, for teams that `add_teams` serves with the same
     API. The open `jobs` are processes of this machine, with the rights of the server."""
     served = _TeamWork(ServedTeams(dict(teams), visible), jobs)
-    api.endpoints += served.rows()
+    api.endpoints += served.list_endpoints()
     api.inbox_sources.append(served.list_waiting)
     if any(team.journal is api.journal for team in teams.values()):
         api.asked_elsewhere.add(planning.name)
@@ -180,30 +180,32 @@ class _TeamWork:
             finally:
                 for task in tasks:
                     task.cancel()
-        jobs = [_view(each) for each in self._jobs.jobs_of(name)]
+        jobs = [_make_view(each) for each in self._jobs.jobs_of(name)]
         return JobPage(jobs=jobs, change=self._jobs.change)
 
     async def plan_goal(self, call: ApiCall) -> tuple[int, JobView]:
         body: GoalBody = call.body
         options = [*(["--decide"] if body.decide else [])]
         options += [] if body.acceptance else ["--no-acceptance"]
-        return 202, await self._plan(call, body.goal.strip(), [*options, *self._lm(body.lm)])
+        return 202, await self._start_planning(
+            call, body.goal.strip(), [*options, *self._choose_lm(body.lm)]
+        )
 
-    async def _plan(self, call: ApiCall, goal: str, options: list[str]) -> JobView:
+    async def _start_planning(self, call: ApiCall, goal: str, options: list[str]) -> JobView:
         name = call.path["team"]
         team = self._teams.find(call.user, name)
         fixed = ["--file", "-", "--json", "--no-ask"]
         job = await self._jobs.start(
             name, team, "plan", [*fixed, *options], by=call.user.name, given=goal
         )
-        return _view(job)
+        return _make_view(job)
 
     async def run_tasks(self, call: ApiCall) -> tuple[int, JobView]:
         name, body = call.path["team"], call.body
         team = self._teams.find(call.user, name)
-        options = _run_options(body) + self._lm(body.lm)
+        options = _make_run_options(body) + self._choose_lm(body.lm)
         job = await self._jobs.start(name, team, "run", options, by=call.user.name)
-        return 202, _view(job)
+        return 202, _make_view(job)
 
     async def stop_job(self, call: ApiCall) -> tuple[int, JobView]:
         name, kind = call.path["team"], call.path["kind"]
@@ -213,7 +215,7 @@ class _TeamWork:
             raise Refused(
                 404, "bae-team-unknown", f"there is no job {kind[:20]!r}", "list them: /jobs"
             )
-        return 202, _view(job)
+        return 202, _make_view(job)
 
     async def list_plans(self, call: ApiCall) -> PlanningPage:
         team = self._teams.find(call.user, call.path["team"])
@@ -222,7 +224,7 @@ class _TeamWork:
     async def answer_question(self, call: ApiCall) -> AnsweredView:
         name, plan, body = call.path["team"], call.path["plan"], call.body
         journal = self._teams.find(call.user, name).journal
-        waiting = {each.run_id: each.waiting for each in await _waiting(journal)}
+        waiting = {each.run_id: each.waiting for each in await _list_waiting_runs(journal)}
         gates = {str(n): each.address for n, each in enumerate(waiting.get(plan, ()))}
         gate, answer = gates.get(call.path["question"]), DECIDE if body.decide else body.answer
         if gate is None:
@@ -240,15 +242,15 @@ class _TeamWork:
         continues = all(each.answered for each in plan_view.questions)
         if continues:
             try:
-                await self._plan(call, plan_view.goal, self._lm(None))
-            except Refused:  # another goal is being planned: this one continues when it is asked to
+                await self._start_planning(call, plan_view.goal, self._choose_lm(None))
+            except Refused:  # another goal is being planned: a later request continues this goal
                 continues = False
         return AnsweredView(**plan_view.model_dump(), continues=continues)
 
     async def list_waiting(self, call: ApiCall) -> list[GateView]:
         """The questions of planning, as rows of the inbox."""
         rows: list[GateView] = []
-        for name, team in self._teams.seen(call.user).items():
+        for name, team in self._teams.list_visible(call.user).items():
             for plan in await _read_plans(team.journal):
                 for each in plan.questions:
                     if not each.answered:
@@ -258,21 +260,21 @@ class _TeamWork:
                         rows.append(row.model_copy(update={"context": context}))
         return rows
 
-    def _lm(self, named: str | None) -> list[str]:
+    def _choose_lm(self, name: str | None) -> list[str]:
         """The option for the LM. Code and addresses in a request are refused: only the person who
         runs the server chooses them."""
-        if named is None:
+        if name is None:
             return [] if self._jobs.lm is None else ["--lm", self._jobs.lm]
-        kind = named.strip().partition(":")[0]
-        problem = _wrong_name(named)
-        if named != self._jobs.lm and (kind in _OTHER_CODE or "@" in named or "://" in named):
+        kind = name.strip().partition(":")[0]
+        problem = _find_name_problem(name)
+        if name != self._jobs.lm and (kind in _OTHER_CODE or "@" in name or "://" in name):
             problem = "code, files and addresses are named where the server is started: --lm"
         if problem is not None:
             fault = InputFault(loc=["body", "lm"], msg=problem)
             raise Refused(422, "bae-lm-unknown-name", problem, "bae lm list", errors=[fault])
-        return ["--lm", named]
+        return ["--lm", name]
 
-    def rows(self) -> tuple[Endpoint, ...]:
+    def list_endpoints(self) -> tuple[Endpoint, ...]:
         """The endpoints."""
         team = "/teams/{team}"
         return (
@@ -308,7 +310,7 @@ class _TeamWork:
         )
 
 
-def _run_options(body: TeamRunBody) -> list[str]:
+def _make_run_options(body: TeamRunBody) -> list[str]:
     options = ["--json", "--max-agents", str(body.max_agents), "--worker", body.worker]
     options += ["--retries", str(body.retries), "--wait" if body.wait else "--no-wait"]
     options += ["--allow-network"] if body.allow_network else []
@@ -319,7 +321,7 @@ def _run_options(body: TeamRunBody) -> list[str]:
     return options + review[body.review]
 
 
-def _view(job: TeamJob) -> JobView:
+def _make_view(job: TeamJob) -> JobView:
     return JobView(
         kind=job.kind,
         status=job.status,
@@ -333,12 +335,12 @@ def _view(job: TeamJob) -> JobView:
     )
 
 
-async def _waiting(journal: Journal) -> list[RunInfo]:
+async def _list_waiting_runs(journal: Journal) -> list[RunInfo]:
     return [*await journal.runs(status="waiting", graph=planning.name)]
 
 
 async def _read_plans(journal: Journal) -> list[PlanningView]:
-    return [await _read_plan(journal, info.run_id) for info in await _waiting(journal)]
+    return [await _read_plan(journal, info.run_id) for info in await _list_waiting_runs(journal)]
 
 
 async def _read_plan(journal: Journal, plan: str) -> PlanningView:
@@ -346,15 +348,15 @@ async def _read_plan(journal: Journal, plan: str) -> PlanningView:
     questions: list[PlanningQuestion] = []
     for number, gate in enumerate(info.waiting):
         place = gate.address.removesuffix(".answer")
-        asked: Any = (await journal.why(plan, f"{place}.question")).value
+        question: Any = (await journal.why(plan, f"{place}.question")).value
         questions.append(
-            PlanningQuestion(number=number, question=str(asked), answered=gate.answered)
+            PlanningQuestion(number=number, question=str(question), answered=gate.answered)
         )
     goal: Any = (await journal.why(plan, "Goal.goal")).value
     return PlanningView(plan=plan, goal=str(goal), since=info.updated, questions=questions)
 
 
-def _wrong_name(name: str) -> str | None:
+def _find_name_problem(name: str) -> str | None:
     """Why no LM has this name, or None if there is one."""
     try:
         check_lm_name(name)

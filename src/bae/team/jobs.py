@@ -32,9 +32,9 @@ KEPT: Final = 16_384
 """How many bytes at the end of stderr are kept."""
 _TOKENS: Final = ("BAE_STUDIO_TOKEN", "BAE_TEAM_TOKEN", "BAE_SERVE_TOKEN")
 """Variables that the environment of an agent must not have."""
-_WAITING: Final = 3
-_ENDED_BY_SIGNAL: Final = (130, 143)
-_STOPPED: Final = ("stopped", "killed", "paused")
+_WAITING_CODE: Final = 3
+_SIGNAL_CODES: Final = (130, 143)
+_STOP_REASONS: Final = ("stopped", "killed", "paused")
 
 
 @dataclass(eq=False)
@@ -63,8 +63,9 @@ class TeamJob:
 
 
 class TeamJobs:
-    """Starts the commands, at most one of each kind for a team, and ends them when its block ends.
-    They use the language model `lm`, or the one that this machine offers."""
+    """Starts planning and runs of teams, each as a process, at most one of each kind for a team.
+    The processes end with the `async with` block. `lm` is the name of their language model.
+    Default: the model that this machine offers."""
 
     def __init__(self, lm: str | None = None) -> None:
         self.lm = lm
@@ -106,9 +107,10 @@ class TeamJobs:
         given: str = "",
     ) -> TeamJob:
         """Start `bae team plan` or `bae team run` with options, and with `given` on its stdin.
-        Raises `Refused` if that is already in progress, also in another process."""
+        Raises `Refused` if the same is in progress, also in another process."""
         is_busy = kind == "run" and await is_running(team.repository)
-        before = self._jobs.get((name, kind))  # no await from here on: of two requests one starts
+        # No await from here on, so that only one of two requests starts.
+        before = self._jobs.get((name, kind))
         if is_busy or (before is not None and before.status == "running"):
             raise Refused(
                 409,
@@ -127,8 +129,8 @@ class TeamJobs:
         self.change += 1
         job = TeamJob(name, kind, (kind, *options), by, self.change)
         self._jobs[name, kind] = job
-        job.task = asyncio.create_task(self._work(job, team.project.root, given))
-        job.task.add_done_callback(lambda task: self._end(job, task))
+        job.task = asyncio.create_task(self._run_command(job, team.project.root, given))
+        job.task.add_done_callback(lambda task: self._record_end(job, task))
         self._notify(job)
         return job
 
@@ -136,11 +138,12 @@ class TeamJobs:
         """End a job that is in progress. Returns None if there is none."""
         job = self._jobs.get((name, kind))
         if job is not None and job.task is not None and not job.stopping:
-            job.stopping = True  # a second cancellation would not let it write down what was done
+            # A second cancellation would interrupt it while it saves its progress.
+            job.stopping = True
             job.task.cancel()
         return job
 
-    async def _work(self, job: TeamJob, root: str, given: str) -> None:
+    async def _run_command(self, job: TeamJob, root: str, given: str) -> None:
         """Run the command of a job until it ends, or until this is cancelled."""
         environment = {name: text for name, text in os.environ.items() if name not in _TOKENS}
         try:
@@ -154,16 +157,16 @@ class TeamJobs:
                 kept=KEPT,
             )
             job.output = ended.err.decode(errors="replace").strip()
-            job.reason = _reason_of(ended.out)
+            job.reason = _read_reason(ended.out)
             job.exit_code = ended.status
-            job.status = _status_of(ended.status, job.reason)
+            job.status = _find_status(ended.status, job.reason)
         except OSError as error:
             job.status, job.output = "failed", f"the command cannot be started: {error}"
 
-    def _end(self, job: TeamJob, task: asyncio.Task[None]) -> None:
+    def _record_end(self, job: TeamJob, task: asyncio.Task[None]) -> None:
         job.ended = time()
         if task.cancelled():
-            job.status, job.output = "stopped", "it was stopped; what was done is kept"
+            job.status, job.output = "stopped", "it was stopped; its progress is saved"
         elif error := task.exception():
             job.status, job.output = "failed", describe(error)
             _log.error("%s failed", job.line, exc_info=error)
@@ -176,7 +179,7 @@ class TeamJobs:
         self._changed = asyncio.Event()
 
 
-def _reason_of(out: bytes) -> str:
+def _read_reason(out: bytes) -> str:
     """Why a run ended, from the JSON that it printed, or an empty text."""
     try:
         printed: object = json.loads(out)
@@ -186,10 +189,10 @@ def _reason_of(out: bytes) -> str:
     return str(summary.get("ended", ""))
 
 
-def _status_of(code: int, reason: str) -> JobStatus:
+def _find_status(code: int, reason: str) -> JobStatus:
     if code == 0:
         return "done"
-    if code == _WAITING:
+    if code == _WAITING_CODE:
         return "waiting"
-    is_stopped = code < 0 or code in _ENDED_BY_SIGNAL or reason in _STOPPED
+    is_stopped = code < 0 or code in _SIGNAL_CODES or reason in _STOP_REASONS
     return "stopped" if is_stopped else "failed"

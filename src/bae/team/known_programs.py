@@ -28,7 +28,7 @@ class ClaudeCode(CodingProgram):
     switches: ClassVar[Mapping[str, str]] = {
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
-        # Without this, "@/etc/passwd" anywhere in a prompt has it read the file and send it.
+        # Without this, it reads and sends the file if a prompt has "@/etc/passwd" anywhere.
         "CLAUDE_CODE_DISABLE_ATTACHMENTS": "1",
         "DISABLE_AUTOUPDATER": "1",
     }
@@ -50,37 +50,37 @@ class ClaudeCode(CodingProgram):
         ]
 
     def prepare_home(self, home: Path) -> None:
-        """Write what a login has in `~/.claude.json`: the rest names all projects of the user."""
-        target, own = home / ".claude.json", Path.home() / ".claude.json"
-        if target.exists() or not own.is_file():
+        """Copy the login from `~/.claude.json`, without the names of the user's projects."""
+        target, source = home / ".claude.json", Path.home() / ".claude.json"
+        if target.exists() or not source.is_file():
             return
-        known: Any = json.loads(own.read_text("utf-8"))
-        kept = {key: known[key] for key in _OF_LOGIN if key in known}
-        target.write_text(json.dumps(kept), "utf-8")
+        settings: Any = json.loads(source.read_text("utf-8"))
+        login = {key: settings[key] for key in _LOGIN_KEYS if key in settings}
+        target.write_text(json.dumps(login), "utf-8")
 
     def read_event(self, event: Mapping[str, Any]) -> Iterator[ProgramEvent]:
         """Messages of `--output-format stream-json`."""
         kind = event.get("type")
-        message = _dict(event.get("message"))
+        message = _read_dict(event.get("message"))
         if kind == "system" and event.get("subtype") == "init":
             yield ProgramEvent(session=str(event.get("session_id", "")))
         elif kind == "assistant" and message.get("model") != "<synthetic>":
             model = str(message.get("model", ""))
             used = replace(usage_in({"usage": message.get("usage")}, model), models=(model,))
             yield ProgramEvent(request=str(message.get("id", "")), used=used)
-            for block in _dicts(message.get("content")):
+            for block in _read_dicts(message.get("content")):
                 if block.get("type") == "text":
                     yield ProgramEvent(message=str(block.get("text", "")))
                 elif block.get("type") == "tool_use":
-                    given = _dict(block.get("input"))
-                    yield ProgramEvent(activity=_describe_tool(str(block.get("name")), given))
+                    arguments = _read_dict(block.get("input"))
+                    yield ProgramEvent(activity=_describe_tool(str(block.get("name")), arguments))
         elif kind == "result":
             yield self._read_result(event)
 
     def _read_result(self, event: Mapping[str, Any]) -> ProgramEvent:
         total = usage_in(dict(event), self.model)
         text = str(event.get("result") or "")
-        # Not by the subtype alone: a failure can have the subtype "success".
+        # The subtype alone is not enough: a failure can have the subtype "success".
         if event.get("is_error") is False:
             return ProgramEvent(message=text, total=total)
         if event.get("subtype") == "error_max_budget_usd":
@@ -105,7 +105,7 @@ class Codex(CodingProgram):
     install = "npm install -g @openai/codex, then run codex once and log in"
 
     def arguments(self, session: str, cost: float | None) -> Sequence[str]:
-        """One turn without questions, and without its own sandbox: bae's is around it."""
+        """One turn without questions. The program's sandbox is off, since bae's is around it."""
         return [
             *("exec", *(("resume",) if session else ())),
             *("--json", "--skip-git-repo-check", "--ignore-rules"),
@@ -117,7 +117,7 @@ class Codex(CodingProgram):
 
     def read_event(self, event: Mapping[str, Any]) -> Iterator[ProgramEvent]:
         """Lines of `codex exec --json`."""
-        item = _dict(event.get("item"))
+        item = _read_dict(event.get("item"))
         match event.get("type"), item.get("type"):
             case "thread.started", _:
                 yield ProgramEvent(session=str(event.get("thread_id", "")))
@@ -125,23 +125,23 @@ class Codex(CodingProgram):
                 command = _unwrap_command(str(item.get("command", "")))
                 yield ProgramEvent(activity=f"runs {headline(command, _SHOWN_COMMAND)}")
             case "item.completed", "file_change":
-                paths = [str(each.get("path", "")) for each in _dicts(item.get("changes"))]
+                paths = [str(each.get("path", "")) for each in _read_dicts(item.get("changes"))]
                 yield ProgramEvent(activity=f"edits {', '.join(paths)}")
             case "item.completed", "agent_message":
                 yield ProgramEvent(message=str(item.get("text", "")))
             case "turn.completed", _:
-                counts = _dict(event.get("usage"))
+                counts = _read_dict(event.get("usage"))
                 yield ProgramEvent(
                     total=Usage(
                         calls=1,
-                        input_tokens=_count(counts.get("input_tokens")),
-                        output_tokens=_count(counts.get("output_tokens")),
-                        cached_tokens=_count(counts.get("cached_input_tokens")),
+                        input_tokens=_read_count(counts.get("input_tokens")),
+                        output_tokens=_read_count(counts.get("output_tokens")),
+                        cached_tokens=_read_count(counts.get("cached_input_tokens")),
                         cost=None,
                     )
                 )
             case "turn.failed", _:
-                message = _dict(event.get("error")).get("message")
+                message = _read_dict(event.get("error")).get("message")
                 yield ProgramEvent(failure=str(message or "no reason is given"))
             case _:
                 pass
@@ -153,17 +153,17 @@ PROGRAMS: Final[Mapping[str, type[CodingProgram]]] = {
 """The supported programs by name."""
 
 
-def _describe_tool(name: str, given: Mapping[str, Any]) -> str:
-    path = given.get("file_path") or given.get("notebook_path") or given.get("path")
+def _describe_tool(name: str, arguments: Mapping[str, Any]) -> str:
+    path = arguments.get("file_path") or arguments.get("notebook_path") or arguments.get("path")
     match name:
         case "Bash":
-            return f"runs {headline(str(given.get('command', '')), _SHOWN_COMMAND)}"
+            return f"runs {headline(str(arguments.get('command', '')), _SHOWN_COMMAND)}"
         case "Read":
             return f"reads {path}"
         case "Edit" | "Write" | "NotebookEdit":
             return f"edits {path}"
         case "Grep" | "Glob":
-            return f"searches for {headline(str(given.get('pattern', '')), _SHOWN_COMMAND)}"
+            return f"searches for {headline(str(arguments.get('pattern', '')), _SHOWN_COMMAND)}"
         case _:
             return f"uses {name}"
 
@@ -179,18 +179,18 @@ def _unwrap_command(command: str) -> str:
     return command
 
 
-def _dict(value: Any) -> dict[str, Any]:
+def _read_dict(value: Any) -> dict[str, Any]:
     return cast(dict[str, Any], value) if isinstance(value, dict) else {}
 
 
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [_dict(each) for each in cast(list[Any], value)] if isinstance(value, list) else []
+def _read_dicts(value: Any) -> list[dict[str, Any]]:
+    return [_read_dict(each) for each in cast(list[Any], value)] if isinstance(value, list) else []
 
 
 _TOOLS: Final = "Bash,Edit,Glob,Grep,NotebookEdit,Read,TodoWrite,Write"
 _SHOWN_COMMAND: Final = 120
-_OF_LOGIN: Final = ("primaryApiKey", "oauthAccount", "customApiKeyResponses", "userID")
+_LOGIN_KEYS: Final = ("primaryApiKey", "oauthAccount", "customApiKeyResponses", "userID")
 
 
-def _count(value: object) -> int:
+def _read_count(value: object) -> int:
     return value if isinstance(value, int) and value > 0 else 0

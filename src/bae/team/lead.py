@@ -43,8 +43,9 @@ from bae.team.worker import worker_class
 
 _S = TaskStatus
 Ended = Literal["done", "waiting", "paused", "stopped", "killed", "budget", "timeout"]
-"""Why a run ended: nothing is left to do, every open task needs an answer, a person asked for it,
-the budget of the run is spent, or its time is over."""
+"""Why a run ended. `done`: nothing is left to do. `waiting`: every open task needs an answer.
+`paused`, `stopped` and `killed`: a person requested it. `budget` and `timeout`: a limit of the run
+is reached."""
 
 
 class TeamSummary(BaseModel):
@@ -57,11 +58,11 @@ class TeamSummary(BaseModel):
     tasks: tuple[Task, ...]
     head: str = Field(description="the commit that the team's branch is at")
     checkout: Moved | None = Field(
-        default=None, description="what became of the user's checkout, if it was to be moved"
+        default=None, description="the user's checkout after the run, if it follows the branch"
     )
     spent: Spent = Field(default=Spent(), description="in the whole run, also before a restart")
     seconds: float = 0.0
-    notes: tuple[str, ...] = Field(default=(), description="what a person should know")
+    notes: tuple[str, ...] = Field(default=(), description="messages for a person")
 
     @property
     def done(self) -> bool:
@@ -73,15 +74,15 @@ class LeadAgent:
     """Runs the tasks of a team: `summary = await LeadAgent(bench, lm).run()`.
 
     - `max_agents`: how many tasks may be in progress.
-    - `budget`: what the run may spend, restarts included: `calls`, `tokens` and `cost` of a
+    - `budget`: the limits of the run, restarts included: `calls`, `tokens` and `cost` of a
       `Budget`.
-    - `task_budget`: what each task may spend; a million tokens unless given.
+    - `task_budget`: the limits of each task. Default: a million tokens.
     - `timeout`: seconds after which the run ends.
     - `task_timeout`: seconds without progress after which a task fails.
     - `retries`: how often a failed task is tried again.
     - `wait`: whether the run waits for answers to all questions. Without it, the run ends when only
       tasks that need an answer are left.
-    - `poll`: seconds between two looks for requests from other processes.
+    - `poll`: seconds between two checks for requests from other processes.
 
     The next run continues a run that was killed, cancelled, stopped or timed out: tasks that were
     in progress are completed if their work was merged, and ready otherwise.
@@ -122,10 +123,10 @@ class LeadAgent:
         """Carry out the tasks until nothing is left to do. A cancellation is raised after every
         worker has ended and the status of every task is stored."""
         lock = lead_lock(self.bench.repository)
-        # Those that come later are meant for this run, which others see as soon as it is locked.
-        old = await open_requests(self.bench.store, self.bench.project.id)
+        # Later requests are for this run: other processes see the run as soon as it has the lock.
+        old_requests = await open_requests(self.bench.store, self.bench.project.id)
         try:
-            # Others hold it for a moment, to see whether there is a run.
+            # Other processes take the lock for a moment, to check for a run.
             await lock.acquire(exclusive=True, timeout=0.5)
         except TimeoutError as error:
             lock.release()
@@ -136,44 +137,44 @@ class LeadAgent:
                 fix="wait until it is done, or end it with bae team stop",
             ) from None
         try:
-            return await self._run(old)
+            return await self._run_locked(old_requests)
         finally:
             lock.release()
 
-    async def _run(self, old: Sequence[Request]) -> TeamSummary:
+    async def _run_locked(self, old_requests: Sequence[Request]) -> TeamSummary:
         bench, store, project_id = self.bench, self.bench.store, self.bench.project.id
         since = monotonic()
         for task in await store.tasks(project_id):
             if task.status not in DONE:
-                worker_class(task.kind)  # raises for a kind that there is no worker for
+                worker_class(task.kind)  # raises if the kind has no worker
         lm = self.lm
         if bench.program is not None:
             await bench.program.check()
         elif lm is None or isinstance(lm, str):
-            lm = await bench.named_lm(lm)  # raises where there is none
-        number = await begin_run(store, project_id, self.budget)
+            lm = await bench.named_lm(lm)  # raises if there is no LM
+        run_number = await begin_run(store, project_id, self.budget)
         per_task = self.task_budget
         if bench.program is not None and per_task is TASK_BUDGET:
             per_task = bench.program.task_budget
-        budgets = Budgets(store, number, per_run=self.budget, per_task=per_task)
+        budgets = Budgets(store, run_number, per_run=self.budget, per_task=per_task)
         pool = AgentPoolManager(bench, lm, most=self.max_agents)
         branch = await bench.repository.current_branch()
-        run = TeamRun(bench, number, budgets, pool, branch, self.task_timeout)
-        before = bench.limit_lm, bench.on_progress, bench.should_stop
+        run = TeamRun(bench, run_number, budgets, pool, branch, self.task_timeout)
+        outer_hooks = bench.limit_lm, bench.on_progress, bench.should_stop
         bench.limit_lm, bench.budgets = budgets.limit, budgets
         bench.on_progress, bench.should_stop = run.note_progress, run.is_to_stop
-        leave = store.on_event(self._note_stored)
+        unsubscribe = store.on_event(self._note_stored)
         try:
             async with pool:
-                ended = await self._in_time(run, old)
+                ended = await self._run_in_time(run, old_requests)
             await run.tell_progress(await store.tasks(project_id))
         finally:
-            leave()
-            bench.limit_lm, bench.on_progress, bench.should_stop = before
+            unsubscribe()
+            bench.limit_lm, bench.on_progress, bench.should_stop = outer_hooks
             bench.budgets = None
         await run.deliver()
         if ended == "done":
-            await finish_run(store, number)
+            await finish_run(store, run_number)
         tasks = await store.tasks(project_id)
         return TeamSummary(
             ended=ended,
@@ -181,18 +182,18 @@ class LeadAgent:
             tasks=tuple(tasks),
             head=await bench.integration.head(),
             checkout=run.checkout,
-            spent=await read_spent(store, run=number),
+            spent=await read_spent(store, run=run_number),
             seconds=monotonic() - since,
             notes=tuple(run.notes),
         )
 
-    async def _in_time(self, run: TeamRun, old: Sequence[Request]) -> Ended:
+    async def _run_in_time(self, run: TeamRun, old_requests: Sequence[Request]) -> Ended:
         run.bound = asyncio.timeout(self.timeout)
         try:
             async with run.bound:
-                await self._recover(run, old)
+                await self._recover(run, old_requests)
                 await self._check_base()
-                return await self._work(run)
+                return await self._schedule_until_end(run)
         except TimeoutError:
             if not run.bound.expired():
                 raise
@@ -200,20 +201,20 @@ class LeadAgent:
         finally:
             await finish_despite_cancel(self._end_unstarted(run))
 
-    async def _work(self, run: TeamRun) -> Ended:
+    async def _schedule_until_end(self, run: TeamRun) -> Ended:
         try:
             async with asyncio.TaskGroup() as group:
-                beside = [group.create_task(self._watch()), group.create_task(_follow(run))]
-                while (ended := await self._step(run, group)) is None:
+                helpers = [group.create_task(self._watch()), group.create_task(_follow_branch(run))]
+                while (ended := await self._take_step(run, group)) is None:
                     await self._wake.wait()
-                for each in beside:
+                for each in helpers:
                     each.cancel()
         except BaseExceptionGroup as group:
-            # A worker's failure is its task's: this is one of the store, or of git.
+            # Failures of workers are stored with their tasks. This one is of the store, or of git.
             raise group.exceptions[0] from None
         return ended
 
-    async def _step(self, run: TeamRun, group: asyncio.TaskGroup) -> Ended | None:
+    async def _take_step(self, run: TeamRun, group: asyncio.TaskGroup) -> Ended | None:
         """Do everything that can be done now. Returns why the run ends, or None if it continues."""
         self._wake.clear()
         store, project_id = self.bench.store, self.bench.project.id
@@ -223,15 +224,15 @@ class LeadAgent:
                 await close_request(store, request, outcome)
         await run.settle_features()
         paused = await read_paused(store, project_id)
-        held = await read_held(store, project_id)
-        tasks = await self._apply_rules(run, held)
+        held_tasks = await read_held(store, project_id)
+        tasks = await self._apply_rules(run, held_tasks)
         over_budget = "run" in run.budgets.refused.values()
         if not run.ending and None not in paused and not over_budget:
             for task in choose_next(tasks, self.max_agents):
-                await self._start(run, group, task)
+                await self._start_task(run, group, task)
             tasks = await store.tasks(project_id)
         await run.tell_progress(tasks)
-        if run.works or self._wake.is_set():  # or one has ended since the tasks were read
+        if run.works or self._wake.is_set():  # or work has ended since the tasks were read
             return None
         if run.ending:
             return run.ending
@@ -239,16 +240,16 @@ class LeadAgent:
             return "budget"
         if None in paused and any(task.status is _S.READY for task in tasks):
             return None if self.wait else "paused"
-        if any(task.status is _S.BLOCKED and task.id in held for task in tasks):
+        if any(task.status is _S.BLOCKED and task.id in held_tasks for task in tasks):
             return None if self.wait else "waiting"
         return "done"
 
     # --- before and beside the work ---
 
-    async def _recover(self, run: TeamRun, old: Sequence[Request]) -> None:
-        """Clean up after a killed run, and take in the user's new commits."""
+    async def _recover(self, run: TeamRun, old_requests: Sequence[Request]) -> None:
+        """Clean up after a killed run, and merge the user's new commits."""
         bench = self.bench
-        for request in old:
+        for request in old_requests:
             if request.task_id is None and request.action in ("stop", "kill"):
                 await close_request(bench.store, request, "no run was in progress")
         recovered = await bench.integration.recover()
@@ -310,18 +311,18 @@ class LeadAgent:
             await run.move(change.task.id, change.before, change.after, reason=change.reason)
         return await self.bench.store.tasks(self.bench.project.id)
 
-    async def _start(self, run: TeamRun, group: asyncio.TaskGroup, task: Task) -> None:
+    async def _start_task(self, run: TeamRun, group: asyncio.TaskGroup, task: Task) -> None:
         base = await (await self.bench.features.branch_of(task)).head()
-        moved = await run.move(task.id, _S.READY, _S.IN_PROGRESS, base=base)
-        if moved is not None:
-            work = run.works[task.id] = TaskInProgress(moved)
+        started = await run.move(task.id, _S.READY, _S.IN_PROGRESS, base=base)
+        if started is not None:
+            work = run.works[task.id] = TaskInProgress(started)
             work.job = group.create_task(self._carry_out(run, work), name=f"task {task.key}")
 
     async def _carry_out(self, run: TeamRun, work: TaskInProgress) -> None:
         """Have a worker carry out a task, and store the result."""
         try:
-            result = await self._execute(run, work)
-            await finish_despite_cancel(self._settle(run, work, result))
+            result = await self._execute_task(run, work)
+            await finish_despite_cancel(self._store_result(run, work, result))
         except asyncio.CancelledError:
             await finish_despite_cancel(run.end_early(work))
             raise
@@ -329,7 +330,7 @@ class LeadAgent:
             del run.works[work.task.id]
             self._wake.set()
 
-    async def _execute(self, run: TeamRun, work: TaskInProgress) -> TaskResult:
+    async def _execute_task(self, run: TeamRun, work: TaskInProgress) -> TaskResult:
         task = work.task
         work.bound = asyncio.timeout(self.task_timeout)
         try:
@@ -339,18 +340,18 @@ class LeadAgent:
                     return await worker.execute_task(task)
             finally:
                 await finish_despite_cancel(run.pool.give_back(worker))
-        except Exception as error:  # whatever a worker raises: it is that task's failure
+        except Exception as error:  # any error of a worker is a failure of its task
             text = describe(error)
             if work.bound.expired():
                 text = f"there was no progress for {self.task_timeout:g} s"
             return TaskResult(status="failed", task_id=task.id, error=text)
 
-    async def _settle(self, run: TeamRun, work: TaskInProgress, result: TaskResult) -> None:
+    async def _store_result(self, run: TeamRun, work: TaskInProgress, result: TaskResult) -> None:
         """Store the result of the work on a task."""
         task = work.task
         if result.status in ("completed", "merged", "staged"):
-            lie = f"it was reported as {result.status}, and is not merged"
-            await run.end_work(task, _S.FAILED, lie)
+            contradiction = f"it was reported as {result.status}, and is not merged"
+            await run.end_work(task, _S.FAILED, contradiction)
         elif work.asked is not None:
             await run.end_early(work)
         elif result.status == "blocked":
@@ -365,7 +366,7 @@ class LeadAgent:
             await run.end_work(task, _S.FAILED, result.error or "")
 
 
-async def _follow(run: TeamRun) -> None:
+async def _follow_branch(run: TeamRun) -> None:
     """Keep the user's checkout at the team's branch."""
     while True:
         await run.merged.wait()

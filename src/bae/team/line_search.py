@@ -1,5 +1,5 @@
-"""A search of lines by a regular expression. As a program it reads its arguments from stdin, so
-that a pattern without an end can be killed. To start at once, it imports no other module of bae."""
+"""A search of lines by a regular expression. It runs as a program that reads its arguments from
+stdin, so that an endless search can be killed. To start fast, it imports no other module of bae."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def search_lines(pattern: str, flags: int, texts: Mapping[str, str]) -> dict[str
     """The numbers of the lines that a pattern matches, counted from 1, by file."""
     search = re.compile(pattern, flags).search
     matches: dict[str, list[int]] = {}
-    left = MOST_HITS
+    room = MOST_HITS
     for name, text in texts.items():
         numbers = [
             number
@@ -26,9 +26,9 @@ def search_lines(pattern: str, flags: int, texts: Mapping[str, str]) -> dict[str
             if search(line, 0, LONGEST_LINE)
         ]
         if numbers:
-            matches[name] = numbers[:left]
-            left -= len(matches[name])
-        if not left:
+            matches[name] = numbers[:room]
+            room -= len(matches[name])
+        if not room:
             break
     return matches
 

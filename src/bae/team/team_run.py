@@ -321,7 +321,7 @@ def lead_lock(repository: Repository) -> FileLock:
 async def is_running(repository: Repository) -> bool:
     """Whether a lead works in a repository, in this process or another."""
     try:
-        async with lead_lock(repository).held(exclusive=False, timeout=0):
+        async with lead_lock(repository).hold(exclusive=False, timeout=0):
             return False
     except TimeoutError:
         return True

@@ -144,7 +144,7 @@ class Workspace:
     async def uncommitted(self) -> tuple[str, ...]:
         """The files that were changed, added or removed since the last commit, without files that
         git ignores or `.worktreeinclude` names."""
-        ignored = await asyncio.to_thread(self.checkout.ignored)
+        ignored = await asyncio.to_thread(self.checkout.list_exclusions)
         include = self.repository.root / INCLUDE
         if await asyncio.to_thread(include.is_file):
             ignored.append(f"--exclude-from={include}")
@@ -437,7 +437,7 @@ class Workspaces:
         await asyncio.to_thread(setup_folder.mkdir, parents=True, exist_ok=True)
         key = sha256("\0".join((commit, *self.setup)).encode()).hexdigest()[:12]
         marker, lock = setup_folder / f"{key}.ready", FileLock(setup_folder / "lock")
-        async with self._setting_up, lock.held(exclusive=True, timeout=_SETUP_SECONDS):
+        async with self._setting_up, lock.hold(exclusive=True, timeout=_SETUP_SECONDS):
             committed_files = await self.repository.list_files(commit)
             if not await asyncio.to_thread(marker.exists):
                 await self._set_up(commit, setup_folder / key)

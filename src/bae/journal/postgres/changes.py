@@ -1,6 +1,5 @@
-"""What is changed in a journal in Postgres in transactions of several statements: forks, whole runs
-that take the place of others, deletions. The transaction holds the lock of `changes`, so that one
-of them runs at a time."""
+"""Changes of a journal in Postgres that need several statements: forks, replaced runs, deletions.
+Each is a transaction that holds the lock of `changes`, so only one of them runs at a time."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ async def add_fork(
     lines: Sequence[Line],
     thread: str | None,
 ) -> None:
-    """A new run that shares the lines of another below `upto`: nothing is copied."""
+    """Add a run that shares the lines of another run below `upto`. No line is copied."""
     row = await reader.row(db, run_id)
     check_fork(run_id, upto, await reader.count(db, row["run"]))
     for n, line in enumerate(lines, upto):
@@ -49,12 +48,15 @@ async def swap_runs(
     reader: PostgresReader,
     keys: Sequence[int],
     runs: Sequence[StoredRun],
-    held: Mapping[str, Claim],
+    claim_of_run: Mapping[str, Claim],
 ) -> None:
-    """Store runs in place of those that have their ids. Those that are new get the `keys`."""
+    """Store runs, and replace the stored runs with the same ids. A new run gets its key from
+    `keys`, at the same index."""
     old: dict[str, int] = {}
     for run in runs:
-        key = await _may_replace(db, reader, run.info.run_id, held.get(run.info.run_id))
+        key = await _check_replaceable(
+            db, reader, run.info.run_id, claim_of_run.get(run.info.run_id)
+        )
         if key is not None:
             old[run.info.run_id] = key
     replaced = [*old.values()]
@@ -62,8 +64,8 @@ async def swap_runs(
         if await db.fetchval(reader.sql(_HAS_FORK), key, replaced):
             raise not_replaced(runs[0].info.run_id, None)
     await db.execute(reader.sql("select {s}.remove_runs($1)"), replaced)
-    for run, new in zip(runs, keys, strict=True):
-        key = old.get(run.info.run_id, new)
+    for run, new_key in zip(runs, keys, strict=True):
+        key = old.get(run.info.run_id, new_key)
         await _add_run(db, reader, run, key)
         await add_files(db, reader, key, run.files)
 
@@ -78,18 +80,18 @@ async def delete_free(db: Any, reader: PostgresReader, keys: Sequence[int]) -> i
     query = "select run, parent from {s}.runs where parent = any ($1)"
     for row in await db.fetch(reader.sql(query), list(keys)):
         forks.setdefault(row["parent"], []).append(row["run"])
-    gone: set[int] = set()
-    for row in rows:  # the newest first: a fork is newer than the run that it was forked from
-        if row["owner"] not in living and gone.issuperset(forks.get(row["run"], ())):
-            gone.add(row["run"])
-    await db.execute(reader.sql("select {s}.remove_runs($1)"), [*gone])
-    return len(gone)
+    deleted: set[int] = set()
+    for row in rows:  # the newest first: a fork is newer than its parent
+        if row["owner"] not in living and deleted.issuperset(forks.get(row["run"], ())):
+            deleted.add(row["run"])
+    await db.execute(reader.sql("select {s}.remove_runs($1)"), [*deleted])
+    return len(deleted)
 
 
 async def drop_day(db: Any, reader: PostgresReader, day: date, keys: Sequence[int]) -> int | None:
-    """Delete the free ones of the runs that began on a day, by dropping the partition of their
-    lines; the lines of other runs are moved to `lines_kept` first. Returns how many were deleted,
-    or None where single rows must be deleted."""
+    """Delete the runs of a day that have no owner and no remaining fork, by dropping the partition
+    of the day. The lines of other runs are moved to `lines_kept` first. Returns how many runs were
+    deleted, or None if they must be deleted row by row."""
     return await db.fetchval(reader.sql("select {s}.drop_day($1, $2)"), day, list(keys))
 
 
@@ -117,8 +119,8 @@ async def add_files(db: Any, reader: PostgresReader, key: int, files: Mapping[st
         )
 
 
-def described(run: StoredRun, *, parent: int | None = None, shared: int = 0) -> dict[str, Any]:
-    """What the database is told of a new run, but for its key."""
+def describe_run(run: StoredRun, *, parent: int | None = None, shared: int = 0) -> dict[str, Any]:
+    """The JSON of a new run for the functions of the database, without its key."""
     info = run.info
     answers = [[gate, value, run.answered_by.get(gate, "")] for gate, value in run.answers.items()]
     return {
@@ -144,18 +146,18 @@ def described(run: StoredRun, *, parent: int | None = None, shared: int = 0) -> 
 
 
 def searchable(labels: Mapping[str, str]) -> dict[str, str]:
-    """Labels as the database can search them: it takes no NUL in a text."""
+    """Labels in a form that the database can search. Postgres texts cannot have a NUL."""
     return {json.dumps(key): value for key, value in labels.items()}
 
 
 def clean(text: str) -> str:
-    """A text that the database takes."""
+    """A text without the characters that Postgres refuses."""
     text = text.replace("\x00", "\ufffd")
     return text.encode("utf-8", "replace").decode() if not text.isascii() else text
 
 
 def dump_gates(waiting: Sequence[ParkedGate]) -> str:
-    """The gates that a run waits for, as they are stored."""
+    """The stored form of the gates that a run waits for."""
     if not waiting:
         return "[]"
     gates = [(gate.address, gate.place, gate.question, gate.deadline) for gate in waiting]
@@ -163,7 +165,7 @@ def dump_gates(waiting: Sequence[ParkedGate]) -> str:
 
 
 def dump_summary(summary: RunSummary | None) -> str | None:
-    """A summary, as it is stored."""
+    """The stored form of a summary."""
     return None if summary is None else to_json(summary).decode()
 
 
@@ -176,8 +178,8 @@ async def _add_run(
     parent: int | None = None,
     shared: int = 0,
 ) -> None:
-    told = {**described(run, parent=parent, shared=shared), "run": key, "claim": 0}
-    text = await db.fetchval(reader.sql("select {s}.create_run($1, null)"), json.dumps(told))
+    job = {**describe_run(run, parent=parent, shared=shared), "run": key, "claim": 0}
+    text = await db.fetchval(reader.sql("select {s}.create_run($1, null)"), json.dumps(job))
     result = json.loads(text)
     if "code" in result:
         raise refusal(result, reader.name, run.info.run_id)
@@ -191,9 +193,10 @@ async def _is_free(db: Any, reader: PostgresReader, owner: str | None) -> bool:
     return await db.fetchval(reader.sql("select {s}.bury($1, $2)"), owner, dead)
 
 
-async def _may_replace(
+async def _check_replaceable(
     db: Any, reader: PostgresReader, run_id: str, claim: Claim | None
 ) -> int | None:
+    """Raise unless a run may be replaced. Returns its key, or None if there is no such run."""
     query = reader.sql("select run, owner, claim from {s}.runs where id = $1 for update")
     row = await db.fetchrow(query, run_id)
     if claim is not None:

@@ -1,5 +1,5 @@
-"""Connections to the database of a journal: how each is made and checked, the few that answer
-questions, and for how long a lost database is waited for."""
+"""Connections to the database of a journal: how they are made and checked, the pool for reading,
+and how long a journal waits for a lost database."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from time import monotonic, time
 from typing import Any, Final, TypeVar
 
 from bae.exceptions import JournalError, describe
-from bae.journal.postgres.errors import error_of, failed, wrong_schema
+from bae.journal.postgres.errors import error_of, permanent_error, wrong_schema
 from bae.journal.postgres.tables import VERSION
 from bae.postgres.driver import NO_TABLES, close, driver, may_work_again
 
 T = TypeVar("T")
 
 READERS: Final = 3
-"""How many connections answer questions at the same time."""
+"""How many connections read at the same time."""
 CONNECTING: Final = 10.0
-"""Seconds after which a connection that is not there is tried again."""
+"""The timeout for a new connection, in seconds. Then it is tried again."""
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
-"""Seconds between two tries to reach the database."""
+"""The longest pause between two attempts to reach the database, in seconds."""
 _CHECK: Final = """select version, extract(epoch from clock_timestamp())::float8 as now,
     pg_postmaster_start_time() as started, (pg_control_checkpoint()).timeline_id as timeline
 from {s}.versions"""
@@ -49,9 +49,9 @@ class Connections:
         self.schema = schema
         self.patience = patience
         self.clock_offset = 0.0
-        """What must be added to the clock of this machine to get that of the database."""
+        """The clock of the database minus the clock of this machine, in seconds."""
         self.started: Any = None
-        """When the server was started that the newest connection leads to."""
+        """The start time of the server of the newest connection."""
         self.timeline = 0
         self._is_away = False
         self._url = url
@@ -59,13 +59,13 @@ class Connections:
         self._readers = asyncio.Semaphore(READERS)
         self._settings = {
             "application_name": "bae",
-            # A process that is stopped in the middle of a transaction does not hold up others.
+            # A process that stops in the middle of a transaction must not block others.
             "idle_in_transaction_session_timeout": str(max(int(lease * 1000), 1)),
             **({"synchronous_commit": "off"} if durability == "normal" else {}),
         }
 
     async def connect(self) -> Any:
-        """A new connection, to tables of the version that this bae knows."""
+        """Open a connection. Raises JournalError unless the tables have the version of this bae."""
         connection = await need_driver().connect(
             self._url, timeout=CONNECTING, server_settings=self._settings
         )
@@ -80,7 +80,7 @@ class Connections:
         return connection
 
     def report_away(self, error: Exception, seconds: float) -> None:
-        """Log that the database does not answer, once until it does."""
+        """Log that the database does not answer, but only once until it answers."""
         if not self._is_away and not isinstance(error, ConnectionLost):
             self._is_away = True
             why = describe(error)
@@ -88,14 +88,14 @@ class Connections:
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[Any]:
-        """A connection that answers questions."""
+        """A connection for reading."""
         async with self._readers:
             while self._idle and self._idle[-1].is_closed():
                 self._idle.pop()
             connection = self._idle.pop() if self._idle else await self.connect()
             try:
                 yield connection
-            except BaseException as error:  # it may be in the middle of an answer
+            except BaseException as error:  # the connection may be in the middle of an answer
                 if connection.is_closed():
                     raise ConnectionLost from error
                 await close(connection)
@@ -103,7 +103,8 @@ class Connections:
             self._idle.append(connection)
 
     async def read(self, question: Callable[[Any], Awaitable[T]]) -> T:
-        """What the database answers. While it is away, this waits as long as patience lasts."""
+        """Call `question` with a connection, and return its answer. While the database is away, try
+        again until the patience ends."""
         tries = Patience(self)
         while True:
             try:
@@ -119,10 +120,10 @@ class Connections:
                 continue
             if refusal is not None:
                 raise refusal
-            return answer  # pyright: ignore[reportReturnType] - there is one without a refusal
+            return answer  # pyright: ignore[reportReturnType] - without a refusal there is an answer
 
     async def close(self) -> None:
-        """Close what answers questions."""
+        """Close the connections for reading."""
         while self._idle:
             await close(self._idle.pop())
 
@@ -141,7 +142,7 @@ class Connections:
 
 
 class Patience:
-    """How long something is tried again while the database is away."""
+    """The pauses between attempts while the database is away, and their time limit."""
 
     def __init__(self, connections: Connections) -> None:
         self.name = connections.name
@@ -152,9 +153,10 @@ class Patience:
         self._pause = FIRST_PAUSE
 
     async def wait(self, error: Exception, run_id: str | None = None) -> None:
-        """Wait until the next try. Raises the error that says why there is none."""
+        """Wait before the next attempt. Raises JournalError if the error is permanent, or if the
+        time is over."""
         if not may_work_again(error) or (not self._was_there and _is_unknown_host(error)):
-            raise failed(self.name, run_id, error) from error
+            raise permanent_error(self.name, run_id, error) from error
         if monotonic() - self._since >= self.seconds:
             raise error_of(
                 "bae-journal-away", self.name, run_id, cause=error, seconds=self.seconds
@@ -165,7 +167,7 @@ class Patience:
 
 
 class ConnectionLost(OSError):
-    """A connection was closed while it was used."""
+    """A connection was lost while it was used."""
 
 
 def _is_unknown_host(error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""What goes wrong with a journal in Postgres, as errors that say what to do."""
+"""The errors of a journal in Postgres."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bae.postgres.desk import Over
 _HERE: Final = {
     "bae-journal-away": (
         "{name} did not answer for {seconds:g} s",
-        "see the cause; once the database is back, resume the run: what was acknowledged is stored",
+        "see the cause; when the database is back, resume the run: acknowledged steps are stored",
     ),
     "bae-journal-schema": (
         "{name} has {what}",
@@ -24,8 +24,8 @@ _HERE: Final = {
     ),
     "bae-journal-lost-lines": (
         "{name} has fewer lines of run {run_id!r} than it had acknowledged: the database was "
-        "replaced by a copy that is older",
-        "resume the run: it continues from the lines that are there",
+        "replaced by an older copy",
+        "resume the run: it continues from the stored lines",
     ),
 }
 
@@ -37,7 +37,7 @@ def error_of(
     cause: BaseException | None = None,
     **words: Any,
 ) -> JournalError:
-    """The error of a code, about the journal of that name."""
+    """The error with this code, about the journal `name`."""
     if code not in _HERE:
         return failure(code, name, run_id, cause=cause, **words)
     message, fix = _HERE[code]
@@ -48,26 +48,26 @@ def error_of(
 
 
 def over_error(why: Over, name: str, run_id: str | None = None) -> JournalError:
-    """The error of a journal whose thread does nothing more."""
+    """The error of a journal whose thread has stopped."""
     code = "bae-journal-forked" if why == "forked" else "bae-journal-closed"
     return error_of(code, name, run_id)
 
 
 def wrong_schema(name: str, version: int, newest: int) -> JournalError:
-    """The error of tables of another version than this bae knows; version 0 is no tables."""
-    what = "no tables of bae" if not version else f"tables of version {version}"
+    """The error for tables that this bae cannot use. Version 0 means that there are no tables."""
+    fact = "no tables of bae" if not version else f"tables of version {version}"
     fix = f"run `bae db upgrade -j {name}`; it changes nothing else in the database"
     if version > newest:
-        what += f", and this bae knows versions up to {newest}"
+        fact += f", and this bae knows versions up to {newest}"
         fix = "update bae on this machine: a newer bae has upgraded the tables"
     elif version:
-        what += f", and this bae needs version {newest}"
-        fix += ", and then processes with an older bae are refused"
-    return error_of("bae-journal-schema", name, what=what, fix=fix)
+        fact += f", and this bae needs version {newest}"
+        fix += ", and afterwards processes with an older bae are refused"
+    return error_of("bae-journal-schema", name, what=fact, fix=fix)
 
 
 def refusal(result: dict[str, Any], name: str, run_id: str) -> JournalError:
-    """The error of what the functions of the database have refused."""
+    """The error for a job that a function of the database refused."""
     code = result["code"]
     if code == "bae-thread-busy":
         return thread_busy(result["thread"], result["busy"])
@@ -76,13 +76,13 @@ def refusal(result: dict[str, Any], name: str, run_id: str) -> JournalError:
     )
 
 
-def failed(
+def permanent_error(
     name: str,
     run_id: str | None,
     cause: BaseException,
     fix: str = "see the cause; once it is fixed, resume the run",
 ) -> JournalError:
-    """The error of something that the database said, which trying again would not change."""
+    """The error for a cause that another attempt would not change."""
     if isinstance(cause, JournalError):
         return cause
     return JournalError(

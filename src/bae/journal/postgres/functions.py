@@ -1,8 +1,8 @@
-"""The functions of the database that write a journal. `write` does all that is queued in a process
-at one time: one statement, one round trip, one commit.
+"""The functions of the database that write a journal. `write` stores all jobs that are queued in a
+process, with one statement, one round trip and one commit.
 
-Locks are taken in this order: `changes`, then the owner, then runs. So two transactions never wait
-for each other."""
+All transactions take locks in this order: `changes`, then the owner, then runs. So there are no
+deadlocks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ begin
     if to_regclass('{s}.' || part) is not null then return; end if;
     perform pg_advisory_xact_lock(hashtextextended('{s} days', 0));
     if to_regclass('{s}.' || part) is not null then return; end if;
-    -- Attached, which holds up nobody who writes to other days.
+    -- To attach a table does not block writers of other days.
     execute format('create table {s}.%I (like {s}.lines including all)', part);
     execute format(
         'alter table {s}.lines attach partition {s}.%I for values from (%s) to (%s)', part,
         {s}.first_key(day), {s}.first_key(day + 1)
     );
 exception when check_violation then
-    null; -- lines of the day were stored before it had a partition, and stay there
+    null; -- the default partition has lines of the day, and keeps them
 end $body$;
 
 create or replace function {s}.make_days(days int) returns void language plpgsql as $body$
@@ -48,8 +48,8 @@ declare
     now timestamptz := clock_timestamp();
     silence interval := coalesce((select min(lease) from {s}.owners), interval '0') / 2;
 begin
-    -- A silence of all processes, as while the database was away, moves `since`: nobody is taken
-    -- over within a lease of it.
+    -- If all processes were silent, the database may have been away. Then `since` moves, and no run
+    -- is taken over before another lease has passed.
     update {s}.heart set last = now, since = case when now - last > silence then now else since end
         where last < now;
     return now;
@@ -78,7 +78,7 @@ language plpgsql as $body$
 begin
     if not exists (select from {s}.owners o where o.name = bury.owner) then return true; end if;
     perform {s}.hear();
-    -- Waits for what the owner writes at this moment; all that it writes later is refused.
+    -- Waits for the current transaction of the owner. Later writes of the owner are refused.
     delete from {s}.owners o using {s}.heart h where o.name = bury.owner and (
         o.name = any (dead)
         or (o.until < clock_timestamp() and h.since + o.lease < clock_timestamp())
@@ -123,7 +123,7 @@ begin
         {s}.next_change()
     where busy is null on conflict do nothing;
     if not found then
-        -- After a lost connection the run that is there may be this one.
+        -- After a lost connection, the stored run may be this run.
         select run, id into kept from {s}.runs
             where id = job ->> 'id' or run = key order by id = job ->> 'id' desc limit 1;
         if kept.run = key and kept.id = job ->> 'id' then
@@ -152,12 +152,12 @@ declare
 begin
     select * into found_run from {s}.runs where id = job ->> 'id' for update;
     if not found then return jsonb_build_object('code', 'bae-run-unknown'); end if;
-    -- After a lost connection this claim may be there already.
+    -- After a lost connection, this claim may be stored already.
     is_mine := found_run.owner = me and found_run.claim = (job ->> 'claim')::bigint;
     if found_run.owner is not null and not is_mine
         and (found_run.owner = me or not {s}.bury(found_run.owner, dead))
     then
-        -- `grace` is how long nobody takes over from an owner whose lease is over.
+        -- `grace` is how long an owner whose lease is over still keeps its runs.
         select extract(epoch from o.until - clock_timestamp()) as left,
             extract(epoch from h.since + o.lease - clock_timestamp()) as grace,
             extract(epoch from o.lease) / 4 as pace
@@ -192,7 +192,7 @@ end $body$;
 create or replace function {s}.release_run(job jsonb, me text) returns jsonb
 language plpgsql as $body$
 begin
-    -- A claim whose answer was lost has no key of the run: it is known by its own number.
+    -- The number identifies a claim, also if the answer with the key of the run was lost.
     update {s}.runs set owner = null, change = {s}.next_change(),
         status = coalesce(job ->> 'status', status), waiting = coalesce(job ->> 'waiting', waiting),
         error = coalesce(job ->> 'error', error), summary = coalesce(job ->> 'summary', summary),
@@ -216,7 +216,7 @@ begin
         update {s}.runs set change = {s}.next_change() where run = key;
         return jsonb_build_object('first', true, 'run', key);
     end if;
-    -- After a lost connection the answer that is there may be this one.
+    -- After a lost connection, the stored answer may be this answer.
     select * into kept from {s}.answers where run = key and gate = job ->> 'gate';
     return jsonb_build_object('run', key, 'first', coalesce((job ->> 'again')::boolean, false)
         and kept.value = job ->> 'value' and kept.person = job ->> 'by');
@@ -234,7 +234,7 @@ declare
     created bigint[] := '{{}}';
     refused bigint[] := '{{}}';
 begin
-    -- Another server may be a copy that has not all lines.
+    -- Another server may be a copy without the newest lines.
     if server <> pg_postmaster_start_time() then
         return jsonb_build_object('moved', true);
     end if;
@@ -245,7 +245,7 @@ begin
             where each ->> 'do' = 'create'
         );
     end if;
-    -- Held until the commit: to take over the runs of this process is to delete this row first.
+    -- Locked until the commit: a process that takes over these runs first deletes this row.
     if me is not null then
         perform from {s}.owners where name = me for key share;
         if not found then return jsonb_build_object('lost', true); end if;
@@ -311,7 +311,7 @@ declare
     part text := 'lines_' || to_char(day, 'YYYYMMDD');
     gone int;
 begin
-    -- Where fewer runs go than stay, and where runs are still made, single rows are deleted.
+    -- Delete row by row if most runs stay, or if the day can still get runs.
     if to_regclass('{s}.' || part) is null
         or day >= (clock_timestamp() at time zone 'utc')::date - 1
         or 2 * cardinality(keys) < (select count(*) from {s}.runs where run >= first and run < next)
@@ -322,7 +322,7 @@ begin
         for update of runs;
     create unique index on bae_gone (run);
     analyze bae_gone;
-    loop  -- a run stays that a fork shares lines with, and so on up
+    loop  -- keep each run that shares lines with a remaining fork
         delete from bae_gone g where exists (
             select from {s}.runs f where f.parent = g.run
             and not exists (select from bae_gone o where o.run = f.run)
@@ -339,7 +339,7 @@ begin
             select from {s}.file_uses u where u.hash = f.hash
             and not exists (select from bae_gone g where g.run = u.run)
         );
-    -- Those who write wait from here to the commit; if readers take long, this is tried again.
+    -- From here to the commit, writers wait. If readers take long, this is tried again.
     set local lock_timeout = '2s';
     execute format('alter table {s}.lines detach partition {s}.%I', part);
     execute format(

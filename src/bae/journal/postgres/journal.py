@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeVar
 from bae.exceptions import JournalError
 from bae.journal.postgres import changes
 from bae.journal.postgres.connections import Connections, need_driver
-from bae.journal.postgres.errors import error_of, failed, over_error, wrong_schema
+from bae.journal.postgres.errors import error_of, over_error, permanent_error, wrong_schema
 from bae.journal.postgres.lease import PostgresClaim, PostgresLease, day_of
 from bae.journal.postgres.reading import RUNS_OF_FILE, PostgresReader, info_of
 from bae.journal.postgres.tables import VERSION, upgrade
@@ -46,25 +46,25 @@ from bae.threads import in_thread_to_the_end
 T = TypeVar("T")
 
 RUNS_AT_ONCE: Final = 200
-"""How many runs are deleted in one transaction."""
+"""How many runs one transaction deletes."""
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 
 
 class PostgresJournal(Journal):
-    """Runs in Postgres, for processes of many machines: `PostgresJournal("postgresql://HOST/DB")`,
-    then `await graph.arun(start, journal=journal)`. It needs the extra `postgres`, and the tables
-    that `bae db upgrade` makes.
+    """Stores runs in Postgres, for processes of many machines. Make it with
+    `PostgresJournal("postgresql://HOST/DB")`, and pass it to `graph.arun(start, journal=journal)`.
+    It needs the extra `postgres`, and the tables that `bae db upgrade` makes.
 
-    A step that was acknowledged is committed. With `durability="normal"` a crash of the database
-    may lose the last moment. Whatever is stored at the same time in a process is one commit.
+    An acknowledged step is committed. With `durability="normal"` a crash of the database may lose
+    the last moment. A process stores all concurrent steps in one commit.
 
     A run is leased to one process for `lease` seconds, by the clock of the database. A process that
-    loses the database waits for it `patience` seconds; its runs go on when it is back, and no
-    process takes them over within a lease of that.
+    loses the database waits for it `patience` seconds. When the database is back, the runs of the
+    process continue, and no other process takes them over before another lease has passed.
 
-    `schema` is the schema of the tables. A password is never shown: leave it to the passfile or the
-    environment (`PGPASSWORD`), or give it in the address. Other arguments are those of
-    `SQLiteJournal`. Close it with `await journal.close()`, or write `async with`.
+    `schema` is the schema of the tables. Keep the password in the passfile or the environment
+    (`PGPASSWORD`), or give it in the address: it is never shown. `SQLiteJournal` explains the other
+    arguments. Close the journal with `await journal.close()`, or write `async with`.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class PostgresJournal(Journal):
             raise ValueError(f'PostgresJournal(durability={durability!r}): give "full" or "normal"')
         if not lease > 0 or not patience >= 0:
             raise ValueError(
-                f"PostgresJournal(lease={lease!r}, patience={patience!r}): the one must be"
-                " positive, the other not negative"
+                f"PostgresJournal(lease={lease!r}, patience={patience!r}): the lease must be"
+                " positive, and the patience not negative"
             )
         self.schema = schema
         self.durability = durability
@@ -106,9 +106,9 @@ class PostgresJournal(Journal):
         return f"PostgresJournal({self.url!r})"
 
     async def upgrade(self) -> tuple[int, int]:
-        """Make the tables, or bring them to the version of this bae, as `bae db upgrade` does.
-        Returns the versions before and after; 0 is none. Tables of a newer bae are refused with
-        `bae-journal-schema`."""
+        """Make the tables, or upgrade them to the version of this bae, as `bae db upgrade` does.
+        Returns the versions before and after; version 0 means no tables. Raises JournalError
+        `bae-journal-schema` for tables of a newer bae."""
         try:
             connection = await need_driver().connect(self._url, timeout=10)
             try:
@@ -117,7 +117,7 @@ class PostgresJournal(Journal):
                 await close(connection)
         except Exception as error:
             fix = f"see the cause; its user must be allowed to create the schema {self.schema}"
-            raise failed(self.name, None, error, fix) from error
+            raise permanent_error(self.name, None, error, fix) from error
         if after > VERSION:
             raise wrong_schema(self.name, after, VERSION)
         return before, after
@@ -128,12 +128,12 @@ class PostgresJournal(Journal):
         for n, line in enumerate(run.lines):
             if line.n != n:
                 error = ValueError(f"run {run.info.run_id!r}: got line {line.n} where {n} is due")
-                return _failed(error)
+                return _failed_future(error)
         job = PostgresJob(
             run.info.run_id,
             lines=run.lines,
             files=run.files,
-            job=changes.described(run),
+            job=changes.describe_run(run),
             creates=True,
             claims=claim,
         )
@@ -147,35 +147,35 @@ class PostgresJournal(Journal):
             try:
                 return await self._ask(work)
             except JournalError as error:
-                found = work.refusal
-                if error.code != "bae-run-owned" or not found:
+                refusal = work.refusal
+                if error.code != "bae-run-owned" or not refusal:
                     raise
-                owner: str = found["owner"]
+                owner: str = refusal["owner"]
                 if has_died(owner) and owner not in dead:
                     dead.append(owner)
                     continue
-                # Its lease is over, and all were silent: perhaps the database was away, and the
-                # owner comes back too. Others are heard while this waits.
-                grace = found["grace"] or 0.0
+                # The lease of the owner is over, but no process has renewed its lease for a while.
+                # Perhaps the database was away: wait until the owner has had time to come back.
+                grace = refusal["grace"] or 0.0
                 now = monotonic()
-                if (found["left"] or 0.0) > 0 or grace <= 0 or (until and now > until):
+                if (refusal["left"] or 0.0) > 0 or grace <= 0 or (until and now > until):
                     raise
                 until = until or now + 2 * grace
-                await asyncio.sleep(min(grace, found["pace"]))
+                await asyncio.sleep(min(grace, refusal["pace"]))
 
     def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
-        own = self._own(claim)
+        own = self._as_own_claim(claim)
         if own is None:
-            return _failed(self._not_ours(claim))
+            return _failed_future(self._foreign_claim_error(claim))
         return self._ask(PostgresJob(claim.run_id, own, tuple(lines)))
 
     def note(self, claim: Claim, line: Line) -> None:
-        own = self._own(claim)
+        own = self._as_own_claim(claim)
         if own is not None and self._workers is not None:
             self._workers[0].put(PostgresJob(claim.run_id, own, (line,)))
 
     def put_files(self, claim: Claim, files: Mapping[str, bytes]) -> None:
-        own = self._own(claim)
+        own = self._as_own_claim(claim)
         if own is not None and self._workers is not None:
             self._workers[0].put(PostgresJob(claim.run_id, own, files=dict(files)))
 
@@ -188,9 +188,9 @@ class PostgresJournal(Journal):
         error: str = "",
         summary: RunSummary | None = None,
     ) -> Awaitable[None]:
-        own = self._own(claim)
+        own = self._as_own_claim(claim)
         if own is None:
-            return _failed(self._not_ours(claim))
+            return _failed_future(self._foreign_claim_error(claim))
         job = {
             "do": "release",
             "id": claim.run_id,
@@ -225,58 +225,59 @@ class PostgresJournal(Journal):
         *,
         thread: str | None = None,
     ) -> None:
-        """A new run that shares the lines of another: nothing is copied."""
-        given = tuple(lines)
-        writer, _ = self._started(run_id)
+        """Make a run that shares the first lines of another run. No line is copied."""
+        new_lines = tuple(lines)
+        writer, _ = self._started_workers(run_id)
         await self._transact(
             run_id,
             lambda db: changes.add_fork(
-                db, self._reader, writer.new_key(), run_id, new_id, upto, given, thread
+                db, self._reader, writer.new_key(), run_id, new_id, upto, new_lines, thread
             ),
         )
 
     async def replace(
         self, runs: Sequence[StoredRun], claims: Sequence[Claim] = (), *, erase: bool = False
     ) -> None:
-        """Store runs in place of others. A run that others were forked from is replaced together
-        with them only. With `erase` the old lines are deleted, and Postgres reuses their room after
-        its next vacuum: its log, standbys and backups may still have them."""
-        given = tuple(runs)
-        held: dict[str, Claim] = {}
+        """Replace stored runs. A run that has forks can only be replaced together with its forks.
+        With `erase` the old lines are deleted, and Postgres reuses their space after its next
+        vacuum. Its log, standbys and backups may still have the lines."""
+        new_runs = tuple(runs)
+        claim_of_run: dict[str, Claim] = {}
         for claim in claims:
-            if self._own(claim) is None:
-                raise self._not_ours(claim)
-            held[claim.run_id] = claim
-        writer, desk = self._started()
+            if self._as_own_claim(claim) is None:
+                raise self._foreign_claim_error(claim)
+            claim_of_run[claim.run_id] = claim
+        writer, desk = self._started_workers()
 
         async def swap(db: Any) -> None:
-            keys = [writer.new_key() for _ in given]
-            await changes.swap_runs(db, self._reader, keys, given, held)
+            keys = [writer.new_key() for _ in new_runs]
+            await changes.swap_runs(db, self._reader, keys, new_runs, claim_of_run)
 
-        await self._transact(given[0].info.run_id if len(given) == 1 else "", swap)
-        for own in map(self._own, held.values()):
+        await self._transact(new_runs[0].info.run_id if len(new_runs) == 1 else "", swap)
+        for own in map(self._as_own_claim, claim_of_run.values()):
             if own is not None:
                 desk.call(own.lease.drop, own, "it was released")
 
     async def delete(self, run_ids: Sequence[str]) -> int:
-        """Delete runs and return how many. A run that has forks stays, and so does a run that a
-        process works on. Where most runs of a past day go, the partition of the day is dropped."""
-        if isinstance(run_ids, str):  # its letters would be ids
+        """Delete runs, and return how many were deleted. A run with forks stays, and so does a run
+        that a process works on. To delete most runs of a past day, the partition of the day is
+        dropped."""
+        if isinstance(run_ids, str):  # each character would count as an id
             raise TypeError(f"delete({run_ids!r}): give the ids of runs as a list")
         query = self._reader.sql("select run from {s}.runs where id = any ($1) order by run desc")
         rows = await self._read(lambda db: db.fetch(query, list(set(run_ids))))
         count = 0
-        # A fork is newer than the run that it was forked from.
-        for day, of_day in groupby((row["run"] for row in rows), day_of):
-            keys = [*of_day]
+        # The newest first: a fork is newer than its parent.
+        for day, keys_of_day in groupby((row["run"] for row in rows), day_of):
+            keys = [*keys_of_day]
             work = partial(changes.drop_day, reader=self._reader, day=day, keys=keys)
             dropped = await self._transact("", work)
             if dropped == len(keys):
                 count += dropped
                 continue
             for first in range(0, len(keys), RUNS_AT_ONCE):
-                some = keys[first : first + RUNS_AT_ONCE]
-                work = partial(changes.delete_free, reader=self._reader, keys=some)
+                batch = keys[first : first + RUNS_AT_ONCE]
+                work = partial(changes.delete_free, reader=self._reader, keys=batch)
                 count += await self._transact("", work)
             count += dropped or 0
         return count
@@ -322,15 +323,15 @@ class PostgresJournal(Journal):
         )
 
     async def lines(self, run_id: str, *, after: int = -1, limit: int = 500) -> RunLines:
-        """Some lines of a run; no other line is read."""
+        """A page of the lines of a run. Only these lines are read."""
         return await self._read(lambda db: self._reader.page(db, run_id, after, limit))
 
     async def forks(self, run_id: str, *, limit: int = 50) -> list[RunInfo]:
-        """The runs that were forked from a run, by an index."""
+        """The forks of a run, found by an index."""
         return await self._read(lambda db: self._reader.forks(db, run_id, limit))
 
     async def answers(self, run_id: str) -> dict[str, str]:
-        """What people have answered at the gates of a run, without its lines."""
+        """The answers of people to the gates of a run. No line is read."""
         query = self._reader.sql("select gate, value from {s}.answers where run = $1")
 
         async def ask(db: Any) -> dict[str, str]:
@@ -340,24 +341,24 @@ class PostgresJournal(Journal):
         return await self._read(ask)
 
     async def thread_answers(self, thread: str, graph: str) -> dict[str, dict[str, str]]:
-        """The same for a thread, in one query."""
+        """The answers to the gates of all runs of a thread, in one query."""
         query = self._reader.sql(
             "select id, gate, value from {s}.runs join {s}.answers using (run)"
             " where thread = $1 and graph = $2 order by run"
         )
-        found: dict[str, dict[str, str]] = {}
+        answers: dict[str, dict[str, str]] = {}
         for row in await self._read(lambda db: db.fetch(query, thread, graph)):
-            found.setdefault(row["id"], {})[row["gate"]] = row["value"]
-        return found
+            answers.setdefault(row["id"], {})[row["gate"]] = row["value"]
+        return answers
 
     async def find_file(self, hash: str, sees: Callable[[RunInfo], bool]) -> bytes | None:
-        """The bytes of an image or a document, if a run has it for which `sees` is true."""
-        found = await self._read(lambda db: db.fetch(self._reader.sql(RUNS_OF_FILE), hash))
-        for row in found:
+        """The bytes of an image or a document, if `sees` returns True for a run that has it."""
+        rows = await self._read(lambda db: db.fetch(self._reader.sql(RUNS_OF_FILE), hash))
+        for row in rows:
             try:
                 if not sees(await self.info(row["id"])):
                     continue
-                if not row["is_own"]:  # it was forked from a run that has the file
+                if not row["is_own"]:  # an ancestor of the run has the file
                     texts = await self.read_texts(row["id"])
                     if not any(hash in line.data for line in texts.lines):
                         continue
@@ -368,7 +369,7 @@ class PostgresJournal(Journal):
         return None
 
     async def last_change(self) -> int:
-        """The greatest change of all runs, and of runs that were deleted."""
+        """The greatest change number of all runs, deleted runs included."""
         query = self._reader.sql("select last from {s}.changes")
         return int(await self._read(lambda db: db.fetchval(query)))
 
@@ -376,36 +377,36 @@ class PostgresJournal(Journal):
         return await self._read(lambda db: self._reader.older(db, than, statuses))
 
     async def close(self) -> None:
-        """Store what is still to be stored, give up the runs in progress, so that they can be
-        resumed elsewhere at once, and close the connections."""
+        """Store all pending lines, give up the runs in progress, and close the connections. Other
+        processes can resume these runs at once."""
         with self._starting:
             self._closed = True
         if self._workers is not None:
             await in_thread_to_the_end(self._workers[1].end)
 
-    # The thread
+    # The thread of the writer
 
     def _ask(self, job: PostgresJob) -> Future[Any]:
         future = job.future = get_running_loop().create_future()
         try:
             writer, _ = self._workers or self._start(job.run_id)
         except JournalError as error:
-            return _failed(error)
+            return _failed_future(error)
         writer.put(job)
         return future
 
     async def _transact(self, run_id: str, do: Callable[[Any], Awaitable[Any]]) -> Any:
-        """What is done in a transaction of several statements."""
+        """Call `do` with a connection, in a transaction of its own."""
         return await self._ask(PostgresJob(run_id, special=do))
 
     async def _read(self, question: Callable[[Any], Awaitable[T]]) -> T:
-        writer, desk = self._started()
+        writer, desk = self._started_workers()
         if writer.is_behind():
-            with suppress(JournalError):  # then it can be read all the same
-                await self._ask(PostgresJob())  # what was noted before is stored afterwards
+            with suppress(JournalError):  # reading works even if the writer fails
+                await self._ask(PostgresJob())  # afterwards all noted lines are stored
         return await desk.ask(lambda: writer.connections.read(question))
 
-    def _started(self, run_id: str = "") -> tuple[PostgresWriter, PostgresDesk]:
+    def _started_workers(self, run_id: str = "") -> tuple[PostgresWriter, PostgresDesk]:
         return self._workers or self._start(run_id)
 
     def _start(self, run_id: str = "") -> tuple[PostgresWriter, PostgresDesk]:
@@ -430,13 +431,13 @@ class PostgresJournal(Journal):
                 weakref.finalize(self, writer.stop).atexit = False
             return self._workers
 
-    def _own(self, claim: Claim) -> PostgresClaim | None:
-        """The claim, if it was made through this journal."""
+    def _as_own_claim(self, claim: Claim) -> PostgresClaim | None:
+        """The claim if this journal made it, or None."""
         if isinstance(claim, PostgresClaim) and self._workers is not None:
             return claim if claim.lease is self._workers[0].lease else None
         return None
 
-    def _not_ours(self, claim: Claim) -> JournalError:
+    def _foreign_claim_error(self, claim: Claim) -> JournalError:
         return JournalError(
             f"run {claim.run_id!r} was not claimed through the journal {self.name}",
             code="bae-journal-failed",
@@ -445,8 +446,8 @@ class PostgresJournal(Journal):
         )
 
 
-def _failed(error: BaseException) -> Future[Any]:
+def _failed_future(error: BaseException) -> Future[Any]:
     future: Future[Any] = get_running_loop().create_future()
     future.set_exception(error)
-    future.exception()  # a caller that does not wait is told at the next line
+    future.exception()  # a caller that does not wait gets the error with its next line
     return future

@@ -1,4 +1,4 @@
-"""What a journal in Postgres is asked: lists of runs, entries, and whole runs."""
+"""The queries of a journal in Postgres: lists of runs, entries, and complete runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _INFO: Final = f"select {_ENTRY} {_FROM}"
 _NOT_OWNED: Final = """(r.owner is null or o.name is null or o.name = any ({})
     or o.until < clock_timestamp())"""
 
-# Where the lines of a run are: in itself, and below where it was forked in its parents.
+# A fork has its own lines from the step of the fork on. The lines before it are in its parents.
 _HOMES: Final = """with recursive homes (run, first, until, parent) as (
     select run, shared, 2147483647, parent from {s}.runs where WHICH = $1
     union
@@ -55,8 +55,8 @@ _LINES: Final = (
 )
 
 
-def _arrays(*columns: str) -> str:
-    """Arrays of columns, as `lines_n`; empty where there are no rows."""
+def _select_arrays(*columns: str) -> str:
+    """SQL for arrays of columns, such as `all_n`; empty arrays if there are no rows."""
     return ", ".join(f"coalesce(array_agg({column}), '{{}}') as all_{column}" for column in columns)
 
 
@@ -64,16 +64,16 @@ _LINE_ARRAYS: Final = tuple(f"all_{name}" for name in Line._fields)
 _READ_TEXTS: Final = (
     _HOMES.replace("WHICH", "id")
     + f"""select {_ENTRY}, text, l.*, a.* {_FROM} cross join lateral (
-    select {_arrays(*Line._fields)}
+    select {_select_arrays(*Line._fields)}
     from (select l.* from homes h join lateral (select * from {{s}}.lines l where l.run = h.run
         and l.n >= h.first and l.n < h.until) l on true order by n) l
 ) l cross join lateral (
-    select {_arrays("gate", "value", "person")} from {{s}}.answers a where a.run = r.run
+    select {_select_arrays("gate", "value", "person")} from {{s}}.answers a where a.run = r.run
 ) a where r.id = $1"""
 )
 _READ_FILES: Final = _READ_TEXTS.replace("a.*", "a.*, f.*").replace(
     "where r.id = $1",
-    f"""cross join lateral (select {_arrays("file", "bytes", "own")}
+    f"""cross join lateral (select {_select_arrays("file", "bytes", "own")}
     from (select f.hash as file, data as bytes, bool_or(u.run = r.run) as own
         from {{s}}.file_uses u join {{s}}.files f using (hash)
         where u.run in (select run from homes) group by f.hash, data) f
@@ -84,7 +84,7 @@ RUNS_OF_FILE: Final = """with recursive known (run, is_own) as (
     union select r.run, false from {s}.runs r join known on r.parent = known.run
 ) select id, bool_or(is_own) as is_own from known join {s}.runs using (run)
     group by run, id order by bool_or(is_own) desc, run desc"""
-"""The runs that have a file, and runs that were forked from these, which may share a line."""
+"""The runs that have a file, and their forks, which may share a line with it."""
 _COUNT: Final = """select
     coalesce((select max(n) + 1 from {s}.lines l where l.run = r.run), r.shared)
     from {s}.runs r where r.run = $1"""
@@ -92,7 +92,7 @@ _COUNT: Final = """select
 
 @dataclass(frozen=True)
 class PostgresReader:
-    """Questions to a connection, of the journal in a schema."""
+    """Reads the journal in a schema, through a connection `db`."""
 
     name: str
     schema: str
@@ -103,10 +103,10 @@ class PostgresReader:
 
     async def find(self, db: Any, run_id: str) -> int:
         """The key of a run."""
-        found = await db.fetchval(self.sql("select run from {s}.runs where id = $1"), run_id)
-        if found is None:
+        key = await db.fetchval(self.sql("select run from {s}.runs where id = $1"), run_id)
+        if key is None:
             raise error_of("bae-run-unknown", self.name, run_id)
-        return int(found)
+        return int(key)
 
     async def row(self, db: Any, run_id: str) -> Any:
         """The row of the entry of a run."""
@@ -116,12 +116,12 @@ class PostgresReader:
         return row
 
     async def read(self, db: Any, run_id: str, *, with_files: bool = True) -> StoredRun:
-        """All there is of a run, at one instant: in one statement."""
+        """A complete run. One statement reads it, so it has the state of one moment."""
         row = await db.fetchrow(self.sql(_READ_FILES if with_files else _READ_TEXTS), run_id)
         if row is None:
             raise error_of("bae-run-unknown", self.name, run_id)
         columns = [row[name] for name in _LINE_ARRAYS]
-        lines = self._checked(map(Line._make, zip(*columns, strict=True)), run_id)
+        lines = self._check_lines(map(Line._make, zip(*columns, strict=True)), run_id)
         answers = [*zip(row["all_gate"], row["all_value"], row["all_person"], strict=True)]
         files: dict[str, bytes] = {}
         if with_files:
@@ -138,30 +138,31 @@ class PostgresReader:
     ) -> tuple[Line, ...]:
         """The lines of a run, from the number `start` on and below `stop`."""
         rows = await db.fetch(self.sql(_LINES), key, start, stop)
-        return self._checked((Line(*row) for row in rows), run_id, start)
+        return self._check_lines((Line(*row) for row in rows), run_id, start)
 
-    def _checked(self, lines: Iterable[Line], run_id: str, start: int = 0) -> tuple[Line, ...]:
-        found = tuple(lines)
-        for number, line in enumerate(found, start):
+    def _check_lines(self, lines: Iterable[Line], run_id: str, start: int = 0) -> tuple[Line, ...]:
+        """The lines as a tuple. Raises JournalError if a line is missing, or of another format."""
+        checked_lines = tuple(lines)
+        for number, line in enumerate(checked_lines, start):
             if line.n != number:
                 what = f"line {number} of run {run_id!r} is missing"
                 raise error_of("bae-journal-damaged", self.name, run_id, what=what)
             check_version(line, run_id)
-        return found
+        return checked_lines
 
     async def page(self, db: Any, run_id: str, after: int, limit: int) -> RunLines:
-        """Some lines of a run, with its entry."""
+        """A page of the lines of a run, with its entry."""
         async with db.transaction(isolation="repeatable_read", readonly=True):
             row = await self.row(db, run_id)
             count = await self.count(db, row["run"])
             upto = min(count, after + 1 + limit)
-            found: tuple[Line, ...] = ()
+            lines: tuple[Line, ...] = ()
             if upto > after + 1:
-                found = await self.lines(db, row["run"], run_id, after + 1, upto)
-        return RunLines(info_of(row), found, count)
+                lines = await self.lines(db, row["run"], run_id, after + 1, upto)
+        return RunLines(info_of(row), lines, count)
 
     async def count(self, db: Any, key: int) -> int:
-        """How many lines a run has, shared ones too."""
+        """How many lines a run has, shared lines included."""
         return int(await db.fetchval(self.sql(_COUNT), key))
 
     async def runs(
@@ -197,13 +198,12 @@ class PostgresReader:
             place, order = after, "r.change > {} order by r.change"
         ends = f"{order.format(f'${len(values) + 1}')} limit ${len(values) + 2}"
         query = self.sql(f"{_INFO} where {' and '.join([*where, ends])}")
-        found: list[RunInfo] = []
+        infos: list[RunInfo] = []
         while True:
             rows = await db.fetch(query, *values, place, limit)
-            infos = map(info_of, rows)
-            found += [info for info in infos if is_listed(info, status)]
-            if len(rows) < limit or len(found) >= limit:
-                return found[:limit]
+            infos += [info for info in map(info_of, rows) if is_listed(info, status)]
+            if len(rows) < limit or len(infos) >= limit:
+                return infos[:limit]
             place = rows[-1]["run" if after is None else "change"]
 
     async def file(self, db: Any, hash: str) -> bytes | None:
@@ -211,14 +211,14 @@ class PostgresReader:
         return await db.fetchval(self.sql("select data from {s}.files where hash = $1"), hash)
 
     async def forks(self, db: Any, run_id: str, limit: int) -> list[RunInfo]:
-        """The runs that were forked from a run, the newest first."""
+        """The forks of a run, the newest first."""
         query = f"""{_INFO} where r.parent = $1 or (r.parent is null and r.came_from = $2)
             order by r.run desc limit $3"""
         key = await self.find(db, run_id)
         return [info_of(row) for row in await db.fetch(self.sql(query), key, run_id, limit)]
 
     async def older(self, db: Any, than: float, statuses: Sequence[RunStatus]) -> list[str]:
-        """The ids of old runs; a thread is kept whole."""
+        """The ids of old runs. A run of a thread is old only if all runs of the thread are old."""
         old = "status = any ($1) and updated < $2"
         rows = await db.fetch(
             self.sql(
@@ -234,7 +234,7 @@ class PostgresReader:
 
 
 def info_of(row: Any) -> RunInfo:
-    """The entry of a run, from a row. An owner that ran on this host and is gone holds no lease."""
+    """The entry of a run, from a row. A dead process of this host has no lease."""
     owner, remaining = row["owner"], row["remaining"]
     if owner is not None and has_died(owner):
         remaining = None

@@ -10,9 +10,9 @@ from bae.journal.stored_runs import FORMAT
 from bae.postgres.shared import BUCKETS, SHARED_FUNCTIONS, SHARED_TABLES
 
 VERSION: Final = 2
-"""The version of the tables. `UPGRADES` has what changes in them."""
+"""The version of the tables. `UPGRADES` has the changes between versions."""
 DAYS_AHEAD: Final = 7
-"""For how many days there are partitions before they are needed."""
+"""How many days in advance partitions are made."""
 
 TABLES: Final = """
 create table {s}.versions (version int not null, stored_format int not null);
@@ -67,36 +67,36 @@ create index runs_of_busy_threads on {s}.runs (thread)
     where thread is not null and status in ('running', 'waiting');
 """
 UPGRADES: Final[dict[int, str]] = {1: SHARED_TABLES + _INDEXES}
-"""By version of the tables: the statements that make them those of the next version."""
+"""By version: the statements that upgrade the tables to the next version."""
 
 
 async def upgrade(connection: Any, schema: str) -> tuple[int, int]:
-    """Make the tables of a journal, or bring them to the version of today: all at once. Returns the
-    versions before and after; 0 is none."""
-    named = {"s": schema, "bits": KEY_BITS, "buckets": BUCKETS}
+    """Make the tables of a journal, or upgrade them to `VERSION`, in one transaction. Returns the
+    versions before and after; 0 means no tables."""
+    placeholders = {"s": schema, "bits": KEY_BITS, "buckets": BUCKETS}
     async with connection.transaction():
         await connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 7))", schema)
-        before = await _version(connection, schema)
+        before = await _read_version(connection, schema)
         if before > VERSION:
             return before, before
         if not before:
             await connection.execute(f"create schema if not exists {schema}")
-            await connection.execute((TABLES + UPGRADES[1]).format(**named))
+            await connection.execute((TABLES + UPGRADES[1]).format(**placeholders))
             insert = f"insert into {schema}.versions (version, stored_format) values ($1, $2)"
             await connection.execute(insert, VERSION, FORMAT)
         for version in range(before or VERSION, VERSION):
-            await connection.execute(UPGRADES[version].format(**named))
-        await connection.execute((FUNCTIONS + SHARED_FUNCTIONS).format(**named))
+            await connection.execute(UPGRADES[version].format(**placeholders))
+        await connection.execute((FUNCTIONS + SHARED_FUNCTIONS).format(**placeholders))
         update = f"update {schema}.versions set version = $1, stored_format = $2"
         await connection.execute(update, VERSION, FORMAT)
         await connection.execute(f"select {schema}.make_days($1)", DAYS_AHEAD)
     return before, VERSION
 
 
-async def _version(connection: Any, schema: str) -> int:
-    """The version of the tables; 0 where there are none."""
+async def _read_version(connection: Any, schema: str) -> int:
+    """The version of the tables; 0 if there are none."""
     table = f"{schema}.versions"
-    found = await connection.fetchval("select to_regclass($1)", table)
-    if found is None:
+    name = await connection.fetchval("select to_regclass($1)", table)
+    if name is None:
         return 0
     return int(await connection.fetchval(f"select version from {table}"))

@@ -1,5 +1,5 @@
-"""How a journal in Postgres is written: whatever is asked at the same time is one statement, one
-round trip and one commit."""
+"""The writer of a journal in Postgres. It stores all jobs that wait at the same time with one
+statement, one round trip and one commit."""
 
 from __future__ import annotations
 
@@ -17,141 +17,142 @@ from typing import Any, Final
 
 from bae.exceptions import JournalError, describe
 from bae.journal.postgres.connections import ConnectionLost, Connections, Patience, need_driver
-from bae.journal.postgres.errors import error_of, failed, over_error, refusal
+from bae.journal.postgres.errors import error_of, over_error, permanent_error, refusal
 from bae.journal.postgres.lease import Keys, PostgresClaim, PostgresLease, steady_time
 from bae.journal.postgres.tables import DAYS_AHEAD
 from bae.journal.stored_runs import NO_FILES, Line
 from bae.postgres.desk import Over, PostgresDesk
 from bae.postgres.driver import close
 
-NOTED: Final = 0.05
-"""Seconds that a noted line waits at most for one that a caller waits for."""
-DAYS_MADE: Final = 3600.0
-"""Seconds between two looks whether there are partitions for the days to come."""
+NOTED_SECONDS: Final = 0.05
+"""The longest time, in seconds, that a noted line waits for a job with a caller."""
+PARTITION_CHECK_SECONDS: Final = 3600.0
+"""Seconds between two checks that the next days have partitions."""
 
-# A chain adds one line: a third of the time of `write`. Nothing is added where `write` must look.
+# Adds one line, in a third of the time of `write`. It adds nothing if `write` has to check more.
 _ADD_LINE: Final = """with mine as (select from {s}.owners
     where name = $1 and pg_postmaster_start_time() = $2 for key share)
 insert into {s}.lines (run, n, kind, at, path, step, data, version)
     select $3, $4, $5, $6, $7, $8, $9, $10 from mine on conflict (run, n) do nothing"""
 _WRITE: Final = "select {s}.write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
-_ENDS: Final = """select run, shared,
+_LINE_COUNTS: Final = """select run, shared,
         (select max(n) + 1 from {s}.lines l where l.run = r.run) as due
     from {s}.runs r where run = any ($1) and owner = $2"""
 
 
 @dataclass(eq=False, slots=True)
 class PostgresJob:
-    """Work for the writer. `future` gets what came of it."""
+    """Work for the writer. `future` gets the result or the error."""
 
     run_id: str = ""
     claim: PostgresClaim | None = None
     lines: Sequence[Line] = ()
     files: Mapping[str, bytes] = field(default_factory=lambda: NO_FILES)
-    """Files of the run, by hash, which are stored with the lines."""
+    """Files of the run, by hash. They are stored with the lines."""
     job: dict[str, Any] | None = None
-    """What a function of the database does in the same transaction, after the lines."""
+    """The arguments of a function of the database, called in the same transaction after the lines
+    are stored."""
     special: Callable[[Any], Awaitable[Any]] | None = None
-    """What is done with the connection, in a transaction of its own."""
+    """A function that is called with the connection, in a transaction of its own."""
     creates: bool = False
-    """Whether the job creates a run: then the writer chooses its key."""
+    """Whether the job creates a run. The writer then chooses the key of the run."""
     claims: bool = False
-    """Whether the job claims a run: then it has a number, which tells whether it was done when its
-    answer was lost."""
+    """Whether the job claims a run. The job then has a number. If the answer of the database is
+    lost, the number shows whether the job was done."""
     ends: bool = False
-    """Whether the claim is given up with it, even if it cannot be stored."""
+    """Whether the job gives up the claim, even if the job cannot be stored."""
     future: Future[Any] | None = None
     run: int = 0
     number: int = 0
     value: Any = None
     refusal: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What the database said where it refused the job."""
+    """The answer of the database if it refused the job."""
     error: BaseException | None = None
-    is_taken: bool = False
-    is_again: bool = False
+    are_lines_accepted: bool = False
+    is_repeated: bool = False
     transaction: tuple[int, str] | None = None
     """The timeline of the database and the number of the transaction that did a special job."""
 
 
 @dataclass(eq=False)
 class PostgresWriter:
-    """Stores work, in the thread of the desk."""
+    """Stores jobs, in the thread of the desk."""
 
     connections: Connections
     lease: PostgresLease
     queue: deque[PostgresJob] = field(default_factory=deque[PostgresJob])
     is_stopping: bool = False
     desk: PostgresDesk | None = None
-    """The thread that this serves in, once there is one."""
+    """The thread in which the writer runs; None before it starts."""
     _keys: Keys = field(default_factory=Keys)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _connection: Any = None
-    _server: Any = None
-    """When the server was started that has all lines of this process."""
+    _server_started_at: Any = None
+    """The start time of the server that has all lines of this process."""
     _heart: Any = None
-    _days_made: float = float("-inf")
-    _is_busy: bool = False
+    _partitions_checked_at: float = float("-inf")
+    _is_storing: bool = False
 
     def __post_init__(self) -> None:
         self.name = self.connections.name
         schema = self.connections.schema
-        self._add_line, self._write, self._ends = (
-            text.replace("{s}", schema) for text in (_ADD_LINE, _WRITE, _ENDS)
+        self._add_line, self._write, self._line_counts = (
+            text.replace("{s}", schema) for text in (_ADD_LINE, _WRITE, _LINE_COUNTS)
         )
         self._schema = schema
-        # A batch that takes longer was lost on the way: it is tried again.
+        # A batch that takes longer was lost on the way, and is stored again.
         self._timeout = max(self.lease.seconds, 10.0)
 
     def put(self, job: PostgresJob) -> None:
-        """Queue work, from any thread; that which no caller waits for may wait a moment. Once the
-        journal is closed it is refused."""
+        """Queue a job, from any thread. A job without a caller may wait a moment. A closed journal
+        refuses the job."""
         self.queue.append(job)
         desk = self.desk
         assert desk is not None
-        with suppress(RuntimeError):  # it ended a moment ago
+        with suppress(RuntimeError):  # the thread ended a moment ago
             if job.future is not None or self.is_stopping:
                 desk.loop.call_soon_threadsafe(self._wake.set)
             elif len(self.queue) == 1:
-                desk.loop.call_soon_threadsafe(desk.loop.call_later, NOTED, self._wake.set)
+                desk.loop.call_soon_threadsafe(desk.loop.call_later, NOTED_SECONDS, self._wake.set)
         if desk.over:
             self.refuse_rest(desk.over)
 
     def stop(self) -> None:
-        """Store what is queued, give up the runs, and end."""
+        """Make `serve` store the queued jobs, give up the runs, and return."""
         self.is_stopping = True
         if self.desk is not None:
             with suppress(RuntimeError):
                 self.desk.loop.call_soon_threadsafe(self._wake.set)
 
     def is_behind(self) -> bool:
-        """Whether there may be lines that were taken in and are not stored yet."""
-        return bool(self.queue) or self._is_busy
+        """Whether there may be accepted lines that are not stored yet."""
+        return bool(self.queue) or self._is_storing
 
     async def serve(self) -> None:
-        """Store what is queued until the journal is closed."""
+        """Store queued jobs until the journal is closed."""
         heart = asyncio.create_task(self._keep_alive())
         try:
             while self.queue or not self.is_stopping:
                 if not self.queue:
                     await self._wake.wait()
                 self._wake.clear()
-                self._is_busy = True
+                self._is_storing = True
                 await self._store_all([self.queue.popleft() for _ in range(len(self.queue))])
-                self._is_busy = False
+                self._is_storing = False
         finally:
             heart.cancel()
             await asyncio.wait([heart])
-            await self._give_up_all()
+            await self._release_all_runs()
             for connection in (self._connection, self._heart):
                 await close(connection)
             await self.connections.close()
 
     def new_key(self) -> int:
-        """A key for a new run, by the clock of the database; once there is a connection."""
+        """A key for a new run, by the clock of the database. Call it when there is a connection."""
         return self._keys.next(time() + self.connections.clock_offset)
 
     def refuse_rest(self, why: Over) -> None:
-        """Refuse what is queued: nobody serves it any more."""
+        """Refuse all queued jobs, because the thread has stopped."""
         while self.queue:
             try:
                 job = self.queue.popleft()
@@ -163,12 +164,12 @@ class PostgresWriter:
     # Batches
 
     async def _store_all(self, jobs: Sequence[PostgresJob]) -> None:
-        """Store work in order. Each special job is a transaction of its own, and what claims comes
-        after the lines before it, which it counts."""
+        """Store jobs in order. Each special job is a transaction of its own. A job that claims a
+        run begins a new batch, since the claim counts the lines of earlier jobs."""
         batch: list[PostgresJob] = []
         try:
             for job in jobs:
-                self._take(job)
+                self._accept_lines(job)
                 if job.error is not None:
                     self._finish([job])
                     continue
@@ -180,138 +181,142 @@ class PostgresWriter:
                     await self._store(batch)
                     batch = []
             await self._store(batch)
-        except BaseException as error:  # nobody waits for ever
-            left = [job for job in jobs if job.error is None and not _is_told(job)]
-            for job in left:
-                job.error = failed(self.name, job.run_id or None, error)
-            self._finish(left)
+        except BaseException as error:  # otherwise callers would wait forever
+            open_jobs = [job for job in jobs if job.error is None and not _is_answered(job)]
+            for job in open_jobs:
+                job.error = permanent_error(self.name, job.run_id or None, error)
+            self._finish(open_jobs)
             raise
 
-    def _take(self, job: PostgresJob) -> None:
+    def _accept_lines(self, job: PostgresJob) -> None:
+        """Count the lines of a job as written by its claim, or set the error of the job."""
         if job.claims:
             job.number = randbits(62) + 1
         if job.claim is not None:
             try:
                 job.claim.take(job.lines)
-                job.is_taken = True
+                job.are_lines_accepted = True
             except (JournalError, ValueError) as error:
                 job.error = error
 
     async def _store(self, batch: Sequence[PostgresJob]) -> None:
-        """Store a batch, and again while the database is away."""
+        """Store a batch, and try again while the database is away."""
         if not batch:
             return
-        tries = Patience(self.connections)
-        while left := self._still_good(batch):
+        patience = Patience(self.connections)
+        while open_jobs := self._jobs_without_error(batch):
             try:
-                await self._commit(left)
+                await self._commit_batch(open_jobs)
                 break
             except _Refused as refused:
-                left[0].error = refused.error
+                open_jobs[0].error = refused.error
             except Exception as error:
                 if self._is_lost(error):
                     error = ConnectionLost(describe(error))
                 await close(self._connection)
                 self._connection = None
-                for job in left:
-                    job.is_again = True
+                for job in open_jobs:
+                    job.is_repeated = True
                 try:
                     if self.is_stopping:
-                        tries.seconds = min(tries.seconds, self.lease.seconds / 3)
-                    await tries.wait(error)
+                        patience.seconds = min(patience.seconds, self.lease.seconds / 3)
+                    await patience.wait(error)
                 except JournalError as final:
-                    if len(left) > 1 and final.code == "bae-journal-failed":
-                        for job in left:  # one of them is at fault: it shall not hurt the others
+                    if len(open_jobs) > 1 and final.code == "bae-journal-failed":
+                        for job in open_jobs:  # one job is at fault, and the others can be stored
                             await self._store([job])
-                        batch = [job for job in batch if job not in left]
+                        batch = [job for job in batch if job not in open_jobs]
                     else:
-                        for job in left:
+                        for job in open_jobs:
                             job.error = final
         self._finish(batch)
 
     def _is_lost(self, error: Exception) -> bool:
-        """Whether the connection broke while it was used. The driver may say that by an error of
-        its own."""
+        """Whether the connection was lost while it was used. The driver may report the loss with an
+        error of its own."""
         broken = self._connection is not None and self._connection.is_closed()
         return broken or isinstance(error, need_driver().InternalClientError)
 
-    def _still_good(self, batch: Sequence[PostgresJob]) -> list[PostgresJob]:
+    def _jobs_without_error(self, batch: Sequence[PostgresJob]) -> list[PostgresJob]:
         for job in batch:
             if job.error is None and job.claim is not None and job.claim.lost is not None:
                 job.error = job.claim.lost()
         return [job for job in batch if job.error is None]
 
-    async def _commit(self, batch: Sequence[PostgresJob]) -> None:
-        """Store a batch. Raises where it is not known that it was stored."""
-        connection = await self._connected()
+    async def _commit_batch(self, batch: Sequence[PostgresJob]) -> None:
+        """Store a batch in one transaction. Raises unless the batch was certainly stored."""
+        connection = await self._get_connection()
         needs_owner = bool(self.lease.unreleased) or any(
             job.claims or job.claim is not None for job in batch
         )
         if not needs_owner and not any(job.job or job.special for job in batch):
             return
         if needs_owner and not self.lease.is_registered:
-            await self._register(connection)
+            await self._register_owner(connection)
         if batch[0].special is not None:
-            await self._transact(connection, batch[0])
+            await self._run_special(connection, batch[0])
             return
-        # Runs are given up before any is claimed: the claim may be on one of them.
+        # Release runs before claims: a job may claim one of these runs again.
         released = [*self.lease.unreleased]
         if len(batch) == 1 and not released and await self._add_one(connection, batch[0]):
-            await self._confirm(connection)
-            _keep(batch)
+            await self._confirm_lease(connection)
+            _note_stored(batch)
             return
         jobs = [
             {"do": "release", "id": self.lease.unreleased[number], "claim": number}
             for number in released
         ]
-        jobs += [self._described(job) for job in batch if job.job is not None]
-        found = await self._call(connection, batch, jobs, needs_owner)
-        if "results" not in found:  # the batch is tried again, as far as it is still good
-            if found.get("lost"):
+        jobs += [self._describe_job(job) for job in batch if job.job is not None]
+        answer = await self._call_write(connection, batch, jobs, needs_owner)
+        if "results" not in answer:  # nothing was stored
+            if answer.get("lost"):
                 self.lease.lose()
             else:
-                await self._moved(connection)
-            if left := self._still_good(batch):
-                await self._commit(left)
+                await self._adopt_server(connection)
+            if open_jobs := self._jobs_without_error(batch):
+                await self._commit_batch(open_jobs)
             return
         for number in released:
             self.lease.unreleased.pop(number, None)
         if needs_owner:
-            await self._confirm(connection)
-        _keep(batch)
-        results = iter(found["results"][len(released) :])
-        taken = [job for job in batch if job.job is not None and self._judge(job, next(results))]
-        if taken:
-            await self._commit(taken)
+            await self._confirm_lease(connection)
+        _note_stored(batch)
+        results = iter(answer["results"][len(released) :])
+        jobs_to_repeat = [
+            job for job in batch if job.job is not None and self._read_result(job, next(results))
+        ]
+        if jobs_to_repeat:
+            await self._commit_batch(jobs_to_repeat)
 
     async def _add_one(self, connection: Any, job: PostgresJob) -> bool:
-        """Add the only line that there is to add. False where this must be looked at."""
+        """Store a job that adds one line and nothing else. Returns False if `write` must store
+        it."""
         claim = job.claim
         if claim is None or job.job is not None or job.files or len(job.lines) != 1:
             return False
-        row = self.lease.owner, self._server, claim.run, *job.lines[0]
+        row = self.lease.owner, self._server_started_at, claim.run, *job.lines[0]
         tag: str = await connection.execute(self._add_line, *row, timeout=self._timeout)
         return tag == "INSERT 0 1"
 
-    def _described(self, job: PostgresJob) -> dict[str, Any]:
-        """What the database is told of a job."""
+    def _describe_job(self, job: PostgresJob) -> dict[str, Any]:
+        """The JSON of a job for the functions of the database."""
         assert job.job is not None
-        told = {**job.job, "again": job.is_again, "claim": job.number}
+        description = {**job.job, "again": job.is_repeated, "claim": job.number}
         if job.creates:
             job.run = job.run or self.new_key()
-            told["run"] = job.run
+            description["run"] = job.run
         if job.claim is not None:
-            told |= {"claim": job.claim.number, "at": job.claim.at}
-        return told
+            description |= {"claim": job.claim.number, "at": job.claim.at}
+        return description
 
-    async def _call(
+    async def _call_write(
         self,
         connection: Any,
         batch: Sequence[PostgresJob],
         jobs: Sequence[dict[str, Any]],
         needs_owner: bool,
     ) -> dict[str, Any]:
-        """One call of the function of the database that does everything."""
+        """Call `write`, the function of the database that stores a batch."""
         lines: list[tuple[Any, ...]] = []
         files: list[tuple[Any, ...]] = []
         for job in batch:
@@ -319,21 +324,26 @@ class PostgresWriter:
             lines += [(run, *line) for line in job.lines]
             files += [(run, *file) for file in job.files.items()]
         owner = self.lease.owner if needs_owner else None
-        columns = *_columns(lines, 8), *_columns(files, 3)
+        columns = *_to_columns(lines, 8), *_to_columns(files, 3)
         text = await connection.fetchval(
-            self._write, owner, self._server, *columns, json.dumps(jobs), timeout=self._timeout
+            self._write,
+            owner,
+            self._server_started_at,
+            *columns,
+            json.dumps(jobs),
+            timeout=self._timeout,
         )
         return json.loads(text)
 
-    async def _transact(self, connection: Any, job: PostgresJob) -> None:
-        """Do a special job, unless it was done when its answer was lost."""
+    async def _run_special(self, connection: Any, job: PostgresJob) -> None:
+        """Run a special job, unless an earlier attempt was committed and its answer was lost."""
         assert job.special is not None
         if job.transaction is not None and job.transaction[0] == self.connections.timeline:
             query = "select pg_xact_status($1::text::xid8)"
             status = await connection.fetchval(query, job.transaction[1])
             if status == "committed":
                 return
-            if status not in ("aborted", None):  # it goes on
+            if status not in ("aborted", None):  # it is still in progress
                 raise TimeoutError
         async with asyncio.timeout(max(self._timeout, 60)), connection.transaction():
             await connection.execute(f"select from {self._schema}.changes for update")
@@ -344,8 +354,8 @@ class PostgresWriter:
                 raise _Refused(refused) from refused
             job.transaction = self.connections.timeline, number
 
-    def _judge(self, job: PostgresJob, result: dict[str, Any]) -> bool:
-        """Take what the database says of a job. True where it must be tried with another key."""
+    def _read_result(self, job: PostgresJob, result: dict[str, Any]) -> bool:
+        """Read the result of a job. Returns True if the job must be repeated with another key."""
         if result.get("code") == "key":
             job.run = 0
             return True
@@ -362,68 +372,68 @@ class PostgresWriter:
         return False
 
     def _finish(self, batch: Sequence[PostgresJob]) -> None:
-        """Tell the callers what came of their work."""
+        """Give the callers the results of their jobs."""
         by_loop: dict[AbstractEventLoop, list[PostgresJob]] = {}
         for job in batch:
-            failed = job.error is not None
+            has_failed = job.error is not None
             if job.claim is not None and job.ends:
-                self.lease.drop(job.claim, "it was released", unreleased=failed)
-            elif job.claim is not None and failed and job.is_taken:
-                # Its lines are lost, so no later ones can follow.
-                self.lease.drop(job.claim, "lines of it could not be stored", unreleased=True)
-            if job.claims and job.is_again and failed and self.lease.is_registered:
+                self.lease.drop(job.claim, "it was released", unreleased=has_failed)
+            elif job.claim is not None and has_failed and job.are_lines_accepted:
+                # Its lines are lost, so no later lines can follow.
+                self.lease.drop(job.claim, "some of its lines could not be stored", unreleased=True)
+            if job.claims and job.is_repeated and has_failed and self.lease.is_registered:
                 self.lease.unreleased[job.number] = job.run_id
             if job.future is not None:
                 by_loop.setdefault(job.future.get_loop(), []).append(job)
         for loop, jobs in by_loop.items():
             with suppress(RuntimeError):  # a closed loop has no callers
-                loop.call_soon_threadsafe(self._settle, jobs)
+                loop.call_soon_threadsafe(self._set_outcomes, jobs)
 
-    def _settle(self, jobs: Sequence[PostgresJob]) -> None:
-        """In the thread of the callers."""
+    def _set_outcomes(self, jobs: Sequence[PostgresJob]) -> None:
+        """Set the futures of jobs, in the thread of their callers."""
         for job in jobs:
             future, error = job.future, job.error
             assert future is not None
-            made = job.value if isinstance(job.value, PostgresClaim) else None
-            claim = None if job.ends else made or job.claim
+            new_claim = job.value if isinstance(job.value, PostgresClaim) else None
+            claim = None if job.ends else new_claim or job.claim
             if error is None and claim is not None and claim.lost is not None:
                 error = claim.lost()
-            if future.done():  # it was cancelled
-                if made is not None and error is None:
+            if future.done():  # the caller was cancelled
+                if new_claim is not None and error is None:
                     release = {"do": "release", "id": job.run_id}
-                    self.put(PostgresJob(job.run_id, made, job=release, ends=True))
+                    self.put(PostgresJob(job.run_id, new_claim, job=release, ends=True))
             elif error is not None:
                 future.set_exception(error)
-                future.exception()  # a caller that does not wait is told at the next line
+                future.exception()  # a caller that does not wait gets the error with its next line
             else:
                 future.set_result(job.value)
 
     # The lease
 
-    async def _register(self, connection: Any) -> None:
+    async def _register_owner(self, connection: Any) -> None:
         asked_at = steady_time()
         owner, seconds = self.lease.owner, self.lease.seconds
         await connection.fetchval(f"select {self._schema}.register($1, $2)", owner, seconds)
-        self.lease.renewed(asked_at)
+        self.lease.note_renewal(asked_at)
 
-    async def _confirm(self, connection: Any) -> None:
-        """Ask for the lease before lines are acknowledged, if this process stood still for longer:
-        others may have taken over since."""
+    async def _confirm_lease(self, connection: Any) -> None:
+        """Renew the lease if it is over, before lines are acknowledged. This process may have been
+        suspended, and other processes may have taken over its runs."""
         if self.lease.is_over():
-            await self._beat(connection)
+            await self._renew_lease(connection)
 
-    async def _beat(self, connection: Any) -> None:
+    async def _renew_lease(self, connection: Any) -> None:
         asked_at = steady_time()
         owner, seconds = self.lease.owner, self.lease.seconds
         beat = f"select {self._schema}.beat($1, $2)"
         if await connection.fetchval(beat, owner, seconds, timeout=self._timeout):
-            self.lease.renewed(asked_at)
+            self.lease.note_renewal(asked_at)
         elif owner == self.lease.owner:
             self.lease.lose()
 
     async def _keep_alive(self) -> None:
-        """Renew the lease three times per period, on a connection of its own: a batch that waits
-        does not hold it up."""
+        """Renew the lease three times per period. It has a connection of its own, so a slow batch
+        does not delay it."""
         while True:
             await asyncio.sleep(self.lease.seconds / 3)
             while self.lease.is_registered:
@@ -431,72 +441,77 @@ class PostgresWriter:
                     if self._heart is None or self._heart.is_closed():
                         self._heart = await self.connections.connect()
                     async with asyncio.timeout(self.lease.seconds / 3):
-                        await self._beat(self._heart)
+                        await self._renew_lease(self._heart)
                     break
                 except Exception:
                     await close(self._heart)
                     self._heart = None
                     await asyncio.sleep(self.lease.seconds / 15)
             if self.lease.unreleased:
-                self.queue.append(PostgresJob())  # they are given up with any commit
+                self.queue.append(PostgresJob())  # any commit releases them
                 self._wake.set()
-            if self._heart is not None and monotonic() - self._days_made > DAYS_MADE:
-                self._days_made = monotonic()
-                with suppress(Exception):  # there are days left, and it is tried again
+            if (
+                self._heart is not None
+                and monotonic() - self._partitions_checked_at > PARTITION_CHECK_SECONDS
+            ):
+                self._partitions_checked_at = monotonic()
+                with suppress(Exception):  # the next check tries again, long before it is needed
                     await self._heart.execute(f"select {self._schema}.make_days({DAYS_AHEAD})")
 
-    async def _give_up_all(self) -> None:
-        """Give up the runs in progress, so that other processes need not wait for the lease."""
+    async def _release_all_runs(self) -> None:
+        """Release the runs in progress, so that other processes can resume them at once."""
         if self.lease.is_registered:
-            left = {claim.number: claim.run_id for claim in self.lease.claims}
-            left |= self.lease.unreleased
-            jobs = [{"do": "release", "id": i, "claim": number} for number, i in left.items()]
-            with suppress(Exception):  # other processes must wait for the end of the lease then
+            run_by_claim = {claim.number: claim.run_id for claim in self.lease.claims}
+            run_by_claim |= self.lease.unreleased
+            jobs = [
+                {"do": "release", "id": i, "claim": number} for number, i in run_by_claim.items()
+            ]
+            with suppress(Exception):  # then other processes wait for the end of the lease
                 async with asyncio.timeout(self.lease.seconds / 3 + 1):
-                    connection = await self._connected()
-                    await self._call(connection, [], jobs, needs_owner=True)
+                    connection = await self._get_connection()
+                    await self._call_write(connection, [], jobs, needs_owner=True)
                     forget = f"delete from {self._schema}.owners where name = $1"
                     await connection.execute(forget, self.lease.owner)
         self.lease.end("bae-journal-closed", self.name)
 
-    async def _connected(self) -> Any:
+    async def _get_connection(self) -> Any:
         if self._connection is None or self._connection.is_closed():
             self._connection = await self.connections.connect()
-            if self._server is None:
-                self._server = self.connections.started
+            if self._server_started_at is None:
+                self._server_started_at = self.connections.started
         return self._connection
 
-    async def _moved(self, connection: Any) -> None:
-        """The server was started since, or another has taken its place, which may be a copy that
-        has not all lines: runs that miss some are given up before anything is written."""
+    async def _adopt_server(self, connection: Any) -> None:
+        """Continue with a server that was restarted, or that replaced another server. It may be a
+        copy without the newest lines, so give up the runs that miss lines."""
         server = await connection.fetchval("select pg_postmaster_start_time()")
         claims = {claim.run: claim for claim in self.lease.claims}
-        rows = await connection.fetch(self._ends, [*claims], self.lease.owner)
-        there = {row["run"]: max(row["due"] or 0, row["shared"]) for row in rows}
+        rows = await connection.fetch(self._line_counts, [*claims], self.lease.owner)
+        stored_counts = {row["run"]: max(row["due"] or 0, row["shared"]) for row in rows}
         for run, claim in claims.items():
-            if there.get(run, -1) < claim.kept:
+            if stored_counts.get(run, -1) < claim.stored:
                 claim.lost = partial(error_of, "bae-journal-lost-lines", self.name, claim.run_id)
                 self.lease.drop(claim, "", unreleased=True)
-        self._server = server
+        self._server_started_at = server
 
 
 class _Refused(Exception):
-    """A special job was refused: its transaction is rolled back."""
+    """Rolls back the transaction of a special job that refuses its arguments."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
-def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
+def _to_columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
 
 
-def _keep(batch: Sequence[PostgresJob]) -> None:
-    """Note which lines the database has for certain."""
+def _note_stored(batch: Sequence[PostgresJob]) -> None:
+    """Note how many lines the database has certainly stored."""
     for job in batch:
         if job.claim is not None and job.lines:
-            job.claim.kept = job.lines[-1].n + 1
+            job.claim.stored = job.lines[-1].n + 1
 
 
-def _is_told(job: PostgresJob) -> bool:
+def _is_answered(job: PostgresJob) -> bool:
     return job.future is not None and job.future.done()
