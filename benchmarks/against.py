@@ -121,10 +121,10 @@ def durable_runs() -> float:
 
 async def durable(runs: int, steps: int) -> float:
     """Seconds that this number of concurrent runs takes."""
-    from benchmarks.durable.contenders.bae_journal import opened
+    from benchmarks.durable.contenders.bae_journal import open_store
 
     with tempfile.TemporaryDirectory() as folder:
-        async with opened(Path(folder), "full") as store:
+        async with open_store(Path(folder), "full") as store:
             await store.run("warm-up", 5, False)
             start = time.process_time()
             await asyncio.gather(*(store.run(f"run-{n}", steps, False) for n in range(runs)))
