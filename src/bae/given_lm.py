@@ -1,5 +1,5 @@
-"""`GivenLM`: the LM that a written body or a dependency function gets. Before it has a node filled,
-it resolves the fields of that node that have a source, as the run does."""
+"""`GivenLM`: the LM that a written body or a dependency function gets. Before the LM fills a node,
+`GivenLM` resolves the node's fields that have a source, as the run does."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ Method = Literal["make", "decide", "choose_type", "fill"]
 
 
 _asked_in: ContextVar[GivenLM | None] = ContextVar("bae_asked_in", default=None)
-"""The `GivenLM` whose question is being asked here."""
+"""The `GivenLM` with a question in progress in this context."""
 
 
 class AskedLM:
-    """A question to a `GivenLM`. A past looks it up, and a writer stores its answer. Its text is
-    not made if there is neither."""
+    """A question to a `GivenLM`. The past of a run looks up its recorded answer, and the writer
+    stores a new answer. The text of the question is made only if one of them needs it."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class AskedLM:
 
 class GivenLM:
     """Asks the LM of the run. In a run with a journal, an equal question from the same place gets
-    its recorded answer. Other attributes are those of the LM."""
+    its recorded answer. All other attributes come from the LM."""
 
     def __init__(self, run: Run, step: int, asker: Asker, lm: Callable[[], LM | None]) -> None:
         self._run = run
@@ -110,8 +110,8 @@ class GivenLM:
 
     @contextmanager
     def waited_for(self) -> Generator[None]:
-        """Around the body or function that has this LM. If a person has to answer a question first,
-        the run stops, even if the code has caught the exception like any other error."""
+        """Wrap the body or function that has this LM. If a person has to answer a question first,
+        the run stops, even if the code has caught the exception."""
         try:
             yield
         except Waiting:
@@ -242,10 +242,10 @@ class GivenLM:
         return await self._after_others(answering)
 
     async def _after_others(self, answering: Awaitable[T]) -> T:
-        """The answer to a question. If a person has to answer something first, other questions that
-        are in progress continue as far as they can before the run stops; otherwise a tool that they
-        call would be cut off."""
-        if _asked_in.get() is self:  # by a tool of another question, which waits for this question
+        """Wait for the answer to a question. If a person has to answer first, the run stops. Before
+        it stops, the other questions in progress continue as far as they can, so that the tools
+        that they call are not cut off."""
+        if _asked_in.get() is self:  # a tool of another question asks, and waits for this answer
             return await answering
         token = _asked_in.set(self)
         self._asking += 1
@@ -322,7 +322,8 @@ class GivenLM:
         return self._step == run.max_iters == len(run.trace) and run.trace[-1] is node
 
     def _scene(self, plan: NodePlan, previous: Node | None, given: Scene | None) -> Scene:
-        """The scene of a question about a class. Another run that asks this LM has its own."""
+        """The scene of a question about a class. If another run asks this LM, it is the scene of
+        that run."""
         now = given or scene_around.get()
         return self._run.scene_for(plan, previous) if now is self._run.scene else now
 
@@ -349,8 +350,8 @@ class GivenLM:
         return within
 
     def _meet(self, classes: Iterable[type[Node] | type[None]]) -> None:
-        """Record the classes of a question that are outside the graph and hold a secret, or have a
-        secret behind a field."""
+        """Record the classes of a question that are outside the graph, if they hold a secret or a
+        secret is behind one of their fields."""
         run = self._run
         for cls in classes:
             if cls is NoneType or cls in (run.plans or ()):
@@ -371,8 +372,8 @@ class GivenLM:
         *,
         is_part: bool = False,
     ) -> Any:
-        """The LM's answer, or its recorded answer, to a question in a scene, or to a part of a
-        question."""
+        """Answer a question in a scene, or a part of a question. Returns the recorded answer if
+        there is one; otherwise asks the LM."""
         past, writer = self._run.past, self._run.writer
         self._meet(types)
         spot = self._run.path, self._step, self._asker
@@ -388,7 +389,7 @@ class GivenLM:
             value = await asking
             await writer.store_answer(asked, value)
         except BaseException as error:
-            # A body may catch the error, and a replay calls the body again.
+            # A body may catch the error. A replay calls the body again, so it needs the error.
             if isinstance(error, BaeError) and self._asker.kind == "body":
                 writer.write_failure(asked, error)
             asked.free_number()
@@ -396,7 +397,7 @@ class GivenLM:
         return value
 
     def _streamed(self, asking: Awaitable[T], target: Any) -> Awaitable[T]:
-        """The answer to a question, whose text is written as it arrives."""
+        """The answer to a question. Its text is written to the stream as it arrives."""
         from bae.answer_stream import inner_stream_for
 
         number, self._streams = self._streams, self._streams + 1
@@ -437,8 +438,8 @@ def _choice_question(*asked: Any) -> Prompt:
 
 
 def looked_up(plan: NodePlan, given: Mapping[str, Any]) -> list[FieldPlan]:
-    """The fields of a node that are resolved before the LM fills it. Fields that may wait for a
-    person are left to the run, which resolves them between the bodies: a body is called once."""
+    """The fields of a node that are resolved before the LM fills it. The run resolves the fields
+    that may wait for a person later, between two bodies, so that no body is called twice."""
     return [f for f in plan.context if f.name not in given and not _may_wait(plan, f, given)]
 
 
@@ -452,8 +453,8 @@ def _may_wait(plan: NodePlan, field: FieldPlan, given: Mapping[str, Any]) -> boo
 def _complete_node(
     plan: NodePlan, node: N, resolved: Mapping[str, Any], tried: Sequence[FieldPlan]
 ) -> N:
-    """A node that the LM has filled, with its resolved values. If the run has nothing left to
-    resolve, the node is complete: fields whose source failed have their default."""
+    """Add the resolved values to a node that the LM has filled. If the sources of all missing
+    fields were tried, the node is complete: a field whose source failed gets its default."""
     try:
         node = with_resolved(node, resolved)
         left = {field.name for field in plan.sourced if field.name not in node.__dict__}

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     """Which nodes a question shows: the setting `context` of `Graph` and `NodeConfig`."""
 
     Origins = Mapping[str, tuple[Node, str]]
-    """By field, the node and the field in the trace from which its value was recalled. An empty
-    field is the node itself."""
+    """The origin of each recalled field: a node of the trace, and the name of its field. The name
+    is empty if the value is the node itself."""
 
 N = TypeVar("N", bound="Node")
 
@@ -65,11 +65,11 @@ class LM(Protocol):
         instruction: str,
         source: Node | None = None,
     ) -> N:
-        """Fill the plain fields of `target` and build it together with the `resolved` ones.
+        """Fill the plain fields of `target` and build it together with the `resolved` fields.
 
-        Build it by calling the class, `target(**resolved, **answer)`: that runs the model's own
-        validation, and leaves out fields that are resolved after the answer. `source` is the
-        previous node.
+        Build it by calling the class, `target(**resolved, **answer)`. The call validates the
+        values, and leaves out fields that are resolved after the answer. `source` is the previous
+        node.
         """
         ...
 
@@ -106,10 +106,10 @@ class RoutingLM(ABC):
         *,
         scene: Scene | None = None,
     ) -> tuple[type[Node] | type[None], Node | None]:
-        """Choose one of `types` as the successor of `node`. The second value is the chosen node,
-        filled; None if it is still to be filled. `resolved` has the values that the classes in
-        `fillable` need first; it is given if there are any. `scene` is what else the question
-        shows; without it, the scene of the run around the call."""
+        """Choose one of `types` as the successor of `node`. Returns the type and the filled node.
+        The node is None if it is still to be filled. `resolved` has the values that the classes in
+        `fillable` depend on, if there are such values. `scene` has the other contents of the
+        question. The default is the scene of the run around the call."""
 
     def offer(
         self,
@@ -118,7 +118,7 @@ class RoutingLM(ABC):
         fillable: Sequence[type[Node]] = (),
         resolved: Mapping[type[Node], Mapping[str, Any]] | None = None,
     ) -> Choice:
-        """The choice that `route` asks for. By default no option comes filled."""
+        """The choice that `route` asks for. By default, the answer fills none of the options."""
         from bae.prompts.questions import choice_of
 
         return choice_of(tuple(types), ())
@@ -158,13 +158,13 @@ class Scene:
     on its answer.
 
     `system` is the system text of the graph; None is bae's own. `shown` are the earlier nodes that
-    the setting `context` names, the oldest first, without the `omitted` nodes, which would be too
-    much text. `hidden` are the fields of each class that may hold a copy of a secret; None if there
-    are none. `unstorable` finds fields of a filled node that cannot be stored, and the reasons:
-    such an answer is wrong, and the LM is asked again. It is None if the run stores nothing.
-    `origins` are the nodes of the trace, and their fields, from which values of a class were
-    recalled: the question shows each value once. `toolbox` has the tools that the model may call
-    before it answers.
+    the setting `context` names, the oldest first. `omitted` is the number of such nodes that were
+    left out, because the text would be too long. `hidden` are the fields of each class that may
+    hold a copy of a secret; None if there are none. `unstorable` returns the fields of a filled
+    node that cannot be stored, with the reasons. The LM is asked for these fields again.
+    `unstorable` is None if the run stores nothing. `origins` has the nodes and fields from which
+    values of a class were recalled, so that the question shows each value once. `toolbox` has the
+    tools that the model may call before it answers.
     """
 
     system: str | None = None
@@ -176,7 +176,7 @@ class Scene:
     toolbox: Toolbox | None = None
 
     def storing(self, unstorable: Callable[[Node], Mapping[str, str]] | None) -> Scene:
-        """The scene of questions whose answers are stored, if there is an `unstorable`."""
+        """This scene with `unstorable`. Without `unstorable`, the scene itself."""
         if unstorable is None:
             return self
         return Scene(
@@ -185,14 +185,14 @@ class Scene:
         )
 
     def recalling(self, origins: Mapping[type[Node], Origins] | None) -> Scene:
-        """The scene of a question about classes with values recalled from these nodes."""
+        """This scene with the origins of the values that were recalled."""
         return Scene(
             *(self.system, self.shown, self.omitted, self.hidden),
             *(self.unstorable, origins, self.toolbox),
         )
 
     def offering(self, toolbox: Toolbox | None) -> Scene:
-        """The scene of a question whose answer may call tools first, if there is a toolbox."""
+        """This scene with the tools that the model may call before it answers."""
         return Scene(
             *(self.system, self.shown, self.omitted, self.hidden),
             *(self.unstorable, self.origins, toolbox),
@@ -201,13 +201,13 @@ class Scene:
 
 PLAIN_SCENE = Scene()
 scene_around: ContextVar[Scene] = ContextVar("bae_scene", default=PLAIN_SCENE)
-"""The scene of a question without a scene of its own: the scene of the run around it. A body may
-ask an LM of its own, and an LM of the caller may pass on its questions."""
+"""The scene of the run in progress. A question without a scene of its own gets this scene. Such
+questions come from a body that asks another LM, or from an LM that passes on its questions."""
 
 
 @contextmanager
 def in_scene(own: Scene) -> Generator[None]:
-    """Use this scene for questions in the block that have none of their own."""
+    """Use this scene for questions in the block that have no scene of their own."""
     token = scene_around.set(own)
     try:
         yield
@@ -217,7 +217,7 @@ def in_scene(own: Scene) -> Generator[None]:
 
 def ask_lm(lm: LM, method: str, scene: Scene, *given: Any, **named: Any) -> Awaitable[Any]:
     """Call a method of an LM for a question in a scene. LMs of bae take the scene as an argument.
-    For any other LM, and the LMs that it asks, it is the scene around the call."""
+    For any other LM, and for the LMs that it asks, `scene_around` is set to the scene."""
     call: Any = getattr(lm, method)
     if "scene" in (getattr(call, "__kwdefaults__", None) or ()):
         asking: Awaitable[Any] = call(*given, scene=scene, **named)

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from bae.result import GraphResult
 
 UNFINISHED: Final = ("waiting", "interrupted")
-"""The states of a last turn in which the thread takes no message."""
+"""While its last turn has one of these states, the thread takes no message."""
 RESUMABLE: Final = (*UNFINISHED, "failed", "cancelled")
-"""The states of a last turn that can continue where it stopped."""
+"""A last turn with one of these states can continue where it stopped."""
 
 RunTurn = Callable[[Any], Awaitable["GraphResult[Any]"]]
 """Begins or continues a run. Its argument answers gates."""
@@ -105,8 +105,9 @@ class ChatSession:
 
     def listen(self, *, ends_at_ctrl_c: bool) -> None:
         """Make signals end the chat between turns. A signal that came before this call ends the
-        chat at once. Without `ends_at_ctrl_c`, Ctrl-C is ignored, since the user may have meant the
-        turn that has just ended; but it stops the next turn if that turn is about to begin."""
+        chat at once. Without `ends_at_ctrl_c`, Ctrl-C does not end the chat: the user may have
+        meant the turn that has just ended. A Ctrl-C after this call stops a turn that is about to
+        begin."""
         task = asyncio.current_task()
         assert task is not None
 
@@ -118,7 +119,7 @@ class ChatSession:
             self.signals.reset()
         self.signals.calls(stop)
 
-    # The parts of a display that `work` needs.
+    # The methods of a display that `signals.work` calls.
 
     def __enter__(self) -> Self:
         return self
@@ -158,8 +159,8 @@ class ChatSession:
         return bool(interrupted_runs) and self.last.standing != "interrupted"
 
     async def _typed_text(self, run_id: str) -> str | None:
-        """The message of a stored turn as it was typed. Later turns may read another text: a mask,
-        or a text that begins with the placeholder of an image."""
+        """The message of a stored turn as the user typed it. Later turns may see it changed:
+        masked, or with the placeholder of an image before it."""
         place = f"{self.graph.start.__name__}.{self.options.text_field}"
         try:
             origin = await self.journal.why(run_id, place, step=0)
@@ -217,7 +218,7 @@ class ChatSession:
         return await self._take_turn(run_id, text, partial(self._resume, run_id))
 
     async def check_newest(self) -> None:
-        """Raise if another process has added a turn, which would be replaced too."""
+        """Raise if another process has added a turn: /retry and /edit would replace that turn."""
         (newest,) = await self.journal.runs(thread=self.thread, limit=1) or (None,)
         if newest is None or newest.run_id == self.last.run_id:
             return
@@ -436,7 +437,7 @@ class ChatSession:
         spent = ("calls", "input_tokens", "output_tokens", "cost")
         result_fields = {} if node is None else fields_of(node, copies)
         if node is not None and (turns := plan_of(type(node)).turns) is not None:
-            result_fields.pop(turns.name, None)  # each line would have all lines before it
+            result_fields.pop(turns.name, None)  # each line would repeat all earlier turns
         return {
             "thread": self.thread,
             "run_id": self.last.run_id,

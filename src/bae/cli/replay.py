@@ -1,5 +1,5 @@
-"""`bae runs replay` and `bae runs test`: recorded runs again, without an LLM. Secrets that the
-journal does not store are asked for."""
+"""`bae runs replay` repeats a recorded run without an LLM, and `bae runs test` writes a test that
+does the same. `replay` asks for secrets that the journal does not store."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def refuse_existing(*paths: str | Path, force: bool) -> None:
 
 def _write(files: Mapping[Path, bytes]) -> None:
     """Write files that only their owner can read, and create their folders. If a file cannot be
-    written, none is."""
+    written, the files written before it are deleted."""
     written: list[Path] = []
     try:
         for path, data in files.items():
@@ -184,8 +184,8 @@ def _write(files: Mapping[Path, bytes]) -> None:
 def read_secrets(
     graph: Graph[Any, Any], stored: StoredRun, sets: Sequence[str], *, ask: bool
 ) -> dict[str, Any]:
-    """The `given` of `Graph.resume` and `Graph.replay`: values of --set, and answers to questions
-    about missing ones."""
+    """The values for `given` of `Graph.resume` and `Graph.replay`. They are the values of --set,
+    and the values that the user types when asked for a missing secret."""
     given: dict[str, Any] = {}
     for (cls, field), text in split_sets(sets, partial(field_at, graph)):
         given[f"{cls.__name__}.{field}"] = read_text(cls, field, text).value

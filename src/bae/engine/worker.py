@@ -81,7 +81,7 @@ class Worker:
     - `most_deaths` is how many processes may die at the same step of a run. Then the run fails
       with `bae-run-poisoned`.
 
-    A worker leaves a run that does not fit its classes to workers with other code.
+    If a run does not fit the classes of a worker, it is left to workers with other code.
     """
 
     def __init__(
@@ -157,9 +157,9 @@ class Worker:
         self.stopping.set()
 
     async def carry_out(self, run_id: str, graph: str, info: RunInfo | None = None) -> WorkOutcome:
-        """Begin or resume a run, and return the outcome. Engines call this method. Pass `info`, the
-        entry of the run, if you have just read it. The outcome has the errors of the run; they are
-        not raised. If this call is cancelled, the run is handed over."""
+        """Begin or resume a run, and return the outcome. Engines call this method. Pass the `info`
+        of the run if you have just read it from the journal. An error of the run is in the outcome,
+        and is not raised. If this call is cancelled, the run is handed over."""
         worker_graph = self.graphs.get(graph)
         if worker_graph is None:
             return WorkOutcome("unfit")
@@ -174,7 +174,7 @@ class Worker:
         task.add_done_callback(self._tasks.pop)
         try:
             await asyncio.wait((task,))
-        except asyncio.CancelledError:  # by the engine, as Temporal does without a heartbeat
+        except asyncio.CancelledError:  # by the engine: Temporal cancels if heartbeats stop
             is_given_up = True
             task.cancel()
             await wait_until_ended((task,))
@@ -287,8 +287,8 @@ class Worker:
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether another attempt may succeed. An error or one of its causes marks itself as
-    retryable."""
+    """Whether another attempt may succeed: the error, or one of its causes, has a true attribute
+    `retryable`."""
     current: BaseException | None = error
     while current is not None:
         if getattr(current, "retryable", False):
@@ -309,7 +309,7 @@ def _retry_after(error: BaseException) -> float:
 
 
 def _remaining_lease(info: RunInfo) -> float:
-    """Seconds until the lease of the process that has the run may be over."""
+    """Seconds to wait until the lease on the run may have expired."""
     remaining = 0.0 if info.lease_until is None else info.lease_until - time()
     return min(max(remaining, _SHORTEST_WAIT), _LONGEST_WAIT)
 

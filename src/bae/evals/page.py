@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bae.usage import Usage
 
 MOST: Final = 50
-"""The most failing cases of a contender that a page lists."""
+"""How many failing cases of each contender a page lists at most."""
 _LONGEST: Final = 300
 
 _COLUMNS: Final = ("cases", "scored", "score", "valid", "calls", "tokens", "cost", "p50", "p95")

@@ -1,6 +1,6 @@
 """The base class of backends. A subclass writes one method: `answer` turns a prompt into an answer
-with its usage. Filling and choosing are written here once, on top of that method: ask, validate the
-answer, keep the valid fields, and ask again for the others, a bounded number of times."""
+with its usage. Filling and choosing use that method: they ask, validate the answer, and keep the
+valid fields. They ask for invalid fields again, a bounded number of times."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _NOTHING: Mapping[Any, Any] = {}
 
 class Backend(RoutingLM):
     """A language model. Subclass it and write `answer`: the four methods of `bae.LM` are built on
-    that method. If you override one of the four, policies call your methods instead of `answer`.
+    that method. If you override one of these four, policies call your method instead of `answer`.
     """
 
     model: str = ""
@@ -86,7 +86,7 @@ class Backend(RoutingLM):
 
     retries: int = 2
     """How often a failed request is sent again, if that can help. A request that timed out is not
-    sent again; `bae.lm.Retry` around the backend does that too, and has more options."""
+    sent again. `bae.lm.Retry` around the backend repeats it too, and has more options."""
 
     first_wait: float = 0.5
     """Seconds until a failed request is first sent again; later waits are longer."""
@@ -159,8 +159,8 @@ class Backend(RoutingLM):
 
     def least_cost(self, usage: Usage) -> float | None:
         """The lowest cost of a request with this usage, in dollars, or None if the cost will stay
-        unknown. A budget with a limit on cost asks before each request. Override it in a backend
-        that reports the cost of its answers or is free."""
+        unknown. A budget with a limit on cost calls this method before each request. Override it
+        in a backend that reports the cost of its answers or is free."""
         from bae.lm.prices import cost_of
 
         return cost_of(self.model, usage) if self.model and not self.free else 0.0
@@ -168,8 +168,9 @@ class Backend(RoutingLM):
     def at_once(
         self, previous: Node | None, fillable: Sequence[type[Node]]
     ) -> Sequence[type[Node]]:
-        """The types in `fillable` that the answer which chooses the successor of `previous` may
-        fill too. All of them, unless a subclass asks for some in another way."""
+        """The types in `fillable` that the model may choose and fill in one answer, as successors
+        of `previous`. By default, these are all types. A subclass may leave out types that it
+        fills separately."""
         return fillable
 
     def offer(
@@ -179,8 +180,9 @@ class Backend(RoutingLM):
         fillable: Sequence[type[Node]] = (),
         resolved: Resolved | None = None,
     ) -> Choice:
-        """The choice among `types` as this backend asks for it. The choice includes the fields of
-        the `fillable` types that the model can fill in the same call from the `resolved` values."""
+        """The choice among `types`, as this backend asks for it. It includes the fields of those
+        `fillable` types that the same call can fill. `resolved` holds the values that these fields
+        depend on."""
         cls = type(self)
         has_own_way = cls.choose_type is not Backend.choose_type or cls.fill is not Backend.fill
         if not fillable or has_own_way or not self.one_call or not self.answers_unions:
@@ -290,8 +292,8 @@ async def ask_to_fill(
 ) -> N:
     """Have the model fill the plain fields of `target` and build it.
 
-    If the answer to a choice came with the fields, `first` is that answer with its prompt and
-    values. `before` are the attempts at that choice, which count too.
+    If the answer that chose `target` also filled it, `first` is the prompt, that answer and its
+    values. `before` are the earlier attempts at that choice. They count as attempts at this fill.
     """
     if first is None and offers_tools(target):
         from bae.toolbox import toolbox_of
@@ -351,8 +353,8 @@ async def ask_to_choose(
     resolved: Resolved | None = None,
     scene: Scene,
 ) -> tuple[NodeOrEnd, Node | None]:
-    """Have the model choose one of `types` by name. Returns the type and, if the answer came with
-    its fields, the node. A single type needs no call."""
+    """Have the model choose one of `types` by name. Returns the type, and the node if the same
+    answer filled it, otherwise None. A single type needs no call."""
     if not types:
         raise ValueError("there is nothing to choose from: give choose_type one type or more")
     if len(types) == 1:

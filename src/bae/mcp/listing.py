@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mcp.client.session import ClientSession
 
 _PAGES: Final = 50
-"""The most pages of a list of tools to read."""
+"""How many pages of the list of tools are read at most."""
 _LISTED: Final = 1_000
 """The most tools a server may list, including tools that `only` leaves out."""
 _DESCRIPTION: Final = 4_000
@@ -39,7 +39,7 @@ _DESCRIPTION: Final = 4_000
 _PARAMETER: Final = 1_000
 """The longest description inside a schema, in characters."""
 _SCHEMAS: Final = 2_000
-"""The most schemas inside the schema of a tool. A tenth of them may be definitions."""
+"""How many subschemas a tool's schema may have. A tenth of this number may be definitions."""
 _SCHEMA_SIZE: Final = 100_000
 """The largest schema of a tool, in characters."""
 _NOTHING: Final = "done: the tool returned nothing"
@@ -188,10 +188,10 @@ def _objects(value: Any) -> Iterator[Schema]:
 
 
 def read_result(result: CallToolResult, tool: str) -> Any:
-    """The part of a result that a model reads. It is the structured content if there is no text, or
-    if the text is just its JSON; otherwise the text. With images, it is a list of the texts and the
-    images. Audio, resources and images that models do not accept become a line with their type and
-    size. Raises `ToolError` for an error of the tool."""
+    """The part of a result that a model reads. This is the text, if there is text that is not just
+    the JSON of the structured content; otherwise the structured content. With images, it is a list
+    of the texts and the images. Audio and resources become a line that describes them; so do images
+    that models do not accept. Raises `ToolError` for an error of the tool."""
     texts, notes, images = _parts(result.content)
     if result.is_error:
         raise ToolError(
@@ -214,8 +214,8 @@ def read_result(result: CallToolResult, tool: str) -> Any:
 
 
 def _is_json_of(texts: Sequence[str], structured: Any) -> bool:
-    """Whether the texts are the JSON of the structured content. A list, which MCP puts inside an
-    object, may have one text for each item."""
+    """Whether the texts are the JSON of the structured content. MCP wraps a list in an object; its
+    items may then have one text each."""
     if not isinstance(structured, dict):
         return False
     values = list(cast(Schema, structured).values())

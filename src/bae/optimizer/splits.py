@@ -1,5 +1,5 @@
-"""Equal questions among examples, and splits of examples into a part to train with and a held-out
-part to compare on. A run and its forks stay together, and no question is in both parts."""
+"""Examples with equal questions, and splits of examples into a training part and a held-out part
+for comparisons. A run and its forks stay together, and no question is in both parts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from bae.optimizer.examples import BAE, WITHOUT, metadata_of, previous_of, root_
 
 
 def questions_of(example: Any) -> dict[str, str]:
-    """The questions that an example answers, as texts by the part of the node. An example of a
-    single part answers one question, under the name ""."""
+    """The texts of the questions that an example answers. The key of a question is its part of the
+    node: "choice" or "fill". If the example is for one part only, the key is ""."""
     if "next_node_type" not in example:
         return {"": question_of(example)}
     about = metadata_of(example)
@@ -36,9 +36,9 @@ def question_of(example: Any) -> str:
 
 
 def with_corrections(examples: Iterable[Any]) -> list[Any]:
-    """Replace the answers to a question that a person has corrected, and mark them as corrected.
-    The newest correction wins. The given examples of `examples_from` do not change: changed
-    examples are copies."""
+    """Use a person's correction in all examples with the same question, and mark these examples as
+    corrected. The newest correction wins. The given examples are not changed: an example that needs
+    a change is copied."""
     given = [(each, questions_of(each).get("fill")) for each in examples]
     best: dict[str | None, Any] = {}
     for each, question in sorted(given, key=lambda pair: -_corrected_at(pair[0])):
@@ -52,8 +52,8 @@ def _corrected_at(example: Any) -> float:
 
 
 def distinct(examples: Sequence[Any]) -> list[Any]:
-    """One example for each question, in their order: the example with the corrected answer, or with
-    the most frequent answer."""
+    """One example for each question, in the order in which the questions first appear. It is the
+    example with the corrected answer, otherwise an example with the most frequent answer."""
     groups: dict[str, list[Any]] = {}
     for each in examples:
         groups.setdefault(question_of(each), []).append(each)
@@ -137,16 +137,17 @@ class Split(NamedTuple, Generic[E]):
 
 
 def split(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> tuple[list[E], list[E]]:
-    """Split examples into a list to train with and a held-out list with about the share `held_out`.
+    """Split examples into a training list and a held-out list. `held_out` is the share of examples
+    in the held-out list, approximately.
 
     All examples of a run and of its forks are on the same side. With two runs or more, neither side
-    is empty unless `held_out` is 0. The same examples and the same `seed` give the same lists, in
-    any order of the examples.
+    is empty unless `held_out` is 0. The same examples and the same `seed` give the same lists. The
+    order of the examples does not matter.
 
-    A question of the training side is not held out, and equal held-out questions count once, so
-    that no question is scored twice. If runs repeat questions, less than the share is held out,
-    perhaps nothing; `split_apart` returns the examples that were left out. A corrected answer
-    replaces the answers to all equal questions; the newest correction wins.
+    A held-out question is not in the training list, and is held out only once. If runs repeat
+    questions, the held-out list is smaller than the share, or even empty. `split_apart` returns the
+    examples that were left out. A corrected answer replaces the answers to all equal questions; the
+    newest correction wins.
     """
     return split_apart(examples, held_out, seed)[:2]
 
@@ -176,8 +177,8 @@ def sides(examples: Sequence[Any], share: float, seed: int) -> tuple[list[int], 
 
 
 def _new(train: Sequence[E], held: Sequence[E]) -> tuple[list[E], list[E]]:
-    """Divide held-out examples into those with a new question and those without. An example may be
-    in both, for different parts."""
+    """Divide held-out examples into examples with a new question and examples that repeat a
+    question. An example may be in both lists, for different parts of the node."""
     met = {item for each in train for item in questions_of(each).items()}
     kept: list[E] = []
     left_out: list[E] = []

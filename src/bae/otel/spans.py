@@ -1,5 +1,5 @@
-"""The spans of one run, opened and ended as its records arrive. Questions, answers and messages of
-errors are in them only with `content`, and never with secrets."""
+"""The spans of one run, opened and ended as its records arrive. With `content`, spans include
+questions, answers and error messages, but no secrets."""
 
 from __future__ import annotations
 
@@ -75,13 +75,14 @@ _HAVE_SPANS: Final = ("fill", "choice")
 
 
 class RunSpans:
-    """Makes spans from the records of a run, in their order. A run that was interrupted and resumed
-    has a span for each time a process worked on it, which links to the span before it.
+    """Makes spans from the records of a run, in their order. A resumed run has one span for each
+    time that a process worked on it. Each of these spans links to the span before it.
 
-    Spans are under `around`. Without it, the run is in progress. Its spans are then under the
-    current span, and are current where the code of the run is called, so that spans of other
-    libraries are under them. `common` are attributes of every span. `submitted` is the span in
-    which another process submitted the run: the run is under it if no other span is current.
+    With `around`, the spans of the run are inside that context. Without it, the run is in progress,
+    and its spans are inside the current span. While code of the run is called, the span of that
+    call is the current span, so that spans of other libraries are inside it. `common` are
+    attributes of every span. `submitted` is the span in which another process submitted the run. It
+    is the parent of the run if no other span is current.
     """
 
     def __init__(
@@ -104,9 +105,9 @@ class RunSpans:
         self._current = around is None
         self._open: dict[Work, _OpenSpan] = {}
         self._rounds: dict[LMQuestion, tuple[Span, float]] = {}
-        """The answer of the last round of a conversation with tools, and when it arrived."""
+        """The span of the last answer in a conversation with tools, and when the answer arrived."""
         self._before: SpanContext | None = None
-        # Sync dependencies that ask an LM write records in their thread.
+        # A sync dependency may ask an LM. Its records are then written in its thread.
         self._lock = RLock()
         self._history = History(past, keep=STEPS_KEPT)
         self._history.stop()
@@ -126,8 +127,8 @@ class RunSpans:
     def _change(self, change: WorkChange, work: Work) -> None:
         match change, work:
             case "started", BodyCall():
-                # The task that does the work writes its records, so it is enough to attach the
-                # context here. The earlier context is attached again at the end.
+                # The same task writes this record and does the work, so attaching the context here
+                # is enough. At the end of the work, the earlier context is attached again.
                 around = self._nearest(work)
                 self._attach(None if around is None else around.context)
             case "started", GraphRun() | Step() | Source() | LMQuestion() | ToolRun():
@@ -195,7 +196,7 @@ class RunSpans:
             return
         attempt, seconds = judged.attempt, judged.attempt.usage.seconds
         began = judged.at - seconds
-        if question.asker.kind in _HAVE_SPANS:  # one call after another, and nothing else
+        if question.asker.kind in _HAVE_SPANS:  # its calls follow each other, with nothing between
             others = [*question.answers[-2:-1], *question.restarts[-1:]]
             sent = max([question.started, *(each.at for each in others)])
             began = max(sent, began) if seconds else sent
@@ -209,8 +210,8 @@ class RunSpans:
         span.end(_ns(max(began, judged.at)))
 
     def _start_round(self, question: LMQuestion) -> None:
-        """Start the span of a model's answer in a conversation with tools. Its time ends at once,
-        but it stays open until it is known whether the answer is valid."""
+        """Start the span of a model's answer in a conversation with tools. The answer has arrived,
+        so the end time is known, but the span stays open until the answer is validated."""
         self._end_round(question)
         loop, around = question.loop, self._nearest(question)
         if loop is None or around is None:
@@ -278,7 +279,7 @@ class RunSpans:
             case Source() if work.turns is not None:
                 self._add_event(work.step, "bae.turns_shown", work.started, about_turns(work))
             case Source() if work not in self._open and work.state in ("done", "failed"):
-                # No record started it, or it was cancelled and another node waited for it.
+                # It has no start record. Or it was cancelled, and another node still waited for it.
                 self._start(work, (work.ended or 0.0) - work.took)
                 self._end(work)
             case ToolRun():
@@ -326,7 +327,7 @@ class RunSpans:
             self._attach(opened.around)
 
     def _end_item(self, item: Item) -> None:
-        """End an item of a map. No record has its start: it began when another item ended."""
+        """End an item of a map. No record has its start: it starts when an earlier item ends."""
         source, opened = item.source, self._open.get(item.source)
         if opened is None or item.state != "done" or item.ended is None:
             return
@@ -374,7 +375,7 @@ class RunSpans:
             contexts.attach(context)
 
     def _leave(self, work: Work) -> None:
-        """Leave the span of some work: the next calls of its graph are not inside it."""
+        """Leave the span of some work. Later calls in its graph are outside of that span."""
         graph = next(each for each in _around(work) if isinstance(each, GraphRun))
         if graph in self._open:
             self._attach(self._open[graph].around)
@@ -383,8 +384,8 @@ class RunSpans:
 
     def _may_quote(self, work: Work) -> bool:
         """Whether content is wanted, and no class of the run so far can hold a secret. Bodies,
-        dependencies and exceptions may quote anything from these classes; the classes are unknown
-        for a run without a record of its start."""
+        dependencies and exceptions may quote any value of these classes. Without a record of the
+        start of the run, its classes are unknown, so nothing may be quoted."""
         if not self._content or self._history.run.start is None:
             return False
         if isinstance(work, Source):
@@ -395,13 +396,13 @@ class RunSpans:
         return may_show(self._history.met, following=True)
 
     def _may_quote_error(self, work: Work) -> bool:
-        """Whether the message of an error may be shown. A function that takes a secret may quote
-        it, and the message passes on to the step and the graphs around."""
+        """Whether the message of an error may be shown. A function that takes a secret may quote it
+        in an error. The step and the graphs around the function get the same message."""
         return self._may_quote(work) and not any(map(is_near_secret, self._history.met))
 
     def _may_show(self, question: LMQuestion) -> bool:
-        """Whether a question and its answer may be shown, with the results of tools: a tool that
-        takes a secret may quote it."""
+        """Whether a question may be shown with its answer and the results of its tools. A tool that
+        takes a secret may quote it in a result."""
         by, asker, loop = question.asked_by, question.asker, question.loop
         if loop is not None and asker.kind == "fill" and secret_behind(asker.node, loop.field_name):
             return False
@@ -415,8 +416,8 @@ class RunSpans:
 
 @dataclass(slots=True)
 class _OpenSpan:
-    """A span that has started: `around` is its context, `context` that of its parts, and `ends` the
-    end times of the items of a map."""
+    """A span that has started. `around` is the context around it, and `context` is the context of
+    spans inside it. `ends` are the end times of the items of a map."""
 
     span: Span
     around: Context

@@ -94,7 +94,7 @@ GOES_ON, CHOOSES, ENDS, MAY_END = "┌┐└┘─│", "╱╲╲╱─│", "�
 HOLDS: Final = "┃"
 """The sides of a box with a graph inside."""
 JOINTS: Final = {"│": "├┤", "║": "╟╢", "┃": "┠┨"}
-"""For each side of a box, how the rule under the name joins it at the left and the right."""
+"""The left and right ends of the rule under the name, by the character of the box's sides."""
 CHOICES: Final[dict[ArrowKind, str]] = {"lm": "◆", "code": "◇"}
 LISTED: Final[dict[ArrowKind, str]] = {"certain": "→", "code": "→", "lm": "⇢"}
 SAMPLES: Final = {"lm": "◆┄┄▶", "code": "◇──▶", "inner": "┃  ┃"}
@@ -112,11 +112,12 @@ SPACING_ACROSS: Final = Spacing(
     apart=1, beside=1, joins=1, inset=1, tail=2, track=2, head=3, loop=3, loop_at=(2, 5)
 )
 WIDEST, NARROWEST = 64, 28
-"""The width of the text in a box at most, and how far it is cut before a list is drawn."""
+"""The text in a box has at most the first width, and is not cut below the second width. If boxes
+of that width do not fit, a list is drawn."""
 
 
 def to_ascii(text: str) -> str:
-    """A text in ASCII that takes as many columns."""
+    """Convert a text to ASCII. The result has the same width in columns."""
     plain = text.translate(ASCII)
     return "".join(char if char.isascii() else "?" * cell_width(char) for char in plain)
 
@@ -137,7 +138,7 @@ def _boxes(
     """Boxes and lines; None if there are too few columns."""
     loops = {a for a, b in picture.edges if a == b}
     rows = layers(len(picture.boxes), picture.edges)[0]
-    # Boxes that share the columns with others are cut first; they are cut more if lines need room.
+    # Boxes that share the columns with others are cut first. Boxes are cut more if lines need room.
     shared = [max(rows) + 1 if across else rows.count(row) for row in rows]
     spacing = SPACING_ACROSS if across else SPACING
     tried: list[Size] = []
@@ -153,7 +154,7 @@ def _boxes(
             height = max(len(text) + (len(text) > 1), least[1])
             sizes.append(Size(max(*map(row_length, text), least[0]) + 4, height + 2))
         if sizes == tried:
-            continue  # this width cut nothing
+            continue  # the boxes have the same sizes as before
         tried = sizes
         laid = arrange(sizes, picture.edges, spacing, across=across)
         if laid.width > width:
@@ -199,7 +200,7 @@ def box_rows(box: Box, widest: int, *, fields: bool) -> list[list[StyledText]]:
     shown = box.fields if fields else ()
     sources = max((len(field.label) for field in shown), default=0)
     room = widest - sources - 2
-    # If there is not enough room for both, a third of it is for the origin.
+    # If there is not enough room for the name and the origin, the origin gets a third.
     most = max(room * 2 // 3, room - max((cells(f.origin) for f in shown), default=0) - 2)
     column = min(most, max((cells(f"{f.name}: {f.type}") for f in shown if f.origin), default=0))
     for field in shown:
@@ -280,7 +281,8 @@ class _Canvas:
         self.put(*passed[-2], HEADS[last], role)
 
     def rows(self) -> list[list[StyledText]]:
-        """The drawing: each row as pieces of one role, without empty cells at its end."""
+        """The drawing. Cells with the same role form one piece; empty cells at a row's end are left
+        out."""
         rows: list[list[StyledText]] = []
         for row in self.cells:
             pieces: list[StyledText] = []
@@ -296,12 +298,12 @@ class _Canvas:
 
 
 def _cells_on(points: Sequence[Point]) -> tuple[list[Point], Heading, Heading]:
-    """Every cell that a line passes, from the outline of one box to that of the other, and the
-    directions in which it leaves and arrives.
+    """Every cell that a line passes, from the outline of one box to the outline of the other, and
+    the directions in which the line leaves and arrives.
 
-    A box at 3 with a length of 4 fills the cells 3 to 6, and in the layout it ends at 7. A line
-    that leaves toward higher numbers starts one cell before its first point, which is on the
-    outline; a line that leaves toward lower numbers starts at it. It arrives in the same way.
+    A box at 3 with a length of 4 fills the cells 3 to 6, but in the layout it ends at 7. So a line
+    at its right or lower side has its point at 7, and the cell of the outline is 6. At its left or
+    upper side, the point and the cell of the outline are both 3.
     """
     first, last = _step(points[0], points[1]), _step(points[-2], points[-1])
     (x, y), (end_x, end_y) = points[0], points[-1]

@@ -1,13 +1,13 @@
 """The tables and functions for data that processes share besides runs: cached answers of LLMs, and
-rates of requests. The upgrade of a journal makes them in its schema."""
+rates of requests. The upgrade of a journal creates them in the schema of that journal."""
 
 from __future__ import annotations
 
 from typing import Final
 
 BUCKETS: Final = 60
-"""How many buckets count the requests of one period. All requests of a bucket expire together, so a
-request may wait for one bucket longer than necessary."""
+"""A period is divided into this many buckets, which count its requests. All requests of a bucket
+expire together, so a request may wait longer than necessary, by the length of one bucket."""
 
 SHARED_TABLES: Final = """
 create table {s}.cached_answers (

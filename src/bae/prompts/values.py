@@ -1,5 +1,5 @@
-"""Nodes and values as a model sees them: JSON, with masks in place of hidden parts, and in one
-order, so that equal values make equal prompts."""
+"""Nodes and values as a model sees them: JSON in a fixed order, with masks in place of hidden
+parts. Equal values make equal prompts."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def once(cls: type[BaseModel], key: object, make: Callable[[], T]) -> T:
 
 
 def shown_fields(cls: type[Node]) -> frozenset[str]:
-    """The fields that a model may see as JSON, including computed fields. Left out are values that
-    JSON cannot express, such as a client or a connection, and turns of a conversation."""
+    """The fields that a model may see as JSON, including computed fields. A field is left out if
+    JSON cannot express its value, such as a client, or if it has the turns of a conversation."""
 
     def find() -> frozenset[str]:
         turns = plan_of(cls, strict=True).turns
@@ -75,8 +75,9 @@ def shown_fields(cls: type[Node]) -> frozenset[str]:
 
 
 def asked_fields(cls: type[Node]) -> tuple[str, ...]:
-    """The fields that a model is asked for: the plain fields, without those that have a default and
-    a type that JSON cannot express. A field in plain text is always the only one."""
+    """The plain fields that a model is asked for. A field is left out if it has a default and a
+    type that JSON cannot express. If one field is in plain text, the model is asked for no
+    other."""
 
     def find() -> tuple[str, ...]:
         plan = plan_of(cls, strict=True)
@@ -95,7 +96,8 @@ def asked_fields(cls: type[Node]) -> tuple[str, ...]:
 
 
 def _is_askable(schema: Any) -> bool:
-    """Whether a model can answer with a value of this type: JSON has it, and it is no file."""
+    """Whether a model can answer with a value of this type: JSON can express it, and it is no
+    file."""
     return has_schema(schema, "validation") and not file_in(schema)
 
 
@@ -110,7 +112,7 @@ def text_of_answer(value: Any) -> str:
 
 
 def text_of_json(value: Any) -> str:
-    """A JSON value as a prompt has it."""
+    """The text of a JSON value in a prompt, in compact form."""
     try:
         return to_json(value).decode()
     except PydanticSerializationError:  # half a surrogate pair, which JSON can escape
@@ -144,7 +146,7 @@ def seen_of(node: Node, copies: Copies | None = None) -> Any:
 def context_of(
     cls: type[Node], resolved: Mapping[str, Any], copies: Copies | None = None
 ) -> dict[str, Any]:
-    """The resolved values of a node that is to be filled, as a model sees them, as JSON."""
+    """The resolved values of a node before it is filled: the JSON that a model sees."""
     names = shown_fields(cls) & resolved.keys()
     # Not by `model_construct`, which makes defaults for all absent fields.
     shell = cls.__new__(cls)
@@ -198,7 +200,8 @@ def _failing_field(cls: type[Node], node: Node, names: frozenset[str]) -> list[s
 def as_json(
     values: Mapping[str, Any], what: str, copies: Copies | None, holder: Node | None = None
 ) -> dict[str, Any]:
-    """Values by name as JSON; values of fields of a `holder` as the model sees them."""
+    """Values by name, as JSON. If they are fields of a `holder`, they are as the model sees
+    them."""
     values = dict(values)
     try:
         dumped = to_jsonable_python(values, by_alias=False)
@@ -220,7 +223,7 @@ def _not_json(what: str, error: Exception, fix: str) -> BaeLMError:
 
 
 def known_nodes(previous: Node | None, scene: Scene) -> dict[str, Any]:
-    """The nodes before a question, as a model sees them: those of the scene, and the previous."""
+    """The earlier nodes of the scene and the previous node, as a model sees them in a question."""
     known: dict[str, Any] = {}
     if scene.shown or scene.omitted:
         before: list[Any] = [
@@ -240,9 +243,9 @@ def known_nodes(previous: Node | None, scene: Scene) -> dict[str, Any]:
 def shown_turns(
     scene: Scene, previous: Node | None, *asked: tuple[type[Node], Mapping[str, Any]]
 ) -> Messages | None:
-    """The earlier turns of the thread that a question shows. They come from the nodes that it asks
-    for, each with its resolved values, otherwise from the nodes that it shows, the newest first.
-    None if none of them has any."""
+    """The earlier turns of the thread that a question shows, or None. They are in the resolved
+    values of a node that the question asks for, otherwise in the newest shown node that has
+    turns."""
     for cls, values in asked:
         field = plan_of(cls).turns
         if field is not None and field.name in values:
@@ -261,9 +264,9 @@ def not_shown(
     previous: Node | None,
     scene: Scene,
 ) -> dict[str, Any]:
-    """The context of a class without values that were recalled from a node in the same question,
-    unless that would hide a part of the value. Recalled tool calls are shown as their node shows
-    them."""
+    """The context of a class, without values that the question shows already. These are values that
+    were recalled from a node in the same question, if the node shows them without a mask. Recalled
+    tool calls have their results if their node shows the results."""
     origins = scene.origins.get(cls) if scene.origins else None
     if not origins:
         return context
@@ -286,7 +289,7 @@ def not_shown(
         for name, value in context.items()
         if name not in origins
         or not _is_shown(value, *origins[name], shown)
-        # There, the files of earlier nodes are placeholders.
+        # An earlier node shows a placeholder in place of a file, so the value is shown here.
         or (in_use() and origins[name][0] is not previous and _has_file(value))
     }
 
@@ -317,7 +320,8 @@ def text_of_question(instruction: str, known: Mapping[str, Any], form: str = "")
 
 
 def nodes_that_fit(nodes: Sequence[Node], limit: int, copies: Copies | None) -> tuple[Node, ...]:
-    """The newest of some nodes whose text in a prompt has at most `limit` characters."""
+    """The newest nodes that fit: together, their texts in a prompt have at most `limit`
+    characters."""
     left = limit
     for index in range(len(nodes) - 1, -1, -1):
         node = nodes[index]
@@ -327,8 +331,8 @@ def nodes_that_fit(nodes: Sequence[Node], limit: int, copies: Copies | None) -> 
     return tuple(nodes)
 
 
-# Masks replace hidden values. Values without an order of their own get one, so that equal values
-# make equal prompts: sets, keys of dicts, and fields that were set in another order than declared.
+# Masks replace hidden values. Sets and the keys of dicts are sorted, and fields are in the order of
+# their declaration, so that equal values make equal prompts.
 
 
 def in_order(
@@ -381,7 +385,7 @@ def in_order(
 
 
 def _shown_values(value: Any, dumped: Collection[Any]) -> Iterable[Any]:
-    """The values that were dumped, as far as they can be told apart."""
+    """The values that were dumped, in their order; None for each if the numbers differ."""
     same = isinstance(value, Collection) and len(cast(Collection[Any], value)) == len(dumped)
     return cast(Iterable[Any], value) if same else [None] * len(dumped)
 
@@ -413,12 +417,12 @@ def _fields_in_order(
                 ordered[name] = None if value is None else MASK
                 continue
             reveals = name in veil.revealed
-        # Only look up a value that may hold something: a look-up computes a computed field again.
+        # Look up a value only if it is needed: reading a computed field computes it again.
         looks = isinstance(value, list | dict) or reveals or (veil is not None and veil.looks)
         held = getattr(holder, name, None) if looks else None
         if isinstance(value, list) and _shows_results(cls, name):
             value, held = [*map(_with_outcome, cast("list[Any]", value))], None
-        # A field's own serializer chooses the order, and shows parts of a value on purpose.
+        # The serializer of a field decides on the order, and on the shown parts of a value.
         is_own = looks and _is_serialized(cls, name)
         ordered[name] = in_order(
             value, None if reveals and is_own else held, sorts and not is_own, reveals, copies
@@ -427,7 +431,7 @@ def _fields_in_order(
 
 
 def _turns_in(cls: type) -> str:
-    """The field of a node, inside of another, that has the earlier turns: no JSON shows these."""
+    """The name of the field with the earlier turns, or "". JSON never includes this field."""
     turns = plan_of(cast(Any, cls)).turns if issubclass(cls, Node) else None
     return "" if turns is None else turns.name
 

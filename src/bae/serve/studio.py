@@ -97,8 +97,9 @@ class LogoutView(BaseModel):
 
 @dataclass(frozen=True)
 class Studio:
-    """An ASGI application: `listening(studio.api, app=studio)` serves it. `team_runs` has an API
-    for the runs of agents by the name of each team whose runs are not in the journal of `api`."""
+    """An ASGI application: `listening(studio.api, app=studio)` serves it. If the runs of a team's
+    agents are not in the journal of `api`, `team_runs` has an API for these runs, by the name of
+    the team."""
 
     api: API
     logins: Logins
@@ -162,7 +163,7 @@ class Studio:
             return response
 
     def _runs_of(self, team: str) -> str:
-        """The path of the API with the runs of a team's agents, decoded."""
+        """The path of the API with the runs of a team's agents, without percent-encoding."""
         return f"{API_PATH}/teams/{team}/agents" if team in self.team_runs else API_PATH
 
     async def show_studio(self, call: ApiCall) -> StudioView:

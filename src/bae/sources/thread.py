@@ -48,25 +48,25 @@ class ThreadField(FieldPlan):
 
     @classmethod
     def sentence(cls, told: Told) -> str:
-        """The turns that it has."""
+        """The origin of the turns, for `why`."""
         return f"from the thread: {told.by}"
 
     @classmethod
     def phrase(cls, told: Told) -> str:
-        """The turns that it has."""
+        """The turns, in words beside the value."""
         return told.by
 
     def schema_words(self) -> str:
-        """The thread."""
+        """The source in the schema of a node."""
         return " from the thread"
 
     def origin(self, cls: type[Node], before: Before | None) -> str:
-        """The thread."""
+        """The turns that the field may have, in a picture."""
         last = self.marker.last
         return "the earlier turns" if last is None else f"up to {last} earlier turns"
 
     def problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """A type other than `Messages`."""
+        """The problem of a field whose type is not `Messages`."""
         if self.annotation is not Messages:
             yield an_error(
                 "bae-thread-type",
@@ -93,7 +93,7 @@ class ThreadField(FieldPlan):
         return shown, TurnsShown(*where, shown, *shown.ends, len(shown), shown.omitted)
 
     def shown_turns(self, known: Messages, count: int, omitted: int) -> Messages | None:
-        """The newest known turns, as many as the field had."""
+        """The newest `count` of the known turns. None if fewer turns are known."""
         if count > len(known):
             return None
         shown = Messages(known[len(known) - count :], known.thread, omitted)

@@ -1,5 +1,6 @@
-"""Features: groups of tasks on their own branch, which reaches the team's branch as a whole.
-Acceptance tests come first on that branch. Git records the merges and deliveries."""
+"""Features: groups of tasks, each group on a branch of its own. The acceptance tests of a feature
+are merged into its branch first. A complete feature is delivered: its branch is merged into the
+team's branch. Git records the merges and deliveries."""
 
 from __future__ import annotations
 
@@ -102,7 +103,7 @@ class Features:
 
     async def _is_last(self, task: Task, commit: str) -> bool:
         """Whether a task completed its feature: all other tasks are merged into its branch, or
-        skipped. Acceptance tests alone are no feature."""
+        skipped. A feature with nothing but acceptance tests is not complete."""
         has_work = task.proof != "failing-tests"
         for other in await self._tasks_of(task):
             if other.id == task.id or other.status in DONE:
@@ -138,7 +139,7 @@ class Features:
             if isinstance(outcome, Failed):
                 if question := _ask_about_skipped(branch.branch, tasks, outcome.report):
                     return question
-                await self.refresh(task)  # the next attempt then sees the code that it must fit
+                await self.refresh(task)  # the next attempt then has the team's newest code
                 return outcome
             if outcome.everything is not None and self._team.reports is not None:
                 await self._team.reports.remember(outcome.commit, outcome.everything)
@@ -193,9 +194,9 @@ def _ask_about_skipped(branch: str, tasks: Sequence[Task], report: TestReport) -
 def find_feature_problems(
     tasks: Sequence[PlannedTask], others: Sequence[PlannedTask] = ()
 ) -> list[Problem]:
-    """The problems of the features in a plan. In a feature, one task writes the acceptance tests,
-    and the others depend on it and name the tests that they make pass. `others` were planned
-    before."""
+    """The problems of the features in a plan. In a feature, one task writes the acceptance tests.
+    The other tasks depend on that task, and name the tests that they make pass. `others` are tasks
+    that were planned before."""
     tasks_by_key = {task.key: task for task in (*others, *tasks)}
     needs = find_prerequisites(tasks_by_key)
     problems: list[Problem] = []

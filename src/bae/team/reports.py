@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 from bae.team.models import TestCase, bounded, strip_escapes
 
 NOT_LOADED: Final = "not loaded: "
-"""The start of the message of a case that stands for a whole file, because none of its tests
-ran."""
+"""The start of a message. If none of the tests in a file ran, one case stands for the file, and its
+message starts with this text."""
 
 LONGEST_MESSAGE: Final = 4_000
 
@@ -69,7 +69,7 @@ def _read_any_junit_case(case: ElementTree.Element, file: str, root: str) -> Tes
     module = os.path.splitext(file)[0].replace(os.sep, ".")
     if module and (owner == module or owner.startswith(f"{module}.")):
         owner = owner[len(module) :].strip(".")
-    if owner == file or name.endswith(owner):  # Mocha's name has the groups, and its class repeats
+    if owner == file or name.endswith(owner):  # Mocha: the class repeats the end of the name
         owner = ""
     outcome, message = _read_outcome(case)
     id = "::".join(filter(None, (file, owner, name))) or "a test without a name"

@@ -39,8 +39,8 @@ def add_run(
     shared: int = 0,
     key: int | None = None,
 ) -> Fence:
-    """Add a run with its own first lines, after the lines that it shares with its `parent`. With an
-    `owner` it is running. `key` is the key of the run it replaces."""
+    """Add a run with its own lines. They follow the `shared` lines, which it has in common with its
+    `parent`. With an `owner`, the run is running. `key` is the key of the run that it replaces."""
     info = run.info
     for n, line in enumerate(run.lines, shared):
         if line.n != n:
@@ -119,8 +119,8 @@ def release_run(
 
 
 def delete_runs(db: sqlite3.Connection, run_ids: Sequence[str]) -> int:
-    """Delete runs, the newest first, except runs that have forks or a living owner. Returns their
-    number."""
+    """Delete runs, except runs that have forks or a living owner. Returns the number of deleted
+    runs. Give the newest run first, so that forks are deleted before their parents."""
     deleted = 0
     for run_id in run_ids:
         row = db.execute(
@@ -135,8 +135,8 @@ def delete_runs(db: sqlite3.Connection, run_ids: Sequence[str]) -> int:
 
 
 def remove_run(db: sqlite3.Connection, run: int) -> None:
-    """Delete a run with its lines, its answers, and the files that no other run has. The number of
-    its last change is not used again."""
+    """Delete a run with its lines, its answers, and the files that no other run has. Later changes
+    in the journal get higher numbers than the changes of this run."""
     of_run = run * LINES_OF_A_RUN, (run + 1) * LINES_OF_A_RUN
     db.execute(f"insert into changes (last) values ({NEXT_CHANGE})")
     db.execute("delete from changes where last < (select max(last) from changes)")
