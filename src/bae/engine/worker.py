@@ -35,8 +35,8 @@ FIRST_WAIT: Final = 1.0
 _SHORTEST_WAIT: Final = 0.5
 _LONGEST_WAIT: Final = 60.0
 _SUSPECT: Final = 2
-"""How many deaths make a run a suspect. A worker carries out one suspect at a time, so if the
-process dies again, no other suspect is blamed."""
+"""A run is a suspect after this many processes died while they worked on it. A worker carries out
+one suspect at a time: if its process dies too, only that suspect is blamed."""
 
 _log = logging.getLogger("bae")
 
@@ -174,7 +174,8 @@ class Worker:
         task.add_done_callback(self._tasks.pop)
         try:
             await asyncio.wait((task,))
-        except asyncio.CancelledError:  # by the engine, as Temporal does without a heartbeat
+        except asyncio.CancelledError:
+            # The engine cancels this call. Temporal does so if heartbeats are missing.
             is_given_up = True
             task.cancel()
             await wait_until_ended((task,))
@@ -287,8 +288,8 @@ class Worker:
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether another attempt may succeed. An error or one of its causes marks itself as
-    retryable."""
+    """Whether another attempt may succeed: the error or one of its causes has a true
+    `retryable`."""
     current: BaseException | None = error
     while current is not None:
         if getattr(current, "retryable", False):
@@ -309,7 +310,7 @@ def _retry_after(error: BaseException) -> float:
 
 
 def _remaining_lease(info: RunInfo) -> float:
-    """Seconds until the lease of the process that has the run may be over."""
+    """Seconds to wait for the end of the lease of the process that owns the run."""
     remaining = 0.0 if info.lease_until is None else info.lease_until - time()
     return min(max(remaining, _SHORTEST_WAIT), _LONGEST_WAIT)
 
