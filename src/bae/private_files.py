@@ -1,5 +1,5 @@
-"""Private files, which hold prompts, answers or runs: only the user can read a file that bae
-creates, from its first byte. An existing file keeps its permissions."""
+"""Private files: files with prompts, answers or runs. If bae creates such a file, only the user can
+read it, from its first byte. An existing file keeps its permissions."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def private(path: str | Path, flags: int) -> int:
 
 def make_private(path: str | Path) -> None:
     """Create an empty file for SQLite, which gives the files beside it the same permissions. The
-    file is linked into place: opening and closing it in place would drop the locks of a connection
-    that opens at the same moment."""
+    file is created under another name and then linked to `path`. Closing a file drops all locks of
+    this process on it, so closing `path` itself could drop the locks of another connection."""
     beside = f"{path}.{os.urandom(4).hex()}.new"
     with suppress(OSError):  # SQLite then creates the file, or reports why it cannot
         os.close(private(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
@@ -33,8 +33,8 @@ def make_private(path: str | Path) -> None:
 
 
 def switch_to_wal(connection: Connection, timeout: float) -> str:
-    """Switch a SQLite file to a write-ahead log, and return its journal mode. SQLite itself does
-    not wait for other processes that switch too."""
+    """Switch a SQLite file to a write-ahead log, and return its journal mode. Tries again until
+    `timeout`: SQLite does not wait if another process switches the file at the same time."""
     import sqlite3
 
     until = monotonic() + timeout
@@ -62,8 +62,8 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def put_in_place(file: IO[bytes], path: Path) -> None:
-    """Close a file that was written beside another, and replace the other with it. The permissions
-    of the other are kept."""
+    """Close `file`, and move it to `path`. If a file there is replaced, its permissions are
+    kept."""
     file.flush()
     os.fsync(file.fileno())
     file.close()

@@ -35,8 +35,8 @@ FIRST_WAIT: Final = 1.0
 _SHORTEST_WAIT: Final = 0.5
 _LONGEST_WAIT: Final = 60.0
 _SUSPECT: Final = 2
-"""How many deaths make a run a suspect. A worker carries out one suspect at a time, so if the
-process dies again, no other suspect is blamed."""
+"""A run is a suspect after this many processes died while they worked on it. A worker carries out
+one suspect at a time: if its process dies too, only that suspect is blamed."""
 
 _log = logging.getLogger("bae")
 
@@ -81,7 +81,7 @@ class Worker:
     - `most_deaths` is how many processes may die at the same step of a run. Then the run fails
       with `bae-run-poisoned`.
 
-    If a run does not fit the classes of a worker, it is left to workers with other code.
+    A worker leaves a run that does not fit its classes to workers with other code.
     """
 
     def __init__(
@@ -157,9 +157,9 @@ class Worker:
         self.stopping.set()
 
     async def carry_out(self, run_id: str, graph: str, info: RunInfo | None = None) -> WorkOutcome:
-        """Begin or resume a run, and return the outcome. Engines call this method. Pass the `info`
-        of the run if you have just read it from the journal. An error of the run is in the outcome,
-        and is not raised. If this call is cancelled, the run is handed over."""
+        """Begin or resume a run, and return the outcome. Engines call this method. Pass `info`, the
+        entry of the run, if you have just read it. The outcome has the errors of the run; they are
+        not raised. If this call is cancelled, the run is handed over."""
         worker_graph = self.graphs.get(graph)
         if worker_graph is None:
             return WorkOutcome("unfit")
@@ -174,7 +174,8 @@ class Worker:
         task.add_done_callback(self._tasks.pop)
         try:
             await asyncio.wait((task,))
-        except asyncio.CancelledError:  # by the engine: Temporal cancels if heartbeats stop
+        except asyncio.CancelledError:
+            # The engine cancels this call. Temporal does so if heartbeats are missing.
             is_given_up = True
             task.cancel()
             await wait_until_ended((task,))
@@ -287,7 +288,7 @@ class Worker:
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether another attempt may succeed: the error, or one of its causes, has a true attribute
+    """Whether another attempt may succeed: the error or one of its causes has a true
     `retryable`."""
     current: BaseException | None = error
     while current is not None:
@@ -309,7 +310,7 @@ def _retry_after(error: BaseException) -> float:
 
 
 def _remaining_lease(info: RunInfo) -> float:
-    """Seconds to wait until the lease on the run may have expired."""
+    """Seconds to wait for the end of the lease of the process that owns the run."""
     remaining = 0.0 if info.lease_until is None else info.lease_until - time()
     return min(max(remaining, _SHORTEST_WAIT), _LONGEST_WAIT)
 

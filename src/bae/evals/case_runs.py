@@ -1,5 +1,5 @@
-"""One case with one contender: run it, record it and score it. An error of the run is the result of
-the case. An error that is not the case's fault is raised."""
+"""One case with one contender: run it, record it and score it. If the run fails, its error is the
+result of the case. An error that the case did not cause is raised."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def is_eval_run(run_id: str) -> bool:
 
 @dataclass(slots=True)
 class CaseRun:
-    """One case with one contender: its result, which is at first "not run", and its LM work."""
+    """One case with one contender. The `result` is "not run" at first. `nodes` has the measured
+    work of each node class."""
 
     contender: str
     lm: Contending
@@ -149,7 +150,7 @@ class CaseRunner:
         late = TimeoutError(f"the case took longer than {self.timeout:g} s")
         task = asyncio.current_task()
         assert task is not None
-        # The journal shall store a run that timed out as failed, not as cancelled.
+        # So that the journal marks the run as failed after a timeout, not as cancelled.
         explain_cancellation(task, lambda _: late if bound.expired() else None)
         try:
             with observing(observe, patience=inf):
@@ -193,7 +194,8 @@ _OF_METRICS: Final = ("bae-metric-failed", "bae-metric-score")
 
 
 def _spent_by(error: BaseException | None) -> str:
-    """The message of a spent budget around the evaluation, if `error` or a cause is its error."""
+    """The message of the first `BudgetError` among `error` and its causes that comes from a budget
+    around the evaluation. Empty if there is none."""
     while error is not None:
         if isinstance(error, BudgetError) and error.budget in budgets_in_force():
             return error.message

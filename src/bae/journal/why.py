@@ -42,7 +42,7 @@ from bae.usage import Usage
 from bae.work import GraphRun, LMQuestion, Source, Step, ToolLoop, ToolRun
 
 _DEEPEST: Final = DEEPEST + 50
-"""How far inputs are followed: through functions, and graphs inside."""
+"""How many inputs in a chain are followed, through functions and inner graphs."""
 
 NodeRecord = RunStarted | Returned | StepStarted | FillEnded | RunForked
 """A record that has a node."""
@@ -53,9 +53,9 @@ def why(stored: StoredRun, place: str, step: int | None = None) -> Provenance:
 
     `place` is the field, as `Outfit.mood`; or `2:Outfit.mood` for the field at step 2. The place of
     a graph inside the run comes first: `2:Report.summaries[3]/1:Summary.text`. If the run has
-    several nodes of the class, the newest is meant, or the node at `step`. `Outfit` alone is the
-    whole node, `Report.summaries[3]` one item of a map, and `Day.weather(city)` a parameter of the
-    function behind a field.
+    several nodes of the class, `step` selects a node; the default is the newest. `Outfit` alone is
+    the whole node, `Report.summaries[3]` one item of a map, and `Day.weather(city)` a parameter of
+    the function behind a field.
     """
     search = Search(stored, read_history(stored))
     where = search.find(place, step)
@@ -80,7 +80,7 @@ class Search:
     def at(self, place: Place) -> Provenance:
         """The origin of the value at a place, or its state: see `Provenance.state`."""
         if place not in self._found:
-            # For lines that lead back to themselves, or too far, which no run has written.
+            # Ends the search if lines form a cycle or a chain that is too long. No run writes them.
             self._found[place] = self._absent(place)
             if self._depth < _DEEPEST:
                 self._depth += 1
@@ -180,13 +180,14 @@ class Search:
         return replace(made, inputs=known)
 
     def _kind(self, place: Place) -> str:
-        """The source of a field that an LM fills: "tools", if the value is the calls."""
+        """The source of a field that an LM fills: "tools" if the value is the list of tool calls,
+        otherwise "lm"."""
         field = self._shape.field_at(place)
         is_calls = field is not None and kind_named(field["kind"]).fills == "calls"
         return field["kind"] if field is not None and is_calls else "lm"
 
     def _recalled_value(self, place: Place, source: Source) -> Provenance:
-        """A recalled value. The lines about the original may be gone; the recall is still known."""
+        """A recalled value. The recall is known even if the lines about the original are gone."""
         path, number, field = source.origin or ("", ANY_STEP, "")
         step = self._history.step(path, number)
         where = Place(path, number, "?" if step is None else step.name or "?", field)
@@ -197,7 +198,7 @@ class Search:
         return replace(made, value=origin.value, origin=origin if _is_known(origin) else None)
 
     def _turns(self, place: Place, shown: TurnsShown) -> Provenance:
-        """The earlier turns of the thread: their runs."""
+        """The earlier turns of the thread, by the ids of the first and the last run."""
         count = shown.count
         by = f"{count} earlier turn{'' if count == 1 else 's'}" if count else "no earlier turns"
         if count:
@@ -232,7 +233,8 @@ class Search:
         return replace(made, inputs=self._inputs(place), **_usage_data(source.asked, source.graphs))
 
     def _called_outside(self, place: Place) -> CallEnded | None:
-        """The call of a shared dependency that was made for a class outside the graph."""
+        """The call that computed a shared dependency, if it was made for a class outside the
+        graph."""
         return self._history.called_outside.get(self._history.shared_key(place))
 
     def _items(self, place: Place, source: Source) -> dict[str, Any]:
@@ -258,7 +260,7 @@ class Search:
         return replace(made, inside=str(place), seconds=at - item.started, **used)
 
     def _inputs(self, place: Place) -> dict[str, Provenance]:
-        """The arguments of a function, without live values, which no line has."""
+        """The arguments of a function. Live values are left out, since no line stores them."""
         places = self._shape.arguments(place)
         field = self._shape.field_at(place)
         if field is not None and field.get("over") and not place.parameter:
@@ -267,7 +269,7 @@ class Search:
         return {name: each for name, each in inputs.items() if _is_known(each)}
 
     def _shared_call(self, place: Place) -> Provenance | None:
-        """A dependency that was called before, for another field."""
+        """The value of a dependency that was called for another field before."""
         source = self._history.shared.get(self._history.shared_key(place))
         return source and self._called_before(place, source.place, "once for the run")
 
@@ -289,8 +291,8 @@ class Search:
         )
 
     def _failed_source(self, place: Place, step: Step) -> Provenance | None:
-        """A source that failed, or that waited for a source which did: the default is used, or the
-        run failed with it."""
+        """A value whose source failed, or waited for a source that failed. The field has its
+        default, or the run failed with the error."""
         failed = [
             source
             for source in step.sources.values()
@@ -311,8 +313,8 @@ class Search:
         return replace(made, error=f"{by}{error_text(source.error)}")
 
     def _unrecorded_field(self, place: Place, step: Step) -> Provenance:
-        """A field of a complete node without a line of its own. A fork has its value, which came
-        from a line that the two runs do not share, such as that of a complete node of a body."""
+        """A field of a complete node, if no line is about the field alone. In a fork, the line of
+        the fork may have its value: the original line belongs only to the other run."""
         field, fork = self._shape.field_at(place), step.forked
         has_source = field is not None and kind_named(field["kind"]).fills == "source"
         value = None if fork is None else _field_value(fork, place.field)
@@ -359,7 +361,7 @@ class Search:
     # Finding a place, and reporting what is there otherwise.
 
     def find(self, text: str, step: int | None) -> Place:
-        """The place that a person means; `step` is that of the node if the text has none."""
+        """The place that a person wrote. `step` is the step of the node, if `text` names none."""
         place = Place.parse(text) or Place()
         if step is not None:
             if place.step not in (ANY_STEP, step):
@@ -398,8 +400,9 @@ class Search:
         return list(dict.fromkeys([*cls["fields"], *held, *sourced]))
 
     def text_fields(self, step: Step) -> tuple[list[str], str]:
-        """The fields that make the text of a node in a thread, and the only text field among those
-        without a source, or among all; empty if there are several."""
+        """The fields that make the text of a node in a thread, and the name of its text field. The
+        text field is the only `str` field without a source. If every `str` field has a source, it
+        is the only `str` field. The name is empty if no field qualifies, or several do."""
         cls = self._shape.class_at(step.place.path, step.name) or {"fields": {}}
         uses: Json = cls["fields"]
         kinds = {name: kind_named(use["kind"]) for name, use in uses.items()}
@@ -454,7 +457,8 @@ class Search:
 
 
 def judged_answers(question: LMQuestion) -> Iterator[JudgedAnswer]:
-    """The answers to a question, with their verdicts. `Tools(accept=…)` gives "refused"."""
+    """The answers to a question, with their verdicts. The verdict is "refused" if
+    `Tools(accept=…)` refused a valid answer."""
     by = str(question.asker)
     replies = () if question.loop is None else question.loop.replies
     refused = {reply.number: reply.text for reply in replies if reply.kind == "refused"}
@@ -504,7 +508,8 @@ def _made_call(call: ToolRun) -> MadeCall:
     elif call.ended is not None and call.state == "done":
         state = "done"
     took = call.took or sum(span.seconds for span in call.spans)
-    # The gate of an interrupted call has another name before its key.
+    # An approval has the place `(tool)(id)(key)`. A question about an interrupted call has one
+    # name more, before the key.
     is_approved = any(len(gate.place.parameters) == 3 for gate in call.gates)
     person = "approved" if is_approved and call.was_called else ""
     if call.gates and state == "done" and not call.was_called:
@@ -516,15 +521,15 @@ def _made_call(call: ToolRun) -> MadeCall:
 def _usage_data(
     questions: Sequence[LMQuestion | None], graphs: Iterable[GraphRun] = ()
 ) -> dict[str, Any]:
-    """The usage of LM calls, including calls in graphs inside. The answers are only those of the
-    questions."""
+    """The usage of LM calls, including calls in inner graphs. `attempts` has only the answers to
+    `questions`."""
     own = [question for question in questions if question is not None]
     steps = (step for each in graphs for graph in each.tree() for step in graph.steps.values())
     every = [*own, *(question for step in steps for question in step.questions)]
     usage = Usage.total(question.usage for question in every)
     judged = [answer for question in every for answer in judged_answers(question)]
     rounds = [each for question in every if question.loop for each in question.loop.rounds]
-    # A model that failed, so that a Fallback has asked the next, is in the usage alone.
+    # If a model failed and a Fallback asked the next model, only the usage has the first.
     answered = [model for each in (*rounds, *judged) for model in each.usage.models]
     return {
         "usage": usage,
@@ -551,7 +556,7 @@ def _field_value(record: NodeRecord, name: str) -> dict[str, Any] | None:
 
 
 def _source_value(value: Any) -> dict[str, Any]:
-    """The value of a source as the journal has it, or why it has none."""
+    """The stored value of a source, or the reason why the journal has no value."""
     if value is LIVE or value is WITHHELD:
         return {"kept": "live" if value is LIVE else "withheld"}
     return {"value": value}

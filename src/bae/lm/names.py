@@ -20,7 +20,7 @@ _ADDRESS: Final = re.compile(r"@(?=https?://)", re.IGNORECASE)
 _HALF_ADDRESS: Final = re.compile(
     r".@([a-z+]*:?//|localhost\b|[\w.-]+:[0-9]{1,5}(/|$)|([\w-]+\.)+[a-z]{2,}/)", re.IGNORECASE
 )
-"""An address that lacks `http://` or has another scheme, and was read as part of the model."""
+"""Matches an address without `http://`, or with another scheme, inside the name of a model."""
 _ENDPOINTS: Final = ("/chat/completions", "/responses", "/messages")
 """The endpoints of an API, relative to its address."""
 _OPTION: Final = re.compile(r"[a-z][a-z0-9_]*")

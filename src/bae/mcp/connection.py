@@ -1,5 +1,5 @@
-"""The connection to an MCP server: one task owns it, any task may call its tools, and the next call
-after the server died opens it again."""
+"""The connection to an MCP server. One task owns it, and any task may call the tools. If the server
+has died, the next call opens the connection again."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class ServerConnection:
             raise self._lost_error(link) from unsent
 
     async def _live(self) -> tuple[_Link, bool]:
-        """The connection, and whether it was opened now because the previous one has ended."""
+        """The connection, and whether it is new: opened by this call after the old one ended."""
         async with self._lock:
             link = self._link
             assert link is not None, "a server is open before it is called"
@@ -157,8 +157,8 @@ class _ServerCall:
 
 
 class _Link:
-    """One connection. Its own task enters and leaves it, since the SDK requires the same task for
-    both."""
+    """One connection. A task of its own opens and closes it, since the SDK requires that the same
+    task does both."""
 
     def __init__(self, endpoint: Stdio | Http, options: ServerOptions) -> None:
         self._endpoint, self._options = endpoint, options
@@ -180,7 +180,7 @@ class _Link:
                 timeout=options.open_timeout,
                 return_when=asyncio.FIRST_COMPLETED,
             )
-        except BaseException:  # a cancelled caller has no link to close
+        except BaseException:  # the caller gets no link, so it cannot close it
             await link._cancel()
             raise
         if not link._ready.done():
@@ -249,7 +249,7 @@ class _Link:
             raise
 
     def _convert_error(self, error: MCPError, has_asked: bool) -> Exception:
-        """The error for the run or for the model that stands for an error of the protocol."""
+        """Convert an error of the protocol to an error for the run or for the model."""
         name, data = self._endpoint.name, cast("dict[str, Any] | None", error.data)
         kind = data.get(FAILURE) if isinstance(data, dict) else None
         message = self._mask(readable(error.message, 2_000))
@@ -326,8 +326,8 @@ class _Link:
         return self._not_opened(why, fix)
 
     def _why(self, error: BaseException) -> str:
-        """Why the connection could not be opened. The end of the process is the reason only if the
-        server did not answer, since bae ends the process of a server that answers wrongly."""
+        """Why the connection could not be opened. If the server sent a wrong answer, the
+        reason is that answer, not the end of its process: bae then ends the process itself."""
         if isinstance(error, ValidationError):
             return f"it sent what is no valid MCP: {'; '.join(faults(error)[:3])}"
         if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:

@@ -1,5 +1,5 @@
-"""The bridge between DSPy's optimizers, which are sync and threaded, and LMs, which are asked on
-the event loop: an optimizer runs silently in its own thread and hands every call to the loop."""
+"""The bridge from DSPy's optimizers to LMs. Optimizers are sync and use threads; LMs are called on
+the event loop. An optimizer runs silently in its own thread, and passes every call to the loop."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class OutOfBudget(Exception):
 
 
 class Bridge:
-    """Runs calls from an optimizer's threads on the event loop. Make it on the loop: calls run in
-    the context of that moment, with its active budgets.
+    """Runs calls from an optimizer's threads on the event loop. Create it on the loop: calls
+    run in a copy of the creator's context, with the budgets that were active there.
 
-    The budget `own` may run out without an error. Then `spent` has its error.
+    If the budget `own` runs out, the optimizer can continue, and `spent` holds the `BudgetError`.
     """
 
     def __init__(self, own: Budget | None = None) -> None:
@@ -138,7 +138,7 @@ class Bridge:
         return False  # wait for tasks that have begun
 
     def _join(self) -> None:
-        """Wait for all threads that have used `call`. None can use it again."""
+        """Wait for all threads that have used `call`. No thread can use it any more."""
         for thread in list(self._threads):
             thread.join()
 

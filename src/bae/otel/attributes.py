@@ -66,8 +66,8 @@ def _about_place(place: Place) -> Attributes:
 
 
 def about_conversation(thread: str | None, metadata: Mapping[str, Any]) -> Attributes:
-    """The attributes of every span of a run for its thread and its user. Tools that group traces by
-    session get the thread, unless the metadata has a session."""
+    """The attributes that name the thread and the user of a run, in each of its spans. Tools
+    that group traces by session get the thread, unless the metadata has a session."""
     named = {name: metadata.get(name) for name in ("session_id", "user_id")}
     texts = {name: str(value) for name, value in named.items() if isinstance(value, str | int)}
     return known(
@@ -95,8 +95,9 @@ def about_recall(source: Source) -> Attributes:
 
 
 def about_usage(usage: Usage) -> Attributes:
-    """The usage of several calls together. It does not use the names of the conventions: the spans
-    of calls have those, and a sum over all spans would count them twice."""
+    """The usage of several calls together, under names of bae. The spans of single calls have the
+    names of the conventions: with the same names here, a sum over all spans would count the usage
+    twice."""
     if usage == NOTHING_USED:
         return {}
     return {
@@ -124,7 +125,7 @@ def about_attempt(attempt: Attempt, by: str, *, content: bool) -> Attributes:
 
 
 def about_chat(usage: Usage, by: str) -> Attributes:
-    """A request to a model, by its usage."""
+    """The attributes of a request to a model, from its usage."""
     model = usage.models[-1] if usage.models else ""
     return {
         "gen_ai.operation.name": "chat",
@@ -165,7 +166,8 @@ def error_type(error: BaseException) -> str:
 
 
 def provider_of(model: str) -> str:
-    """The provider of a model, in the words of the conventions, as far as its name tells."""
+    """The provider of a model, guessed from the model's name: a name of the conventions, or
+    "unknown"."""
     before, slash, rest = model.lower().partition("/")
     name = rest if slash else before
     if slash and before in _PROVIDERS.values():
@@ -224,4 +226,5 @@ _PROVIDERS: Final = {
     "grok": "x_ai",
     "sonar": "perplexity",
 }
-"""The provider of models whose names begin with a text, perhaps after another prefix."""
+"""The provider by the beginning of a model's name. A name may have a prefix before it: both
+`claude-…` and `router/claude-…` match `claude`."""

@@ -1,5 +1,6 @@
-"""The content of a picture of a graph, as data: boxes with their fields by source, arrows by who
-chooses, and the graphs inside. `picture_of` reads it from the plans that run the graph."""
+"""The content of a picture of a graph, as data: boxes with fields, arrows, and inner graphs. Each
+field has its source, and each arrow says who chooses it. `picture_of` reads the content from the
+plans that run the graph."""
 
 from __future__ import annotations
 
@@ -114,7 +115,7 @@ class Picture:
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """The arrows, by the positions of their boxes."""
+        """The arrows, as pairs of positions in `boxes`: the tail and the head."""
         at = {box.id: place for place, box in enumerate(self.boxes)}
         return [(at[arrow.tail], at[arrow.head]) for arrow in self.arrows]
 
@@ -132,7 +133,7 @@ def picture_of(graph: Graph[Any, Any]) -> Picture:
 
 
 def legend_of(pictures: Iterable[Picture]) -> list[tuple[ArrowKind | Literal["inner"], str]]:
-    """The signs in some pictures, arrows and boxes, with their meanings, for a legend."""
+    """The entries of a legend for some pictures: each kind of arrow or box, with its meaning."""
     drawn = list(pictures)
     there = {arrow.kind for each in drawn for arrow in each.arrows}
     inner = {"inner" for each in drawn for box in each.boxes if box.inner}
@@ -152,7 +153,7 @@ def cell_width(char: str) -> int:
 
 
 def cut_columns(text: str, most: int) -> str:
-    """A text of at most so many columns; an ellipsis replaces the rest."""
+    """A text cut to at most `most` columns of a terminal; an ellipsis replaces the rest."""
     if cells(text) <= most:
         return text
     kept, width = "", 1
@@ -261,7 +262,7 @@ class _Reader:
 
 
 def _key(graph: Graph[Any, Any]) -> _Key:
-    # A node class that is a dependency becomes a graph for every field that asks for it.
+    # Not the graph itself: a node class used as a dependency is a new graph for each field.
     return (graph.start, graph.name)
 
 

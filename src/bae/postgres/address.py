@@ -10,7 +10,7 @@ SCHEMES: Final = ("postgresql", "postgres")
 UNREADABLE: Final = "postgresql://…"
 """Shown in place of an address that cannot be parsed, since any part of it may be a password."""
 _SECRET: Final = re.compile("pass(?!file)|pwd|secret|token")
-"""Matches names of parameters that are not shown, misspelled names such as `passwd` included."""
+"""Matches the names of parameters that are not shown, including misspelled ones like `passwd`."""
 _URL: Final = re.compile(r"\s*(postgresql|postgres)(\+\w+)?:", re.IGNORECASE)
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[\w.-]*)(:(\d{1,5}))?")
 _PARAMETER: Final = re.compile(r"[a-z_]+")

@@ -51,8 +51,8 @@ CHOOSE_AND_MAKE = "Choose what comes next, and make it."
 OR_STOP = '"None" is to stop here.'
 CHOSEN = "answer", "choice"
 CHOSEN_FIELDS = "answer", "fields"
-"""The property with the name of the class, and the property with its fields, in an answer that
-chooses and fills: see `choice_schema`."""
+"""The paths in an answer that chooses and fills: `CHOSEN` leads to the name of the class, and
+`CHOSEN_FIELDS` to its fields. See `choice_schema`."""
 EARLIER = 'Earlier steps are under "before", the oldest first.'
 CONVERSATION = (
     "The messages before the question are the conversation with the user so far; they are no "
@@ -64,8 +64,8 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 def system_text(scene: Scene, turns: Messages | None, default: str = SYSTEM) -> str:
-    """The system text of a question: of the graph, or bae's own, with words about earlier steps and
-    turns if there are any."""
+    """The system text of a question. A text of the graph is used as it is. Otherwise `default` is
+    used, with a sentence about earlier steps or turns if the question has any."""
     if scene.system is not None:
         return scene.system
     if scene.shown or scene.omitted:
@@ -123,15 +123,16 @@ def fill_question(
     previous: Node | None,
     scene: Scene,
 ) -> Prompt:
-    """The prompt for all fields of a node that a model fills."""
+    """The prompt for a node, with all fields that a model fills."""
     return fill_prompt(target, asked_fields(target), resolved, instruction, previous, scene)
 
 
 def _answer_form(
     target: type[Node], fields: tuple[str, ...]
 ) -> tuple[str, dict[str, Any] | None, str]:
-    """The form of an answer with some fields of a node: the end of a prompt for plain text, or the
-    schema of the fields; and the name of the form, in characters that every provider takes."""
+    """The form of an answer with some fields of a node: the end of the prompt, the schema and a
+    name that every provider accepts. For plain text, the schema is None. For JSON, the end of the
+    prompt is empty."""
 
     def make() -> tuple[str, dict[str, Any] | None, str]:
         form, name = text_form(target), re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64]
@@ -159,8 +160,9 @@ def text_form(target: type[Node]) -> str:
 
 
 class Choice:
-    """The fixed parts of each choice among `types`, computed once: their names, the types that come
-    filled, the instruction with the description of each option, and the schema."""
+    """The parts that all choices among `types` share, computed once: their names, the types that
+    the same answer also fills, the instruction with the description of each option, and the
+    schema."""
 
     __slots__ = ("fillable", "instruction", "names", "schema", "types")
 
@@ -189,7 +191,8 @@ class Choice:
         scene: Scene = PLAIN_SCENE,
         corrections: tuple[Correction, ...] = (),
     ) -> Prompt:
-        """The prompt for the choice; `resolved` are values for the options that come filled."""
+        """The prompt for the choice. `resolved` has the values of sources for the options that the
+        same answer fills."""
         turns = None
         if NodePlan.any_turns:
             turns = shown_turns(scene, previous, *(() if resolved is None else resolved.items()))
@@ -252,8 +255,9 @@ class Choice:
 
 
 def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
-    """The description of an option for a model. If the same answer fills it, also its instruction;
-    otherwise the fields that would be asked for, which the schema does not have."""
+    """The description of an option for a model. If the same answer fills the option, the
+    description includes the instruction. Otherwise it includes the fields of the option, since the
+    schema of the choice does not have them."""
     plan = plan_of(cls, strict=True)
     lines = f"- {name}: {plan.description}" if plan.description else f"- {name}"
     if form := text_form(cls):
@@ -269,7 +273,7 @@ def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
 
 
 def _has_json(cls: type[Node]) -> bool:
-    """Whether there are fields to ask for, in JSON."""
+    """Whether an answer in JSON can fill fields of a class."""
     has_fields = bool(asked_fields(cls)) and not text_form(cls)
     return has_fields and plan_of(cls).tools is None  # tools are called in a conversation
 
@@ -279,8 +283,8 @@ def choice_of(
     fillable: tuple[type[Node], ...],
     resolved: tuple[type[Node], ...] = (),
 ) -> Choice:
-    """The choice among `types`. An option in `fillable` comes filled if it has fields to ask for,
-    and if nothing must be resolved for it first, or it is in `resolved`."""
+    """The choice among `types`. The same answer fills an option in `fillable` if the option has
+    fields for an answer in JSON. An option with sources must also be in `resolved`."""
 
     def make() -> Choice:
         filled = (c for c in fillable if c in resolved or not plan_of(c, strict=True).context)
@@ -300,13 +304,13 @@ def choice_question(
     resolved: Resolved | None,
     scene: Scene,
 ) -> Prompt:
-    """The prompt for the next node, which may come filled if it is in `fillable`."""
+    """The prompt to choose the next node. The same answer may fill it if it is in `fillable`."""
     choice = choice_of(tuple(types), tuple(fillable), tuple(resolved or ()))
     return choice.prompt(previous, context, resolved, scene)
 
 
 def answer_form(prompt: Prompt) -> AnswerForm:
-    """Where the answer to a prompt has the fields of nodes."""
+    """The places of the fields of nodes in the answer to a prompt."""
     from bae.answer_form import AnswerForm
 
     question, schema = prompt.question, prompt.schema

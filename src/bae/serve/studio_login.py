@@ -39,8 +39,8 @@ create table if not exists servers (
 
 
 def login_file() -> Path:
-    """The file of the logins, in the user's directory for the state of programs. A journal may be
-    shared, and agents may read the files beside it."""
+    """The file of the logins, in the user's directory for the state of programs. It is not
+    beside the journal: a journal may be shared, and agents may read the files beside it."""
     folder = os.environ.get("XDG_STATE_HOME") or os.environ.get("LOCALAPPDATA")
     return Path(folder or Path.home() / ".local/state", "bae", "studio.db")
 
@@ -80,7 +80,7 @@ class Logins:
         return self._add("link", LINK_SECONDS)[0]
 
     def exchange(self, token: str) -> tuple[str, float]:
-        """Exchange the token of a link for the token of a browser, and the time when it expires.
+        """Exchange the token of a link. Returns a token for the browser, and when it expires.
         Raises `Refused` for any other token, and for every token after too many wrong tokens."""
         now = self._clock()
         if (
@@ -126,7 +126,8 @@ class Logins:
             self._db.execute("delete from tokens where hash = ?", (_hash(token),))
 
     def auth(self, user: User, more: Auth) -> Auth:
-        """A hook that knows `user` by the tokens of browsers, and the users of the hook `more`."""
+        """A hook that returns `user` if a request has the token of a browser that is logged in.
+        It passes other requests to the hook `more`."""
 
         async def find_user(request: HTTPConnection) -> User | None:
             token = token_of(request)

@@ -1,5 +1,5 @@
 """The models of responses: rows of lists, and views of runs, steps, gates and work. A long value is
-cut, and has its full length."""
+cut, and its full length is given."""
 
 from __future__ import annotations
 

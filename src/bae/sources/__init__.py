@@ -46,7 +46,7 @@ Style = Literal["given", "trace", "call", "person", "items", "code", "llm"]
 
 
 class Told(NamedTuple):
-    """The facts about a value from a source, for the words about it."""
+    """Facts about a value from a source. The texts that describe the value are made from them."""
 
     by: str
     """The function, the graph, the question, or the place where the value was found."""
@@ -56,14 +56,14 @@ class Told(NamedTuple):
     is_repeated: bool = False
     """Whether the function was called before, for another field."""
     took: str = ""
-    """The time it took, with a comma before it."""
+    """How long the work took, as a text that begins with a comma."""
 
 
 class FieldPlan:
     """One field: its source, and the values that it accepts.
 
-    Properties that all fields of a kind share are attributes of the class: runs are also read
-    without their code, by the name of the kind.
+    Properties that all fields of a kind share are class attributes. A run can be read without its
+    code: the journal has the name of the kind, which leads to the class.
     """
 
     __slots__ = ("annotation", "bound", "call", "info", "marker", "name", "required", "waits_for")
@@ -72,7 +72,7 @@ class FieldPlan:
     """The name of the kind in records, journals and shapes of graphs."""
     fills: ClassVar[Literal["json", "text", "calls", "source"]] = "source"
     """What supplies the value, unless the caller or a body gives it: the LM's answer, in JSON or as
-    text; the tool calls that the LM makes before it; or a source."""
+    text; the tool calls that the LM makes before its answer; or a source."""
     stored: ClassVar[Literal["node", "answer", "call", "items", "origin", "turns"]] = "call"
     """How a journal stores the value: with the node, or in a line of its own. The line has a
     person's answer, the result of a call, items, the place where the value was found, or the runs
@@ -80,7 +80,7 @@ class FieldPlan:
     is_called: ClassVar[bool] = False
     """Whether every field of the kind has a `call`."""
     is_remade: ClassVar[bool] = True
-    """Whether a value that no journal can store is computed, or found, again on resume."""
+    """Whether resuming computes or finds a value again if a journal could not store it."""
     is_recallable: ClassVar[bool] = True
     """Whether a `Recall` finds the value."""
     is_immediate: ClassVar[bool] = False
@@ -92,12 +92,12 @@ class FieldPlan:
     asks_person: ClassVar[bool] = False
     """Whether a person supplies the value."""
     noun: ClassVar[str]
-    """The source of such a field, as `a Dep`."""
+    """The name of the source in messages, with its article, such as `a Dep`."""
     style: ClassVar[Style] = "call"
     began: ClassVar[str] = "called"
     """The log text when work on the value starts; empty if it is logged later."""
     invalid: ClassVar[tuple[type[FieldError], str]]
-    """The error code for a value of the source that the node refuses."""
+    """The class and code of the error for a value from the source that the node refuses."""
     invalid_fix: ClassVar[str] = "return what the field declares, or declare what is returned"
 
     turns_read: float = 0
@@ -109,19 +109,20 @@ class FieldPlan:
     items_at_once: int = 1
     """How many items of the value are computed at the same time, at most."""
     items_of: str = ""
-    """The field of the node with one entry for each item of the value; empty for none."""
+    """The field that a `Map` goes over: each entry of the field gives one item of the value. Empty
+    for other sources."""
     is_shared: bool = False
-    """Whether all that ask for the same value in a run share one call."""
+    """Whether all fields and parameters that need the same value in a run share one call."""
     is_of_app: bool = False
     """Whether all runs of an app share one value."""
     provider_tools: tuple[str, ...] = ()
     """The names of the tools that the provider of the LM must have."""
     tool_specs: tuple[ToolSpec, ...] = ()
-    """The descriptions for the model of the tools that are known before a run."""
+    """The tools that are known before a run, as they are described to the model."""
     tool_names: tuple[str, ...] = ()
     """The names of the tools, as far as they are known before a run."""
     shows_results: bool = False
-    """Whether later questions show the results of tool calls in the value too."""
+    """Whether later questions that show the value also show the results of its tool calls."""
     has_secret_arguments: bool = False
     """Whether an LM passes a secret to a tool."""
     finds_tools: bool = False
@@ -156,8 +157,8 @@ class FieldPlan:
 
     @classmethod
     def make(cls, name: str, info: FieldInfo, marker: Any, names: Names) -> Self:
-        """Plan a field. Names may be missing and graphs unfinished: nothing is raised, and no graph
-        is examined."""
+        """Plan a field. Names may still be missing, and graphs may be unfinished. So this raises
+        nothing, and examines no graph."""
         return cls(name, info, marker)
 
     @classmethod
@@ -170,7 +171,8 @@ class FieldPlan:
         planning: CallPlanning,
         is_required: bool,
     ) -> None:
-        """Plan a parameter of a call that has the marker. Most markers are only for fields."""
+        """Plan a parameter with the marker. Most markers are only for fields: then the call gets a
+        problem."""
         written = type(marker).__name__
         of.problems.append(
             an_error(
@@ -181,7 +183,8 @@ class FieldPlan:
             )
         )
 
-    # The words about a source. A run that is read without its code needs only the class for them.
+    # Descriptions of a source. They are class methods: a run that is read without its code has no
+    # plans of fields.
 
     @classmethod
     def sentence(cls, told: Told) -> str:
@@ -203,8 +206,9 @@ class FieldPlan:
         return f" from {'' if self.call is None else self.call.name}"
 
     def origin(self, cls: type[Node], before: Before | None) -> str:
-        """The origin of the value of a field of `cls`, in a picture. `before` has the plans that
-        lead to each class of the graph; None if another graph is around it."""
+        """The origin of the value of a field of `cls`, in a picture. `before` has, for each class
+        of the graph, the plans of the classes that can come before it. It is None if the graph runs
+        inside another graph."""
         return call_chain(self)
 
     def takes_answer(self, gate: OpenGate) -> bool:
@@ -212,13 +216,13 @@ class FieldPlan:
         return self.asks_person and not gate.parameter
 
     def answer_type(self, tool: str, names: int) -> Any:
-        """The type of a person's answer. For a question about a call of a `tool`, `names` is how
-        many names its place has after the field."""
+        """The type of a person's answer. If the question is about a call of `tool`, `names` is
+        the number of names in parentheses after the field, in the place of the question."""
         return self.annotation
 
     def check_answer(self, cls: type[Node], gate: OpenGate, value: Any) -> Any:
-        """A person's answer in the form in which it is stored. Raises the error with which the
-        field of `cls`, or pydantic, refuses it."""
+        """Check a person's answer to a question of `cls`, and return it as it is stored. Raises
+        the error of the field, or of pydantic, if the answer is refused."""
         validate_values(cls, {self.name: value})
         return value
 
@@ -235,38 +239,40 @@ class FieldPlan:
 
     @property
     def depends_on_run(self) -> bool:
-        """Whether the value may depend on the place in the run that asks for it: on its arguments,
-        on values that a graph recalls from the run around it, or on an LM's answers to a function,
-        which may recall too. The call, or any call below it, may be the cause."""
+        """Whether the value may differ between places in the run. It may depend on arguments, on
+        values that a graph recalls from the run around it, or on the answers of an LM that a
+        function asks, since they may depend on recalled values too. The call and all calls below it
+        are checked."""
         return is_by_value(self) or any(
             call.lm_parameters or (call.graph is not None and plan_of_graph(call.graph).recalls)
             for call in every_call(self.call)
         )
 
     def recalls(self) -> Iterator[tuple[str, Hashable, RecallField]]:
-        """The look-ups in the trace for the value: the path to the parameter, as `(hits)(query)`,
-        or empty for the field itself; a key; and the look-up."""
+        """The lookups in the trace that the value needs. Each has a path, a key and the plan of
+        the lookup. The path leads to a parameter, as `(hits)(query)`; it is empty for the field
+        itself."""
         return recalled_behind(self)
 
     def draw(self) -> dict[str, Any]:
-        """The details of the field in the shape of a graph, besides those of every field. For
-        stored runs, another key or value is a change of the class."""
+        """The details in the shape of a graph that only this kind of field has. If a detail
+        changes, the class counts as changed for stored runs."""
         return {}
 
     def problems(self, plan: NodePlan) -> Iterable[Problem]:
-        """The problems that the proof reports of the field without the graph around its node."""
+        """The problems of the field that can be found without the graph of its node."""
         return ()
 
     def argument_problems(self, plan: NodePlan) -> Iterable[Problem]:
-        """The problems among these that are about the arguments of the call."""
+        """The part of `problems` that is about the arguments of the call."""
         return ()
 
     def fill_problems(self, plan: NodePlan) -> Iterable[Problem]:
-        """The problems that the proof reports of a field if an LM fills its node."""
+        """Further problems of the field if an LM fills its node."""
         return ()
 
     def given_problems(self) -> Iterable[Problem]:
-        """The problems that the proof reports of a field of a start node that no LM fills."""
+        """Further problems of the field if its node is the start node and no LM fills it."""
         return ()
 
     def read_text(self, text: str) -> Any:
@@ -278,8 +284,8 @@ class FieldPlan:
         raise NotImplementedError(self.kind)
 
     def shown_turns(self, known: Messages, count: int, omitted: int) -> Messages | None:
-        """The value that the field had, from the number of its turns. None if the field no longer
-        has turns, or if there are fewer turns."""
+        """The value that the field had: the newest `count` of the `known` turns. None if the field
+        no longer has turns, or if fewer turns are known."""
         return None
 
     def missing(self, run: Run, node_type: type[Node], place: Place) -> BaeError:
@@ -287,8 +293,8 @@ class FieldPlan:
         raise NotImplementedError(self.kind)
 
     def comes_from(self, node_type: type[Node]) -> str | None:
-        """The field that the value comes from if the previous node is of this class; an empty text
-        is the node itself. None if it may come from elsewhere."""
+        """The field that supplies the value if the previous node is a `node_type`. Empty if the
+        node itself is the value. None if the value may come from elsewhere."""
         return None
 
     def take(
@@ -299,8 +305,9 @@ class FieldPlan:
         is_recorded: bool = True,
         records: list[Found] | None = None,
     ) -> tuple[Any, ...]:
-        """The value of an immediate source, recorded for its place; empty if its default is used.
-        Raises `missing` if there is neither. The record is added to `records`."""
+        """The value of an immediate source in a tuple, or an empty tuple if the default is used.
+        Raises the error of `missing` if there is neither. The record of the value is written if
+        `is_recorded`, and added to `records`."""
         value = self.find(run, node_type, place)
         if value is not None:
             if records is not None:
@@ -329,14 +336,14 @@ def lack_names(fields: Iterable[FieldPlan]) -> bool:
 
 
 STARTED: Final = ("dep", "map", "gate")
-"""The names of the kinds with records when their work starts and when it ends."""
+"""The names of the kinds that write a record when work starts and another when it ends."""
 KINDS: Final = ("plain", "recall", "tools", "thread", *STARTED)
 """The names of all kinds, as in records, journals and shapes."""
 _loaded: dict[str, type[FieldPlan]] = {}
 
 
 def kind_of(marker: Marker | None) -> type[FieldPlan]:
-    """The class of the fields with a marker, or without any."""
+    """The class that plans fields with this marker; None stands for fields without a marker."""
     return _load("plain" if marker is None else marker.planned_by)
 
 

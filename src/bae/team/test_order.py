@@ -1,5 +1,5 @@
-"""Runs of some of a project's tests: named tests, or the most relevant tests first and the other
-tests only if these pass."""
+"""Runs some tests of a project: named tests, or the most relevant tests first. The other tests then
+run only if the first tests pass."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def run_in_order(
     fixed: Sequence[str] = (),
     **limits: Unpack[sandbox.Limits],
 ) -> TestReport:
-    """Run the tests of the files `first`, and the others only if their report is accepted. The
+    """Run the tests of the files `first`, then the other tests if the first report is accepted. The
     result is the report of all tests, or of the first files if they failed. If the command cannot
     be split, all tests run at once. No run can change the files `fixed`."""
     split = split_command(project.test_command, first)
@@ -39,7 +39,8 @@ async def run_in_order(
 
     first_report = await run(split[0])
     if not is_accepted(first_report):
-        # Conditions on all tests, such as a coverage, need not hold for some of them.
+        # The command may fail although no test failed, for example if these tests alone cover
+        # too little code. Then all tests run.
         return first_report if first_report.of("failed") else await run(project.test_command)
     other_report = await run(split[1])
     full_report = merge_reports(project.test_command, [first_report, other_report])
@@ -51,8 +52,8 @@ async def run_in_order(
 def split_command(
     command: Sequence[str], first: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """The commands for some files of tests and for all others. Returns None if the command names
-    files itself, or if its program has no option for that."""
+    """The command for the test files `first`, and the command for all other tests. Returns None if
+    `command` names files itself, or if its program has no option to leave files out."""
     words, *more = split_commands(command)
     program = find_test_program(words)
     if more or not first or program is None or program.name != "pytest":
@@ -63,7 +64,7 @@ def split_command(
 
 
 def is_selected(case: TestCase, names: Iterable[str]) -> bool:
-    """Whether a test is named: itself, or its file, group or folder. A file that could not be
+    """Whether `names` has the test itself, or its file, group or folder. A file that could not be
     loaded stands for all of its tests."""
     not_loaded = case.message.startswith(NOT_LOADED)
     return any(
@@ -77,10 +78,10 @@ def is_selected(case: TestCase, names: Iterable[str]) -> bool:
 def select_tests(
     command: Sequence[str], names: Sequence[str], *, folder: str = "", only_files: bool = False
 ) -> tuple[str, ...] | None:
-    """The test command for named tests, files or groups, with paths from the root of the
-    repository; the command runs in `folder`. It may run more tests than named, with `only_files`
-    all tests of the files. Returns None if the program cannot select tests, or if the command's own
-    files are unclear."""
+    """The test command for the tests, files or groups in `names`. Their paths begin at the root of
+    the repository, and the command runs in `folder`. It may run more tests than named; with
+    `only_files`, it runs all tests of the files. Returns None if the program cannot select tests,
+    or if it is unclear which words of `command` are files."""
     chosen: list[str] = []
     unclaimed = set(names)
     commands = split_commands(command)

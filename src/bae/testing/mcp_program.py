@@ -74,7 +74,7 @@ class LoopbackServer:
         return {**made, "result": result}
 
     def list_tools(self, cursor: str | None) -> JsonObject:
-        """The tools, with the faults of the list."""
+        """The list of tools, with the faults that affect the list."""
         names = ["echo", "add", "pid", *filter(self.is_tool, self.faults)]
         if "many-tools" in self.faults:
             names += [f"tool_{number}" for number in range(200)]

@@ -33,7 +33,7 @@ async def add_fork(
     lines: Sequence[Line],
     thread: str | None,
 ) -> None:
-    """Add a run that shares the lines of another run below `upto`. No line is copied."""
+    """Add a run that shares the first `upto` lines of another run. No line is copied."""
     row = await reader.row(db, run_id)
     check_fork(run_id, upto, await reader.count(db, row["run"]))
     for n, line in enumerate(lines, upto):
@@ -89,16 +89,17 @@ async def delete_free(db: Any, reader: PostgresReader, keys: Sequence[int]) -> i
 
 
 async def drop_day(db: Any, reader: PostgresReader, day: date, keys: Sequence[int]) -> int | None:
-    """Delete the runs of a day that have no owner and no remaining fork, by dropping the partition
-    of the day. The lines of other runs are moved to `lines_kept` first. Returns how many runs were
-    deleted, or None if they must be deleted row by row."""
+    """Delete the runs `keys` of a day, except runs with an owner or a remaining fork. Drops the
+    partition of the day, after moving the lines of its other runs to `lines_kept`. Returns how many
+    runs were deleted, or None if they must be deleted row by row."""
     return await db.fetchval(reader.sql("select {s}.drop_day($1, $2)"), day, list(keys))
 
 
 async def add_answer(
     db: Any, reader: PostgresReader, job: dict[str, Any], files: Mapping[str, bytes]
 ) -> bool:
-    """Store the answer to a gate, with files that become files of the run."""
+    """Store the answer to a gate. The files of the answer become files of the run. Returns whether
+    it is the first answer."""
     text = await db.fetchval(reader.sql("select {s}.answer_gate($1)"), json.dumps(job))
     result = json.loads(text)
     if "code" in result:

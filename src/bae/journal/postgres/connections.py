@@ -40,7 +40,7 @@ def need_driver() -> Any:
 
 
 class Connections:
-    """Makes connections, in the thread of the desk."""
+    """Makes connections, in the thread of the journal's `PostgresDesk`."""
 
     def __init__(
         self, url: str, name: str, schema: str, durability: str, lease: float, patience: float
@@ -80,7 +80,7 @@ class Connections:
         return connection
 
     def report_away(self, error: Exception, seconds: float) -> None:
-        """Log that the database does not answer, but only once until it answers."""
+        """Log that the database does not answer. Further calls log nothing until it answers."""
         if not self._is_away and not isinstance(error, ConnectionLost):
             self._is_away = True
             why = describe(error)
@@ -104,7 +104,7 @@ class Connections:
 
     async def read(self, question: Callable[[Any], Awaitable[T]]) -> T:
         """Call `question` with a connection, and return its answer. While the database is away, try
-        again until the patience ends."""
+        again for up to `patience` seconds."""
         tries = Patience(self)
         while True:
             try:
