@@ -185,7 +185,7 @@ async def test_a_token_is_made_and_asked_for_on_the_web_socket_of_earlier_versio
 async def test_a_port_in_use_is_reported_as_an_error(store: Store):
     async with serving(store, 1) as address:
         port = urlsplit(address.url).port or 0
-        with pytest.raises(BaeError, match=f"no server on 127.0.0.1, port {port}"):
+        with pytest.raises(BaeError, match=f"bae-serve-address.*127.0.0.1, port {port}"):
             async with serving(store, 1, port=port):
                 raise AssertionError
 
