@@ -235,8 +235,8 @@ def approval_rule(tool: Tool, defaults: Mapping[str, Any]) -> ApprovalRule | Non
     if isinstance(approve, bool):
         return ApprovalRule("", timeout) if approve else None
     parameters = inspect.signature(approve).parameters.values()
-    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters)
-    takes = None if takes_all else frozenset(each.name for each in parameters)
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    takes = None if takes_all else frozenset(parameter.name for parameter in parameters)
     return ApprovalRule("", timeout, approve, takes, defaults)
 
 

@@ -79,7 +79,9 @@ def _frozen(value: Any) -> Hashable:
     if isinstance(value, set | frozenset):
         return cls, frozenset([_frozen(each) for each in cast("set[Any]", value)])
     if is_dataclass(value) and not isinstance(value, type):
-        values = {each.name: getattr(value, each.name) for each in fields(value) if each.compare}
+        values = {
+            field.name: getattr(value, field.name) for field in fields(value) if field.compare
+        }
         return cls, _of_mapping(values)
     if value != value:
         return cls, _NAN

@@ -87,8 +87,8 @@ def _fits(source: Any, target: Any, around: _Open) -> bool | None:
         return None
     here = (*around, (source, target))
     return _all(
-        _any(_one_fits(each, member, here) for member in union_members(target))
-        for each in _alternatives(source)
+        _any(_one_fits(alternative, member, here) for member in union_members(target))
+        for alternative in _alternatives(source)
     )
 
 

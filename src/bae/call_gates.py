@@ -197,7 +197,7 @@ class CallGates:
         if not self._is_stored:
             return place in self._run.notes.granted
         grants = await self._run.writer.grants(self._run)
-        if not any(each.place == place and not each.revoked for each in grants):
+        if not any(grant.place == place and not grant.revoked for grant in grants):
             return False
         return gate.address not in await self._run.writer.answers(self._run)
 
@@ -300,8 +300,8 @@ class CallGates:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             return tasks[0].result() if tasks[0].done() else _GRANTED
         finally:
-            for each in tasks:
-                each.cancel()
+            for task in tasks:
+                task.cancel()
             cancelled = await wait_despite_cancel(tasks)
             if not tasks[0].cancelled():
                 tasks[0].exception()  # it is raised already, or came too late to matter

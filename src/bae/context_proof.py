@@ -190,7 +190,7 @@ def _is_shown(plan: NodePlan, field: FieldPlan) -> bool:
         return False
     if field.annotation in (str, int, float, bool):
         return True
-    members = {each for each in union_members(field.annotation) if each is not NoneType}
+    members = {member for member in union_members(field.annotation) if member is not NoneType}
     if members <= {SecretStr, SecretBytes} and not is_revealed:
         return False
     from bae.prompts.values import shown_fields

@@ -44,7 +44,7 @@ class Problem(str):
         return str.__new__(cls, f"{first}\n        fix: {fix}" if fix else first)
 
     def __getnewargs__(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, each.name) for each in fields(self))
+        return tuple(getattr(self, field.name) for field in fields(self))
 
     def at(self, place: str) -> Problem:
         """The same problem at another place."""

@@ -160,7 +160,9 @@ def _sure_kind(plan: NodePlan, field: FieldPlan) -> str:
         schema = schema["schema"]
     choices: list[Any] = schema["choices"] if schema["type"] == "union" else [schema]
     # An option with a tag is a tuple.
-    classes = [_file_class(each[0] if isinstance(each, tuple) else each) for each in choices]
+    classes = [
+        _file_class(choice[0] if isinstance(choice, tuple) else choice) for choice in choices
+    ]
     kinds = {getattr(files, name).kind if name else "" for name in classes}
     return kinds.pop() if len(kinds) == 1 else ""
 

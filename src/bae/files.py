@@ -598,7 +598,7 @@ def with_paths_read(value: Any, read: Callable[[str], File]) -> Any:
         return {"data": file.data_url, "name": file.name}
     if isinstance(value, list):
         items = cast("list[Any]", value)
-        read_items = [with_paths_read(each, read) for each in items]
+        read_items = [with_paths_read(item, read) for item in items]
         return items if all(map(is_, read_items, items)) else read_items
     if isinstance(value, dict):
         parts = cast("dict[str, Any]", value)

@@ -137,19 +137,19 @@ class GivenLM:
         here = self._scene(plan, node, scene)
         question = partial(_choice_question, plan.offered, (), node, None, None)
         filled: Node | None = None
-        plans = [plan_of(each) for each in plan.successors]
+        plans = [plan_of(successor) for successor in plan.successors]
         is_last = self._is_last(node)
         if is_last and not plan.may_end:
             raise too_many(self._run, *plan.successors)
         shows = self._run.shown_by(plan)
-        alike = [each for each in plans if not is_last and self._run.shown_by(each) == shows]
+        alike = [plan for plan in plans if not is_last and self._run.shown_by(plan) == shows]
 
         async def choose(lm: LM, about: Scene, _: AskedLM) -> type[Node] | type[None]:
             nonlocal filled
             if not isinstance(lm, RoutingLM):
                 shown = shown_values(node, about.hidden)
                 return await ask_lm(lm, "choose_type", about, [*plan.offered], shown)
-            ahead = {each.node: find_ahead(self._within(each), each) for each in plans}
+            ahead = {plan.node: find_ahead(self._within(plan), plan) for plan in plans}
             recalled = {cls: answer for cls, answer in ahead.items() if answer is not None}
             fillable = [each.node for each in alike if each.node in recalled]
             given = {cls: values for cls, (values, _) in recalled.items() if values}
@@ -167,7 +167,7 @@ class GivenLM:
             return chosen
 
         async def ask(lm: LM, about: Scene, asked: AskedLM) -> Node | None:
-            at_once = not any(looked_up(each, {}) or each.tools for each in plans)
+            at_once = not any(looked_up(plan, {}) or plan.tools for plan in plans)
             if len(alike) == len(plans) and at_once:
                 return await ask_lm(lm, "decide", about, node)
             chosen = plan.offered[0]

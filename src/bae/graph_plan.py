@@ -56,7 +56,7 @@ class GraphPlan:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             fact = find(self)
             graphs = fact if name == "graphs" else (self.graph,)
-            if all("plans" in vars(plan_of_graph(each)) for each in graphs):
+            if all("plans" in vars(plan_of_graph(graph)) for graph in graphs):
                 vars(self)[name] = fact
             return fact
 
@@ -115,7 +115,7 @@ def _find_given(graph_plan: GraphPlan) -> tuple[FieldPlan, ...]:
 
 def _find_plans_with_tools(graph_plan: GraphPlan) -> tuple[NodePlan, ...]:
     plans = {
-        cls: plan for each in graph_plan.graphs for cls, plan in plan_of_graph(each).plans.items()
+        cls: plan for graph in graph_plan.graphs for cls, plan in plan_of_graph(graph).plans.items()
     }
     return tuple(plan for plan in plans.values() if plan.tools is not None)
 
@@ -132,8 +132,8 @@ def _find_graphs(graph_plan: GraphPlan) -> tuple[Graph[Any, Any], ...]:
     graphs: list[Graph[Any, Any]] = [graph_plan.graph]
     # A node class that is a dependency becomes a graph for every field that asks for it.
     seen = {(graph_plan.graph.start, graph_plan.graph.name)}
-    for each in graphs:
-        plans = plan_of_graph(each).plans.values()
+    for graph in graphs:
+        plans = plan_of_graph(graph).plans.values()
         for field in [field for plan in plans for field in plan.called]:
             for call in every_call(field.call):
                 inner = call.graph
@@ -158,8 +158,8 @@ def _find_turn_calls_read(graph_plan: GraphPlan) -> bool:
 
 
 def _fields_of(graph_plan: GraphPlan) -> Iterator[FieldPlan]:
-    for each in graph_plan.graphs:
-        for plan in plan_of_graph(each).plans.values():
+    for graph in graph_plan.graphs:
+        for plan in plan_of_graph(graph).plans.values():
             yield from plan.fields.values()
 
 

@@ -73,7 +73,7 @@ class NodeConfig(Mapping[str, Any]):
         return len(self._given_fields())
 
     def _given_fields(self) -> dict[str, Any]:
-        values = {each: getattr(self, each.name) for each in fields(self)}
+        values = {field: getattr(self, field.name) for field in fields(self)}
         return {each.name: value for each, value in values.items() if value is not each.default}
 
 
@@ -240,7 +240,7 @@ def _take_config(cls: type[Node]) -> None:
     config = cast(object, cls.node_config)
     if isinstance(config, NodeConfig):
         return
-    known = [each.name for each in fields(NodeConfig)]
+    known = [field.name for field in fields(NodeConfig)]
     if not isinstance(config, dict) or not cast("dict[Any, Any]", config).keys() <= {*known}:
         raise NodeError(
             f"{cls.__name__}.node_config is {config!r}, and no NodeConfig",

@@ -291,7 +291,9 @@ class ObservedLog(list[Record]):
     def _drop(self, watching: Watching, record: Record, did: str) -> None:
         import logging
 
-        self._observers = tuple(each for each in self._observers if each is not watching)
+        self._observers = tuple(
+            observer for observer in self._observers if observer is not watching
+        )
         logging.getLogger("bae").warning(
             "the observer %r %s at a %s and is not called again in the run %s, which continues",
             watching.observer,

@@ -95,11 +95,11 @@ class Waiting(Exception):
         gates: dict[str, OpenGate] = {}
         groups: list[ExceptionGroup[Waiting]] = [waiting]
         for group in groups:
-            for each in group.exceptions:
-                if isinstance(each, ExceptionGroup):
-                    groups.append(each)
+            for exception in group.exceptions:
+                if isinstance(exception, ExceptionGroup):
+                    groups.append(exception)
                 else:
-                    gates |= {gate.address: gate for gate in each.gates}
+                    gates |= {gate.address: gate for gate in exception.gates}
         return cls([*gates.values()])
 
 

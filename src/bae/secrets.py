@@ -170,8 +170,8 @@ def is_near_secret(cls: type[Node]) -> bool:
     """Whether a node of this class holds a secret, or a secret is behind its fields: in a parameter
     of a function, or in a graph."""
     return not may_show((cls,)) or any(
-        not may_show((each,)) or any(secret_behind(each, f.name) for f in plan_of(each).called)
-        for each in _with_graphs(cls)
+        not may_show((graph,)) or any(secret_behind(graph, f.name) for f in plan_of(graph).called)
+        for graph in _with_graphs(cls)
     )
 
 
@@ -239,7 +239,7 @@ class Secrets:
         secrets = _GRAPHS.get(graph)
         if secrets is None:
             graphs = graph.graphs
-            secrets = cls(dict.fromkeys(node for each in graphs for node in each.nodes))
+            secrets = cls(dict.fromkeys(node for graph in graphs for node in graph.nodes))
             settings = [g.context for g in graphs] + [p.shows for p in secrets._plans.values()]
             # If a question may show any node, any secret counts.
             if all(context in (None, "previous") for context in settings):

@@ -122,8 +122,8 @@ class Conversation:
         """How many of the last rounds in a row were wrong: an answer that was corrected, or calls
         that could not be made."""
         count = 0
-        for each in reversed(self.rounds):
-            if not (each.is_wrong or (each.calls and self._is_all_wrong(each))):
+        for round_ in reversed(self.rounds):
+            if not (round_.is_wrong or (round_.calls and self._is_all_wrong(round_))):
                 break
             count += 1
         return count
@@ -232,10 +232,12 @@ class Conversation:
         return ToolProgress(
             limit=self.marker.limit,
             by_round=tuple(
-                tuple(self._results[id] for id in (*each.ran, *(call.id for call in each.calls)))
-                for each in self.rounds
+                tuple(
+                    self._results[id] for id in (*round_.ran, *(call.id for call in round_.calls))
+                )
+                for round_ in self.rounds
             ),
-            refused=sum(each.is_refused for each in self.rounds),
+            refused=sum(round_.is_refused for round_ in self.rounds),
             messages=(*self._steered.values(),),
         )
 
@@ -294,12 +296,12 @@ class Conversation:
         loop = self.run.past.tool_loop(*self._key)
         if loop is None:
             return
-        for each in loop.rounds:
-            calls = tuple(CallPart(c["id"], c["name"], c["arguments"]) for c in each.calls)
-            text = "" if calls and each.withheld else each.text
-            made = Round(each.number, each.at, text, calls, each.echo, each.stop or "end")
-            self._add(made, each.ran)
-            self._lost |= {call["id"] for call in each.calls if _WITHHELD in call}
+        for round_ in loop.rounds:
+            calls = tuple(CallPart(c["id"], c["name"], c["arguments"]) for c in round_.calls)
+            text = "" if calls and round_.withheld else round_.text
+            made = Round(round_.number, round_.at, text, calls, round_.echo, round_.stop or "end")
+            self._add(made, round_.ran)
+            self._lost |= {call["id"] for call in round_.calls if _WITHHELD in call}
         for record in loop.replies:
             match record.kind:
                 case "cut":
@@ -331,7 +333,7 @@ class Conversation:
             if in_use():
                 self.files.update((file.hash, file) for file in visible_files_in(ended.result))
         self._began = {id: n for id, n in loop.starts.items() if id not in loop.ended}
-        ids = [call.id for each in self.rounds for call in each.calls]
+        ids = [call.id for round_ in self.rounds for call in round_.calls]
         self._numbered = max(map(number_of, (*ids, *self._results)), default=0)
         last = self.open_round
         if last is not None and not last.calls and loop.rounds[-1].withheld:

@@ -70,7 +70,7 @@ class OfferedTools(Conversation):
     def _takes_secrets(self) -> bool:
         """Whether the LM passes a secret to a tool."""
         tools = self.tools.values()
-        return any(isinstance(each, ToolPlan) and each.secret_parameters for each in tools)
+        return any(isinstance(tool, ToolPlan) and tool.secret_parameters for tool in tools)
 
     def must_answer(self, is_native: bool, before: Round | None = None) -> bool:
         """Whether the next round, or the round that was made after `before`, may only answer: the
@@ -112,7 +112,7 @@ class OfferedTools(Conversation):
         if specs == self.specs:
             return
         self.specs = specs
-        offered = tuple(each.as_json for each in specs)
+        offered = tuple(spec.as_json for spec in specs)
         known = self.run.past.tool_loop(*self._key)
         if known is None or known.tools != offered:
             if known is not None and known.tools:
@@ -121,7 +121,7 @@ class OfferedTools(Conversation):
             self._write(ToolsOffered, self.plan.name, self.field.name, offered, asked)
 
     async def _found_in_run(self) -> list[ToolPlan | AskPlan]:
-        inputs = [(each.call.name, each) for each in self.field.pickers]
+        inputs = [(picker.call.name, picker) for picker in self.field.pickers]
         inputs += [(server.name, opened) for server, opened in self.field.servers]
         values = await self._inputs.resolve([((name,), each) for name, each in inputs])
         plans: list[ToolPlan | AskPlan] = []
@@ -138,7 +138,9 @@ class OfferedTools(Conversation):
             for tool in tools:
                 if isinstance(tool, Tool):
                     plan = plan_tool(tool, NOWHERE)
-                    problems = [each for each in tool_problems(plan) if each.severity == "error"]
+                    problems = [
+                        problem for problem in tool_problems(plan) if problem.severity == "error"
+                    ]
                     if plan.call.graph is not None or problems:
                         problem_text = (
                             problems[0].message
@@ -164,7 +166,7 @@ class OfferedTools(Conversation):
     def _warn_of_change(self, before: Sequence[Any], now: Sequence[Any]) -> None:
         import logging
 
-        old, new = ({each["name"]: each for each in tools} for tools in (before, now))
+        old, new = ({tool["name"]: tool for tool in tools} for tools in (before, now))
         gone = [f"{name} is gone" for name in old if name not in new]
         added = [f"{name} is new" for name in new if name not in old]
         changed = [

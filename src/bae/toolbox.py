@@ -146,8 +146,8 @@ class Toolbox(OfferedTools):
         await all_or_first_error([*work, *(partial(ask, each) for each in asked)])
         for first, *others in equal.values():
             if (same := self._results.get(first.id)) is not None:
-                for each in others:  # with the final arguments, which a person may have changed
-                    self._end(each, same.result, same.error, same.id, same.arguments)
+                for other in others:  # with the final arguments, which a person may have changed
+                    self._end(other, same.result, same.error, same.id, same.arguments)
         if gates:
             raise Waiting(gates)
 
@@ -311,8 +311,12 @@ class Toolbox(OfferedTools):
             return _as_json(value, run)
         with collect_files() as collected_files:
             result = _as_json(value, run)
-        files = [each for each in collected_files.values() if isinstance(each, File)]
-        self.files.update((each.hash, each) for each in files)
+        files = [
+            collected_file
+            for collected_file in collected_files.values()
+            if isinstance(collected_file, File)
+        ]
+        self.files.update((file.hash, file) for file in files)
         self.run.writer.keep_files(files)
         return result
 

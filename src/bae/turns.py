@@ -80,7 +80,7 @@ class Messages(Sequence[Turn]):
     ) -> None:
         if isinstance(turns, str):
             raise TypeError(f"Messages({turns!r}): give turns, as [(user, reply), …]")
-        all_turns = tuple(each if isinstance(each, Turn) else _turn_of_pair(each) for each in turns)
+        all_turns = tuple(turn if isinstance(turn, Turn) else _turn_of_pair(turn) for turn in turns)
         object.__setattr__(self, "turns", all_turns)
         object.__setattr__(self, "thread", thread)
         object.__setattr__(self, "omitted", omitted)

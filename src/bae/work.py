@@ -219,7 +219,9 @@ class LMQuestion(Work):
         if self.usage != NOTHING_USED:
             return self.usage
         rounds = () if self.loop is None else self.loop.rounds
-        used = [each.usage for each in rounds] + [each.attempt.usage for each in self.answers]
+        used = [round_.usage for round_ in rounds] + [
+            answer.attempt.usage for answer in self.answers
+        ]
         return Usage.total(used)
 
 
@@ -250,7 +252,7 @@ class ToolLoop:
 
     def call(self, id: str) -> Mapping[str, Any] | None:
         """The call of an id, as the LM made it."""
-        made = (call for each in self.rounds for call in each.calls)
+        made = (call for round_ in self.rounds for call in round_.calls)
         return next((call for call in made if call["id"] == id), None)
 
     def rounds_before(self, at: float) -> list[RoundMade]:
@@ -265,7 +267,7 @@ class ToolLoop:
     @property
     def descriptions(self) -> Mapping[str, str]:
         """The description of each tool that the LM read."""
-        return {each["name"]: each.get("description", "") for each in self.tools}
+        return {tool["name"]: tool.get("description", "") for tool in self.tools}
 
 
 def call_number(question: str, id: str) -> int:

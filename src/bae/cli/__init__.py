@@ -43,20 +43,20 @@ def _leave_threads(code: int) -> None:
     """Exit within a second, even if abandoned calls still block threads. If the command failed, all
     threads count as abandoned."""
     others = [each for each in threading.enumerate() if not each.daemon]
-    others = [each for each in others if each is not threading.main_thread()]
+    others = [other for other in others if other is not threading.main_thread()]
     if not others:
         return
     from bae.threads import NAME_PREFIX
 
-    given_up = all(each.name.startswith(NAME_PREFIX) for each in others)
+    given_up = all(other.name.startswith(NAME_PREFIX) for other in others)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while Python waits
     if code in (0, 3) and not given_up:
         return
     end = time.monotonic() + 1
-    for each in others:
-        each.join(max(0.0, end - time.monotonic()))
-    if not any(each.is_alive() for each in others):
+    for other in others:
+        other.join(max(0.0, end - time.monotonic()))
+    if not any(other.is_alive() for other in others):
         return
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):

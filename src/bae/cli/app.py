@@ -145,7 +145,7 @@ def _packages() -> list[str]:
         required = []
     used = [each for each in required if not re.search(r"""extra == ['"](dev|docs)['"]""", each)]
     names = [re.split(r"[^\w.-]", each)[0] for each in used]
-    names += [distribution(each) for kind in KINDS.values() for each in kind.packages]
+    names += [distribution(package) for kind in KINDS.values() for package in kind.packages]
     return list(dict.fromkeys(names))
 
 

@@ -67,14 +67,14 @@ def approvals(
 
     run_id, grants = use(journal, read_grants, write=revoke is not None)
     if as_json:
-        print_json({"run_id": run_id, "approvals": [each._asdict() for each in grants]})
+        print_json({"run_id": run_id, "approvals": [grant._asdict() for grant in grants]})
         return
-    for each in grants:
-        print_hanging(out(), grant_line(each, run_id), 2)
+    for grant in grants:
+        print_hanging(out(), grant_line(grant, run_id), 2)
     if not grants:
         note(f"no tool has a yes for the whole run {run_id}")
     elif revoke is not None:
-        left = sum(not each.revoked for each in grants)
+        left = sum(not grant.revoked for grant in grants)
         note(f"{in_one_line(revoke)} is revoked; {left} of {len(grants)} still hold")
 
 

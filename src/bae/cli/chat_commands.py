@@ -292,8 +292,8 @@ class ChatCommands:
         if rest:
             await talk.journal.revoke(talk.last.run_id, rest)
         grants = await talk.journal.approvals(talk.last.run_id)
-        for each in grants:
-            print_hanging(err(), grant_line(each, talk.last.run_id), 2)
+        for grant in grants:
+            print_hanging(err(), grant_line(grant, talk.last.run_id), 2)
         note("/revoke TOOL takes one back" if grants else "no tool has a yes")
         return exits.DONE, ""
 

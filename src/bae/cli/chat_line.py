@@ -82,7 +82,7 @@ def may_keep(text: str) -> bool:
     if text.startswith(" "):
         return False
     secrets = (value for name, value in os.environ.items() if _SECRET_NAME.search(name))
-    return not any(len(each) >= _SHORTEST_SECRET and each in text for each in secrets)
+    return not any(len(secret) >= _SHORTEST_SECRET and secret in text for secret in secrets)
 
 
 def _open_history(file: Path | None) -> History:
@@ -133,8 +133,8 @@ def _make_completer(commands: Sequence[str]) -> Completer:
         def get_completions(self, document: Any, complete_event: Any) -> Any:
             text: str = document.text
             if text.startswith("/") and text.isprintable() and " " not in text:
-                matches = (each for each in commands if each.startswith(text))
-                yield from (Completion(each, start_position=-len(text)) for each in matches)
+                matches = (command for command in commands if command.startswith(text))
+                yield from (Completion(match_, start_position=-len(text)) for match_ in matches)
 
     return CommandNames()
 

@@ -114,9 +114,9 @@ class TurnScreen(Display):
         if view is not None and step is not None and step.node_type is type(node):
             plans = [each for each in plan_of(type(node)).plain if each.name != name]
             values = [
-                f"{each.name}={view.value(step, each.name, inline=True)}"
-                for each in plans
-                if each.fills != "calls"
+                f"{plan.name}={view.value(step, plan.name, inline=True)}"
+                for plan in plans
+                if plan.fills != "calls"
             ]
             if values:
                 self._print([self._dim_line(" ".join(values))])

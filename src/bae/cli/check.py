@@ -131,7 +131,7 @@ def _find_unreached(loaded: Loaded) -> list[str]:
     node are unknown."""
     there = list(vars(sys.modules[loaded.module]).items()) if loaded.module in sys.modules else []
     graphs: list[Any] = [loaded.graph, *(each for _, each in there if isinstance(each, Graph))]
-    inside = [inner for each in graphs for inner in each.graphs]
+    inside = [inner for graph in graphs for inner in graph.graphs]
     plans = {cls: plan for each in inside for cls, plan in plan_of_graph(each).plans.items()}
     if any(plan.misrouted or plan.unresolved for plan in plans.values()):
         return []
@@ -190,7 +190,7 @@ def _tools_of(graph: Graph[Any, Any]) -> dict[str, list[dict[str, Any]]]:
     tools_by_field: dict[str, list[dict[str, Any]]] = {}
     for plan in plan_of_graph(graph).plans_with_tools:
         field = plan.tools
-        if field is None or any(each.severity == "error" for each in field.problems(plan)):
+        if field is None or any(problem.severity == "error" for problem in field.problems(plan)):
             continue
         known = {spec.name: [*spec.schema.get("properties", ())] for spec in field.tool_specs}
         tools_by_field[f"{plan.name}.{field.name}"] = [

@@ -91,7 +91,7 @@ def load_worker_graphs(names: Sequence[str | None], sets: Sequence[str]) -> list
                 continue
         graph = load_proved(reference)
         classes = {cls.__name__ for each in graph.graphs for cls in each.nodes}
-        own = [each for each in sets if each.partition(".")[0].strip() in classes]
+        own = [set_ for set_ in sets if set_.partition(".")[0].strip() in classes]
         unused = [each for each in unused if each not in own]
         secrets: dict[str, Any] = {}
         for (cls, field), text in split_sets(own, partial(field_at, graph)):
@@ -126,7 +126,7 @@ def status(
 
     queue, reported = use(journal, read_status)
     if as_json:
-        counts_by_status = {each.name: dict(getattr(queue, each.name)) for each in fields(queue)}
+        counts_by_status = {field.name: dict(getattr(queue, field.name)) for field in fields(queue)}
         print_json({**counts_by_status, "engine": reported})
         return
     for standing in ("queued", "delayed", "running", "interrupted", "waiting"):

@@ -215,8 +215,8 @@ def evaluate(
         if files and not quiet:
             note(f"written to {' and '.join(files)}")
         reasons = [*reasons_to_fail(evaluation, fail_under)]
-        for each in reasons:
-            note(each)
+        for reason in reasons:
+            note(reason)
     if ended.error is not None:
         raise ended.error
     if ended.code or reasons:
@@ -255,7 +255,7 @@ def _cases(
     if evaluators and (own_metric or Path(data).suffix == ".jsonl"):
         why = "--metric scores the cases" if own_metric else f"{data} names none"
         raise refusal(f"--evaluator has no use: {why}", fix="leave one out")
-    classes = {each: load_object(each, "--evaluator") for each in evaluators}
+    classes = {evaluator: load_object(evaluator, "--evaluator") for evaluator in evaluators}
     for each, cls in classes.items():
         if not isinstance(cls, type):
             raise refusal(f"--evaluator {each} is no class", fix="name the class of evaluators")

@@ -59,7 +59,7 @@ the node."""
 
 def print_evaluation(console: Console, evaluation: Evaluation, command: CommandLine) -> None:
     """Print an evaluation. `command` builds the commands that show its runs."""
-    has_tools = any(each.total.rounds for each in evaluation.contenders)
+    has_tools = any(contender.total.rounds for contender in evaluation.contenders)
     columns = [*_COLUMNS, Column("TOOL CALLS", right=False, rank=4)] if has_tools else _COLUMNS
     print_table(console, columns, [*_rows(evaluation, has_tools)])
     several = len(evaluation.contenders) > 1
@@ -67,9 +67,11 @@ def print_evaluation(console: Console, evaluation: Evaluation, command: CommandL
         if contender.judging.calls:
             whose = f"{in_one_line(contender.name)}: " if several else ""
             print_hanging(console, Text(f"{whose}{format_judging(contender.judging)}"), 2)
-    for each in evaluation.differences:
-        line = Text(f"{in_one_line(each.contender)} against {in_one_line(each.against)}: ")
-        line.append(format_difference(each.interval), difference_style(each.interval))
+    for difference in evaluation.differences:
+        line = Text(
+            f"{in_one_line(difference.contender)} against {in_one_line(difference.against)}: "
+        )
+        line.append(format_difference(difference.interval), difference_style(difference.interval))
         print_hanging(console, line, 2)
     for contender in evaluation.contenders:
         _print_wrong(console, contender, command, named=several)
@@ -94,7 +96,7 @@ def _rows(evaluation: Evaluation, has_tools: bool) -> Iterator[list[Text]]:
         yield [Text(name or "total", "bold")]
         for contender in every:
             rows = (contender.total, *contender.nodes)
-            row = next((each for each in rows if each.node == name), None)
+            row = next((row for row in rows if row.node == name), None)
             label = Text(f"  {in_one_line(contender.name)}")
             yield [label] if row is None else _cells(label, row, has_tools)
 
@@ -134,7 +136,7 @@ def _print_wrong(
     title = f"{whose}of {count(len(contender.cases), 'case')}, {', '.join(counts)}"
     console.print()
     print_hanging(console, Text(title, "bold"), 2)
-    listed = [each for results in kinds.values() for each in results]
+    listed = [result for results in kinds.values() for result in results]
     for each in listed[:MOST]:
         print_hanging(console, _case(each, command), 4)
     if len(listed) > MOST:

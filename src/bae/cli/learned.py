@@ -78,7 +78,9 @@ def contenders(
     _refuse_twice("--optimized", directories, os.path.realpath)
     for each in lms or [None]:
         check_lm(graph, each, begins=True)
-    learned = {directory_label(each): artifacts_in(graph, each) for each in directories}
+    learned = {
+        directory_label(directory): artifacts_in(graph, directory) for directory in directories
+    }
     lms_by_label: dict[str, Contending] = {}
     for named in lms or [None]:
         name = named or (find_default_name().name if graph.needs_lm else "no LM")

@@ -303,7 +303,7 @@ def has_answered(model: str, models: tuple[str, ...]) -> bool:
     """Whether a model is among those that have answered. They may report other names than they are
     requested by: `sonnet`, `openai:gpt-5-mini`."""
     last = model.rpartition(":")[2].lower()
-    return bool(last) and any(last in each.lower() for each in models)
+    return bool(last) and any(last in model.lower() for model in models)
 
 
 def lm_named(error: BaeError, how: str) -> str:

@@ -37,7 +37,7 @@ def modules(incomplete: str) -> list[str]:
             paths = _files(paths[0])
     except OSError:
         return []
-    return [each for each in paths if _PLAIN.fullmatch(each)]
+    return [path for path in paths if _PLAIN.fullmatch(path)]
 
 
 def lm_names(incomplete: str) -> list[str]:
@@ -333,11 +333,11 @@ def _wrong(message: str) -> typer.BadParameter:
 def metadata_of(settings: list[str] | None) -> dict[str, Any]:
     """Parse `--metadata`. Raises `typer.BadParameter`."""
     metadata: dict[str, Any] = {}
-    for each in settings or ():
-        name, equals, text = each.partition("=")
+    for setting in settings or ():
+        name, equals, text = setting.partition("=")
         if not equals or not name.strip():
             raise typer.BadParameter(
-                f"{each!r} has no KEY=VALUE. Write it as user_id=ana", param_hint="'--metadata'"
+                f"{setting!r} has no KEY=VALUE. Write it as user_id=ana", param_hint="'--metadata'"
             )
         try:
             metadata[name.strip()] = json.loads(text)

@@ -182,7 +182,7 @@ def _as_json(prompt: Prompt) -> dict[str, Any]:
         "kind": "fill" if question.target else "choice",
         "source": _name(type(question.source)),
         "target": _name(question.target) if question.target else None,
-        "options": [_name(each) for each in question.types],
+        "options": [_name(type_) for type_ in question.types],
         "filled": [_name(each) for each in question.fillable],
         "body": _asked_by_body(prompt),
         "system": prompt.system,

@@ -268,21 +268,23 @@ def _find_gate(
             f"the run {run_id} has ended: it waits for no answer",
             fix=f"see how it came out: {command_line.show(run_id)}",
         )
-    open_ones = [each for each in open_gates(stored) if each.address not in stored.answers]
+    open_ones = [gate for gate in open_gates(stored) if gate.address not in stored.answers]
     if len(open_ones) == 1 and (gate is None or (value is None and not _is_name(gate, stored))):
         gate, value = open_ones[0].address, gate
     names = Counter(map(short_name, open_ones))
     commands: list[str] = []
-    for each in open_ones:
-        name = short_name(each) if names[short_name(each)] == 1 else each.address
-        read_with = _answer_field(graph, each)
+    for open_one in open_ones:
+        name = short_name(open_one) if names[short_name(open_one)] == 1 else open_one.address
+        read_with = _answer_field(graph, open_one)
         example = "…" if read_with is None else example_of(*read_with)
         commands.append(command_line.answer_with(run_id, name, example))
     if gate is None:
         waits = f"no answer: {describe_status(stored.info)}"
         fix = "`bae runs list --status waiting` lists runs that do"
         if open_ones:
-            listed = "".join(f"\n  {each.address}: {each.question}" for each in open_ones)
+            listed = "".join(
+                f"\n  {open_one.address}: {open_one.question}" for open_one in open_ones
+            )
             waits, fix = f"{len(open_ones)} answers{listed}", "\n".join(commands)
         raise refusal(f"the run {run_id} waits for {waits}", fix=fix)
     try:
@@ -321,7 +323,7 @@ def _class_of(graph: Graph[Any, Any], gate: OpenGate) -> type[Node] | None:
         around = graph_at(graph, gate.path)
     except BaeError:
         return None
-    cls = next((each for each in around.nodes if each.__name__ == gate.node_type.__name__), None)
+    cls = next((node for node in around.nodes if node.__name__ == gate.node_type.__name__), None)
     return cls if cls is not None and gate.field_name in cls.__pydantic_fields__ else None
 
 

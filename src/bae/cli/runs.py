@@ -115,7 +115,7 @@ def list_runs(
 
     infos, waiting = use(journal, read_list)
     if as_json:
-        facts = [{"status": each.standing(), "seconds": each.lasted()} for each in infos[:limit]]
+        facts = [{"status": info.standing(), "seconds": info.lasted()} for info in infos[:limit]]
         listed = zip(infos, facts, waiting, strict=False)
         print_json([as_data(info) | more | {"waiting": gates} for info, more, gates in listed])
         return
@@ -404,7 +404,7 @@ def save_file(
     matches = matches or [each for each in listed if each.name == file]
     if len(matches) != 1:
         what = "several files" if matches else "no file"
-        names = ", ".join(in_one_line(each.about) for each in matches or listed)
+        names = ", ".join(in_one_line(match_.about) for match_ in matches or listed)
         raise refusal(
             f"the run {stored.info.run_id} has {what} of that name or hash: {file}",
             fix=f"name one by more of its hash; there are {names}" if names else "there are none",

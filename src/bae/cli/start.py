@@ -205,7 +205,7 @@ def _json_or_text(text: str, annotation: Any) -> Any:
 
 def _is_file(annotation: Any) -> bool:
     members = union_members(annotation)
-    return any(isinstance(each, type) and issubclass(each, File) for each in members)
+    return any(isinstance(member, type) and issubclass(member, File) for member in members)
 
 
 def _split_place(cls: type[Node], place: str) -> list[str]:
@@ -230,11 +230,11 @@ def _inner_keys(cls: type[Node], name: str, inner: Sequence[str]) -> tuple[list[
     annotation: Any = cls.__pydantic_fields__[name].annotation
     keys: list[str] = []
     for part in inner:
-        members = [each for each in union_members(annotation) if isinstance(each, type)]
-        models = [each for each in members if issubclass(each, BaseModel)]
-        model = next((each for each in models if part in _field_names(each)), None)
+        members = [member for member in union_members(annotation) if isinstance(member, type)]
+        models = [member for member in members if issubclass(member, BaseModel)]
+        model = next((model for model in models if part in _field_names(model)), None)
         if model is None and models:
-            known = [field for each in models for field in each.__pydantic_fields__]
+            known = [field for model in models for field in model.__pydantic_fields__]
             raise _unknown_field_error(models[0].__name__, part, known)
         if model is None:
             annotation = Any

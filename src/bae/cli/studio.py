@@ -137,7 +137,9 @@ def studio(
         origins=origins,
     )
     serves = {
-        "modules": [os.path.abspath(each) if "/" in each else each for each in modules or ()],
+        "modules": [
+            os.path.abspath(module) if "/" in module else module for module in modules or ()
+        ],
         "folder": os.getcwd(),
         "journal": file and file.absolute,
         "team": source.team and str(source.team),

@@ -280,8 +280,10 @@ async def _find_project(store: Store, root: Path) -> Project | None:
     import asyncio
 
     projects = await store.projects()
-    at_root = [each for each in projects if each.root == str(root)]
-    moved = [each for each in projects if not await asyncio.to_thread(Path(each.root).exists)]
+    at_root = [project for project in projects if project.root == str(root)]
+    moved = [
+        project for project in projects if not await asyncio.to_thread(Path(project.root).exists)
+    ]
     return next(iter(at_root or moved), None)
 
 
@@ -535,8 +537,8 @@ def _describe_reviews(newest: Mapping[int, Review], tasks: Sequence[Task]) -> st
     """The findings in the newest review of each task, as text."""
     if not newest:
         return ""
-    findings = [each for review in newest.values() for each in review.findings]
-    blocking = sum(each.blocking for each in findings)
+    findings = [finding for review in newest.values() for finding in review.findings]
+    blocking = sum(finding.blocking for finding in findings)
     failed = sum(bool(review.error) for review in newest.values())
     facts = [f"{count(len(findings), 'finding')} in {count(len(newest), 'task')}"]
     facts += [f"{blocking} blocking"] if blocking else []

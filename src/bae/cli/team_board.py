@@ -209,7 +209,9 @@ class Board:
         """Read the current state from the store."""
         project_id = self.project.id
         self.tasks = await store.tasks(project_id)
-        self.agents = [each for each in await store.agents(project_id) if each.status != "retired"]
+        self.agents = [
+            agent for agent in await store.agents(project_id) if agent.status != "retired"
+        ]
         self.blockers = await store.blockers(project_id, open_only=True)
         self.spent = await read_spent(store, project_id=project_id)
 
@@ -219,11 +221,11 @@ class Board:
 
     def add_events(self, events: Sequence[StoredEvent]) -> None:
         """Add events to the board."""
-        for each in events:
-            if text := self._describe(each.event):
-                in_order = sorted([*self.recent, each], key=lambda event: event.at)
+        for event in events:
+            if text := self._describe(event.event):
+                in_order = sorted([*self.recent, event], key=lambda event: event.at)
                 self.recent = deque(in_order, maxlen=RECENT)
-                self._note_activity(each, text)
+                self._note_activity(event, text)
 
     def describe_event(self, stored: StoredEvent) -> Text | None:
         """An event as a line, or None if another event shows the same."""
@@ -241,7 +243,7 @@ class Board:
     def _describe(self, event: Event) -> str:
         if isinstance(event, TaskStatusChanged) and event.status is _S.BLOCKED:
             open_questions = [
-                each.summary for each in self.blockers if each.task_id == event.task_id
+                blocker.summary for blocker in self.blockers if blocker.task_id == event.task_id
             ]
             if headline(event.reason, 1000) in open_questions:
                 return event.status.label  # the question has its own event
@@ -306,9 +308,9 @@ class Board:
             yield tests if task.status is _S.COMPLETED else "without tests of its own  ", ""
             yield (task.commit or "")[:10], "dim"
         else:
-            done_keys = {each.key for each in self.tasks if each.status in DONE}
+            done_keys = {task.key for task in self.tasks if task.status in DONE}
             if task.feature:
-                staged = (each for each in self.tasks if each.status is _S.STAGED)
+                staged = (task for task in self.tasks if task.status is _S.STAGED)
                 done_keys |= {each.key for each in staged if each.feature == task.feature}
             open_keys = [key for key in task.depends_on if key not in done_keys]
             yield (
@@ -321,10 +323,10 @@ class Board:
             yield Text()
         if self.agents:
             workers = [
-                f"{each.id} {each.status}"
-                if each.task_id is None
-                else f"{each.id} on {self._find_key(each.task_id)}"
-                for each in self.agents
+                f"{agent.id} {agent.status}"
+                if agent.task_id is None
+                else f"{agent.id} on {self._find_key(agent.task_id)}"
+                for agent in self.agents
             ]
             yield self._make_line(("agents  ", "bold"), (", ".join(workers), ""))
         if self.spent.calls:
@@ -334,15 +336,15 @@ class Board:
         if self.blockers:
             yield Text()
             yield self._make_line(("questions", "bold yellow"))
-        for each in self.blockers[:MOST_QUESTIONS]:
-            key = f"  {self._find_key(each.task_id)}  "
-            first, *more = wrap(key + in_one_line(each.summary), width - 5) or [key]
+        for blocker in self.blockers[:MOST_QUESTIONS]:
+            key = f"  {self._find_key(blocker.task_id)}  "
+            first, *more = wrap(key + in_one_line(blocker.summary), width - 5) or [key]
             yield self._make_line((key, "bold"), (first[len(key) :], ""))
             yield from (self._make_line((f"    {line}", "")) for line in more[: MOST_LINES - 1])
-            if each.is_folded:
-                command = f"    bae team tasks show {self._find_key(each.task_id)}"
+            if blocker.is_folded:
+                command = f"    bae team tasks show {self._find_key(blocker.task_id)}"
                 yield self._make_line((command, "cyan"), (" shows the output", "dim"))
-            yield self._make_line((f'    bae team answer {each.id} "..."', "cyan"))
+            yield self._make_line((f'    bae team answer {blocker.id} "..."', "cyan"))
         if len(self.blockers) > MOST_QUESTIONS:
             more = len(self.blockers) - MOST_QUESTIONS
             yield self._make_line((f"  {more} more: bae team blockers", "dim"))

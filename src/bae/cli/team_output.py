@@ -144,7 +144,7 @@ def draw_tasks(
     by_key = {task.key: task for task in tasks}
     branches: dict[str, Tree] = {}
     depths: dict[str, int] = {}
-    in_questions = {each.task_id for each in questions}
+    in_questions = {question.task_id for question in questions}
 
     def place(task: Task) -> None:
         if task.key in branches:
@@ -211,7 +211,7 @@ def print_task(
     reviews: Sequence[Review] = (),
 ) -> None:
     """Print all details of a task."""
-    is_question = headline(task.reason, 1000) in [each.summary for each in blockers]
+    is_question = headline(task.reason, 1000) in [blocker.summary for blocker in blockers]
     print_fields(
         {
             "task": f"{task.key} (number {task.id})",
@@ -232,25 +232,29 @@ def print_task(
             "flaky tests": ", ".join(flaky),
             "description": task.description,
             "done when": "\n".join(f"- {each}" for each in task.criteria),
-            "notes": "\n".join(f"- {each}" for each in task.notes),
+            "notes": "\n".join(f"- {note}" for note in task.notes),
         }
     )
     for blocker in blockers:
         answer = "open" if blocker.answer is None else blocker.answer
         # The output below a question usually comes from an attempt, which is printed next.
-        repeats = any(each.failure and each.failure in blocker.question for each in attempts)
+        repeats = any(
+            attempt.failure and attempt.failure in blocker.question for attempt in attempts
+        )
         question = blocker.summary if repeats else blocker.question
         print_fields({f"question {blocker.id}": f"{question}\n-> {answer}"})
     for attempt in attempts:
         facts = [attempt.outcome, ", ".join(attempt.files)]
         if attempt.report is not None:
             facts.append(count(len(attempt.report.cases), "test"))
-        description = "; ".join(each for each in facts if each)
+        description = "; ".join(fact for fact in facts if fact)
         description += f"\n{cut_text(attempt.failure, 2_000)}" if attempt.failure else ""
         print_fields({f"attempt {attempt.number}": description})
     for review in reviews:
         lines = [f"{review.commit[:12]}: {review.headline}"]
-        lines += (f"- {'blocking: ' if each.blocking else ''}{each}" for each in review.findings)
+        lines += (
+            f"- {'blocking: ' if finding.blocking else ''}{finding}" for finding in review.findings
+        )
         print_fields({"review": "\n".join(lines)})
 
 
@@ -274,7 +278,7 @@ def print_blockers(
 
 def as_data(models: Sequence[Any]) -> list[dict[str, Any]]:
     """Models as JSON values."""
-    return [each.model_dump(mode="json") for each in models]
+    return [model.model_dump(mode="json") for model in models]
 
 
 def counts_text(counts: Mapping[TaskStatus, int], in_progress: str = "") -> str:

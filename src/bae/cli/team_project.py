@@ -140,7 +140,9 @@ def team_command(
             inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
             for each, kind in (options or {}).items()
         ]
-        parameters = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
+        parameters = [
+            parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD
+        ]
         run_command.__signature__ = inspect.Signature([*parameters, *extra_parameters])  # type: ignore[attr-defined]
         return group.command(name, epilog=examples(*lines))(run_command)
 

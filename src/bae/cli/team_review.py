@@ -298,10 +298,10 @@ def _list_delivery(delivery: Delivery) -> dict[str, object]:
         "message": delivery.message if delivery.tasks else "",
         "tasks": [
             {
-                "key": each.task.key,
-                "tests": each.tests,
-                "review": each.review.model_dump(mode="json") if each.review else None,
+                "key": task.task.key,
+                "tests": task.tests,
+                "review": task.review.model_dump(mode="json") if task.review else None,
             }
-            for each in delivery.tasks
+            for task in delivery.tasks
         ],
     }

@@ -155,7 +155,7 @@ async def show(team: Team, task: OneTask, as_json: AsJSON = False) -> None:
     named = await team.task(task)
     attempts = await team.store.attempts(named.id)
     all_blockers = await team.store.blockers(team.project.id)
-    blockers = [each for each in all_blockers if each.task_id == named.id]
+    blockers = [blocker for blocker in all_blockers if blocker.task_id == named.id]
     flaky = (await team.store.flaky_tests(team.project.id)).get(named.id, ())
     reviews = (await team.store.reviews(team.project.id)).get(named.id, ())
     if as_json:
@@ -189,7 +189,7 @@ async def approve(
     """
     if without_tests and not tasks:
         raise Misuse("--without-tests is for tasks that are named", fix="name each of them")
-    named = [await team.task(each) for each in tasks] if tasks else await team.tasks()
+    named = [await team.task(task) for task in tasks] if tasks else await team.tasks()
     if not named:
         raise refusal("there are no tasks", fix="bae team plan 'WHAT TO BUILD'")
     waiting = [task for task in named if not task.approved]
@@ -295,7 +295,7 @@ async def edit(
 @team_command(group, "bae team tasks drop add-login")
 async def drop(team: Team, tasks: Annotated[list[str], _TASKS]) -> None:
     """Drop tasks that are neither in progress nor merged. Their branches stay."""
-    ids = {(await team.task(each)).id for each in tasks}
+    ids = {(await team.task(task)).id for task in tasks}
     # Tasks that others depend on come last.
     for task in reversed(await team.tasks()):
         if task.id in ids:
@@ -313,7 +313,7 @@ async def _read_fields(team: Team, **fields: Any) -> dict[str, Any]:
         values["description"] = read_text(values["description"])
     if "depends_on" in values:
         values["depends_on"] = [
-            (await team.task(each)).key for each in values["depends_on"] if each
+            (await team.task(value)).key for value in values["depends_on"] if value
         ]
     return values
 
@@ -345,7 +345,7 @@ def _note_kinds(*kinds: str) -> None:
     """Point out kinds of tasks without a built-in worker."""
     from bae.team.planning import KINDS
 
-    for kind in dict.fromkeys(each for each in kinds if each not in KINDS):
+    for kind in dict.fromkeys(kind for kind in kinds if kind not in KINDS):
         note(
             f"there is no worker of the kind {kind!r}: add one with `bae team run --workers FILE`, "
             f"or use {', '.join(KINDS)}"

@@ -78,8 +78,8 @@ def bars_of(timeline: Timeline, console: Console, *, full: bool = False) -> Iter
     lasted = ["took", *(long(work.seconds) for _, work in rows)]
     ends = ["", *("" if work.outcome == "done" else work.outcome for _, work in rows)]
     columns = [each for each in (since if width >= _ROOMY else [], lasted, ends) if any(each)]
-    widths = [max(map(cell_len, each)) for each in columns]
-    right = sum(each + 2 for each in widths)
+    widths = [max(map(cell_len, column)) for column in columns]
+    right = sum(width + 2 for width in widths)
     room = min(max(cell_len(label) for label, _ in rows), max(8, (width - right) // 2))
     scale = _Scale(timeline, max(8, width - right - room - 2))
     begin, end = "0 s", long(timeline.seconds)
@@ -173,7 +173,7 @@ def _bar(work: TimelineEntry, scale: _Scale, pen: Pen) -> Text:
 
 def _legend(rows: Sequence[BarRow], scale: _Scale, pen: Pen) -> Iterator[str]:
     """The lengths of the gaps, and the sign of waiting."""
-    lengths = ", ".join(long(each) for each in scale.gaps)
+    lengths = ", ".join(long(gap) for gap in scale.gaps)
     if len(scale.gaps) > _GAPS:
         lengths = f"{len(scale.gaps)} times, {long(sum(scale.gaps))} in all"
     yield f"{pen.gap} no process worked on it: {lengths}"
@@ -209,7 +209,7 @@ def _select_work(every: Sequence[TimelineEntry]) -> Sequence[TimelineEntry]:
     the last."""
     items = [each for each in every if each.kind == "item"]
     if len(items) > ITEMS + 1:
-        bad = [each for each in items[ITEMS:] if each.outcome != "done"][:ITEMS]
+        bad = [item for item in items[ITEMS:] if item.outcome != "done"][:ITEMS]
         return [*(each for each in every if each.kind != "item"), *items[:ITEMS], *bad]
     if len(every) > NODES:
         half = NODES // 2
@@ -219,8 +219,8 @@ def _select_work(every: Sequence[TimelineEntry]) -> Sequence[TimelineEntry]:
 
 def _sum_work(works: Sequence[TimelineEntry]) -> TimelineEntry:
     """Several pieces of work as one, from the first start to the last end."""
-    span = Span(min(each.start for each in works), max(each.end for each in works))
-    outcome = next((each.outcome for each in works if each.outcome != "done"), "done")
+    span = Span(min(work.start for work in works), max(work.end for work in works))
+    outcome = next((work.outcome for work in works if work.outcome != "done"), "done")
     return replace(works[0], spans=(span,), outcome=outcome)
 
 

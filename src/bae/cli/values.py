@@ -91,7 +91,7 @@ def loads(text: str) -> Any:
 def with_read_files(readings: Iterable[Any], annotation: Any) -> Iterator[Any]:
     """Replace `@PATH` by the file of that path, in a text or a list, for a field of images or
     documents. Raises `UnfitText` if a file cannot be read."""
-    origins = [get_origin(each) for each in union_members(annotation)]
+    origins = [get_origin(member) for member in union_members(annotation)]
     for reading in readings:
         read = with_paths_read(reading, read_file_at)
         is_one = isinstance(reading, str) and read is not reading
@@ -148,7 +148,7 @@ def is_secret(cls: type[Node], name: str) -> bool:
 
 def is_yes_or_no(annotation: Any) -> bool:
     """Whether a field is a bool, or an optional bool."""
-    return {each for each in union_members(annotation) if each is not NoneType} == {bool}
+    return {member for member in union_members(annotation) if member is not NoneType} == {bool}
 
 
 def choices_of(annotation: Any) -> list[str]:
@@ -183,22 +183,22 @@ def describe_type(annotation: Any, *, in_thread: bool = False) -> str:
         return f'yes | no: why | {wider} | {{"arguments": …}}'
     if annotation is Interruption:
         return "yes to repeat it | no | what happened"
-    names = {spell_value(each): each.name for each in _members(annotation)}
+    names = {spell_value(member): member.name for member in _members(annotation)}
     choices = [
         each if names.get(each, each).lower() == each.lower() else f"{each} ({names[each]})"
         for each in choices_of(annotation)
     ]
     if choices:
         return " | ".join(choices)
-    kinds = [each for each in union_members(annotation) if each is not NoneType]
-    files = [each for each in kinds if isinstance(each, type) and issubclass(each, File)]
+    kinds = [member for member in union_members(annotation) if member is not NoneType]
+    files = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, File)]
     if files:
-        return f"@FILE, {' or '.join(each.kind for each in files)}"
+        return f"@FILE, {' or '.join(file.kind for file in files)}"
     if kinds == [str]:
         return "text"
     structured = (list, tuple, set, frozenset, dict, BaseModel)
-    origins = [get_origin(each) or each for each in kinds]
-    if any(isinstance(each, type) and issubclass(each, structured) for each in origins):
+    origins = [get_origin(kind) or kind for kind in kinds]
+    if any(isinstance(origin, type) and issubclass(origin, structured) for origin in origins):
         return f"{type_name(annotation)}, as JSON"
     return type_name(annotation)
 
@@ -304,7 +304,7 @@ def _with_short_calls(node: BaseModel, fields: dict[str, Any]) -> dict[str, Any]
     """The fields of a node, with each tool call as one line, in nested nodes too."""
     for name, value in node.__dict__.items():
         calls, shown = cast("list[Any]", value), fields.get(name)
-        is_calls = isinstance(value, list) and all(isinstance(each, ToolCall) for each in calls)
+        is_calls = isinstance(value, list) and all(isinstance(call, ToolCall) for call in calls)
         if is_calls and isinstance(shown, list):
             fields[name] = [_describe_call(each) for each in cast("list[dict[str, Any]]", shown)]
         elif isinstance(value, Node) and isinstance(shown, dict):

@@ -102,16 +102,16 @@ class Worker:
                 "give numbers of 1 or more; retries may be 0"
             )
         worker_graphs = [
-            each if isinstance(each, WorkerGraph) else WorkerGraph(each, lm) for each in graphs
+            graph if isinstance(graph, WorkerGraph) else WorkerGraph(graph, lm) for graph in graphs
         ]
-        self.graphs = {each.graph.name: each for each in worker_graphs}
+        self.graphs = {worker_graph.graph.name: worker_graph for worker_graph in worker_graphs}
         if len(self.graphs) < len(worker_graphs):
             raise ValueError(
                 "Worker(): two graphs have the same name, so their runs cannot be distinguished; "
                 'name them: Graph(…, name="refunds")'
             )
-        for each in worker_graphs:
-            each.graph.prove()
+        for worker_graph in worker_graphs:
+            worker_graph.graph.prove()
         self.journal, self.engine = journal, engine
         self.concurrency, self.retries, self.most_deaths = concurrency, retries, most_deaths
         self.stopping = asyncio.Event()

@@ -233,7 +233,7 @@ def _faults(place: str, cls: type[Node], check: Callable[[], object]) -> list[st
     try:
         check()
     except ValidationError as error:
-        return [f"{place}.{each}" for each in faults(error)]
+        return [f"{place}.{fault}" for fault in faults(error)]
     except Exception as error:  # validators are the node's own code
         return [f"{place}: {cls.__name__} raised {describe(error)}"]
     return []

@@ -75,7 +75,7 @@ def load_dataset(
     except ExceptionGroup as error:
         raise invalid_cases(
             f"{path} names evaluators that cannot be made",
-            [str(each) for each in error.exceptions],
+            [str(exception) for exception in error.exceptions],
             fix="read it with load_dataset(path, graph, evaluators=[…]); or with own_metric=True, "
             "and score the cases with a metric of yours",
         ) from error
@@ -290,9 +290,11 @@ def _unusable_evaluators(dataset: Any) -> Iterator[str]:
     """The evaluators of a dataset that bae does not support, each with the reason."""
     for each in getattr(dataset, "report_evaluators", ()):
         yield f"{type(each).__name__}: it looks at a report of pydantic-evals, and there is none"
-    named = [("", each) for each in dataset.evaluators]
+    named = [("", evaluator) for evaluator in dataset.evaluators]
     for number, case in enumerate(dataset.cases, 1):
-        named += [(f"{case.name or f'case {number}'}: ", each) for each in case.evaluators]
+        named += [
+            (f"{case.name or f'case {number}'}: ", evaluator) for evaluator in case.evaluators
+        ]
     for where, each in named:
         if type(each).__name__ in _OF_SPANS:
             why = "it looks at spans of OpenTelemetry, and bae records none for evaluators"

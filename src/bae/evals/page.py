@@ -35,7 +35,7 @@ def to_markdown(evaluation: Evaluation) -> str:
     parts += [f"{_text(each.name)}: {note}.\n" for each in every if (note := _note(each))]
     if evaluation.differences:
         parts.append("## Differences\n")
-        rows = [_difference(each) for each in evaluation.differences]
+        rows = [_difference(difference) for difference in evaluation.differences]
         parts.append(_table(("", "score", "beyond chance"), ("---", "---:", "---"), rows))
     for index, row in enumerate(every[0].nodes if every else ()):
         parts.append(f"## {_text(row.node)}\n")

@@ -137,7 +137,7 @@ class Contender:
     @property
     def imperfect(self) -> list[CaseResult]:
         """The cases that ended with a score of less than 1, the lowest first."""
-        scored = [(each.score, each) for each in self.cases if each.outcome == "ended"]
+        scored = [(case_.score, case_) for case_ in self.cases if case_.outcome == "ended"]
         lower = [(score, each) for score, each in scored if score is not None and score < 1]
         return [each for _, each in sorted(lower, key=lambda pair: pair[0])]
 
@@ -181,34 +181,34 @@ class Evaluation:
     def complete(self) -> bool:
         """Whether every case was run and scored. If not, the scores cover only some cases, and the
         missing cases may be worse."""
-        return not any(each.unscored or each.not_run for each in self.contenders)
+        return not any(contender.unscored or contender.not_run for contender in self.contenders)
 
     @property
     def metric_errors(self) -> int:
         """How often a metric failed: it raised, or returned no score."""
-        return sum(bool(r.metric_error) for each in self.contenders for r in each.cases)
+        return sum(bool(r.metric_error) for contender in self.contenders for r in contender.cases)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON values; `format` is "bae-evaluation-1"."""
         contenders = [
             {
-                "name": each.name,
-                "total": each.total,
-                "nodes": each.nodes,
-                **_counts(each),
-                "judging": each.judging,
-                "cases": [_case_data(result) for result in each.cases],
+                "name": contender.name,
+                "total": contender.total,
+                "nodes": contender.nodes,
+                **_counts(contender),
+                "judging": contender.judging,
+                "cases": [_case_data(result) for result in contender.cases],
             }
-            for each in self.contenders
+            for contender in self.contenders
         ]
         differences = [
             {
-                "contender": each.contender,
-                "against": each.against,
-                "score": each.interval,
-                "certain": each.certain,
+                "contender": difference.contender,
+                "against": difference.against,
+                "score": difference.interval,
+                "certain": difference.certain,
             }
-            for each in self.differences
+            for difference in self.differences
         ]
         data = {
             "format": FORMAT,
@@ -236,9 +236,9 @@ class Evaluation:
         out = io.StringIO()
         writer = csv.DictWriter(out, _COLUMNS, restval="", lineterminator="\n")
         writer.writeheader()
-        for each in self.contenders:
-            writer.writerow({**_flat(each.name, each.total), **_counts(each)})
-            writer.writerows(_flat(each.name, row) for row in each.nodes)
+        for contender in self.contenders:
+            writer.writerow({**_flat(contender.name, contender.total), **_counts(contender)})
+            writer.writerows(_flat(contender.name, row) for row in contender.nodes)
         return _writable(out.getvalue())
 
 
@@ -321,7 +321,7 @@ def contenders_of(
             contender,
             _total(cases),
             [row for row in rows[contender] if row.node in shown],
-            [each.result for each in cases],
+            [case_.result for case_ in cases],
         )
         for contender, cases in runs.items()
     ]
@@ -343,15 +343,15 @@ def differences_of(contenders: Sequence[Contender]) -> list[Difference]:
 
 
 def _total(runs: Sequence[CaseRun]) -> Row:
-    over = [each.result for each in runs if each.result.outcome != NOT_RUN]
+    over = [run.result for run in runs if run.result.outcome != NOT_RUN]
     scores = [result.score for result in over if result.score is not None]
-    measured = [node for each in runs for node in each.nodes.values()]
+    measured = [node for run in runs for node in run.nodes.values()]
     return _row("", len(over), measured, scores, [result.seconds for result in over])
 
 
 def _node_row(cls: type[Node], name: str, runs: Sequence[CaseRun]) -> Row:
-    measured = [each.nodes[cls] for each in runs if cls in each.nodes]
-    scores = [each.result.nodes[name].value for each in runs if name in each.result.nodes]
+    measured = [run.nodes[cls] for run in runs if cls in run.nodes]
+    scores = [run.result.nodes[name].value for run in runs if name in run.result.nodes]
     seconds = [taken for node in measured for taken in node.seconds.values()]
     return _row(name, len(measured), measured, scores, seconds)
 

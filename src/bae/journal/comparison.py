@@ -93,11 +93,11 @@ def _compare(key: _Key, a: _Placed | None, b: _Placed | None) -> ComparedNode:
         return ComparedNode(
             *key, "b" if a is None else "a", a.place if a else "", b.place if b else ""
         )
-    fields_a = {each.field: each for each in a.node.fields}
-    fields_b = {each.field: each for each in b.node.fields}
+    fields_a = {field.field: field for field in a.node.fields}
+    fields_b = {field.field: field for field in b.node.fields}
     names = dict.fromkeys([*fields_a, *fields_b])
     pairs = [ComparedField(name, fields_a.get(name), fields_b.get(name)) for name in names]
-    fields = tuple(each for each in pairs if _what(each.a) != _what(each.b))
+    fields = tuple(pair for pair in pairs if _what(pair.a) != _what(pair.b))
     return ComparedNode(*key, "differs" if fields else "same", a.place, b.place, fields)
 
 

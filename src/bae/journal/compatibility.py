@@ -353,8 +353,8 @@ def _differences(before: dict[_Part, _Described], now: dict[_Part, _Described]) 
             what = "is new and has no default" if new.is_needed else "is new"
             yield Change(place, what, kind="new", graph=graph)
         else:
-            had = ", ".join(each for each in old.words if each not in new.words and each[0] != "#")
-            has = ", ".join(each for each in new.words if each not in old.words and each[0] != "#")
+            had = ", ".join(word for word in old.words if word not in new.words and word[0] != "#")
+            has = ", ".join(word for word in new.words if word not in old.words and word[0] != "#")
             facts = [f"had {had}"] * bool(had) + [f"has {has} now"] * bool(has)
             what = " and ".join(facts) or "has a type that has changed"
             yield Change(place, what, kind="changed", graph=graph)

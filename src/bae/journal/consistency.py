@@ -97,7 +97,7 @@ class RunCheck:
             if asked is None or asked.gate is None or gate.place != asked.gate.place:
                 return f"no line opens the gate {gate.address!r} of {gate.place!r}"
         messages = {f"{MESSAGE}{number}" for number, _ in messages_in(self._answers)}
-        gates = [each for each in self._answers if not each.startswith((CANCEL, DEATH))]
+        gates = [answer for answer in self._answers if not answer.startswith((CANCEL, DEATH))]
         answered = {gate.removesuffix(REVOKED) for gate in {*gates} - messages}
         unknown = sorted(answered - history.gates.keys())
         return f"no line opens the gate {unknown[0]!r}, which has an answer" if unknown else ""

@@ -147,7 +147,7 @@ class _Finder:
         """The graph that ran for a piece; of several, the graph that ended last."""
         if not isinstance(piece.work, Source):
             return None
-        graphs = [each for each in piece.work.graphs if each.steps]
+        graphs = [graph for graph in piece.work.graphs if graph.steps]
         return max(graphs, key=lambda each: each.ended or 0.0, default=None)
 
     def _note_slack(self, pieces: list[_Piece], until: float) -> None:

@@ -517,7 +517,7 @@ class LineReader:
         if not all(index in done for index in wanted):
             raise LineRefused(f"items of {place.node}.{place.field} are missing")
         values = [done[index] for index in wanted]
-        return next((each for each in values if isinstance(each, Unstored)), values)
+        return next((value for value in values if isinstance(value, Unstored)), values)
 
     def _resolved_value(self, line: Line, cls: type[Node], field: FieldPlan) -> Any:
         """The value of a field's source; `NOTHING` if it has none, so that the default is used."""
@@ -615,7 +615,7 @@ class LineReader:
             path=line.path,
             step=line.step,
             deadline=data["deadline"],
-            parameter="".join(f"({each})" for each in parameters),
+            parameter="".join(f"({parameter})" for parameter in parameters),
             key=key,
             call=call,
         )

@@ -462,7 +462,7 @@ def dump_gate_answer(gate: OpenGate, value: Any) -> tuple[str, dict[str, bytes]]
             text = dump_answer(gate, value)
         else:
             text = node_codec(gate.node_type).dump_answer(gate.field_name, value)
-    return text, {each.hash: each.data for each in files.values() if isinstance(each, File)}
+    return text, {file.hash: file.data for file in files.values() if isinstance(file, File)}
 
 
 def read_gate_answer(gate: OpenGate, text: str) -> Any:

@@ -89,7 +89,7 @@ class RecordedPast(Past):
         again, since they may differ."""
         names = plan_of(node_type).fields[place.field].waits_for
         places = [place._replace(field=name, parameter="") for name in names]
-        if any(self._is_made_again(each, node_type) for each in places):
+        if any(self._is_made_again(place, node_type) for place in places):
             self._remapped.add(str(place))
             return {}
         source = self._history.source(place)

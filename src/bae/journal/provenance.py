@@ -217,7 +217,7 @@ def _lines(of: Provenance, indent: str, deeper: int) -> Iterator[str]:
         yield f"{indent}  failed: {of.error}"
     if of.note:
         yield f"{indent}  {of.note}"
-    if len(of.attempts) > 1 or any(each.errors for each in of.attempts):
+    if len(of.attempts) > 1 or any(attempt.errors for attempt in of.attempts):
         for each in of.attempts:
             errors = f": {_cut_text('; '.join(each.errors))}" if each.errors else ""
             yield f"{indent}  answer {each.number} was {each.verdict}{errors}"

@@ -243,13 +243,13 @@ class ReplayedPast(RecordedPast):
         if plan.tools is None:
             raise _differs(f"{plan.name} has no tools any more", loop.field_name, "(no field)")
         field = plan.tools
-        now = {each.name: each.as_json for each in field.tool_specs}
-        for was in (each for each in loop.tools if "schema" in each):  # it may be redacted
+        now = {tool_spec.name: tool_spec.as_json for tool_spec in field.tool_specs}
+        for was in (tool for tool in loop.tools if "schema" in tool):  # it may be redacted
             name: str = was["name"]
             if now.get(name) != was and (name in now or not field.finds_tools):
                 message = f"{plan.name}.{field.name}: the tool {name} is not what the LM was told"
                 raise _differs(message, _indent(was), _indent(now.get(name)))
-        known = {each["name"] for each in loop.tools}
+        known = {tool["name"] for tool in loop.tools}
         new = ", ".join(name for name in now if name not in known)
         if new:
             message = f"{plan.name}.{field.name} has tools that the LM was not told of: {new}"
@@ -563,9 +563,9 @@ def _raised_again(error: BaseException) -> BaseException:
 def _find_error_class(name: str) -> type[BaeError] | None:
     """The class of the program with that name, among the loaded classes; the newest wins."""
     classes = BaeError.__subclasses__()
-    for each in classes:
-        classes += each.__subclasses__()
-    return next((each for each in reversed(classes) if each.__name__ == name), None)
+    for cls in classes:
+        classes += cls.__subclasses__()
+    return next((cls for cls in reversed(classes) if cls.__name__ == name), None)
 
 
 def _differs(message: str, was: str, now: str) -> ReplayError:

@@ -221,7 +221,7 @@ def list_files(stored: StoredRun) -> tuple[StoredFile, ...]:
                 name = json.loads(each[2]) if each[2] else ""
                 names[each[1]] = names.get(each[1]) or name
     files: list[StoredFile] = []
-    for hash in (*(each for each in names if each in stored.files), *stored.files):
+    for hash in (*(name for name in names if name in stored.files), *stored.files):
         data = stored.files[hash]
         try:
             media_type = file_of(data).media_type

@@ -244,7 +244,7 @@ async def fork_line(
     """The line with which a fork of a run begins, and the files of its node."""
     run_id = stored.info.run_id
     whole = ("StepStarted", "RunForked")
-    steps = {each.step: each.n for each in stored.lines if not each.path and each.kind in whole}
+    steps = {line.step: line.n for line in stored.lines if not line.path and line.kind in whole}
     if at not in steps:
         message = f"the run {run_id} has no step {at}; it has {len(steps)}, from 0"
         fix = "give at= the number of a node in the trace"
@@ -265,7 +265,11 @@ async def fork_line(
     with collect_files() as collected_files:
         data = encoder_for(graph, journal).encode(forked)
     line = Line(upto, "RunForked", forked.at, "", at, data)
-    files = {each.hash: each.data for each in collected_files.values() if isinstance(each, File)}
+    files = {
+        collected_file.hash: collected_file.data
+        for collected_file in collected_files.values()
+        if isinstance(collected_file, File)
+    }
     return line, files
 
 

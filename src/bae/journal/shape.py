@@ -373,7 +373,7 @@ def _schema_hash(core: Any) -> str:
     """A hash of the JSON schema of a type and of the names of its validators."""
     schema = _plain(_Schemas(by_alias=False).generate(core))
     functions = [part["function"] for part in parts(core) if part["type"] in _VALIDATORS]
-    names = [getattr(each["function"], "__name__", "") for each in functions]
+    names = [getattr(function["function"], "__name__", "") for function in functions]
     return _hash([schema, sorted(names)], 16)
 
 

@@ -304,7 +304,7 @@ class Journal(ABC):
         self._bells = (*self._bells, hear)
 
         def stop() -> None:
-            self._bells = tuple(each for each in self._bells if each is not hear)
+            self._bells = tuple(bell for bell in self._bells if bell is not hear)
 
         return stop
 

@@ -93,15 +93,15 @@ class StoredThread:
 
     async def messages(self) -> Messages:
         """All turns that the next run would see, the oldest first."""
-        turns = [each for each in await self.turns() if each.is_shown]
-        messages = [Turn(each.user, each.reply, each.run_id, each.started) for each in turns]
+        turns = [turn for turn in await self.turns() if turn.is_shown]
+        messages = [Turn(turn.user, turn.reply, turn.run_id, turn.started) for turn in turns]
         return Messages(messages, self.id)
 
     async def approvals(self) -> list[Grant]:
         """The approvals of tools that hold in all turns of the thread, including revoked ones."""
         answers = await self._journal.thread_answers(self.id, self._graph.name)
         approvals = [each for run_id, given in answers.items() for each in grants_in(given, run_id)]
-        return [each for each in approvals if each.holds_in_thread]
+        return [approval for approval in approvals if approval.holds_in_thread]
 
     async def revoke(self, tool: str) -> list[Grant]:
         """Take back the approvals of a tool that hold in all turns, and return them. `tool` is its
@@ -144,7 +144,7 @@ class StoredThread:
                 code="bae-thread-exists",
                 fix="give the new thread another id",
             )
-        turns = [each.run_id for each in await self.turns() if each.is_shown]
+        turns = [turn.run_id for turn in await self.turns() if turn.is_shown]
         if upto is not None and upto not in turns:
             raise JournalError(
                 f"the thread {self.id!r} has no run {upto} that a next turn would follow",

@@ -104,7 +104,11 @@ def queued_run(
     with collect_files() as collected_files:
         started = RunStarted(now, "", 0, run_id, graph.name, start, max_iters)
         line = line_of(0, started, encoder.encode(started))
-    files = {each.hash: each.data for each in collected_files.values() if isinstance(each, File)}
+    files = {
+        collected_file.hash: collected_file.data
+        for collected_file in collected_files.values()
+        if isinstance(collected_file, File)
+    }
     if files and not keeps_files(journal):
         raise without_files(journal)
     info = RunInfo(

@@ -368,7 +368,7 @@ class Search:
                 what = f"{text!r} is at step {place.step}, and step={step} is another"
                 raise self._unknown(what, "name one step")
             place = place._replace(step=step)
-        met = [each for each in self._history.steps() if each.name and _fits(place, each.place)]
+        met = [step for step in self._history.steps() if step.name and _fits(place, step.place)]
         paths = list(dict.fromkeys(each.place.path for each in met))
         if len(paths) > 1 and not place.path and "" not in paths:
             raise self._unknown(
@@ -380,9 +380,9 @@ class Search:
         newest = max(nodes, key=lambda each: each.number, default=None)
         if newest is None or place.field not in ("", *self.field_names(newest)):
             places = {
-                (each.name, name): str(each.place._replace(field=name))
-                for each in (self._history.steps() if newest is None else [newest])
-                for name in self.field_names(each)
+                (step.name, name): str(step.place._replace(field=name))
+                for step in (self._history.steps() if newest is None else [newest])
+                for name in self.field_names(step)
             }
             known, wanted = list(places.values()), str(place) if place.node else text
             close = get_close_matches(wanted, known, 1)
@@ -475,14 +475,14 @@ def judged_answers(question: LMQuestion) -> Iterator[JudgedAnswer]:
 def tool_rounds(loop: ToolLoop, asker: Asker | None = None) -> Iterator[ToolRound]:
     """The rounds of a conversation with tools, with the outcome of each call."""
     by = "" if asker is None else str(asker)
-    for each in loop.rounds:
+    for round_ in loop.rounds:
         told = [
             reply.text
             for reply in loop.replies
-            if max(reply.number, 1) == each.number and reply.text
+            if max(reply.number, 1) == round_.number and reply.text
         ]
-        calls = [_made_call(loop.calls[call["id"]]) for call in (*each.ran, *each.calls)]
-        about = each.number, each.at, each.text, tuple(calls), tuple(told), each.usage
+        calls = [_made_call(loop.calls[call["id"]]) for call in (*round_.ran, *round_.calls)]
+        about = round_.number, round_.at, round_.text, tuple(calls), tuple(told), round_.usage
         yield ToolRound(*about, by)
 
 
@@ -528,7 +528,7 @@ def _usage_data(
     every = [*own, *(question for step in steps for question in step.questions)]
     usage = Usage.total(question.usage for question in every)
     judged = [answer for question in every for answer in judged_answers(question)]
-    rounds = [each for question in every if question.loop for each in question.loop.rounds]
+    rounds = [round_ for question in every if question.loop for round_ in question.loop.rounds]
     # If a model failed and a Fallback asked the next model, only the usage has the first.
     answered = [model for each in (*rounds, *judged) for model in each.usage.models]
     return {

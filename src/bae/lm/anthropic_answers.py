@@ -159,9 +159,9 @@ class ClaudeMessage:
         if not echoes:
             return Answer(text if (given := self._tool_answer()) is None else given, usage)
         calls = tuple(
-            CallPart(str(each.block["id"]), str(each.block["name"]), each.input)
-            for each in self.blocks
-            if each.kind == "tool_use" and not self._is_answer(each)
+            CallPart(str(block.block["id"]), str(block.block["name"]), block.input)
+            for block in self.blocks
+            if block.kind == "tool_use" and not self._is_answer(block)
         )
         given = None if calls else self._tool_answer()
         if given is None:
@@ -172,10 +172,10 @@ class ClaudeMessage:
         """The text of the message. Without `calls`, only the text after the provider's own
         tools."""
         texts: list[str] = []
-        for each in self.blocks:
-            if each.kind == "text":
-                texts.append(each.text)
-            elif not calls and each.kind.endswith("_tool_result"):
+        for block in self.blocks:
+            if block.kind == "text":
+                texts.append(block.text)
+            elif not calls and block.kind.endswith("_tool_result"):
                 texts.clear()
         return "".join(texts)
 
@@ -190,17 +190,19 @@ class ClaudeMessage:
     def _ran(self) -> tuple[tuple[CallPart, ResultPart], ...]:
         """The calls that the provider has run, with their results."""
         results = {
-            str(each.block["tool_use_id"]): each.block.get("content")
-            for each in self.blocks
-            if each.kind.endswith("_tool_result")
+            str(block.block["tool_use_id"]): block.block.get("content")
+            for block in self.blocks
+            if block.kind.endswith("_tool_result")
         }
         return tuple(
             (
-                CallPart(id := str(each.block["id"]), name := str(each.block["name"]), each.input),
+                CallPart(
+                    id := str(block.block["id"]), name := str(block.block["name"]), block.input
+                ),
                 _result_of(id, name, results[id]),
             )
-            for each in self.blocks
-            if each.kind == "server_tool_use" and str(each.block["id"]) in results
+            for block in self.blocks
+            if block.kind == "server_tool_use" and str(block.block["id"]) in results
         )
 
     def _echo(self) -> dict[str, Any] | None:
@@ -209,7 +211,7 @@ class ClaudeMessage:
         content = self.content()
         if not any(each["type"] in ("text", "tool_use") for each in content):
             return None
-        answers = [str(each.block["id"]) for each in self.blocks if self._is_answer(each)]
+        answers = [str(block.block["id"]) for block in self.blocks if self._is_answer(block)]
         echo: dict[str, Any] = {"model": self.asked, "content": content}
         if self.container is not None:
             echo["container"] = self.container

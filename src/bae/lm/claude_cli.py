@@ -249,7 +249,7 @@ def _read_answer(
     if not failed and "structured_output" in result:
         outputs.append(result["structured_output"])
     errors = (message.get("error") for message in reversed(messages))
-    kind = next((each for each in errors if isinstance(each, str)), "")
+    kind = next((error for error in errors if isinstance(error, str)), "")
     text = ("" if in_text else "\n").join(texts)
     if result.get("stop_reason") == "refusal":
         return Answer(text or _reason(result), usage, "refused")
@@ -264,7 +264,7 @@ def _read_answer(
         raise error
     if outputs:
         return _structured_answer(outputs[-1], usage)
-    if in_text or any(TOOL in _list(each.get("tools")) for each in messages):
+    if in_text or any(TOOL in _list(message.get("tools")) for message in messages):
         return Answer(text, usage)
     raise BaeLMError(
         f"{who}: the program did not hold the model to the schema, and there is no structured "

@@ -111,7 +111,7 @@ def unset_variables(kind: LMKind, *, has_address: bool = False) -> list[tuple[st
 
 def missing_packages(kind: LMKind) -> list[Missing]:
     """The packages of a kind that are not installed, grouped by the command that installs them."""
-    lacking = [each for each in kind.packages if not is_there(each)]
+    lacking = [package for package in kind.packages if not is_there(package)]
     of_provider = kind.extra_of_provider and kind.extra_of_provider != "openai"
     own = [each for each in lacking if not of_provider or each == "pydantic_ai"]
     rest = [each for each in lacking if each not in own]

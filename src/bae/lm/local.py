@@ -220,7 +220,9 @@ def _messages(prompt: Prompt, form: str) -> list[dict[str, str]]:
     elif form:
         first = {**first, "content": f"{first['content']}\n\n{form}"}
     messages = [{"role": "system", "content": system}, first, *rest]
-    return [{**each, "content": without_control_tokens(each["content"])} for each in messages]
+    return [
+        {**message, "content": without_control_tokens(message["content"])} for message in messages
+    ]
 
 
 def without_control_tokens(text: str) -> str:

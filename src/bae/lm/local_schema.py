@@ -146,10 +146,10 @@ class _Pass:
         return self.done[key]
 
     def any_of(self, options: list[Schema], at: _Nesting) -> Schema | None:
-        if any(each.get("type") in ("number", "integer") for each in options):
+        if any(option.get("type") in ("number", "integer") for option in options):
             # A number that may also be a text, such as a Decimal. If a grammar cannot restrict
             # the text to numbers, leave the text out.
-            options = [each for each in options if "pattern" not in each or _pattern(each)]
+            options = [option for option in options if "pattern" not in option or _pattern(option)]
         made: list[Schema] = []
         for each in options:
             option = self.bound(each, at)

@@ -142,7 +142,7 @@ def unwritable_option(shown: str, option: str, cause: Exception) -> BaeLMError:
 
 
 def _wrong_value(shown: str, option: str, text: str, reason: str, hint: Any) -> BaeLMError:
-    choices = [repr(each) for each in _choices(hint) if each is not None]
+    choices = [repr(choice) for choice in _choices(hint) if choice is not None]
     fix = f"give one of {', '.join(choices)}" if choices else "correct the value"
     return BaeLMError(
         f"{shown}: the option {option} cannot be {shown_value(option, text)!r}: {reason}",
@@ -175,7 +175,7 @@ def _choices(hint: Any) -> list[Any]:
     if get_origin(hint) is Literal:
         return [*get_args(hint)]
     if get_origin(hint) in (Union, UnionType):
-        return [each for part in get_args(hint) for each in _choices(part)]
+        return [choice for part in get_args(hint) for choice in _choices(part)]
     return []
 
 

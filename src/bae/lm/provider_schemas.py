@@ -37,9 +37,9 @@ def unfit(schema: Mapping[str, Any]) -> str | None:
     if fault := next(filter(None, map(_fault, subschemas)), None):
         return fault
     optional = unions = 0
-    for each in subschemas:
-        properties: Mapping[str, Any] = each.get("properties", {})
-        required = set(each.get("required", ()))
+    for subschema in subschemas:
+        properties: Mapping[str, Any] = subschema.get("properties", {})
+        required = set(subschema.get("required", ()))
         optional += sum(name not in required for name in properties)
         unions += sum("anyOf" in value or "oneOf" in value for value in properties.values())
     if optional > MOST_OPTIONAL:

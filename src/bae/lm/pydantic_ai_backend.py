@@ -277,13 +277,13 @@ class PydanticAIBackend(Backend):
             base_url,
             secrets,
             len(profiles) > 1,
-            all(each.get("supports_tools", True) for each in profiles),
+            all(profile.get("supports_tools", True) for profile in profiles),
             frozenset(_NATIVES.intersection(*kinds)),
             made.context_window,
             frozenset(
                 kind
                 for kind in ("image", "document")
-                if all(each.get(f"supports_{kind}_input", True) for each in profiles)
+                if all(profile.get(f"supports_{kind}_input", True) for profile in profiles)
             ),
         )
 

@@ -50,9 +50,9 @@ def has_unsigned_calls(messages: Sequence[ModelMessage]) -> bool:
     that while thinking is enabled."""
     from pydantic_ai.messages import ModelResponse
 
-    responses = [each.parts for each in messages if isinstance(each, ModelResponse)]
+    responses = [message.parts for message in messages if isinstance(message, ModelResponse)]
     kinds = [[part.part_kind for part in parts] for parts in responses]
-    return any("tool-call" in each and each[0] != "thinking" for each in kinds)
+    return any("tool-call" in kind and kind[0] != "thinking" for kind in kinds)
 
 
 def tool_definitions(prompt: Prompt) -> list[ToolDefinition]:

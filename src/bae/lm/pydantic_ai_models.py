@@ -70,7 +70,7 @@ def read_settings(
     `effort` stands for the provider's own setting. `shown` is the name of the LM for errors, and
     `known` are the options that are not settings."""
     types = _settings_types(model)
-    effort = next((each for each in types if each.endswith("_effort")), "thinking")
+    effort = next((type_ for type_ in types if type_.endswith("_effort")), "thinking")
     settings: dict[str, Any] = {}
     for option, text in options.items():
         setting = effort if option == "effort" else option

@@ -271,7 +271,7 @@ def mask_answer(answer: Answer, secrets: Iterable[str]) -> Answer:
     if models != used.models:
         used = replace(used, models=models)
     if calls or ran:
-        calls = tuple(_mask_call(each, secrets) for each in calls)
+        calls = tuple(_mask_call(call, secrets) for call in calls)
         ran = tuple(
             (_mask_call(call, secrets), replace(result, result=mask(result.result, secrets)))
             for call, result in ran

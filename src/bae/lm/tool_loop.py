@@ -117,7 +117,7 @@ def _next_prompt(backend: Backend, box: Toolbox, prompts: ToolPrompts, must_answ
     if not bounds:
         return prompt
     most = min(bounds)
-    left = [each.number for each in box.rounds[:-1] if each.calls and each.number > cut]
+    left = [round_.number for round_ in box.rounds[:-1] if round_.calls and round_.number > cut]
     while (size := estimate_tokens(prompt)) > most:
         if not left:
             raise box.error(

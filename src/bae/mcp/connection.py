@@ -239,7 +239,9 @@ class _Link:
                 f"the call ran, but the server {name} sent a result that is no valid MCP"
             ) from error
         if isinstance(result, InputRequiredResult):
-            asked = ", ".join(each.method for each in (result.input_requests or {}).values())
+            asked = ", ".join(
+                input_request.method for input_request in (result.input_requests or {}).values()
+            )
             raise ToolError(_refusal(name, asked or "more input"))
         try:
             return read_result(result, tool)

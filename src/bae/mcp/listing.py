@@ -221,7 +221,7 @@ def _is_json_of(texts: Sequence[str], structured: Any) -> bool:
     values = list(cast(Schema, structured).values())
     items: Any = values[0] if len(values) == 1 else None
     try:
-        values = [json.loads(each, parse_constant=_refuse_constant) for each in texts]
+        values = [json.loads(text, parse_constant=_refuse_constant) for text in texts]
         return values in ([structured], items)
     except (ValueError, RecursionError):
         return False

@@ -158,7 +158,7 @@ class MCP(ToolServer):
         self.endpoints = endpoints
         self.options = ServerOptions(**options)
         self.approve = self.options.approve
-        self.name = "+".join(each.name for each in endpoints)
+        self.name = "+".join(endpoint.name for endpoint in endpoints)
 
     @classmethod
     def stdio(
@@ -176,7 +176,7 @@ class MCP(ToolServer):
         stderr is shown only in errors.
         """
         words = (command, *args)
-        if not all(isinstance(cast(object, each), str) for each in words) or not command:
+        if not all(isinstance(cast(object, word), str) for word in words) or not command:
             raise TypeError(
                 "MCP.stdio: give the command and its arguments as texts, one for each: "
                 'MCP.stdio("uvx", "mcp-server-git")'
@@ -228,17 +228,17 @@ class MCP(ToolServer):
 
         # With several servers, each offers the wanted tools that it has.
         options = replace(self.options, is_only_strict=len(self.endpoints) == 1)
-        connections = [ServerConnection(each, options) for each in self.endpoints]
+        connections = [ServerConnection(endpoint, options) for endpoint in self.endpoints]
         try:
-            await all_or_first_error(each.open for each in connections)
+            await all_or_first_error(connection.open for connection in connections)
             self._check_wanted(connections)
-            yield [tool for each in connections for tool in each.tools]
+            yield [tool for connection in connections for tool in connection.tools]
         finally:
-            await all_or_first_error(each.close for each in connections)
+            await all_or_first_error(connection.close for connection in connections)
 
     def _check_wanted(self, connections: Sequence[ServerConnection]) -> None:
         """Raise if none of several servers has a wanted tool."""
-        offered = {own for each in connections for own in each.own_names}
+        offered = {own for connection in connections for own in connection.own_names}
         unknown = [name for name in self.options.only or () if name not in offered]
         if unknown:
             raise ToolServerError(

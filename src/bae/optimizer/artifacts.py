@@ -191,13 +191,13 @@ def misfits_error(directory: str | Path, errors: Sequence[ArtifactError]) -> Art
     """The error for all files of a directory that do not fit."""
     if len(errors) == 1:
         return errors[0]
-    listed = "".join(f"\n- {each.message}" for each in errors)
-    invalid = any(each.code != "bae-artifact-changed" for each in errors)
+    listed = "".join(f"\n- {error.message}" for error in errors)
+    invalid = any(error.code != "bae-artifact-changed" for error in errors)
     changes = [
-        f"{each.node_type.__name__}: {change}"
-        for each in errors
-        if each.node_type is not None
-        for change in each.changes
+        f"{error.node_type.__name__}: {change}"
+        for error in errors
+        if error.node_type is not None
+        for change in error.changes
     ]
     return ArtifactError(
         f"{len(errors)} artifacts in {directory} do not fit:{listed}",
@@ -336,7 +336,7 @@ def _sources(
     """The classes of the previous nodes in the examples of a fill, with the fields that a model
     sees."""
     examples = artifact.fill.examples if artifact.fill else ()
-    names = {name for each in examples for name in each.known}
+    names = {name for example in examples for name in example.known}
     sources = {name: seen for name, seen in artifact.sources.items() if name in names}
     for name in names:
         known = _leading(cls, name, among)
@@ -356,8 +356,8 @@ def _source_changes(
         if not known and isinstance(given, Graph):
             yield f"its examples come from {name}, which leads no more to it"
         elif known and all(seen_fields(each) != then for each in known):
-            for each in type_changes(then, seen_fields(known[0])):
-                yield f"its examples come from {name}, where {each}"
+            for change in type_changes(then, seen_fields(known[0])):
+                yield f"its examples come from {name}, where {change}"
 
 
 def misfit(

@@ -60,9 +60,9 @@ def trace_to_examples(trace: Sequence[Node] | GraphResult[Any]) -> list[Any]:
     are not used for training: see `fill_examples` and `choice_examples`. Secrets are left out.
     """
     transitions = transitions_of(trace)
-    classes = [type(each.node) for each in transitions]
+    classes = [type(transition.node) for transition in transitions]
     secrets = Secrets([*classes, *(type(e.next_node) for e in transitions if e.next_node)])
-    return [example_of(each, secrets) for each in transitions]
+    return [example_of(transition, secrets) for transition in transitions]
 
 
 async def examples_from(
@@ -103,10 +103,10 @@ async def examples_from(
 
     def convert() -> list[Any]:
         examples: list[Any] = []
-        for each in transitions:
+        for transition in transitions:
             # A serializer or a computed field may need a missing value.
             with suppress(BaeLMError):
-                examples.append(example_of(each, secrets))
+                examples.append(example_of(transition, secrets))
         if len(examples) < len(transitions):
             log.warning(
                 "steps in runs of %s were left out: %d because what an LM saw there cannot be "

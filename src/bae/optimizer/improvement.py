@@ -330,7 +330,7 @@ class Improvement:
             if part.verdict == PromptVerdict.TOO_FEW_EXAMPLES:
                 continue
             notes = artifact.made.notes if artifact.made is not None else []
-            part.notes += [each for each in notes if each.startswith(f"{part.part}: ")]
+            part.notes += [note for note in notes if note.startswith(f"{part.part}: ")]
             part.comparison = compared.get(part.part)
             if part.part in before:
                 part.existing = before[part.part].after
@@ -360,8 +360,8 @@ class Improvement:
         artifact = artifact.keeping(existing, [part for part in PARTS if part not in scores])
         files = save_artifacts({cls: artifact}, self.directory, among=self.graph)
         self.files += files
-        for each in self.misfits:
-            each.stays = each.stays and each.file not in files
+        for misfit in self.misfits:
+            misfit.stays = misfit.stays and misfit.file not in files
 
     @asynccontextmanager
     async def _log(self) -> AsyncGenerator[CallLog]:
@@ -464,7 +464,7 @@ def _counts(part: PartResult) -> str:
 
 def _make(folder: Path) -> list[Path]:
     """Make the folder of the call log. Returns the parent directories that were made too."""
-    made = [each for each in folder.parents if not each.exists()]
+    made = [parent for parent in folder.parents if not parent.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".gitignore").write_text("*\n", encoding="utf-8")

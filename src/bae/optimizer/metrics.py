@@ -231,8 +231,8 @@ def _arity(function: Callable[..., Any]) -> int:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a function written in C
         return 3
-    if any(each.kind is each.VAR_POSITIONAL for each in parameters):
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return 3
     places = [e for e in parameters if e.kind in (e.POSITIONAL_ONLY, e.POSITIONAL_OR_KEYWORD)]
-    required = sum(each.default is each.empty for each in places)
+    required = sum(place.default is place.empty for place in places)
     return max(required, min(3, len(places)))

@@ -107,7 +107,8 @@ def predictor_of(cls: type[Node], artifact: Artifact) -> NodePredictor:
             instruction = learned.instruction or predictor.signature.instructions
             predictor.signature = predictor.signature.with_instructions(instruction)
             predictor.demos = [
-                demo_of(predictor.signature, each.known, each.answer) for each in learned.examples
+                demo_of(predictor.signature, example.known, example.answer)
+                for example in learned.examples
             ]
     return made
 

@@ -104,7 +104,7 @@ class PartQuestions:
     ) -> LearnedPrompt | None:
         """The learned prompt of an instruction and demonstrations, or None if both are empty."""
         examples = tuple(
-            prompt_example(self.cls, self.part, self.signature, each) for each in demos
+            prompt_example(self.cls, self.part, self.signature, demo) for demo in demos
         )
         own = "" if instruction.split() == self.instruction.split() else instruction
         return LearnedPrompt(own, examples) if own or examples else None
@@ -293,7 +293,7 @@ class RunAsker:
                     raise
                 verdicts.clear()
                 result.refusal = error.message
-        result.valid = bool(verdicts) and all(each == "valid" for each in verdicts)
+        result.valid = bool(verdicts) and all(verdict == "valid" for verdict in verdicts)
         return result
 
     async def _choose(
@@ -324,7 +324,9 @@ class RunAsker:
         """The node, if a run chooses and fills it in one call and the model chooses it. Sets
         `result.chosen`. With a learned prompt for the fill, the choice is asked separately."""
         cls, previous = self._of.cls, question.previous
-        choosers = [each for each in self._choosers if each.name == type(previous).__name__]
+        choosers = [
+            chooser for chooser in self._choosers if chooser.name == type(previous).__name__
+        ]
         if previous is None or len(choosers) != 1:
             return None
         types, fillable = choosers[0].offered, self._fillable(choosers[0].node)
@@ -346,7 +348,10 @@ class RunAsker:
     def _fillable(self, cls: type[Node]) -> Sequence[type[Node]]:
         """The successors that ask the same LM in a run."""
         own = student_for(cls, self._lm)
-        lms = {each: student_for(each, self._lm) for each in plan_of(cls, strict=True).successors}
+        lms = {
+            successor: student_for(successor, self._lm)
+            for successor in plan_of(cls, strict=True).successors
+        }
         return [
             each for each, lm in lms.items() if lm is own or (isinstance(lm, str) and lm == own)
         ]

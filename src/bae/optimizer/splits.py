@@ -39,7 +39,7 @@ def with_corrections(examples: Iterable[Any]) -> list[Any]:
     """Use a person's correction in all examples with the same question, and mark these examples as
     corrected. The newest correction wins. The given examples are not changed: an example that needs
     a change is copied."""
-    given = [(each, questions_of(each).get("fill")) for each in examples]
+    given = [(example, questions_of(example).get("fill")) for example in examples]
     best: dict[str | None, Any] = {}
     for each, question in sorted(given, key=lambda pair: -_corrected_at(pair[0])):
         if question is not None and each.get("corrected"):
@@ -55,8 +55,8 @@ def distinct(examples: Sequence[Any]) -> list[Any]:
     """One example for each question, in the order in which the questions first appear. It is the
     example with the corrected answer, otherwise an example with the most frequent answer."""
     groups: dict[str, list[Any]] = {}
-    for each in examples:
-        groups.setdefault(question_of(each), []).append(each)
+    for example in examples:
+        groups.setdefault(question_of(example), []).append(example)
     return [_most_trusted(group) for group in groups.values()]
 
 

@@ -69,7 +69,7 @@ class Training:
         self.predictor = _without_defaults(questions)
         self._questions, self._metric, self._reporter = questions, metric, reporter
         self._origins = examples
-        plain = [_example(questions, each) for each in examples]
+        plain = [_example(questions, example) for example in examples]
         self._places = {id(each): place for place, each in enumerate(plain)}
         self.made, self.scored = self._split(plain)
         # With a single question, both sides have it, and the score has no meaning.
@@ -94,7 +94,7 @@ class Training:
         if optimized is not None and (adapter.answered or not adapter.refusals):
             instruction, predictor = optimized.signature.instructions, self._questions.predictor
             predictor.signature = self._questions.signature.with_instructions(instruction)
-            predictor.demos = [_example(self._questions, each) for each in optimized.demos]
+            predictor.demos = [_example(self._questions, demo) for demo in optimized.demos]
             if self._apart:
                 best = self._board.mean(adapter.candidate_of(instruction, optimized.demos))
         for note in (adapter.note(), self._teacher_note()):
@@ -259,7 +259,11 @@ class AskingAdapter(_dspy.Adapter):
     def candidate_of(self, instruction: str, demos: Sequence[Any]) -> str:
         """An instruction and demonstrations as one text."""
         prompt = self._questions.learned_prompt(instruction, map(dict, demos))
-        shown = [] if prompt is None else [[each.known, each.answer] for each in prompt.examples]
+        shown = (
+            []
+            if prompt is None
+            else [[example.known, example.answer] for example in prompt.examples]
+        )
         return json.dumps([instruction, shown])
 
     def note(self) -> str:
@@ -381,7 +385,7 @@ class Scoreboard:
     compared by identity."""
 
     def __init__(self, examples: Sequence[Any]) -> None:
-        self._expected = {id(each) for each in examples}
+        self._expected = {id(example) for example in examples}
         self._scores: dict[str, dict[int, float]] = {}
         self.best: float | None = None
         """The mean score of the best candidate that has a score for each example."""

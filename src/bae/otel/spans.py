@@ -198,7 +198,7 @@ class RunSpans:
         began = judged.at - seconds
         if question.asker.kind in _HAVE_SPANS:  # its calls follow each other, with nothing between
             others = [*question.answers[-2:-1], *question.restarts[-1:]]
-            sent = max([question.started, *(each.at for each in others)])
+            sent = max([question.started, *(other.at for other in others)])
             began = max(sent, began) if seconds else sent
         began = max(around.since, began)
         about = about_attempt(attempt, str(question.asker), content=self._may_show(question))
@@ -219,7 +219,7 @@ class RunSpans:
         made, content = loop.rounds[-1], self._may_show(question)
         others = [*loop.rounds[-2:-1], *question.restarts[-1:]]
         ends = [call.ended for call in loop.calls.values() if call.ended is not None]
-        sent = max([question.started, *(each.at for each in others), *ends, around.since])
+        sent = max([question.started, *(other.at for other in others), *ends, around.since])
         began = max(sent, made.at - made.usage.seconds) if made.usage.seconds else sent
         about = about_chat(made.usage, str(question.asker))
         reason = "tool_calls" if made.calls else "stop"

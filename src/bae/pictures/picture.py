@@ -248,7 +248,7 @@ class _Reader:
             origin=_plain(origin),
             description=_plain(field.info.description or ""),
             required=field.required,
-            graphs=tuple(dict.fromkeys(self.ids[_key(each)] for each in _graphs(field.call))),
+            graphs=tuple(dict.fromkeys(self.ids[_key(graph)] for graph in _graphs(field.call))),
         )
 
     def _id(self, name: str) -> str:

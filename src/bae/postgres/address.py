@@ -72,7 +72,7 @@ def _split_address(url: str) -> SplitResult | None:
         and "#" not in url
         and "@" not in credentials + parts.path
         and credentials.count(":") <= 1
-        and all(each is not None and int(each[3] or 1) in range(1, 65536) for each in matches)
+        and all(match_ is not None and int(match_[3] or 1) in range(1, 65536) for match_ in matches)
         and all(_PARAMETER.fullmatch(key) for key in _parse_query(parts))
     )
     return parts if is_clear else None

@@ -272,7 +272,7 @@ class Prompt:
         for message in self.conversation:
             texts += ((part.label, _file_row(part.file)) for part in message.files)
             texts.append((message.role, message.text))
-        texts += [("tool", text_of_tool(each)) for each in self.tools]
+        texts += [("tool", text_of_tool(tool)) for tool in self.tools]
         return texts if self.schema is None else [*texts, ("schema", in_rows(self.schema))]
 
     def __str__(self) -> str:
@@ -324,7 +324,11 @@ def ask_in_text(
     before = () if turns is None else turns.messages()
     if not corrections and not before:
         return (asked,)
-    return (*before, asked, *(message for each in corrections for message in each.messages()))
+    return (
+        *before,
+        asked,
+        *(message for correction in corrections for message in correction.messages()),
+    )
 
 
 def _exchange(

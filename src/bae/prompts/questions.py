@@ -178,7 +178,7 @@ class Choice:
             for name, cls in self.names.items()
             if cls is not NoneType
         ]
-        if any("\n" in each or ": " in each for each in options):
+        if any("\n" in option or ": " in option for option in options):
             self.instruction = "\n".join([self.instruction, *options])
         filled = {cls: (cls, asked_fields(cls)) for cls in self.fillable}
         self.schema = choice_schema({n: filled.get(cast(Any, c)) for n, c in self.names.items()})

@@ -246,9 +246,9 @@ class _Sampler:
         candidates = [(first + each) * step for each in order]
         if not whole and "multipleOf" not in schema and -inf < low <= high < inf:
             candidates.append((low + high) / 2)
-        for each in candidates:
-            if low <= each <= high and above < each < below:
-                return each
+        for candidate in candidates:
+            if low <= candidate <= high and above < candidate < below:
+                return candidate
         raise impossible(schema, "no number is within its bounds")
 
     def _text(self, schema: SampledSchema) -> str:

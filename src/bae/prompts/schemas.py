@@ -267,12 +267,12 @@ class _Outline:
             return name
         options = alternatives(schema)
         if options is not None:
-            return " | ".join(dict.fromkeys(self.text(each) for each in options))
+            return " | ".join(dict.fromkeys(self.text(option) for option in options))
         if "allOf" in schema:
             return " & ".join(self.text(as_schema(each)) for each in schema["allOf"])
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         if values is not None:
-            told = " | ".join(json.dumps(each, ensure_ascii=False) for each in values)
+            told = " | ".join(json.dumps(value, ensure_ascii=False) for value in values)
             return told if len(told) <= _MOST_LISTED else f"{told[:_MOST_LISTED]} …"
         match schema.get("type", "any"):
             case "array":
@@ -373,7 +373,7 @@ def alternatives(schema: Schema) -> list[Schema] | None:
     if isinstance(kind, list):
         return [{**schema, "type": each} for each in cast(list[str], kind)]
     members = schema.get("anyOf", schema.get("oneOf"))
-    return None if members is None else [as_schema(each) for each in members]
+    return None if members is None else [as_schema(member) for member in members]
 
 
 _SHORT: Final = 100

@@ -147,8 +147,8 @@ class ToolPrompts:
         if self._cut != cut:
             self._shown, self._cut = [], cut
         del self._shown[max(0, len(rounds) - 1) :]  # there may be new messages to the LM since
-        for each in rounds[len(self._shown) :]:
-            self._shown.append(self._round(box, each, each.number <= cut))
+        for round_ in rounds[len(self._shown) :]:
+            self._shown.append(self._round(box, round_, round_.number <= cut))
         messages_so_far = [_told_message(text) for text in box.told_first]
         for messages in self._shown:
             messages_so_far += messages

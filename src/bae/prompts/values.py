@@ -371,7 +371,7 @@ def in_order(
         declared = [*cls.__pydantic_fields__, *cls.__pydantic_computed_fields__]
         return _fields_in_order(items, declared, value, sorts, clear, copies)
     if is_dataclass(value):
-        names = [each.name for each in fields(value)]
+        names = [field.name for field in fields(value)]
         return _fields_in_order(items, names, value, sorts, clear, copies)
     held: Iterable[Any] = _shown_values(
         value.values() if isinstance(value, Mapping) else None, items

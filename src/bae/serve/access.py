@@ -45,7 +45,7 @@ def bearer(token: str | Mapping[str, User], *, user: User | None = None) -> Auth
     """Users by the token in `Authorization: Bearer …`. Give one token, or a mapping of tokens to
     users."""
     users = {token: user or User("token")} if isinstance(token, str) else dict(token)
-    if not users or not all(each.strip() and each.isascii() for each in users):
+    if not users or not all(user.strip() and user.isascii() for user in users):
         raise ValueError("bearer(…): give a token of ASCII characters that is not empty")
     encoded = [(each.encode(), of) for each, of in users.items()]
 

@@ -76,18 +76,20 @@ class _Conversation:
         """The messages before the reply of a run, and whether they must be sent because the client
         has other messages. With `replays` the client gets the whole run again."""
         turns = await self._find_turns(info)
-        expected = [id for each in turns for id in (_user_id(each), reply_id(each.run_id))]
+        expected = [id for turn in turns for id in (_user_id(turn), reply_id(turn.run_id))]
         expected += [] if info is None else [_user_id(info)]
-        client_messages = [each.model_dump(exclude_unset=True) for each in self.request.messages]
+        client_messages = [
+            message.model_dump(exclude_unset=True) for message in self.request.messages
+        ]
         if _is_in_step(
             client_messages, expected, info.run_id if info is not None and replays else None
         ):
             return client_messages, False
         messages: list[dict[str, Any]] = []
-        for each in turns:
-            user, reply, _ = await self._read_turn(each)
-            messages.append({"id": _user_id(each), "role": "user", "content": user})
-            reply_message = {"id": reply_id(each.run_id), "role": "assistant", "content": reply}
+        for turn in turns:
+            user, reply, _ = await self._read_turn(turn)
+            messages.append({"id": _user_id(turn), "role": "user", "content": user})
+            reply_message = {"id": reply_id(turn.run_id), "role": "assistant", "content": reply}
             messages.append(reply_message)
         if info is not None:
             content = (await self._read_turn(info))[0] if message is None else message.content
@@ -111,7 +113,7 @@ class _Conversation:
         """The turns that ended before a run."""
         before = self.infos
         if info is not None:
-            ids = [each.run_id for each in self.infos]
+            ids = [info.run_id for info in self.infos]
             # A fork replaces its parent.
             places = [ids.index(name) for name in (info.run_id, info.parent) if name in ids]
             before = self.infos[: min(places, default=len(ids))]
@@ -166,7 +168,7 @@ async def _show_thread(talk: _Conversation, *, error: Refused | None = None) -> 
     if newest is not None and newest.status not in _OVER:
         return await _follow_run(talk, newest, error=error)
     messages, is_sent = await talk.snapshot(None)
-    ended = next((each for each in reversed(talk.infos) if each.status == "ended"), None)
+    ended = next((info for info in reversed(talk.infos) if info.status == "ended"), None)
     details = None if ended is None else await view_run(talk.call, ended.run_id)
     messages_to_send = messages if is_sent else None
     return AgentStream(talk.call, messages_to_send, details=details, error=error, is_late=True)
@@ -179,7 +181,7 @@ async def _begin_turn(talk: _Conversation, message: AnyMessage) -> Response:
     existing = await _find_turn(talk, run_id, message)
     if existing is not None:
         return await _follow_run(talk, existing)
-    earlier = [each for each in talk.infos if each.metadata.get(MESSAGE) == message.id]
+    earlier = [info for info in talk.infos if info.metadata.get(MESSAGE) == message.id]
     answered = next(
         (each for each in reversed(earlier) if each.status not in ("failed", "cancelled")), None
     )
@@ -277,7 +279,7 @@ async def _answer_interrupts(talk: _Conversation, entries: Sequence[ResumeEntry]
     message = request.new_message
     is_new = message is not None and message.id not in map(_user_id, talk.infos)
     try:
-        if message is not None and is_new and all(each.status == "cancelled" for each in entries):
+        if message is not None and is_new and all(entry.status == "cancelled" for entry in entries):
             # The user writes another message instead.
             with suppress(Refused):  # the question is closed
                 info, *_ = await _find_asking_run(talk, entries)
@@ -303,7 +305,7 @@ async def _answer_interrupts(talk: _Conversation, entries: Sequence[ResumeEntry]
     info = await call.api.journal.info(info.run_id)
     if is_first:
         messages, is_sent = await talk.snapshot(info, replays=False)
-        has_some = any(each.id.startswith(f"{info.run_id}:") for each in request.messages)
+        has_some = any(message.id.startswith(f"{info.run_id}:") for message in request.messages)
         if not is_sent and (has_some or last < 0):
             follow = Follow(info, messages, muted=last)
             return AgentStream(call, None, follow=follow)

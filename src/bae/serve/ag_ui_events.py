@@ -44,7 +44,7 @@ class RunEvents:
         self, graph: Graph[Any, Any], stored: StoredRun, messages: Iterable[Mapping[str, Any]]
     ) -> None:
         self.run_id = stored.info.run_id
-        self.messages: list[dict[str, Any]] = [dict(each) for each in messages]
+        self.messages: list[dict[str, Any]] = [dict(message) for message in messages]
         self.history = StoredHistory(ShapeView(stored.shape, stored.info.shape))
         self._reader = LineReader(history=self.history)
         self._text_fields = {cls.__name__: plan_of(cls).text for cls in graph.terminal_nodes}

@@ -123,7 +123,7 @@ class API:
         self._streams: set[Subscriber[Any]] = set()
         self._auth, self._visible, self._recover = auth, visible, recover
         self._gatekeeper = Gatekeeper(
-            frozenset(each.lower() for each in hosts), frozenset(map(parse_origin, origins))
+            frozenset(host.lower() for host in hosts), frozenset(map(parse_origin, origins))
         )
         self._folds = asyncio.Semaphore(FOLDS)
         self._document: tuple[str, bytes] | None = None
@@ -257,7 +257,7 @@ class API:
 
     def find_graph(self, info: RunInfo) -> Graph[Any, Any] | None:
         """The graph of a run, if it is served here."""
-        return next((each for each in self.graphs.values() if each.name == info.graph), None)
+        return next((graph for graph in self.graphs.values() if graph.name == info.graph), None)
 
     def stored_name(self, name: str | None) -> str | None:
         """The name under which runs of a graph are stored, by the name under which the graph is

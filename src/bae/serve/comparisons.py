@@ -98,11 +98,11 @@ async def compare_runs(call: ApiCall) -> ComparisonView:
 
 def _compare(a: StoredRun, b: StoredRun, query: CompareQuery) -> ComparisonView:
     nodes = compare_reports(report_run(a), report_run(b))
-    listed_nodes = nodes if query.same else [each for each in nodes if each.state != "same"]
-    first = next((each for each in nodes if each.state != "same"), None)
+    listed_nodes = nodes if query.same else [node for node in nodes if node.state != "same"]
+    first = next((node for node in nodes if node.state != "same"), None)
     pairs = (
-        _view_pair(each, query.cut)
-        for each in listed_nodes[query.start : query.start + query.limit]
+        _view_pair(listed_node, query.cut)
+        for listed_node in listed_nodes[query.start : query.start + query.limit]
     )
     return ComparisonView(
         a=row_of(a.info, preview_of(a.lines)),
@@ -114,7 +114,7 @@ def _compare(a: StoredRun, b: StoredRun, query: CompareQuery) -> ComparisonView:
 
 
 def _pair_size(pair: NodePair) -> int:
-    return size_of(side for each in pair.fields for side in (each.a, each.b))
+    return size_of(side for field in pair.fields for side in (field.a, field.b))
 
 
 def _view_pair(node: ComparedNode, cut: int) -> NodePair:
@@ -122,8 +122,8 @@ def _view_pair(node: ComparedNode, cut: int) -> NodePair:
         return None if field is None else field_of(field, cut)
 
     pairs = [
-        FieldPair(name=each.name, a=view_field(each.a), b=view_field(each.b))
-        for each in node.fields
+        FieldPair(name=field.name, a=view_field(field.a), b=view_field(field.b))
+        for field in node.fields
     ]
     return NodePair(
         path=node.path,

@@ -76,7 +76,7 @@ class Uploads:
 
 
 def _total_size(files: Iterable[File]) -> int:
-    return sum(each.size for each in files)
+    return sum(file.size for file in files)
 
 
 async def upload_file(call: ApiCall) -> tuple[int, FileView]:

@@ -158,7 +158,7 @@ async def revoke_approval(call: ApiCall) -> ApprovalPage:
 
 
 def _page_of(grants: list[Grant]) -> ApprovalPage:
-    return ApprovalPage(approvals=[ApprovalView(**each._asdict()) for each in grants])
+    return ApprovalPage(approvals=[ApprovalView(**grant._asdict()) for grant in grants])
 
 
 def _misfit_refusal(body: AnswerBody, error: GateError) -> Refused:
@@ -226,9 +226,9 @@ def _view_gate(call: ApiCall, stored: StoredRun, gate: OpenGate, report: RunRepo
     context_values = {name: value_of(value, call.query.cut) for name, value in arguments.items()}
     if gate.call is None:
         context_values = {
-            each.field: value_of(each.value, call.query.cut, each.kept)
-            for each in fields
-            if each.state == "there" and each.field != gate.field_name
+            field.field: value_of(field.value, call.query.cut, field.kept)
+            for field in fields
+            if field.state == "there" and field.field != gate.field_name
         }
     context: dict[str, Value] = context_values
     details = _find_details(call, info, gate)
@@ -271,7 +271,7 @@ def _find_details(call: ApiCall, info: RunInfo, gate: OpenGate) -> _QuestionDeta
         plans = plan_of_graph(graph_at(graph, gate.path)).plans
     except JournalError:
         return _QuestionDetails()  # its classes have changed
-    cls = next((each for each in plans if each.__name__ == gate.node_type.__name__), None)
+    cls = next((plan for plan in plans if plan.__name__ == gate.node_type.__name__), None)
     field = None if cls is None else plan_of(cls).fields.get(gate.field_name)
     if cls is None or field is None:
         return _QuestionDetails()

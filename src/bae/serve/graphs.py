@@ -48,7 +48,7 @@ def starts_of(call: ApiCall) -> Starts:
 
 
 async def list_graphs(call: ApiCall) -> GraphList:
-    return GraphList(graphs=[_view_row(each) for each in call.api.starts.values()])
+    return GraphList(graphs=[_view_row(start) for start in call.api.starts.values()])
 
 
 async def show_graph(call: ApiCall) -> GraphView:
@@ -104,14 +104,14 @@ def _view_class(box: Box) -> ClassView:
         lm=box.lm,
         fields=[
             ClassFieldView(
-                name=each.name,
-                type=each.type,
-                source=each.source,
-                origin=each.origin,
-                description=each.description,
-                required=each.required,
+                name=field.name,
+                type=field.type,
+                source=field.source,
+                origin=field.origin,
+                description=field.description,
+                required=field.required,
             )
-            for each in box.fields
+            for field in box.fields
         ],
     )
 
@@ -120,7 +120,7 @@ async def list_prompts(call: ApiCall) -> PromptPage:
     """The prompts of a graph."""
     starts = starts_of(call)
     prompts = await call.api.fold(starts.graph.prompts)
-    return PromptPage(prompts=[_view_prompt(each) for each in prompts])
+    return PromptPage(prompts=[_view_prompt(prompt) for prompt in prompts])
 
 
 def _view_prompt(prompt: Prompt) -> PromptView:

@@ -87,7 +87,7 @@ async def _questions_of(call: ApiCall, info: RunInfo) -> _Questions:
 
 
 def _read_questions(stored: StoredRun, call: ApiCall) -> tuple[int, _Questions]:
-    gates = [each for each in open_gates(stored) if each.address not in stored.answers]
+    gates = [gate for gate in open_gates(stored) if gate.address not in stored.answers]
     return stored.info.change, view_gates(call, stored, gates, 0, _OF_RUN)
 
 

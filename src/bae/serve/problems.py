@@ -237,5 +237,6 @@ def faults_of(error: ValidationError, *before: str | int) -> list[InputFault]:
     except Exception:  # code of the user may build a message, and fail
         return [InputFault(loc=list(before), msg="it does not fit")]
     return [
-        InputFault(loc=[*before, *each["loc"]], msg=str(each["msg"])) for each in details[:LONGEST]
+        InputFault(loc=[*before, *detail["loc"]], msg=str(detail["msg"]))
+        for detail in details[:LONGEST]
     ]

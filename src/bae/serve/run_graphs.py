@@ -272,7 +272,7 @@ def _view_fork_form(stored: StoredRun, graph: Graph[Any, Any], at: int, cut: int
             "fork at a node whose class exists, or serve the code that began the run",
             run_id=run_id,
         )
-    stored_fields = {each.field: each for each in node.fields}
+    stored_fields = {field.field: field for field in node.fields}
     fields: list[EditableField] = []
     for name, info in cls.__pydantic_fields__.items():
         value = stored_fields.get(name)

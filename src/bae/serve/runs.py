@@ -162,7 +162,7 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
     view.forks = [info.run_id for info in forks if api.may_see(call.user, info)]
     graph = api.find_graph(info)
     if graph is not None:
-        view.budgets = [budget_view(each) for each in api.owner.budgets()]
+        view.budgets = [budget_view(budget) for budget in api.owner.budgets()]
     if graph is not None and info.status == "ended":
         view.end = info.summary.node if info.summary else None
         try:
@@ -259,7 +259,7 @@ _PARTS: Final = {"bae-fork-step": "at", "bae-fork-thread": "thread"}
 async def _is_fork(call: ApiCall, graph: Graph[Any, Any], old: StoredRun) -> bool:
     """Whether a run is the requested fork."""
     body, journal, parent = call.body, call.api.journal, call.path["run"]
-    forked = next((each for each in reversed(old.lines) if each.kind == "RunForked"), None)
+    forked = next((line for line in reversed(old.lines) if line.kind == "RunForked"), None)
     if forked is None or old.info.thread != body.thread or old.info.parent != parent:
         return False
     stored = await journal.read(parent)

@@ -103,7 +103,7 @@ def _list_steps(stored: StoredRun, query: StepsQuery) -> StepPage:
     report = report_run(stored)
     nodes = [each for each in _nodes_at(report, query.path) if _is_selected(each, query)]
     start = query.start if query.around is None else max(0, query.around - query.limit // 2)
-    steps = (step_of(query.path, each, query.cut) for each in nodes[start : start + query.limit])
+    steps = (step_of(query.path, node, query.cut) for node in nodes[start : start + query.limit])
     return StepPage(
         steps=take_page(steps, lambda step: size_of(step.fields)),
         total=len(nodes),
@@ -244,8 +244,8 @@ def _view_call(number: int, asked: AskedQuestion, cut: int | None) -> CallView:
     )
     if cut is not None:
         view.asked = data_of(asked.asked, cut)
-        view.answers = [data_of(each, cut) for each in asked.answers]
-        view.rounds = [data_of(each, cut) for each in asked.rounds]
+        view.answers = [data_of(answer, cut) for answer in asked.answers]
+        view.rounds = [data_of(round_, cut) for round_ in asked.rounds]
     return view
 
 

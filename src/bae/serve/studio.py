@@ -176,10 +176,10 @@ class Studio:
             can=sorted(call.user.can),
             journal=self.journal,
             graphs=[
-                _view_graph(each, self.run_commands.get(each.name, ""))
-                for each in self.api.starts.values()
+                _view_graph(start, self.run_commands.get(start.name, ""))
+                for start in self.api.starts.values()
             ],
-            teams=[StudioTeam(name=each, runs=quote(self._runs_of(each))) for each in self.teams],
+            teams=[StudioTeam(name=team, runs=quote(self._runs_of(team))) for team in self.teams],
             lm=self.lm,
             serve_command=self.serve_command,
             read_only=None if has_graphs else ReadOnly(reason=reason, command=self.serve_command),

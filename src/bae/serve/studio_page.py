@@ -114,7 +114,7 @@ def _send(file: _File, request: Request, headers: dict[str, str]) -> Response:
     etag = f'"{file.etag}{"" if packed is None else "-gz"}"'
     headers |= {"etag": etag, "vary": "accept-encoding"}
     known_etags = (each.strip() for each in request.headers.get("if-none-match", "").split(","))
-    if etag in (each.removeprefix("W/") for each in known_etags):
+    if etag in (known_etag.removeprefix("W/") for known_etag in known_etags):
         return Response(status_code=304, headers=headers)
     if packed is not None:
         headers["content-encoding"] = "gzip"

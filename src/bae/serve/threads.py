@@ -201,17 +201,17 @@ def _view_details(stored: StoredRun, cut: int) -> TurnDetails:
         start=_view_fields(nodes[0], cut) if nodes else {},
         end=report.ended_at or None,
         reply=_view_fields(nodes[-1], cut) if nodes and has_ended else {},
-        calls=[_view_call(each, cut) for each_round in rounds for each in each_round.calls],
-        thoughts=[data_of(each.thinking, cut) for each in answers if each.thinking],
+        calls=[_view_call(call, cut) for each_round in rounds for call in each_round.calls],
+        thoughts=[data_of(answer.thinking, cut) for answer in answers if answer.thinking],
     )
 
 
 def _view_fields(node: NodeReport, cut: int) -> dict[str, Value]:
     """The fields of a node, without earlier turns and tool calls."""
     return {
-        each.field: value_of(each.value, cut, each.kept)
-        for each in node.fields
-        if each.state == "there" and _is_shown(each.source)
+        field.field: value_of(field.value, cut, field.kept)
+        for field in node.fields
+        if field.state == "there" and _is_shown(field.source)
     }
 
 

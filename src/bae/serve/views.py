@@ -469,9 +469,9 @@ def take_page(items: Iterable[T], size: Callable[[T], int]) -> list[T]:
 def size_of(values: Iterable[Value | None]) -> int:
     """The approximate number of characters of values."""
     return sum(
-        len(each.text or "") + len(json.dumps(each.value, ensure_ascii=False))
-        for each in values
-        if each is not None
+        len(value.text or "") + len(json.dumps(value.value, ensure_ascii=False))
+        for value in values
+        if value is not None
     )
 
 
@@ -519,7 +519,7 @@ def step_of(path: str, node: NodeReport, longest: int) -> StepView:
         node=node.name,
         whole=node.whole,
         chosen_among=list(node.chosen_among),
-        fields=[field_of(each, longest) for each in node.fields],
+        fields=[field_of(field, longest) for field in node.fields],
         usage=usage_of(node.usage),
         forked_from=node.forked_from,
         changed=list(node.changed),
@@ -588,7 +588,7 @@ def data_of(value: Any, longest: int) -> Any:
     if isinstance(value, Usage):
         return asdict(value)  # an unknown cost is null
     if is_dataclass(value) and not isinstance(value, type):
-        parts = {each.name: getattr(value, each.name) for each in fields(value)}
+        parts = {field.name: getattr(value, field.name) for field in fields(value)}
         return {n: data_of(part, longest) for n, part in parts.items() if not _is_empty(part)}
     if isinstance(value, tuple):
         return [data_of(each, longest) for each in cast("tuple[Any, ...]", value)]

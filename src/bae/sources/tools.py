@@ -88,7 +88,7 @@ class ToolsField(PlainField):
                     else:
                         planned.append(tool)
         inputs = [(t.name, Input(t.call, t.marker)) for t in planned if isinstance(t, ToolPlan)]
-        inputs += [(each.call.name, each) for each in pickers]
+        inputs += [(picker.call.name, picker) for picker in pickers]
         inputs += [(server.name, opened) for server, opened in servers]
         call = CallPlan(None, ("tools", *(each.call.key for _, each in inputs)), "Tools", "sync")
         call.declared, call.inputs = list[ToolCall], tuple(inputs)
@@ -98,7 +98,7 @@ class ToolsField(PlainField):
         field.pickers, field.servers = tuple(pickers), tuple(servers)
         field.finds_tools = bool(pickers or servers)
         field.shows_results = marker.show == "results"
-        field.provider_tools = tuple(each.name for each in natives)
+        field.provider_tools = tuple(native.name for native in natives)
         field.accept = None if marker.accept is None else plan_call(marker.accept, names)
         steer = marker.before_round
         field.before_round = None if steer is None else plan_call(steer, names)
@@ -130,8 +130,8 @@ class ToolsField(PlainField):
     @cached_property
     def tool_names(self) -> tuple[str, ...]:  # type: ignore[override]
         """The names of the tools, as far as they are known before a run."""
-        named = [*(each.name for each in self.planned), *(each.name for each in self.natives)]
-        named += [f"those of {each.call.name}" for each in self.pickers]
+        named = [*(each.name for each in self.planned), *(native.name for native in self.natives)]
+        named += [f"those of {picker.call.name}" for picker in self.pickers]
         return (*named, *(f"those of {server.name}" for server, _ in self.servers))
 
     @cached_property
@@ -338,7 +338,7 @@ def _is_picker(tool: ToolPlan) -> bool:
     origin, arguments = typing.get_origin(returned), typing.get_args(returned)
     is_listed = isinstance(origin, type) and issubclass(origin, Sequence) and bool(arguments)
     kinds = (Tool, Callable, Callable[..., Any])
-    return is_listed and any(each in kinds for each in union_members(arguments[0]))
+    return is_listed and any(member in kinds for member in union_members(arguments[0]))
 
 
 def _problems_behind(below: Input) -> Iterator[Problem]:

@@ -250,8 +250,8 @@ def _describe_install(names: Sequence[str], project: Project, tracked: Sequence[
     packages = shlex.join(names)
     programs = {
         program.name
-        for each in split_commands(project.test_command)
-        if (program := find_test_program(each))
+        for command in split_commands(project.test_command)
+        if (program := find_test_program(command))
     }
     if "pytest" not in programs:
         root, tracked_files = Path(project.root), frozenset(tracked)

@@ -65,15 +65,15 @@ class Delivery:
         reviewers."""
         many = len(self.tasks)
         lines = [f"Merge {many} {'task' if many == 1 else 'tasks'} of {self.branch}"]
-        for each in self.tasks:
-            lines += ["", f"{each.task.key}: {_in_one_line(each.task.title)}"]
-            lines += (f"- {_in_one_line(name)}" for name in each.tests[:MOST_TESTS])
-            if len(each.tests) > MOST_TESTS:
-                lines.append(f"- and {len(each.tests) - MOST_TESTS} more tests")
-            if not each.tests:
+        for task in self.tasks:
+            lines += ["", f"{task.task.key}: {_in_one_line(task.task.title)}"]
+            lines += (f"- {_in_one_line(name)}" for name in task.tests[:MOST_TESTS])
+            if len(task.tests) > MOST_TESTS:
+                lines.append(f"- and {len(task.tests) - MOST_TESTS} more tests")
+            if not task.tests:
                 lines.append("- without tests, as a person approved")
-            if each.review is not None:
-                lines += (f"- review, {_in_one_line(str(f))}" for f in each.review.findings)
+            if task.review is not None:
+                lines += (f"- review, {_in_one_line(str(f))}" for f in task.review.findings)
         return "\n".join(lines) + "\n"
 
 
@@ -183,7 +183,7 @@ def find_proving_tests(
         return ()
     if task.proof == "named-tests":
         return task.tests
-    last = next((each for each in reversed(attempts) if each.outcome == "passed"), None)
+    last = next((attempt for attempt in reversed(attempts) if attempt.outcome == "passed"), None)
     if last is None or last.report is None:
         return ()
     if task.proof == "failing-tests":  # they pass when the feature is complete

@@ -193,7 +193,7 @@ class Desk:
         """Whether the last answer of a person is a yes to the content of the work, so that the LLM
         has nothing left to write."""
         blockers = await self.bench.store.blockers(self.task.project_id)
-        last_question = [each for each in blockers if each.task_id == self.task.id][-1:]
+        last_question = [blocker for blocker in blockers if blocker.task_id == self.task.id][-1:]
         if not last_question or last_question[0].digest is None or not last_question[0].is_yes:
             return False
         return bool(await (await self.worker.workspace(self.task)).changed())

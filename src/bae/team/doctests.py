@@ -68,6 +68,8 @@ def _read_texts(path: str, content: bytes | None) -> list[str]:
 def _parse_examples(text: str) -> list[tuple[str, str]]:
     """The examples of a text, each with its code and its expected output."""
     try:
-        return [(each.source, each.want) for each in doctest.DocTestParser().get_examples(text)]
+        return [
+            (example.source, example.want) for example in doctest.DocTestParser().get_examples(text)
+        ]
     except ValueError:  # pytest reports it
         return [(text, "")]

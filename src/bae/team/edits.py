@@ -55,7 +55,9 @@ async def apply_answer(
 
     def apply() -> tuple[FileChange, ...]:
         changes = plan_changes(root, parse_answer(answer), submodules)
-        checked = (find_syntax_error(each.path, each.before, each.after) for each in changes)
+        checked = (
+            find_syntax_error(change.path, change.before, change.after) for change in changes
+        )
         if errors := [error for error in checked if error]:
             raise refusal(errors)
         write_changes(root, changes)
@@ -201,9 +203,9 @@ def _check_path(root: Path, path: str, submodules: Sequence[str] = ()) -> str:
             raise _Refused(f"{name} cannot be written: {'/'.join(parts[:number])} is a file")
         if number == len(parts) and not stat.S_ISREG(mode):
             raise _Refused(f"{name} is not a file that can be edited")
-    for each in submodules:
-        if f"{name}/".startswith(f"{each}/"):
-            raise _Refused(f"{name} is in the submodule {each}, another repository")
+    for submodule in submodules:
+        if f"{name}/".startswith(f"{submodule}/"):
+            raise _Refused(f"{name} is in the submodule {submodule}, another repository")
     return name
 
 
@@ -429,7 +431,7 @@ def _describe_nearest(problem: str, lines: Sequence[str], search: Sequence[str])
         if line not in known_scores:
             line_words = frozenset(re.findall(r"\w+", line[:_SHOWN_WIDTH]))
             known_scores[line] = max(
-                len(line_words & each) / max(1, len(line_words | each)) for each in words
+                len(line_words & word) / max(1, len(line_words | word)) for word in words
             )
         scores.append(known_scores[line])
     size = min(max(len(search), 1), _SHOWN_LINES, max(len(scores), 1))

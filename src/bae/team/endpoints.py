@@ -201,7 +201,7 @@ class ServedTeams:
             requests=await _read_requests(team),
             run=await read_run_spending(team.store, team.project.id),
             requirements=cut_text(project.requirements, CUT),
-            agents=[each for each in agents if each.status != "retired"],
+            agents=[agent for agent in agents if agent.status != "retired"],
         )
 
     async def _find_goal(self, name: str, team: ServedTeam) -> str:
@@ -219,7 +219,7 @@ class ServedTeams:
         last = events[-1].number if events else await team.store.last_event(team.project.id)
         if last < query.after:
             raise unknown_event(query.after, last)
-        return EventPage(events=[each.to_message() for each in events], last=last)
+        return EventPage(events=[event.to_message() for event in events], last=last)
 
     async def open_feed(self, api: API, user: User, name: str) -> ServedFeed:
         """The feed of a team, by its name."""
@@ -277,7 +277,7 @@ class ServedTeams:
         if body.tasks is None:
             ids = [task.id for task in await team.store.tasks(team.project.id)]
         else:
-            ids = [(await find_task(team.store, team.project.id, each)).id for each in body.tasks]
+            ids = [(await find_task(team.store, team.project.id, task)).id for task in body.tasks]
         approve, by = team.store.approve_tasks, call.user.name
         count = await approve(ids, by=by)
         if body.without_tests:
@@ -310,7 +310,7 @@ class ServedTeams:
             team.store, team.journal, task, shows=lambda run: api.may_see(user, run)
         )
         end = query.start + query.limit
-        entries = [LogView.of(each, query.cut) for each in log.entries[query.start : end]]
+        entries = [LogView.of(entry, query.cut) for entry in log.entries[query.start : end]]
         total = len(log.entries)
         return LogPage(entries=entries, total=total, next=end if end < total else None)
 
@@ -321,10 +321,12 @@ class ServedTeams:
     async def show_tests(self, call: ApiCall) -> TestsView:
         team, task = await self._find_task(call)
         cut = call.query.cut
-        tested = [each for each in await team.store.attempts(task.id) if each.report is not None]
+        tested = [
+            attempt for attempt in await team.store.attempts(task.id) if attempt.report is not None
+        ]
         last = tested[-1] if tested else None
         flaky = await team.store.flaky_tests(team.project.id)
-        merged = [cut_report(each, cut) for each in await team.store.merge_reports(task.id)]
+        merged = [cut_report(report, cut) for report in await team.store.merge_reports(task.id)]
         return TestsView(
             attempt=last and last.number,
             report=cut_report(last.report if last else None, cut),
@@ -340,7 +342,9 @@ class ServedTeams:
     async def list_attempts(self, call: ApiCall) -> AttemptPage:
         team, task = await self._find_task(call)
         attempts = await team.store.attempts(task.id)
-        return AttemptPage(attempts=[AttemptRow.of(each, call.query.cut) for each in attempts])
+        return AttemptPage(
+            attempts=[AttemptRow.of(attempt, call.query.cut) for attempt in attempts]
+        )
 
     async def show_attempt(self, call: ApiCall) -> AttemptView:
         *_, attempt = await self._find_attempt(call)
@@ -359,8 +363,8 @@ class ServedTeams:
         team = self.find(call.user, name)
         blockers = await _read_blockers(name, team, open_only=not query.all)
         cut = [
-            each.model_copy(update={"question": cut_text(each.question, query.cut)})
-            for each in blockers
+            blocker.model_copy(update={"question": cut_text(blocker.question, query.cut)})
+            for blocker in blockers
         ]
         return BlockerPage(blockers=cut)
 
@@ -394,11 +398,11 @@ class ServedTeams:
         for name, team in self.list_visible(call.user).items():
             tasks = await team.store.tasks(team.project.id)
             tasks_by_id = {task.id: task for task in tasks}
-            for each in await _read_blockers(name, team, open_only=True):
-                address = f"blockers/{each.id}"
-                row = wait_row(name, address, "blocker", each.question, each.since, call)
-                context = _describe_task(tasks_by_id.get(each.task_id), call.query.cut)
-                waiting.append(row.model_copy(update={"task": each.task, "context": context}))
+            for blocker in await _read_blockers(name, team, open_only=True):
+                address = f"blockers/{blocker.id}"
+                row = wait_row(name, address, "blocker", blocker.question, blocker.since, call)
+                context = _describe_task(tasks_by_id.get(blocker.task_id), call.query.cut)
+                waiting.append(row.model_copy(update={"task": blocker.task, "context": context}))
             unapproved = [task for task in tasks if not task.approved]
             if unapproved:
                 since = await team.store.unapproved_since(team.project.id)
@@ -530,7 +534,8 @@ def _with_refusals(handler: _Handle) -> _Handle:
         except TeamError as error:
             status = _STATUS_BY_CODE.get(error.code, 422)
             faults = [
-                InputFault(loc=["body", each.place], msg=each.message) for each in error.problems
+                InputFault(loc=["body", problem.place], msg=problem.message)
+                for problem in error.problems
             ]
             if status == 503:  # the error names a file of the server: only the log has it
                 message = "the state of the team cannot be used now: the log of the server says why"
@@ -600,9 +605,9 @@ async def _read_requests(team: ServedTeam) -> list[RequestView]:
         {task.id: task.key for task in await team.store.tasks(team.project.id)} if requests else {}
     )
     return [
-        RequestView(id=each.id, action=each.action, task=keys.get(each.task_id or 0))
-        for each in requests
-        if each.action not in ("pause", "resume")  # these apply until a person reverses them
+        RequestView(id=request.id, action=request.action, task=keys.get(request.task_id or 0))
+        for request in requests
+        if request.action not in ("pause", "resume")  # these apply until a person reverses them
     ]
 
 
@@ -612,8 +617,8 @@ async def _read_details(team: ServedTeam, task: Task) -> TaskDetails:
     return TaskDetails(
         task=task,
         spent=await read_spent(team.store, task_id=task.id),
-        attempts=[AttemptRow.of(each, 300) for each in attempts],
-        blockers=[each for each in blockers if each.task_id == task.id],
+        attempts=[AttemptRow.of(attempt, 300) for attempt in attempts],
+        blockers=[blocker for blocker in blockers if blocker.task_id == task.id],
         reviews=len((await team.store.reviews(team.project.id)).get(task.id, ())),
     )
 
@@ -628,7 +633,7 @@ async def _read_plan(api: API, team: ServedTeam) -> PlanView:
     return PlanView(
         unapproved=[task.key for task in unapproved],
         without_tests=[task.key for task in unapproved if task.proof == "none"],
-        rounds=[[task.key for task in each] for each in plan.rounds],
+        rounds=[[task.key for task in round_] for round_ in plan.rounds],
         critical_path=[task.key for task in plan.critical_path],
         left=[
             LeftTask(task=task.key, reason=headline(task.reason) or task.status.label)
@@ -666,19 +671,19 @@ async def _read_blockers(
             asked_at[stored.event.blocker_id] = stored.at
     return [
         BlockerView(
-            **each.model_dump(),
+            **blocker.model_dump(),
             team=name,
-            task=keys.get(each.task_id, ""),
-            since=asked_at.get(each.id, 0.0),
+            task=keys.get(blocker.task_id, ""),
+            since=asked_at.get(blocker.id, 0.0),
         )
-        for each in blockers
+        for blocker in blockers
     ]
 
 
 def _find_blocker(blockers: list[BlockerView], number: str) -> BlockerView:
-    for each in blockers:
-        if str(each.id) == number:
-            return each
+    for blocker in blockers:
+        if str(blocker.id) == number:
+            return blocker
     raise Refused(404, "bae-team-unknown", f"there is no blocker {number[:20]!r}")
 
 
@@ -715,7 +720,7 @@ async def _view_diff(call: ApiCall, text: str) -> DiffView:
     lines = query.lines
     files: list[ChangedFile] = await call.api.fold(read_changed_files, readable, lines, most_of_all)
     if query.path is not None:
-        files = [each for each in files if query.path in (each.path, each.old_path)]
+        files = [file for file in files if query.path in (file.path, file.old_path)]
         if not files:
             raise Refused(404, "bae-team-unknown", f"the change has no file {query.path[:200]!r}")
     return DiffView(files=files)

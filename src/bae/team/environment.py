@@ -138,10 +138,10 @@ def find_error_cause(error: BaseException) -> Cause | None:
     """The failure of the environment behind an error, or None."""
     from bae.team.workspaces import SetupError
 
-    for each in _list_causes(error):
-        if isinstance(each, SetupError):
-            return each.reason
-        if isinstance(each, OSError) and each.errno in _NO_SPACE:
+    for cause in _list_causes(error):
+        if isinstance(cause, SetupError):
+            return cause.reason
+        if isinstance(cause, OSError) and cause.errno in _NO_SPACE:
             return SPACE
     return None
 

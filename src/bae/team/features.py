@@ -128,9 +128,9 @@ class Features:
             if not await self.is_undelivered(task):
                 return None
             tasks = await self._tasks_of(task)
-            lines = "\n".join(f"{each.key}: {each.title}" for each in tasks)
+            lines = "\n".join(f"{task.key}: {task.title}" for task in tasks)
             message = f"Merge the feature {task.feature}\n\n{lines}".replace(TRAILER, "Task:")
-            required = (each.tests for each in tasks if each.status is not TaskStatus.SKIPPED)
+            required = (task.tests for task in tasks if task.status is not TaskStatus.SKIPPED)
             tests = dict.fromkeys(name for names in required for name in names)
             branch = await self.branch_of(task)
             outcome = await self._team.merge_branch(branch.branch, message, tests=tuple(tests))
@@ -227,13 +227,13 @@ def find_feature_problems(
             continue
         [writer] = writers
         test_files = [path for path in writer.paths if is_test_file(path)]
-        named_files = {each.partition("::")[0] for task in group for each in task.tests}
+        named_files = {test.partition("::")[0] for task in group for test in task.tests}
         for task in group:
             if task is writer or task.proof == "none":
                 continue
             if writer.key not in needs[task.key]:
                 report(task.key, "does not wait for the acceptance tests", f"add {writer.key!r}")
-            if not {each.partition("::")[0] for each in task.tests} & {*test_files}:
+            if not {test.partition("::")[0] for test in task.tests} & {*test_files}:
                 source = ", ".join(test_files) or writer.key
                 fix = f"name in tests the tests of {source} that it makes pass"
                 report(task.key, "names no acceptance test of its feature", fix)

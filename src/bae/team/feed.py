@@ -27,7 +27,7 @@ class TeamFeed(Feed[StoredEvent]):
         """A page of events, and the number of the last event."""
         last = await self._store.last_event(self.project_id)
         events = await self._store.events(self.project_id, after, most=limit) if limit else []
-        return FeedPage([FeedItem(each.number, each) for each in events], last)
+        return FeedPage([FeedItem(event.number, event) for event in events], last)
 
     async def version(self) -> int | None:
         """A number that changes when another process or another store has written to the file."""

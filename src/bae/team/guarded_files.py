@@ -97,7 +97,7 @@ async def find_guarded(
             continue
         if PurePosixPath(path).name.casefold() in _TABLES:
             contents = [(await repository.read_files(at, [path]))[0] for at in (base, tip)]
-            essences = [read_essence(path, each) for each in contents if each is not None]
+            essences = [read_essence(path, content) for content in contents if content is not None]
             if len(essences) == 2 and essences[0] == essences[1]:
                 continue
         files.append(path)

@@ -350,7 +350,7 @@ class Integration:
             return []
         files = {case.id.partition("::")[0] for case in tested.cases}
         changed = await self.repository.changed_files(before, merged)
-        named_files = [each.partition("::")[0] for each in tests]
+        named_files = [test.partition("::")[0] for test in tests]
         return [name for name in dict.fromkeys((*changed, *named_files)) if name in files]
 
     async def _get_report(self, head: str) -> TestReport:

@@ -224,7 +224,7 @@ class _TeamWork:
     async def answer_question(self, call: ApiCall) -> AnsweredView:
         name, plan, body = call.path["team"], call.path["plan"], call.body
         journal = self._teams.find(call.user, name).journal
-        waiting = {each.run_id: each.waiting for each in await _list_waiting_runs(journal)}
+        waiting = {run.run_id: run.waiting for run in await _list_waiting_runs(journal)}
         gates = {str(n): each.address for n, each in enumerate(waiting.get(plan, ()))}
         gate, answer = gates.get(call.path["question"]), DECIDE if body.decide else body.answer
         if gate is None:
@@ -239,7 +239,7 @@ class _TeamWork:
             if error.code != "bae-gate-answered" or before != answer:
                 raise
         plan_view = await _read_plan(journal, plan)
-        continues = all(each.answered for each in plan_view.questions)
+        continues = all(question.answered for question in plan_view.questions)
         if continues:
             try:
                 await self._start_planning(call, plan_view.goal, self._choose_lm(None))
@@ -252,10 +252,12 @@ class _TeamWork:
         rows: list[GateView] = []
         for name, team in self._teams.list_visible(call.user).items():
             for plan in await _read_plans(team.journal):
-                for each in plan.questions:
-                    if not each.answered:
-                        address = f"plans/{quote(plan.plan, safe='')}/questions/{each.number}"
-                        row = wait_row(name, address, "question", each.question, plan.since, call)
+                for question in plan.questions:
+                    if not question.answered:
+                        address = f"plans/{quote(plan.plan, safe='')}/questions/{question.number}"
+                        row = wait_row(
+                            name, address, "question", question.question, plan.since, call
+                        )
                         context = {"goal": Value(value=plan.goal[: call.query.cut])}
                         rows.append(row.model_copy(update={"context": context}))
         return rows

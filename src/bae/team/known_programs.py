@@ -125,7 +125,7 @@ class Codex(CodingProgram):
                 command = _unwrap_command(str(item.get("command", "")))
                 yield ProgramEvent(activity=f"runs {headline(command, _SHOWN_COMMAND)}")
             case "item.completed", "file_change":
-                paths = [str(each.get("path", "")) for each in _read_dicts(item.get("changes"))]
+                paths = [str(read.get("path", "")) for read in _read_dicts(item.get("changes"))]
                 yield ProgramEvent(activity=f"edits {', '.join(paths)}")
             case "item.completed", "agent_message":
                 yield ProgramEvent(message=str(item.get("text", "")))

@@ -207,8 +207,8 @@ class LeadAgent:
                 helpers = [group.create_task(self._watch()), group.create_task(_follow_branch(run))]
                 while (ended := await self._take_step(run, group)) is None:
                     await self._wake.wait()
-                for each in helpers:
-                    each.cancel()
+                for helper in helpers:
+                    helper.cancel()
         except BaseExceptionGroup as group:
             # Failures of workers are stored with their tasks. This one is of the store, or of git.
             raise group.exceptions[0] from None

@@ -316,10 +316,10 @@ async def _keeps_threads(journal: Journal) -> None:
     another with bae-thread-busy, which names the run, even if several begin at once."""
     starts = (_begin_run(journal, f"r{n}", thread="t") for n in range(5))
     results = await asyncio.gather(*starts, return_exceptions=True)
-    claims = [each for each in results if isinstance(each, Claim)]
-    errors = [each for each in results if isinstance(each, JournalError)]
+    claims = [result for result in results if isinstance(result, Claim)]
+    errors = [result for result in results if isinstance(result, JournalError)]
     _same("how many of five runs of a thread begin", len(claims), 1)
-    refused = {(each.code, each.run_id) for each in errors}
+    refused = {(error.code, error.run_id) for error in errors}
     _same("the errors of the others", refused, {("bae-thread-busy", claims[0].run_id)})
     _same("the runs", await _ids(journal), [claims[0].run_id])
     await _begin_run(journal, "elsewhere", thread="other")
@@ -683,7 +683,7 @@ async def _shares_threads(one: Journal, two: Journal) -> None:
     """At most one run of a thread is in progress across all processes."""
     starts = [_begin_run(each, f"r{n}", thread="t") for n, each in enumerate((one, two, one, two))]
     results = await asyncio.gather(*starts, return_exceptions=True)
-    codes = sorted(getattr(each, "code", "") for each in results)
+    codes = sorted(getattr(result, "code", "") for result in results)
     _same("the errors of four runs of a thread", codes, ["", *(["bae-thread-busy"] * 3)])
 
 
@@ -768,10 +768,10 @@ def _same(what: str, actual: Any, expected: Any) -> None:
 def _difference(what: str, actual: Any, expected: Any) -> str:
     """Describe the first difference between two values."""
     if type(actual) is type(expected) and is_dataclass(actual):
-        for each in fields(actual):
-            mine, other = getattr(actual, each.name), getattr(expected, each.name)
-            if each.compare and mine != other:
-                return _difference(f"{what}, {each.name}", mine, other)
+        for field in fields(actual):
+            mine, other = getattr(actual, field.name), getattr(expected, field.name)
+            if field.compare and mine != other:
+                return _difference(f"{what}, {field.name}", mine, other)
     if isinstance(actual, list | tuple) and isinstance(expected, list | tuple):
         pairs = zip(cast("Sequence[Any]", actual), cast("Sequence[Any]", expected), strict=False)
         for number, (mine, other) in enumerate(pairs):

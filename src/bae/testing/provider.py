@@ -307,7 +307,7 @@ class _Provider:
                 blocks = [TextBlock(text)]
                 if tool is not None:
                     blocks = [CallBlock(f"{wire.call_id}{number}", tool, text)]
-        filled = [each for each in blocks if each.text or not isinstance(each, TextBlock)]
+        filled = [block for block in blocks if block.text or not isinstance(block, TextBlock)]
         text = "".join(each.text for each in filled)
         return ModelReply(
             number=number,

@@ -402,7 +402,7 @@ class ScriptedLM(RoutingLM):
         offered = ", ".join(map(_name, types))
         if self._in_order:
             raise self._exhausted_error(f"a choice among {offered}")
-        able = [each for each in types if self._by_name.get(self._key_of(each))]
+        able = [type_ for type_ in types if self._by_name.get(self._key_of(type_))]
         if len(able) == 1:
             return able[0]
         raise ScriptError(

@@ -264,12 +264,12 @@ class ModelReply:
     @property
     def text(self) -> str:
         """The text of the message, without its calls."""
-        return "".join(each.text for each in self.blocks if isinstance(each, TextBlock))
+        return "".join(block.text for block in self.blocks if isinstance(block, TextBlock))
 
     @property
     def calls(self) -> list[CallBlock]:
         """The calls of the message."""
-        return [each for each in self.blocks if isinstance(each, CallBlock)]
+        return [block for block in self.blocks if isinstance(block, CallBlock)]
 
     def chunks(self, text: str) -> list[str]:
         """A text as it streams."""

@@ -224,30 +224,30 @@ def _blocks(reply: ModelReply) -> Iterator[tuple[Body, Body, list[Body]]]:
 
     A tool input that is not JSON is sent as text. A tool input that was cut off is empty.
     """
-    for each in reply.blocks:
-        match each:
-            case CallBlock() if (given := _input(reply, each)) is not None:
-                call = {"type": "tool_use", "id": each.id, "name": each.name}
-                pieces = reply.chunks(each.arguments) if each.arguments not in ("", "{}") else []
+    for block in reply.blocks:
+        match block:
+            case CallBlock() if (given := _input(reply, block)) is not None:
+                call = {"type": "tool_use", "id": block.id, "name": block.name}
+                pieces = reply.chunks(block.arguments) if block.arguments not in ("", "{}") else []
                 deltas = _deltas("input_json", "partial_json", ["", *pieces] if pieces else [])
                 yield {**call, "input": {}}, {**call, "input": given}, deltas
             case ThinkingBlock():
-                whole = {"type": "thinking", "thinking": each.text}
-                whole["signature"] = signature_of(each.text)
-                deltas = _deltas("thinking", "thinking", reply.chunks(each.text))
+                whole = {"type": "thinking", "thinking": block.text}
+                whole["signature"] = signature_of(block.text)
+                deltas = _deltas("thinking", "thinking", reply.chunks(block.text))
                 deltas += _deltas("signature", "signature", [whole["signature"]])
                 yield {"type": "thinking", "thinking": "", "signature": ""}, whole, deltas
             case RanBlock():
-                call = {"type": "server_tool_use", "id": each.id, "name": each.name}
-                deltas = _deltas("input_json", "partial_json", [json.dumps(each.arguments)])
-                yield {**call, "input": {}}, {**call, "input": dict(each.arguments)}, deltas
-                if each.result is not None:
-                    kind = f"{each.name}_tool_result"
-                    result = {"type": kind, "tool_use_id": each.id, "content": each.result}
+                call = {"type": "server_tool_use", "id": block.id, "name": block.name}
+                deltas = _deltas("input_json", "partial_json", [json.dumps(block.arguments)])
+                yield {**call, "input": {}}, {**call, "input": dict(block.arguments)}, deltas
+                if block.result is not None:
+                    kind = f"{block.name}_tool_result"
+                    result = {"type": kind, "tool_use_id": block.id, "content": block.result}
                     yield result, result, []
             case _:
-                text = {"type": "text", "text": each.text}
-                yield {**text, "text": ""}, text, _deltas("text", "text", reply.chunks(each.text))
+                text = {"type": "text", "text": block.text}
+                yield {**text, "text": ""}, text, _deltas("text", "text", reply.chunks(block.text))
 
 
 def _deltas(kind: str, key: str, pieces: Iterable[str]) -> list[Body]:

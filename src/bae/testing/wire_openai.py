@@ -270,9 +270,9 @@ class Responses(OpenAIWire):
         """Raise for a conversation that the API refuses."""
         _check_choice(body)
         items = _items(body)
-        calls = [str(each.get("call_id")) for each in items if each.get("type") == "function_call"]
+        calls = [str(item.get("call_id")) for item in items if item.get("type") == "function_call"]
         outputs = [
-            str(each.get("call_id")) for each in items if each.get("type") == "function_call_output"
+            str(item.get("call_id")) for item in items if item.get("type") == "function_call_output"
         ]
         for id in calls:
             if id not in outputs:
@@ -297,7 +297,7 @@ class Responses(OpenAIWire):
     def body_of(self, reply: ModelReply) -> Body:
         """The answer as one body."""
         return _response(
-            reply, [_item(reply, *each) for each in _numbered_blocks(reply)], done=True
+            reply, [_item(reply, *block) for block in _numbered_blocks(reply)], done=True
         )
 
     def events(self, reply: ModelReply) -> list[bytes]:
@@ -328,7 +328,7 @@ def _is_assistant(item: Body) -> bool:
 
 def _numbered_blocks(reply: ModelReply) -> list[tuple[int, Block]]:
     """The blocks of a message that the API knows, with their indexes."""
-    return list(enumerate(each for each in reply.blocks if not isinstance(each, RanBlock)))
+    return list(enumerate(block for block in reply.blocks if not isinstance(block, RanBlock)))
 
 
 def _item_events(reply: ModelReply, at: int, block: Block) -> list[dict[str, Any]]:

@@ -203,7 +203,7 @@ def _source_rows(view: RunView, source: Source, guides: Guides, now: float) -> I
     guides = (*guides, False)
     if source.graph is not None:
         yield from graph_rows(view, source.graph, guides, now)
-    items = [(each.index, each.graph) for each in source.items.values() if each.graph]
+    items = [(item.index, item.graph) for item in source.items.values() if item.graph]
     if max(view.items(source) or 0, len(items)) <= ITEMS_KEPT:
         yield from (_item_row(view, index, graph, guides, now) for index, graph in items)
         return
@@ -233,7 +233,7 @@ def _item_row(view: RunView, index: int, graph: GraphRun, guides: Guides, now: f
             task = names or ("waiting for a person" if asking.waits else "")
             row.value = in_one_line(task) if task else f"the LM is {task_of(asking)}"
         elif not graph.outcome:
-            row.value = ", ".join(each.by for each in newest.sources.values() if each.is_open)
+            row.value = ", ".join(source.by for source in newest.sources.values() if source.is_open)
     return row
 
 

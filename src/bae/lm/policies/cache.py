@@ -194,14 +194,16 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
             "settings": backend.settings,  # including the policies around the backend
             "system": prompt.system,
             "text": prompt.text,
-            "turns": [[each.answer, each.correction] for each in prompt.corrections],
+            "turns": [
+                [correction.answer, correction.correction] for correction in prompt.corrections
+            ],
             "schema": prompt.schema,
         }
         if examples := prompt.examples:
-            parts["examples"] = [[each.asked, each.answer] for each in examples]
+            parts["examples"] = [[example.asked, example.answer] for example in examples]
         turns = [each for each in prompt.conversation if each.kind == "turn"]
         if turns:
-            parts["thread"] = [[each.role, each.text] for each in turns]
+            parts["thread"] = [[turn.role, turn.text] for turn in turns]
         if prompt.question.method:
             parts["method"] = prompt.question.method
         # The key leaves out `Message.echo`.
@@ -209,7 +211,7 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
         if rounds:
             parts["rounds"] = [[e.role, [*map(_of_part, e.parts)]] for e in rounds]
         if files := prompt.files:
-            parts["files"] = [[each.label, each.file.key] for each in files]
+            parts["files"] = [[file.label, file.file.key] for file in files]
         if prompt.tools:
             tools = [[t.name, t.description, t.schema, t.native] for t in prompt.tools]
             parts |= {"tools": tools, "may_call": prompt.may_call}
@@ -295,7 +297,7 @@ def _read_answer(stored: str | None) -> Answer | None:
     try:
         data = json.loads(stored)
         texts = [data["text"], *data["models"]]
-        if data["version"] == VERSION and all(isinstance(each, str) for each in texts):
+        if data["version"] == VERSION and all(isinstance(text, str) for text in texts):
             return with_stored_calls(Answer(texts[0], Usage(models=tuple(texts[1:]))), data)
     except (ValueError, TypeError, KeyError, RecursionError):
         pass

@@ -139,7 +139,7 @@ class Fallback(Policy):
     def budgets(self) -> list[Budget]:
         """The budgets that the requests to each of the LMs are charged to."""
         first, *others = (budgets_of(each.lm) for each in self._line)
-        return [budget for budget in first if all(budget in each for each in others)]
+        return [budget for budget in first if all(budget in other for other in others)]
 
     def statistics(self) -> tuple[FallbackStatistics, ...]:
         """The counts of each LM, in their order."""
@@ -307,7 +307,7 @@ def _failures_inside(error: Exception) -> list[Exception]:
     """The errors of all LMs of an inner `Fallback`, if all its LMs failed."""
     if not isinstance(error, BaeLMError) or error.code != _ALL_FAILED:
         return []
-    return [each for each in error.failures if isinstance(each, Exception)]
+    return [failure for failure in error.failures if isinstance(failure, Exception)]
 
 
 def _matches(error: Exception, wanted: FallbackOn) -> bool:

@@ -184,13 +184,13 @@ def with_prompt(prompt: Prompt, learned: LearnedPrompt) -> Prompt:
     form = "" if prompt.schema is not None else text_form(cast("type[Node]", question.target))
     examples = (
         FewShot(
-            text_of_question(instruction, shown_once(question, each.known), form),
-            str(each.answer[question.fields[0]])
+            text_of_question(instruction, shown_once(question, example.known), form),
+            str(example.answer[question.fields[0]])
             if form
-            else text_of_answer(example_answer(prompt, each.answer)),
+            else text_of_answer(example_answer(prompt, example.answer)),
         )
-        for each in learned.examples
-        if not names or each.answer.get("choice") in names
+        for example in learned.examples
+        if not names or example.answer.get("choice") in names
     )
     applied = prompt.with_question(f"{instruction}{text[len(own) :]}", examples)
     return replace(applied, question=replace(question, instruction=instruction))

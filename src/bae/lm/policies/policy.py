@@ -298,9 +298,9 @@ def identity_of(backend: Backend) -> dict[str, Any]:
     layers.append(backend.lm if isinstance(backend, LMAdapter) else backend)
     script: str = getattr(sys.modules.get("__main__"), "__file__", None) or "__main__"
     by = [
-        f"{script if (module := type(each).__module__) == '__main__' else module}"
-        f".{type(each).__qualname__}"
-        for each in layers
+        f"{script if (module := type(layer).__module__) == '__main__' else module}"
+        f".{type(layer).__qualname__}"
+        for layer in layers
     ]
     return {"by": by, "model": model}
 
