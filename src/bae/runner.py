@@ -1,5 +1,5 @@
-"""The loop of a run: resolve the node's fields, call the node or ask the LM for the next node, and
-continue with that node."""
+"""The loop of a run. It resolves the fields of a node. Then it calls the node's body, or asks the
+LLM for the next node, and continues with that node."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ A = TypeVar("A")
 _log = logging.getLogger("bae")
 
 LONGEST_HOLD = 0.01
-"""After how many seconds a run yields to the event loop, in case its bodies await nothing. It
-checks the clock every 16 steps, so short runs that do await need not yield as well."""
+"""Seconds after which a run yields to the event loop, in case its bodies await nothing. The run
+checks the clock every 16 steps only, so a run of fewer steps never yields for this reason."""
 Plans = dict[type[Node], NodePlan]
 NOTHING_BOUND: Final[Mapping[str, Any]] = MappingProxyType({})
 _Recalls = tuple[dict[str, Any], list[Found]]
@@ -88,7 +88,7 @@ NONE: Final[Collection[str]] = ()
 async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[T]:
     """Run a graph from its first node to its last, and close everything that it opened.
 
-    Graphs inside a run come through here too, with a `Run` of their own that has an outer run.
+    A graph inside a run has a `Run` of its own, whose `outer` is the run around it.
     """
     graph_plan = plan_of_graph(graph)
     hidden = run.scene.hidden
@@ -110,19 +110,21 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         run.shows = graph.context or run.shows
         run.shows_limit = graph.context_limit or run.shows_limit
         run.scene = replace(run.scene)  # so that the scene of each run is a distinct object
-    # Set the default too: a body of another run may have started this run.
+    # Set the default scene too: if a body of another run started this run, the variable has the
+    # scene of that run.
     token = None if scene_around.get() is run.scene else scene_around.set(run.scene)
-    around = turns = None
+    writer_token = turns_token = None
     if run.outer is None and (run.writer.journal is not None or writer_in_use.get() is not None):
-        # A run without a journal sets nothing: three objects more a run cost a crowd of runs 15 %.
-        around = writer_in_use.set(run.writer)
+        # Without a journal, the variable is not set. With thousands of concurrent runs, setting it
+        # would cost 15 %, for three more objects a run.
+        writer_token = writer_in_use.set(run.writer)
     try:
         given_up: Collection[str] = NONE
         start, is_recorded, find_next = run.past.begin(run, graph, start)
         if not is_recorded:
             await run.writer.begin(run, graph, start)
         if run.outer is None and (run.turns is not None or turns_in_use.get() is not None):
-            turns = turns_in_use.set(run.turns)
+            turns_token = turns_in_use.set(run.turns)
         if graph_plan.is_filled and not start.__dict__:
             previous = next(run.seen(), None)
             start, given_up = await _fill(run, plans, plans[graph.start], previous)
@@ -135,13 +137,13 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
             run.flow.opening.leave(run)
     if token is not None:
         scene_around.reset(token)
-    if around is not None:
-        writer_in_use.reset(around)
-    if turns is not None:
-        turns_in_use.reset(turns)
+    if writer_token is not None:
+        writer_in_use.reset(writer_token)
+    if turns_token is not None:
+        turns_in_use.reset(turns_token)
     failure = await _finish(run, failure)
     try:
-        return _result(run, failure)
+        return _make_result(run, failure)
     finally:
         del failure  # the traceback holds this frame; otherwise both would stay alive
 
@@ -154,8 +156,8 @@ async def run_inside(
     item: tuple[Any, ...] = (),
     bound: Mapping[str, Any] = NOTHING_BOUND,
 ) -> Node:
-    """Run a graph as a dependency, or for one item of a map, and return its last node. `bound` are
-    fields of its start node."""
+    """Run a graph as a dependency, or for one item of a map, and return the graph's last node.
+    `bound` has values for fields of the start node."""
     graph = cast("Graph[Any, Any]", call.graph)
 
     tries = 0
@@ -165,7 +167,7 @@ async def run_inside(
         tries += 1
         if tries > 1 and outer.flow is not None:
             outer.flow.forget_failures()
-        result = await run_graph(graph, _first_node(call, item, bound), outer.inside(path))
+        result = await run_graph(graph, _make_first_node(call, item, bound), outer.inside(path))
         if result.waiting:
             raise Waiting(result.waiting)
         return result.trace[-1]
@@ -173,7 +175,7 @@ async def run_inside(
     return await call_within_bounds(call, marker, once, outer)
 
 
-def _first_node(call: CallPlan, item: tuple[Any, ...], bound: Mapping[str, Any]) -> Node:
+def _make_first_node(call: CallPlan, item: tuple[Any, ...], bound: Mapping[str, Any]) -> Node:
     graph = cast("Graph[Any, Any]", call.graph)
     start = graph.start
     if plan_of_graph(graph).is_filled:
@@ -186,8 +188,8 @@ def _first_node(call: CallPlan, item: tuple[Any, ...], bound: Mapping[str, Any])
     return start(**{name: item[0]}, **bound)
 
 
-def _end_record(run: Run, failure: BaseException | None) -> RunEnded:
-    """The record of the outcome of a run."""
+def _make_end_record(run: Run, failure: BaseException | None) -> RunEnded:
+    """Return the record of a run's outcome."""
     place = time(), run.path, run.step
     if failure is None:
         return RunEnded(*place, "ended", run.trace[-1])
@@ -202,7 +204,7 @@ def _end_record(run: Run, failure: BaseException | None) -> RunEnded:
 
 
 def _is_tried_again(run: Run, ended: RunEnded) -> bool:
-    """Whether the owner of a failed run tries it again."""
+    """Return whether the run has failed, and its owner will try it again."""
     decide = run.options.tries_again
     return (
         not run.path
@@ -213,9 +215,9 @@ def _is_tried_again(run: Run, ended: RunEnded) -> bool:
 
 
 async def _finish(run: Run, failure: BaseException | None) -> BaseException | None:
-    """Record the outcome of a run, and return the error that it fails with."""
+    """Record the outcome of a run, and return the error that the run fails with."""
     try:
-        ended = _end_record(run, failure)
+        ended = _make_end_record(run, failure)
         if isinstance(ended.error, HandedOver):
             await run.writer.hand_over(run)
         elif _is_tried_again(run, ended):
@@ -232,8 +234,9 @@ async def _finish(run: Run, failure: BaseException | None) -> BaseException | No
     return failure if run.path else run.writer.explain(failure)
 
 
-def _result(run: Run, failure: BaseException | None) -> GraphResult[Any]:
-    """The result of a run, or the exception that it failed with."""
+def _make_result(run: Run, failure: BaseException | None) -> GraphResult[Any]:
+    """Return the result of a run, or raise its failure. A run that waits for a person has a
+    result."""
     outermost = run if run.outer is None else run.outermost
     journal = RunJournal(outermost.writer.log, outermost.trace)
     if failure is None:
@@ -253,7 +256,8 @@ def _result(run: Run, failure: BaseException | None) -> GraphResult[Any]:
 
 
 async def _close(run: Run, failure: BaseException | None) -> BaseException | None:
-    """Cancel work that was started early in vain; in the outermost run, close what was opened."""
+    """Cancel the values that were started early and are not needed. In the outermost run, also
+    close the resources of its dependencies. Return the error that the run ends with."""
     flow = cast(Dataflow, run.flow)
     try:
         await _let_go_ahead(run)
@@ -265,7 +269,7 @@ async def _close(run: Run, failure: BaseException | None) -> BaseException | Non
 
 
 async def _let_go_ahead(run: Run) -> None:
-    """Release the values that were started early for the next node."""
+    """Release the values that were started early for the run's next node."""
     flow = cast(Dataflow, run.flow)
     if run in flow.ahead:
         await flow.let_go_ahead(run)
@@ -334,11 +338,11 @@ async def _follow(
 async def _complete(
     run: Run, plans: Plans, plan: NodePlan, node: Node, given_up: Collection[str]
 ) -> Node:
-    """The node with its missing sourced fields resolved, validated as a whole. The fields in
-    `given_up` take their default, since their source has failed.
+    """Resolve the node's missing fields that have a source, and return the complete node. The
+    sources of the fields in `given_up` have failed, so these fields get their default.
 
-    It is a copy if a field was resolved: the caller or a body may start other runs with the
-    original, and these must not see the values of this run.
+    If a field was missing, the complete node is a validated copy. The caller or a body may start
+    other runs with the original node, and those runs must not see values of this run.
     """
     absent = [field for field in plan.sourced if field.name not in node.__dict__]
     if len(absent) < len(plan.sourced) and _log.isEnabledFor(logging.DEBUG):
@@ -354,7 +358,8 @@ async def _complete(
         except Waiting as waiting:
             waiting.node = node
             raise
-    # After a node that the LM has filled, work that was started early is for the node after it.
+    # If the previous node has a body, values were started early for this node, whose fields are
+    # resolved now. After an empty body, the values are for the node after this node.
     if run.trace and plans[type(run.trace[-1])].written:
         await _let_go_ahead(run)
     if not absent:
@@ -366,7 +371,7 @@ async def _complete(
 
 
 def _log_given(run: Run, plans: Plans, plan: NodePlan, node: Node) -> None:
-    """Log the fields whose source is not used, since the caller or a body has given the value."""
+    """Log the fields whose source is not called, because the caller or a body passed the value."""
     if not run.trace or plans[type(run.trace[-1])].written:
         for field in plan.sourced:
             if field.name in node.__dict__:
@@ -391,9 +396,9 @@ async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) ->
 async def _ask_for_next(
     run: Run, plans: Plans, plan: NodePlan, node: Node
 ) -> tuple[Node | None, Collection[str]]:
-    """The next node after an empty body, and its fields whose source has failed. The LM chooses a
-    successor, if there are several, and fills it. At the last step, the LM is only asked whether to
-    end there."""
+    """Return the next node after an empty body, and the names of its fields whose source has
+    failed. If there are several successors, the LLM chooses one. Then the LLM fills it. At the last
+    step that `max_iters` allows, the LLM is only asked whether to end the run."""
     is_last = run.step == run.max_iters
     if is_last and not plan.may_end:
         raise too_many(run, *plan.successors)
@@ -411,8 +416,8 @@ async def _ask_for_next(
 async def _choose(
     run: Run, plans: Plans, plan: NodePlan, node: Node
 ) -> tuple[type[Node] | type[None], Node | None, Collection[str]]:
-    """The next class. If the LM has filled the node in the same call, also the node, with its
-    fields whose source has failed."""
+    """Have the LLM choose the next class, and return the class. If the LLM fills the node in the
+    same call, also return the node, and the names of its fields whose source has failed."""
     chosen: type[Node] | type[None]
     filled: Node | None
     about = run.scene_for(plan, node)
@@ -425,17 +430,18 @@ async def _choose(
     doing = Asker("choice", plan.node)
     if not isinstance(lm, RoutingLM):
         asked = "choose_type", [*plan.offered], shown_values(node, about.hidden)
-        chosen, seconds, used = await _answer(run, lm, doing, about, *asked)
+        chosen, seconds, used = await _ask_question(run, lm, doing, about, *asked)
         filled = None
     else:
         fillable, recalled = options_ahead(run, plans, plan, lm)
         if recalled:
             origins = {cls: run.origins(records) for cls, (_, records) in recalled.items()}
             about = about.recalling(origins)
-        # Without arguments that are rarely needed: an LM of the caller may not take them.
-        given = [{cls: values for cls, (values, _) in recalled.items()}] if recalled else []
-        asked = "route", node, plan.offered, fillable, *given
-        (chosen, filled), seconds, used = await _answer(run, lm, doing, about, *asked)
+        # Recalled values are passed only if there are any: the `route` of a caller's own LM may
+        # not have the parameter.
+        optional = [{cls: values for cls, (values, _) in recalled.items()}] if recalled else []
+        asked = "route", node, plan.offered, fillable, *optional
+        (chosen, filled), seconds, used = await _ask_question(run, lm, doing, about, *asked)
     if chosen not in plan.offered:
         _note_usage(run, doing, [used])
         raise chosen_outside(plan, chosen)
@@ -450,7 +456,7 @@ async def _choose(
     if chosen in recalled:
         target_plan = plans[type(filled)]
         filled = _with_resolved(lm, target_plan, filled, resolved)
-        given_up = _missing(target_plan, resolved)
+        given_up = _list_failed_fields(target_plan, resolved)
     place = time(), run.path, run.step
     await run.writer.store(
         ChoiceMade(*place, node, chosen, 0.0, Usage()),
@@ -461,16 +467,20 @@ async def _choose(
     return chosen, filled, given_up
 
 
-def _missing(plan: NodePlan, resolved: Mapping[str, Any]) -> Collection[str]:
-    """The fields whose source has failed, so that their default is used."""
+def _list_failed_fields(plan: NodePlan, resolved: Mapping[str, Any]) -> Collection[str]:
+    """Return the names of the fields whose source has failed. These fields get their default."""
     return [field.name for field in plan.context if field.name not in resolved]
 
 
 def options_ahead(
     run: Run, plans: Mapping[type[Node], NodePlan], plan: NodePlan, lm: LM | None
 ) -> tuple[list[type[Node]], dict[type[Node], _Recalls]]:
-    """The successors of a node that the answer may fill when it chooses one, without those that an
-    LM other than `lm` is to fill; and the values that are recalled for successors, with records."""
+    """Return the successors that one answer may choose and fill, and the values that are recalled
+    for successors, with the records.
+
+    An answer cannot fill a successor if another LM than `lm` fills it, if its values are not found
+    at once, or if its question shows other earlier nodes. At the last step, it fills none.
+    """
     fillable: list[type[Node]] = []
     recalled: dict[type[Node], _Recalls] = {}
     shows = run.shown_by(plan)
@@ -495,7 +505,7 @@ async def _fill(
     if plan.context:
         resolved = await resolve(run, plan, plan.context, {}, records)
         if len(resolved) < len(plan.context):
-            given_up = _missing(plan, resolved)
+            given_up = _list_failed_fields(plan, resolved)
         if cast(Dataflow, run.flow).ahead:
             await _let_go_ahead(run)
         try:
@@ -521,7 +531,9 @@ async def _fill(
     if plan.tools is not None:
         about = _with_tools(run, plan, lm, doing, about)
     asked = plan.node, resolved, plan.instruction
-    node, seconds, used = await _answer(run, lm, doing, about, "fill", *asked, source=previous)
+    node, seconds, used = await _ask_question(
+        run, lm, doing, about, "fill", *asked, source=previous
+    )
     if type(node) is not plan.node:
         _note_usage(run, doing, [used])
         raise filled_other(plan, node)
@@ -532,7 +544,7 @@ async def _fill(
 
 
 def _with_tools(run: Run, plan: NodePlan, lm: LM, doing: Asker, about: Scene) -> Scene:
-    """The scene of a question whose answer may call tools first."""
+    """Return the scene of a question before whose answer the LLM may call tools."""
     from bae.toolbox import Toolbox
 
     if not isinstance(lm, RoutingLM):
@@ -541,7 +553,7 @@ def _with_tools(run: Run, plan: NodePlan, lm: LM, doing: Asker, about: Scene) ->
 
 
 def _with_resolved(lm: LM, plan: NodePlan, node: Node, resolved: Mapping[str, Any]) -> Node:
-    """A node that an LM has filled, with its resolved values."""
+    """Return a node that an LLM has filled, with the resolved values of its sources."""
     if isinstance(lm, RoutingLM) and lm.keeps_resolved:
         return node
     try:
@@ -550,10 +562,11 @@ def _with_resolved(lm: LM, plan: NodePlan, node: Node, resolved: Mapping[str, An
         raise invalid(plan, error) from error
 
 
-async def _answer(
+async def _ask_question(
     run: Run, lm: LM, doing: Asker, about: Scene, method: str, *given: Any, **named: Any
 ) -> tuple[Any, float, Usage]:
-    """The LM's answer, how long it took and what it used. The usage of a failure is noted too."""
+    """Call `method` of an LM with a question. Return the answer, the seconds that it took and the
+    usage. If the question fails, record the usage too."""
     started = perf_counter()
     used: list[Usage] = []
     token = meter_in_force.set((used.append, partial(run.watch, doing)))
@@ -584,7 +597,7 @@ def _note_usage(run: Run, asker: Asker, used: Sequence[Usage]) -> None:
 
 
 def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
-    """Refuse a start that cannot run, and prepare the run."""
+    """Raise an error if the run cannot start. Otherwise set the LM of the run."""
     if type(start) is not graph.start:
         raise other_start(graph, start)
     if isinstance(run.lm, str):
@@ -595,8 +608,8 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
     if type(run.max_iters) is not int or run.max_iters < 0:
         raise ValueError(f"max_iters={run.max_iters}: give a number of nodes, or 0 for no bound")
     for key in run.options.dep_cache or ():
-        made = isinstance(key, tuple | Arguments)  # by an earlier run
-        if not made and not callable(key) and not hasattr(key, "arun"):
+        from_earlier_run = isinstance(key, tuple | Arguments)
+        if not from_earlier_run and not callable(key) and not hasattr(key, "arun"):
             raise not_a_dependency(key)
     graph.prove()
     if lm is None and graph.needs_lm:
@@ -618,8 +631,8 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
 
 
 def _find_lm(run: Run, plan: NodePlan) -> LM | None:
-    """The LM that a node asks. None if it is pinned and cannot be made: the run may never reach the
-    node, and asking the LM raises the error."""
+    """Return the LM that a node asks; None if the LM is pinned and cannot be made. That is no error
+    yet, because the run may never reach the node. If it does, asking the LM raises the error."""
     try:
         return run.lm_for(plan)
     except BaeError:
