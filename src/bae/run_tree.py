@@ -91,8 +91,8 @@ class RunTree:
         return source if source is not None and source.place.node == place.node else None
 
     def following(self, path: str, number: int) -> Node | Nothing | None:
-        """Return the node of step `number`: complete, or the draft that a body returned. None
-        means that the graph ended before this step. `NOTHING` means that neither is recorded."""
+        """Return the node of step `number`: complete, or the draft that a body returned. None means
+        that the graph ended before this step. `NOTHING` means that no record tells yet."""
         graph, step = self.graphs.get(path), self.step(path, number)
         if step is not None and (step.whole or isinstance(step.given, Returned)):
             return step.node
@@ -167,8 +167,8 @@ class RunTree:
             return graph
         step = outer.steps.get(place.step)
         if step is None:
-            where = Place(place.path, place.step, place.node)
-            step = outer.steps[place.step] = Step(at, place=where, graph=outer)
+            step_place = Place(place.path, place.step, place.node)
+            step = outer.steps[place.step] = Step(at, place=step_place, graph=outer)
             self._begin(step, at)
         kind = "dep" if place.item is None else "map"
         key = place.field, place.parameter
@@ -287,8 +287,10 @@ class RunTree:
         step = graph.steps.get(record.step - 1 if after else record.step)
         by: Step | Source | ToolRun | None = step
         if asker.kind == "source":
-            where = Place(record.path, record.step, "", asker.field, asker.parameter, asker.item)
-            by = self._tool_call(graph, where)
+            source_place = Place(
+                record.path, record.step, "", asker.field, asker.parameter, asker.item
+            )
+            by = self._tool_call(graph, source_place)
             if by is None and step is not None:
                 by = step.sources.get((asker.field, asker.parameter))
         if by is None:

@@ -119,7 +119,7 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         # would cost 15 %, for three more objects a run.
         writer_token = writer_in_use.set(run.writer)
     try:
-        given_up: Collection[str] = NONE
+        failed_fields: Collection[str] = NONE
         start, is_recorded, find_next = run.past.begin(run, graph, start)
         if not is_recorded:
             await run.writer.begin(run, graph, start)
@@ -127,8 +127,8 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
             turns_token = turns_in_use.set(run.turns)
         if graph_plan.is_filled and not start.__dict__:
             previous = next(run.seen(), None)
-            start, given_up = await _fill(run, plans, plans[graph.start], previous)
-        await _follow(run, plans, start, given_up, find_next)
+            start, failed_fields = await _fill(run, plans, plans[graph.start], previous)
+        await _follow(run, plans, start, failed_fields, find_next)
     except BaseException as caught:
         failure = caught
     if run.flow is not None:
@@ -145,7 +145,7 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
     try:
         return _make_result(run, failure)
     finally:
-        del failure  # the traceback holds this frame; otherwise both would stay alive
+        del failure  # the traceback and this frame would keep each other alive
 
 
 async def run_inside(
@@ -252,7 +252,7 @@ def _make_result(run: Run, failure: BaseException | None) -> GraphResult[Any]:
     try:
         raise failure
     finally:
-        del failure  # the traceback holds this frame; otherwise both would stay alive
+        del failure  # the traceback and this frame would keep each other alive
 
 
 async def _close(run: Run, failure: BaseException | None) -> BaseException | None:
@@ -276,7 +276,7 @@ async def _let_go_ahead(run: Run) -> None:
 
 
 async def _follow(
-    run: Run, plans: Plans, node: Node, given_up: Collection[str], find_next: FindNext | None
+    run: Run, plans: Plans, node: Node, failed_fields: Collection[str], find_next: FindNext | None
 ) -> None:
     trace, limit = run.trace, run.max_iters
     log = cast("list[Any]", run.writer.log)
@@ -289,8 +289,8 @@ async def _follow(
     while True:
         plan = plans[type(node)]
         if plan.sourced:
-            node = await _complete(run, plans, plan, node, given_up)
-            given_up = NONE
+            node = await _complete(run, plans, plan, node, failed_fields)
+            failed_fields = NONE
         trace.append(node)
         now = time()
         if start_step is None:
@@ -323,7 +323,7 @@ async def _follow(
                 raise undeclared_route_error(plan, following)
             run.returned = following
         elif plan.successors:
-            following, given_up = await _ask_for_next(run, plans, plan, node)
+            following, failed_fields = await _ask_for_next(run, plans, plan, node)
         else:
             return
         if following is None:
@@ -336,10 +336,10 @@ async def _follow(
 
 
 async def _complete(
-    run: Run, plans: Plans, plan: NodePlan, node: Node, given_up: Collection[str]
+    run: Run, plans: Plans, plan: NodePlan, node: Node, failed_fields: Collection[str]
 ) -> Node:
     """Resolve the node's missing fields that have a source, and return the complete node. The
-    sources of the fields in `given_up` have failed, so these fields get their default.
+    sources of `failed_fields` have failed, so these fields get their default.
 
     If a field was missing, the complete node is a validated copy. The caller or a body may start
     other runs with the original node, and those runs must not see values of this run.
@@ -352,7 +352,7 @@ async def _complete(
         if node is run.returned:
             await run.writer.store_returned(run, node)
         left_out = run.past.fields_left_out(run, plan, absent)
-        missing = [f for f in absent if f.name not in given_up and f not in left_out]
+        missing = [f for f in absent if f.name not in failed_fields and f not in left_out]
         try:
             values = await resolve(run, plan, missing, node.__dict__)
         except Waiting as waiting:
@@ -404,9 +404,9 @@ async def _ask_for_next(
         raise too_many(run, *plan.successors)
     target: type[Node] = plan.successors[0]
     if len(plan.offered) > 1:
-        chosen, filled, given_up = await _choose(run, plans, plan, node)
+        chosen, filled, failed_fields = await _choose(run, plans, plan, node)
         if chosen is NoneType or filled is not None:
-            return filled, given_up
+            return filled, failed_fields
         target = chosen
     if is_last:
         raise too_many(run, target)
@@ -420,43 +420,43 @@ async def _choose(
     same call, also return the node, and the names of its fields whose source has failed."""
     chosen: type[Node] | type[None]
     filled: Node | None
-    about = run.scene_for(plan, node)
-    known = run.past.choice(run, plan, about)
-    if known is not NOTHING:
-        return known, None, NONE
+    scene = run.scene_for(plan, node)
+    recorded = run.past.choice(run, plan, scene)
+    if recorded is not NOTHING:
+        return recorded, None, NONE
     lm = cast("LM", run.lm_for(plan))
     recalled: dict[type[Any], _Recalls] = {}
     run.writer.write(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
-    doing = Asker("choice", plan.node)
+    asker = Asker("choice", plan.node)
     if not isinstance(lm, RoutingLM):
-        asked = "choose_type", [*plan.offered], shown_values(node, about.hidden)
-        chosen, seconds, used = await _ask_question(run, lm, doing, about, *asked)
+        arguments = "choose_type", [*plan.offered], shown_values(node, scene.hidden)
+        chosen, seconds, used = await _ask_question(run, lm, asker, scene, *arguments)
         filled = None
     else:
         fillable, recalled = options_ahead(run, plans, plan, lm)
         if recalled:
             origins = {cls: run.origins(records) for cls, (_, records) in recalled.items()}
-            about = about.recalling(origins)
+            scene = scene.recalling(origins)
         # Recalled values are passed only if there are any: the `route` of a caller's own LM may
         # not have the parameter.
         optional = [{cls: values for cls, (values, _) in recalled.items()}] if recalled else []
-        asked = "route", node, plan.offered, fillable, *optional
-        (chosen, filled), seconds, used = await _ask_question(run, lm, doing, about, *asked)
+        arguments = "route", node, plan.offered, fillable, *optional
+        (chosen, filled), seconds, used = await _ask_question(run, lm, asker, scene, *arguments)
     if chosen not in plan.offered:
-        _note_usage(run, doing, [used])
+        _note_usage(run, asker, [used])
         raise chosen_outside(plan, chosen)
     if filled is None:
         await run.writer.store(ChoiceMade(time(), run.path, run.step, node, chosen, seconds, used))
         return chosen, None, NONE
     if type(filled) is not chosen:
-        _note_usage(run, doing, [used])
+        _note_usage(run, asker, [used])
         raise filled_other(plans[cast("type[Node]", chosen)], filled)
-    given_up: Collection[str] = NONE
+    failed_fields: Collection[str] = NONE
     resolved, records = recalled.get(chosen, _NOTHING_RECALLED)
     if chosen in recalled:
         target_plan = plans[type(filled)]
         filled = _with_resolved(lm, target_plan, filled, resolved)
-        given_up = _list_failed_fields(target_plan, resolved)
+        failed_fields = _list_failed_fields(target_plan, resolved)
     place = time(), run.path, run.step
     await run.writer.store(
         ChoiceMade(*place, node, chosen, 0.0, Usage()),
@@ -464,7 +464,7 @@ async def _choose(
         FillStarted(*place, type(filled), resolved),
         FillEnded(*place, filled, seconds, used),
     )
-    return chosen, filled, given_up
+    return chosen, filled, failed_fields
 
 
 def _list_failed_fields(plan: NodePlan, resolved: Mapping[str, Any]) -> Collection[str]:
@@ -501,23 +501,23 @@ async def _fill(
 ) -> tuple[Node, Collection[str]]:
     resolved: dict[str, Any] = {}
     records: list[Found] = []
-    given_up: Collection[str] = NONE
+    failed_fields: Collection[str] = NONE
     if plan.context:
         resolved = await resolve(run, plan, plan.context, {}, records)
         if len(resolved) < len(plan.context):
-            given_up = _list_failed_fields(plan, resolved)
+            failed_fields = _list_failed_fields(plan, resolved)
         if cast(Dataflow, run.flow).ahead:
             await _let_go_ahead(run)
         try:
             validate_values(plan.node, resolved)  # fail before the model is asked
         except Exception as error:
             raise invalid(plan, error) from error
-    about = run.scene_for(plan, previous)
+    scene = run.scene_for(plan, previous)
     if records:
-        about = about.recalling({plan.node: run.origins(records)})
-    known = run.past.fill(run, plan, previous, resolved, about)
-    if known is not NOTHING:
-        return known, given_up
+        scene = scene.recalling({plan.node: run.origins(records)})
+    recorded = run.past.fill(run, plan, previous, resolved, scene)
+    if recorded is not NOTHING:
+        return recorded, failed_fields
     lm = run.lm if plan.lm is None else run.lm_for(plan)
     sure = len(plan.offered) == 1 and plan.successors and run.step + 1 != run.max_iters
     if run.options.prefetch and run.flow is not None and sure:
@@ -526,30 +526,30 @@ async def _fill(
     if lm is None:  # then the LM has nothing to fill: see `Graph.needs_lm`
         node = from_resolved(plan.node, resolved)
         await run.writer.store(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
-        return node, given_up
-    doing = Asker("fill", plan.node)
+        return node, failed_fields
+    asker = Asker("fill", plan.node)
     if plan.tools is not None:
-        about = _with_tools(run, plan, lm, doing, about)
-    asked = plan.node, resolved, plan.instruction
+        scene = _with_tools(run, plan, lm, asker, scene)
+    arguments = plan.node, resolved, plan.instruction
     node, seconds, used = await _ask_question(
-        run, lm, doing, about, "fill", *asked, source=previous
+        run, lm, asker, scene, "fill", *arguments, source=previous
     )
     if type(node) is not plan.node:
-        _note_usage(run, doing, [used])
+        _note_usage(run, asker, [used])
         raise filled_other(plan, node)
     if plan.sourced:
         node = _with_resolved(lm, plan, node, resolved)
     await run.writer.store(FillEnded(time(), run.path, run.step, node, seconds, used))
-    return node, given_up
+    return node, failed_fields
 
 
-def _with_tools(run: Run, plan: NodePlan, lm: LM, doing: Asker, about: Scene) -> Scene:
+def _with_tools(run: Run, plan: NodePlan, lm: LM, asker: Asker, scene: Scene) -> Scene:
     """Return the scene of a question before whose answer the LLM may call tools."""
     from bae.toolbox import Toolbox
 
     if not isinstance(lm, RoutingLM):
         raise no_tools(lm, plan.node)
-    return about.offering(Toolbox(run, plan, doing, run.step))
+    return scene.offering(Toolbox(run, plan, asker, run.step))
 
 
 def _with_resolved(lm: LM, plan: NodePlan, node: Node, resolved: Mapping[str, Any]) -> Node:
@@ -563,28 +563,28 @@ def _with_resolved(lm: LM, plan: NodePlan, node: Node, resolved: Mapping[str, An
 
 
 async def _ask_question(
-    run: Run, lm: LM, doing: Asker, about: Scene, method: str, *given: Any, **named: Any
+    run: Run, lm: LM, asker: Asker, scene: Scene, method: str, *arguments: Any, **keywords: Any
 ) -> tuple[Any, float, Usage]:
     """Call `method` of an LM with a question. Return the answer, the seconds that it took and the
     usage. If the question fails, record the usage too."""
     started = perf_counter()
     used: list[Usage] = []
-    token = meter_in_force.set((used.append, partial(run.watch, doing)))
-    about = about.storing(run.writer.unstorable)
+    token = meter_in_force.set((used.append, partial(run.watch, asker)))
+    scene = scene.storing(run.writer.unstorable)
     try:
-        asking = ask_lm(lm, method, about, *given, **named)
+        asking = ask_lm(lm, method, scene, *arguments, **keywords)
         if run.is_streamed:
             from bae.answer_stream import stream_for
 
-            asking = stream_for(run, doing).follow(asking)
+            asking = stream_for(run, asker).follow(asking)
         answer = await asking
     except BaseException as error:
-        _note_usage(run, doing, used)
+        _note_usage(run, asker, used)
         if isinstance(error, BaeError | Waiting) or not isinstance(error, Exception):
             raise
-        if doing.kind == "fill" and isinstance(error, ValidationError):
-            raise filled_wrong(doing.node, error) from error
-        raise lm_failed(error, str(doing), lm) from error
+        if asker.kind == "fill" and isinstance(error, ValidationError):
+            raise filled_wrong(asker.node, error) from error
+        raise lm_failed(error, str(asker), lm) from error
     finally:
         meter_in_force.reset(token)
     return answer, perf_counter() - started, Usage.total(used)
@@ -622,8 +622,8 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
             refused = tools_refused(run.lm, plan) if plan.lm is None else None
             if refused is not None:
                 raise refused
-    for shown in plan_of_graph(graph).shown_files if run.past is NO_PAST else ():
-        refused = files_refused(_find_lm(run, shown.asking), shown)
+    for shown_file in plan_of_graph(graph).shown_files if run.past is NO_PAST else ():
+        refused = files_refused(_find_lm(run, shown_file.asking), shown_file)
         if refused is not None:
             raise refused
     if run.lm is not None and (limit := spending_limit.get()) is not None:

@@ -92,9 +92,9 @@ class PendingValue:
     ) -> SourceEnded:
         """Return the record that the work on this value has ended."""
         place, outcome = self.place, (seconds, value, error)
-        where = time(), place.path, place.step, self.node_type, place.field
-        what = self.source, self.name, *outcome, place.parameter, called_at
-        return SourceEnded(*where, *what)
+        position = time(), place.path, place.step, self.node_type, place.field
+        details = self.source, self.name, *outcome, place.parameter, called_at
+        return SourceEnded(*position, *details)
 
     def waits_for(self, other: PendingValue) -> bool:
         """Return whether the work on this value waits for `other`, directly or through values in
@@ -315,13 +315,13 @@ class Scheduler:
     async def _compute(self, pending: PendingValue) -> None:
         place, run, writer = pending.place, pending.run, pending.run.writer
         started, asker = perf_counter(), pending.asker
-        known = run.past.value(place, pending.node_type, False, pending.asked)
-        if known is not NOTHING:
-            self._end(pending, known)
+        recorded = run.past.value(place, pending.node_type, False, pending.asked)
+        if recorded is not NOTHING:
+            self._end(pending, recorded)
             return
         await writer.confirm()
-        what = pending.node_type, place.field, pending.source, pending.name
-        writer.write(SourceStarted(time(), place.path, place.step, *what, place.parameter))
+        details = pending.node_type, place.field, pending.source, pending.name
+        writer.write(SourceStarted(time(), place.path, place.step, *details, place.parameter))
         value: Any = None
         failure: BaseException | None = None
         _computed.set(pending)  # never reset: the task has a context of its own

@@ -363,9 +363,9 @@ class Secrets:
         """Return whether a field or parameter may recall its value from a secret field."""
         return any(
             not names.isdisjoint(name for name, _ in recall.holders_in(cls))
-            for way, _, recall in field.recalls()
+            for route, _, recall in field.recalls()
             for cls in self._secret
-            if not way and (names := self._hidden_fields(cls))
+            if not route and (names := self._hidden_fields(cls))
         )
 
 
@@ -392,13 +392,13 @@ def without_hidden_parts(value: Any, instead: Any, inside: tuple[int, ...] = ())
     else:
         return value
     inside = (*inside, id(cast(object, value)))
-    shown = {
+    replaced = {
         name: instead if name in hidden else without_hidden_parts(part, instead, inside)
         for name, part in contents.items()
     }
-    if all(shown[name] is part for name, part in contents.items()):
+    if all(replaced[name] is part for name, part in contents.items()):
         return cast(Any, value)
-    return [*shown.values()] if isinstance(value, list | tuple | set | frozenset) else shown
+    return [*replaced.values()] if isinstance(value, list | tuple | set | frozenset) else replaced
 
 
 _DEEPEST: Final = 100

@@ -102,8 +102,8 @@ class Dataflow(Scheduler):
             if pending is not None:
                 pending.users += 1
                 return pending
-        elif (known := run.past.value(place, node_type, early=True)) is not NOTHING:
-            return known_value(run, node_type, place, known)
+        elif (recorded := run.past.value(place, node_type, early=True)) is not NOTHING:
+            return known_value(run, node_type, place, recorded)
         opening = self.opening if marker.scope == "app" else None
         inputs = self._add_inputs(call, run, node_type, place) if opening is None else []
         compute = self._make_compute(wanted, key, opening)
@@ -201,10 +201,10 @@ class Dataflow(Scheduler):
             return True
         if not self._settle(value):
             return False
-        known = value.run.past.value(place, node_type, True, value.asked)
-        if known is NOTHING:
+        recorded = value.run.past.value(place, node_type, True, value.asked)
+        if recorded is NOTHING:
             return True
-        self._end(value, known)
+        self._end(value, recorded)
         return False
 
     def _recall(self, wanted: Input, value: LookUp) -> None:
@@ -231,24 +231,24 @@ class Dataflow(Scheduler):
             self._fail(value, error)
             return False
         value.settle = None
-        value.asked = asked = Arguments(wanted.call.key, {**value.own, **siblings}, value.below)
+        value.asked = arguments = Arguments(wanted.call.key, {**value.own, **siblings}, value.below)
         if not wanted.marker.cache:
             return True
-        if asked in self.cache:
-            if asked in self._given or asked in self._unstored:
-                self._record_given(asked, wanted, value.run, value.node_type, value.place)
-                self._end(value, self.cache[asked])
+        if arguments in self.cache:
+            if arguments in self._given or arguments in self._unstored:
+                self._record_given(arguments, wanted, value.run, value.node_type, value.place)
+                self._end(value, self.cache[arguments])
             else:
-                self._share(value, asked, self.cache[asked])
+                self._share(value, arguments, self.cache[arguments])
             return False
-        first = self._pending.get(asked)
+        first = self._pending.get(arguments)
         if first is None:
-            value.key, self._pending[asked] = asked, value
-            self._called_at[asked] = str(value.place)
+            value.key, self._pending[arguments] = arguments, value
+            self._called_at[arguments] = str(value.place)
             return True
         value.first = first
         if first.done:
-            self._share(value, asked, first.value, first.error, first.failed_input)
+            self._share(value, arguments, first.value, first.error, first.failed_input)
         else:
             first.users += 1
             first.dependents.append(value)
@@ -258,13 +258,13 @@ class Dataflow(Scheduler):
     def _share(
         self,
         value: LookUp,
-        asked: Arguments,
+        arguments: Arguments,
         result: Any = None,
         error: BaseException | None = None,
         failed_input: tuple[str, PendingValue] | None = None,
     ) -> None:
         """End a value with the result or error of another value's call."""
-        called_at = self._called_at.get(asked, "")
+        called_at = self._called_at.get(arguments, "")
         if called_at != str(value.place) and not isinstance(error, asyncio.CancelledError):
             value.run.writer.write(value.ended(result, error, called_at=called_at))
         self._end(value, result, error, failed_input)
@@ -306,8 +306,8 @@ class Dataflow(Scheduler):
 
     def _take_input(self, pending: PendingValue, below: PendingValue) -> None:
         if type(pending) is LookUp and pending.first is below:
-            asked = cast(Arguments, pending.asked)
-            self._share(pending, asked, below.value, below.error, below.failed_input)
+            arguments = cast(Arguments, pending.asked)
+            self._share(pending, arguments, below.value, below.error, below.failed_input)
         else:
             super()._take_input(pending, below)
 

@@ -177,29 +177,29 @@ class Conversation:
                 {"id": f"c{last_id}", "name": call.name, "arguments": arguments_of(call)}
             )
             finished[-1]["error" if result.is_error else "result"] = readable(result.result, 0)
-        made = tuple(
+        numbered_calls = tuple(
             CallPart(f"c{last_id + n}", call.name, call.arguments)
             for n, call in enumerate(calls, 1)
         )
-        self._numbered = last_id + len(made)
-        stored = (*map(self._build_stored_call, made),)
+        self._numbered = last_id + len(numbered_calls)
+        stored = (*map(self._build_stored_call, numbered_calls),)
         details = number, text, stored, usage or Usage(), echo, tuple(finished)
         if any(_WITHHELD in call for call in stored):  # the text may repeat a masked argument
             details = number, "", stored, usage or Usage(), None, tuple(finished)
         record = self._record(RoundMade, *details)
         record.stop = "" if stop == "end" else stop
         self.run.writer.write(record)
-        return self._add(Round(number, record.at, text, made, echo, stop), finished)
+        return self._add(Round(number, record.at, text, numbered_calls, echo, stop), finished)
 
     def _build_stored_call(self, call: CallPart) -> dict[str, Any]:
         """Return a call as the record of its round stores it: with masks in place of secrets."""
-        shown = self.shown_arguments(call)
+        masked = self.shown_arguments(call)
         stored = {"id": call.id, "name": call.name, "arguments": call.arguments}
         if not isinstance(call.arguments, Mapping):  # invalid JSON, which may contain a secret
             return {**stored, "arguments": "", _WITHHELD: True} if self._takes_secrets else stored
-        if shown == call.arguments:
+        if masked == call.arguments:
             return stored
-        return {**stored, "arguments": shown, _WITHHELD: True}
+        return {**stored, "arguments": masked, _WITHHELD: True}
 
     def shown_arguments(self, call: CallPart) -> dict[str, Any]:
         """Return the arguments of a call, with masks in place of secrets."""
@@ -385,10 +385,10 @@ class Conversation:
         calls = self.calls
         text = f"{self.plan.name}.{self.field.name}: {message}"
         if calls:
-            shown = [str(call)[:200] for call in calls[-_SHOWN_CALLS:]]
+            last_calls = [str(call)[:200] for call in calls[-_SHOWN_CALLS:]]
             many = f"{len(calls)} calls" if len(calls) > 1 else "1 call"
             text += f"; after {many}{', the last' if len(calls) > _SHOWN_CALLS else ''}: "
-            text += ", ".join(shown)
+            text += ", ".join(last_calls)
         return ToolCallError(
             text,
             cause=cause,

@@ -39,16 +39,16 @@ class ToolInputs:
         """Return the arguments that bae fills, by tool. Each argument is computed once for the
         conversation."""
         new = {name: tool for name, tool in tools if name not in self._filled}
-        wanted: list[tuple[tuple[str, ...], Input]] = []
+        inputs: list[tuple[tuple[str, ...], Input]] = []
         for name, tool in new.items():
             self._filled[name] = {}
             for parameter, recall in tool.call.recalls:
                 place = self.place(name, parameter)
                 for value in recall.take(self._run_for(name), self._plan.node, place):
                     self._filled[name][parameter] = value
-            wanted += [((name, parameter), below) for parameter, below in tool.call.inputs]
+            inputs += [((name, parameter), below) for parameter, below in tool.call.inputs]
         try:
-            for (name, parameter), value in (await self.resolve(wanted)).items():
+            for (name, parameter), value in (await self.resolve(inputs)).items():
                 self._filled[name][parameter] = value
         except BaseException:
             for name in new:

@@ -56,10 +56,10 @@ class ToolPlan:
         schema = self.tool.schema
         if schema is None:
             schema = argument_schema(self._arguments.core_schema)
-            for name, about in parameters.items():
+            for name, text in parameters.items():
                 part = schema["properties"].get(name)
                 if part is not None and "description" not in part and "$ref" not in part:
-                    part["description"] = about
+                    part["description"] = text
             for name, default in self._defaults.items():
                 if default is not None and name in schema["properties"]:
                     schema["properties"][name].setdefault("default", default)
@@ -126,9 +126,9 @@ class ToolPlan:
         hidden = self.secret_parameters
         if not hidden:
             return dict(given)
-        known = self.parameters if self.tool.schema is None else self._properties
+        parameters = self.parameters if self.tool.schema is None else self._properties
         return {
-            name: MASK if name in hidden or name not in known else value
+            name: MASK if name in hidden or name not in parameters else value
             for name, value in given.items()
         }
 

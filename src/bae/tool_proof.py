@@ -92,10 +92,10 @@ def _function_problems(plan: ToolPlan) -> Iterator[Problem]:
     try:
         spec = plan.spec
     except Exception as error:
-        named = _find_without_schema(plan) or "one of its parameters"
+        parameter = _find_without_schema(plan) or "one of its parameters"
         yield an_error(
             "bae-tool-no-schema",
-            f"{plan.name}: the model is to give {named}, which has no JSON schema"
+            f"{plan.name}: the model is to give {parameter}, which has no JSON schema"
             + ("" if isinstance(error, PydanticUserError) else f" ({error})"),
             "use what JSON can express (str, int, list, a BaseModel, …), or have bae fill the "
             "parameter: Annotated[…, Dep(…)]",

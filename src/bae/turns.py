@@ -202,8 +202,8 @@ def _write_messages(value: Any, serialize: Callable[[Any], Any]) -> Any:
         part = _turns_until(own_turns, last, len(value))
         has_calls = part == value.turns
         if has_calls or Messages(part).without_calls().turns == value.turns:
-            about = {"thread": value.thread, "omitted": value.omitted, "calls": has_calls}
-            return {**about, "first": first, "last": last, "count": len(value)}
+            reference = {"thread": value.thread, "omitted": value.omitted, "calls": has_calls}
+            return {**reference, "first": first, "last": last, "count": len(value)}
     return serialize(value)
 
 
@@ -235,10 +235,10 @@ class TurnOptions(NamedTuple):
     interrupted: str | None = None
 
 
-def _make_turn(given: object) -> Turn:
-    pair = cast("tuple[object, ...]", given)
-    if not isinstance(given, tuple | list) or [*map(type, pair)] != [str, str]:
-        raise TypeError(f"Messages([{given!r:.100}]): give pairs of texts, (user, reply), or Turns")
+def _make_turn(item: object) -> Turn:
+    pair = cast("tuple[object, ...]", item)
+    if not isinstance(item, tuple | list) or [*map(type, pair)] != [str, str]:
+        raise TypeError(f"Messages([{item!r:.100}]): give pairs of texts, (user, reply), or Turns")
     return Turn(*cast("tuple[str, str]", pair))
 
 
