@@ -27,7 +27,7 @@ from bae import (
 from bae.journal import MemoryJournal
 from bae.testing import Call, ScriptedLM
 from end_node import EndNode
-from kept_runs import cut_journal
+from journal_graphs import cut_journal
 from tool_backends import ToolBackend, call
 
 SEEN: list[Any] = []

@@ -37,7 +37,7 @@ from bae.prompts.messages import CallPart
 from bae.testing import Call, ScriptedLM
 from bounded import some_turns
 from end_node import EndNode
-from kept_runs import cut_journal
+from journal_graphs import cut_journal
 from tool_backends import ToolBackend, call
 from toy_backend import ToyBackend
 

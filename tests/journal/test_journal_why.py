@@ -22,8 +22,8 @@ from bae.journal.stored_runs import StoredRun
 from bae.lm import Answer, Usage
 from bae.testing import ScriptedLM
 from end_node import EndNode
+from journal_graphs import Client, make_client
 from journal_parts import with_line
-from kept_runs import Client, make_client
 from toy_backend import ToyBackend
 
 pytestmark = pytest.mark.once

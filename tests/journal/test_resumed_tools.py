@@ -33,7 +33,7 @@ from bae.lm import Answer, Backend, Prompt, Usage
 from bae.lm.backend import CallPart
 from bae.testing import Call, ScriptedLM
 from end_node import EndNode
-from kept_runs import cut_journal
+from journal_graphs import cut_journal
 
 pytestmark = pytest.mark.once
 

@@ -41,7 +41,7 @@ from bae.lm.backend import CallPart
 from bae.testing import Call
 from crash.workshop import check_history
 from end_node import EndNode
-from kept_runs import cut_journal
+from journal_graphs import cut_journal
 from toy_backend import ToyBackend
 
 pytestmark = pytest.mark.once

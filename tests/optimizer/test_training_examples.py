@@ -36,7 +36,7 @@ from bae.optimizer import examples_from, split, split_apart, trace_to_examples
 from bae.optimizer.examples import choice_examples, fill_examples
 from bae.optimizer.transitions import transitions_from
 from bae.testing import ScriptedLM
-from kept_runs import Trouble
+from journal_graphs import Trouble
 from toy_backend import ToyBackend
 
 pytestmark = pytest.mark.once
