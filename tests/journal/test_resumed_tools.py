@@ -664,7 +664,7 @@ async def test_zero_false_and_empty_results_are_stored_unchanged():
         await graph.arun(AskEmpty(), lm=cut_off, journal=journal, run_id="empty")
     found = await graph.resume("empty", lm=ScriptedLM([{"text": "."}]), journal=journal)
     results = [call.result for call in found.result.calls]
-    assert [(type(each), each) for each in results] == [(type(each), each) for each in EMPTY]
+    assert [(type(result), result) for result in results] == [(type(each), each) for each in EMPTY]
 
 
 class Refuses(Backend):

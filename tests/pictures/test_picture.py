@@ -145,7 +145,7 @@ def test_a_dependency_is_shown_with_its_arguments():
         found: Annotated[str, Dep(search, query="query", day=Recall(Asked))]
         rated: Annotated[list[int], Map(rate, over="words")]
 
-    fields = {each.name: each.origin for each in picture_of(Graph(start=Asked)).boxes[1].fields}
+    fields = {field.name: field.origin for field in picture_of(Graph(start=Asked)).boxes[1].fields}
     assert fields["found"] == "search ← (query, Recall(Asked), connect)"
     assert fields["rated"] == "rate ← Recall() for each of words"
 
