@@ -54,7 +54,9 @@ class Done:
 
     def command(self, begins: str) -> list[str]:
         """The first of them that begins so."""
-        return next(each for each in self.commands if each[: len(begins.split())] == begins.split())
+        return next(
+            command for command in self.commands if command[: len(begins.split())] == begins.split()
+        )
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ async def score_cases(
     graph: Graph[Any, Any], cases: list[Case], word: str = "calm", strength: int = 1
 ) -> list[tuple[float | None, str]]:
     found = await evaluate(graph, cases, {"it": lm(word, strength)})
-    return [(each.score, each.why) for each in found.contenders[0].cases]
+    return [(case_.score, case_.why) for case_ in found.contenders[0].cases]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ async def test_an_evaluator_without_a_score_for_a_case_is_no_failure() -> None:
 
     found = await evaluate(moods, cases, {"it": lm(strength=3)})
 
-    assert [each.score for each in found.contenders[0].cases] == [1.0, 0.0, 0.75]
+    assert [case_.score for case_ in found.contenders[0].cases] == [1.0, 0.0, 0.75]
     assert (found.complete, found.metric_errors) == (True, 0)
 
 

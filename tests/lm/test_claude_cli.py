@@ -392,4 +392,4 @@ async def test_a_wrong_answer_about_an_image_is_asked_for_again_with_the_image(c
     provider.script({"top": 3, "layers": 2}, SHIRT)
     done = await Graph(start=Photo, end=Outfit).arun(Photo(photo=DOT), lm=claude)
     assert done.result.top == SHIRT["top"]
-    assert [DOT.base64 in str(each.body) for each in provider.requests[-2:]] == [True, True]
+    assert [DOT.base64 in str(request.body) for request in provider.requests[-2:]] == [True, True]

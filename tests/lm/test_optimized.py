@@ -176,7 +176,7 @@ def test_the_result_of_an_optimizer_is_used(tmp_path: Path) -> None:
         filled = asyncio.run(backend.fill(Outfit, RESOLVED, "Outfit", UP))
         assert filled.top == "a blue shirt"
         examples = messages_of(provider.requests[-1])[1::2]
-        assert [json.loads(each) for each in examples] == [SHIRT, SHIRT]
+        assert [json.loads(example) for example in examples] == [SHIRT, SHIRT]
 
 
 @pytest.mark.parametrize("kind", [dspy.Predict, dspy.ChainOfThought])

@@ -157,7 +157,9 @@ def test_a_provider_whose_package_is_missing_is_reported_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "groq", None)
-    for name in [each for each in sys.modules if each.startswith("pydantic_ai.providers.groq")]:
+    for name in [
+        module for module in sys.modules if module.startswith("pydantic_ai.providers.groq")
+    ]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(BaeLMError, match=r"pydantic-ai-slim\[groq\]") as raised:
         PydanticAIBackend("groq:llama-3.3-70b-versatile")
