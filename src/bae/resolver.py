@@ -163,11 +163,17 @@ async def resolve_fields(
 
 def _refuse_unrunnable(call: CallPlan, more: Iterable[Problem]) -> None:
     """Raise the error that keeps a call from being made. Types that do not fit are found later."""
-    inside = [p for each in every_call(call) if each.graph for p in each.graph.validate()]
-    endless = [each for each in inside if each.code in ("bae-dep-cycle", "bae-dep-depth")]
+    graph_problems = [
+        p for inner in every_call(call) if inner.graph for p in inner.graph.validate()
+    ]
+    endless = [
+        problem_
+        for problem_ in graph_problems
+        if problem_.code in ("bae-dep-cycle", "bae-dep-depth")
+    ]
     for problem in [*endless, *problems_of(call), *more]:
-        seen_later = problem.code in ("bae-dep-unannotated", "bae-dep-type")
-        if problem.severity == "error" and not seen_later:
+        found_later = problem.code in ("bae-dep-unannotated", "bae-dep-type")
+        if problem.severity == "error" and not found_later:
             raise DepError(problem.message, code=problem.code, fix=problem.fix)
 
 
@@ -219,13 +225,13 @@ def find_ahead(run: Run, plan: NodePlan) -> tuple[dict[str, Any], list[Found]] |
 
 def start_early(run: Run, plan: NodePlan) -> None:
     """Start the dependencies of a node that is sure to come next."""
-    at = Resolution(run, plan, {})
-    ahead = at.flow.start_ahead(run)
+    resolution = Resolution(run, plan, {})
+    started = resolution.flow.start_ahead(run)
     for field in plan.context:
         # Not where the node would ask for a call of its own.
         if field.starts_early and field.is_shared and not field.depends_on_run:
             place = Place(run.path, run.step + 1, plan.name, field.name)
-            ahead.append(field.start(at, place))
+            started.append(field.start(resolution, place))
 
 
 class _StackedFlow(Dataflow):
@@ -279,15 +285,15 @@ class Resolution:
         for field in fields:
             if field.name not in self._pending:
                 self._start(field)
-        pending, wanted = self._pending, list(self._pending.values())
-        optional = {*wanted}
+        pending, values = self._pending, list(self._pending.values())
+        optional = {*values}
         for field in fields:
             if field.required:
                 optional.discard(pending[field.name])
-        failed = await self.flow.gather(wanted, optional)
+        failed = await self.flow.gather(values, optional)
         if failed is not None:
-            asked = [*(field.name for field in fields if field.required), *pending]
-            raise failure_of(self.plan, next(n for n in asked if pending[n] is failed), failed)
+            names = [*(field.name for field in fields if field.required), *pending]
+            raise failure_of(self.plan, next(n for n in names if pending[n] is failed), failed)
         resolved: dict[str, Any] = {}
         for name, value in pending.items():
             if value.error is None:

@@ -67,9 +67,9 @@ class GraphResult(Generic[T]):
         """The terminal node, or None if the trace is empty. Raises `GateError` if the run waits for
         a person."""
         if self.waiting:
-            asked = "; ".join(f"{gate.place}: {gate.question}" for gate in self.waiting)
+            questions = "; ".join(f"{gate.place}: {gate.question}" for gate in self.waiting)
             error = GateError(
-                f"the run has no result yet, it waits for an answer to {asked}",
+                f"the run has no result yet, it waits for an answer to {questions}",
                 gates=self.waiting,
                 fix="run it with answer=…, or look at .waiting before .result",
             )
@@ -102,11 +102,11 @@ class GraphResult(Generic[T]):
         return self.node == other.node and self.trace == other.trace
 
     def __repr__(self) -> str:
-        way = " -> ".join(type(node).__name__ for node in self.trace)
+        path = " -> ".join(type(node).__name__ for node in self.trace)
         gates = ", ".join(gate.place for gate in self.waiting)
         state = f" waiting for {gates}" if gates else ""
         state += f" unfinished: {self.unfinished}" if self.unfinished else ""
-        return f"<GraphResult {way}{state}>"
+        return f"<GraphResult {path}{state}>"
 
 
 class RunJournal(Sequence[Record]):
@@ -192,11 +192,11 @@ class UsageCount:
         """Count a record. Records must come in order."""
         if type(record) not in COUNTED:
             return
-        read_part = record.partial_usage
-        if read_part is not None:
-            by, used = read_part(record)
-            asked = self._judged.setdefault((record.path, record.step), {})
-            asked.setdefault(by, []).append(used)
+        read_usage = record.partial_usage
+        if read_usage is not None:
+            by, used = read_usage(record)
+            by_asker = self._judged.setdefault((record.path, record.step), {})
+            by_asker.setdefault(by, []).append(used)
             return
         if isinstance(record, RunResumed):  # questions that were open then have been cut off
             self._used = [self.total()]
@@ -204,18 +204,18 @@ class UsageCount:
         usage: Usage | None = getattr(record, "usage", None)
         if usage is not None:
             self._used.append(usage)
-            asker, spot = getattr(record, "asker", None), (record.path, record.step)
+            asker, step = getattr(record, "asker", None), (record.path, record.step)
             if asker is None:
-                self._judged.pop(spot, None)
+                self._judged.pop(step, None)
             else:
-                self._judged.get(spot, {}).pop(asker, None)
+                self._judged.get(step, {}).pop(asker, None)
 
     def total(self) -> Usage:
         """What was used until now."""
         if len(self._used) > 1:
             self._used = [Usage.total(self._used)]
         parts = [*self._used]
-        for asked in self._judged.values():
-            for used in asked.values():
-                parts += used
+        for by_asker in self._judged.values():
+            for usages in by_asker.values():
+                parts += usages
         return Usage.total(parts)

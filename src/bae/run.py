@@ -219,10 +219,10 @@ class Run:
         LM. Cached, so nodes that share an LM can be compared by identity."""
         if plan.lm is None:
             return self.lm
-        own = self.named(plan.lm) if isinstance(plan.lm, str) else plan.lm
+        pinned = self.named(plan.lm) if isinstance(plan.lm, str) else plan.lm
         if isinstance(self.lm, RoutingLM):
-            own = self.lm.pinned(own)
-        return with_limit(own)
+            pinned = self.lm.pinned(pinned)
+        return with_limit(pinned)
 
     def restore_limits(self, used: Usage, seconds: float) -> None:
         """Charge what a run has used, and how long it took, to the limit in force and to the
@@ -247,13 +247,13 @@ class Run:
             return self.scene
         from bae.prompts.values import nodes_that_fit
 
-        around = self
-        while not around.trace and around.outer is not None:
-            around = around.outer  # a node that is filled for a field has no trace of its own
+        shown_run = self
+        while not shown_run.trace and shown_run.outer is not None:
+            shown_run = shown_run.outer  # a node that is filled for a field has no trace of its own
         if context == "start":
-            nodes = around.trace[:1]
+            nodes = shown_run.trace[:1]
         elif context == "trace":
-            nodes = around.trace
+            nodes = shown_run.trace
         else:
             nodes = [node for node in self.seen() if isinstance(node, context)][::-1]
         nodes = [node for node in nodes if node is not previous]
@@ -269,10 +269,10 @@ class Run:
         for record in records:
             if record.origin is not None and not record.parameter:
                 path, step, field = record.origin
-                around = self
-                while around.outer and (around.path != path or step >= len(around.trace)):
-                    around = around.outer
-                origins[record.field] = around.trace[step], field
+                owner = self
+                while owner.outer and (owner.path != path or step >= len(owner.trace)):
+                    owner = owner.outer
+                origins[record.field] = owner.trace[step], field
         return origins
 
     def _warn_of_cut(self, plan: NodePlan, omitted: int, limit: int) -> None:
@@ -306,12 +306,12 @@ class Run:
 
     def named(self, name: str) -> LM:
         """The LM of a name. The whole run gets the same LM for a name."""
-        named = self.notes.named
-        if name not in named:
+        lms = self.notes.named
+        if name not in lms:
             from bae.rooms import cached_lm
 
-            named[name] = cached_lm(name)
-        return named[name]
+            lms[name] = cached_lm(name)
+        return lms[name]
 
     def watch(self, asker: Asker, event: CallEvent, step: int | None = None) -> None:
         """Record what an LM reports of a call in progress. `step` is the step of a call that was
@@ -334,8 +334,8 @@ class Run:
         """The positions of the nodes of each class in the trace; updated when asked for."""
         if self._index is None:
             self._index = {}
-        for place in range(sum(map(len, self._index.values())), len(self.trace)):
-            self._index.setdefault(type(self.trace[place]), []).append(place)
+        for position in range(sum(map(len, self._index.values())), len(self.trace)):
+            self._index.setdefault(type(self.trace[position]), []).append(position)
         return self._index
 
     def seen(self) -> Iterator[Node]:
