@@ -147,21 +147,21 @@ def missing_return_problems(call: CallPlan, wanted: Any = Any) -> list[Problem]:
             "bae-dep-unannotated",
             "",
             f"{call.name} does not say what it returns, so it cannot be proved to fit",
-            f"write `{_keyword(call)} {call.name}(…) -> {_return_annotation(call, wanted)}`"
+            f"write `{_find_keyword(call)} {call.name}(…) -> {_suggest_annotation(call, wanted)}`"
             if annotatable
             else "give Dep a function with a return annotation",
         )
     ]
 
 
-def _keyword(call: CallPlan) -> str:
+def _find_keyword(call: CallPlan) -> str:
     """Return the keyword that defines the function: `def` or `async def`."""
     function = inspect.unwrap(call.fn)
     is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
     return "async def" if is_async else "def"
 
 
-def _return_annotation(call: CallPlan, wanted: Any) -> str:
+def _suggest_annotation(call: CallPlan, wanted: Any) -> str:
     """Return an annotation for the function that fits the wanted type."""
     value = "…" if wanted is Any else type_name(wanted)
     function = inspect.unwrap(call.fn)
@@ -213,11 +213,11 @@ def _check_bound(call: CallPlan, marker: Dep | Map, plan: NodePlan | None) -> It
         types = call.bindable
         message = f"{kind}({call.name}, {name}=…)"
         if name not in types:
-            yield _unbindable(call, name, message)
+            yield _unbindable_problem(call, name, message)
             continue
-        wanted = types[name]
+        parameter_type = types[name]
         if not isinstance(source, str):
-            if wanted is Any:
+            if parameter_type is Any:
                 yield an_error(
                     "bae-dep-binding",
                     f"{message} recalls a value by the type of {name}, which is not annotated",
@@ -236,16 +236,16 @@ def _check_bound(call: CallPlan, marker: Dep | Map, plan: NodePlan | None) -> It
                 f"name a field of the same node, or write {name}=Recall(…); for a value of your "
                 f"own give {kind} functools.partial({call.name}, {name}={source!r})",
             )
-        elif assignable(other.annotation, wanted) is False:
-            made, takes = type_name(other.annotation), type_name(wanted)
+        elif assignable(other.annotation, parameter_type) is False:
+            field_type, takes = type_name(other.annotation), type_name(parameter_type)
             yield an_error(
                 "bae-dep-type",
-                f"{call.name}({name}) takes {takes}, but the field {source} is {made}",
-                f"annotate {name} as {made}, or bind it to a field that is {takes}",
+                f"{call.name}({name}) takes {takes}, but the field {source} is {field_type}",
+                f"annotate {name} as {field_type}, or bind it to a field that is {takes}",
             )
 
 
-def _unbindable(call: CallPlan, name: str, message: str) -> Problem:
+def _unbindable_problem(call: CallPlan, name: str, message: str) -> Problem:
     sources = dict((*call.inputs, *call.recalls))
     if name in sources or name in call.lm_parameters:
         source = "LM" if name in call.lm_parameters else type(sources[name].marker).__name__

@@ -191,11 +191,11 @@ def _plan_fields(plan: NodePlan, names: Names) -> None:
     for name, info in plan.node.__pydantic_fields__.items():
         plan.fields[name] = _plan_field(plan, name, info, names)
     plan.plain = tuple([f for f in plan.fields.values() if f.fills != "source"])
-    asked = [f for f in plan.plain if f.fills != "calls"]
-    text = next((f for f in asked if f.fills == "text"), None)
-    if text is not None and len(asked) > 1:
-        plan.problems.append(_text_not_alone_problem(plan, text, asked))
-    if len(asked) < len(plan.plain):
+    lm_fields = [f for f in plan.plain if f.fills != "calls"]
+    text = next((f for f in lm_fields if f.fills == "text"), None)
+    if text is not None and len(lm_fields) > 1:
+        plan.problems.append(_text_not_alone_problem(plan, text, lm_fields))
+    if len(lm_fields) < len(plan.plain):
         tools = [f for f in plan.plain if f.fills == "calls"]
         plan.tools, plan.called = tools[0], (*tools,)
         if len(tools) > 1:
@@ -277,8 +277,10 @@ def _second_tools_problem(plan: NodePlan, field: FieldPlan) -> Problem:
     )
 
 
-def _text_not_alone_problem(plan: NodePlan, text: FieldPlan, asked: Sequence[FieldPlan]) -> Problem:
-    others = ", ".join(field.name for field in asked if field is not text)
+def _text_not_alone_problem(
+    plan: NodePlan, text: FieldPlan, lm_fields: Sequence[FieldPlan]
+) -> Problem:
+    others = ", ".join(field.name for field in lm_fields if field is not text)
     return an_error(
         "bae-text-not-alone",
         f"the LM answers it in plain text, and can fill no other field with it: {others}",
@@ -367,8 +369,8 @@ def _plan_call(plan: NodePlan, names: Names) -> None:
 
 
 def _read_call_hints(cls: type, owner: type, call: Any, names: Names) -> Mapping[str, Any]:
-    # The hints are stored on the class that defines the method. A later subclass needs them too,
-    # when the frame with the names is released.
+    # The hints are stored on the class that defines the method. A subclass may need them when the
+    # frame with the names has been released.
     hints = cast(dict[str, Any] | None, owner.__dict__.get("__bae_call_hints__"))
     if hints is not None:
         return hints
