@@ -262,8 +262,8 @@ class Recall(Marker):
         argument = cast(object, node_type)
         if argument is not None and not (isinstance(argument, type) and issubclass(argument, Node)):
             raise TypeError(
-                f"Recall({argument!r}): give it a Node class to look at, or nothing; what is "
-                "looked for is the type of the field"
+                f"Recall({argument!r}): give it a Node class to look at, or nothing: it "
+                "looks for the type of the field"
             )
 
     def __str__(self) -> str:

@@ -247,7 +247,7 @@ def _convert_config(cls: type[Node]) -> None:
     names = [field.name for field in fields(NodeConfig)]
     if not isinstance(config, dict) or not cast("dict[Any, Any]", config).keys() <= {*names}:
         raise NodeError(
-            f"{cls.__name__}.node_config is {config!r}, and no NodeConfig",
+            f"{cls.__name__}.node_config is {config!r}, not a NodeConfig",
             node_type=cls,
             code="bae-node-config",
             fix='write `node_config = NodeConfig(lm="…")`, which takes '

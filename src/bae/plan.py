@@ -248,7 +248,7 @@ def _find_text_field(plan: NodePlan) -> str:
 def _second_thread_problem(plan: NodePlan, field: FieldPlan) -> Problem:
     return an_error(
         "bae-thread-twice",
-        "is a second field with Thread, and a question has one conversation before it",
+        "is a second field with Thread, but a node can have only one",
         "keep one of them",
         f"{plan.name}.{field.name}",
     )
@@ -271,7 +271,7 @@ def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> Fie
 def _second_tools_problem(plan: NodePlan, field: FieldPlan) -> Problem:
     return an_error(
         "bae-tools-twice",
-        "is a second field with Tools, and a node is filled in one conversation",
+        "is a second field with Tools, but a node can have only one",
         "put all tools into one field",
         f"{plan.name}.{field.name}",
     )
@@ -283,7 +283,7 @@ def _text_not_alone_problem(
     others = ", ".join(field.name for field in lm_fields if field is not text)
     return an_error(
         "bae-text-not-alone",
-        f"the LM answers it in plain text, and can fill no other field with it: {others}",
+        f"the LM answers it in plain text, so it cannot fill other fields of the node: {others}",
         f"give {others} a source, or make another node for it",
         f"{plan.name}.{text.name}",
     )
@@ -295,14 +295,14 @@ def _check_markers(info: FieldInfo) -> Iterator[Problem]:
     if bare_classes:
         yield an_error(
             "bae-field-bare",
-            f"has the class {bare_classes[0].__name__} for a marker, not one of its objects",
+            f"has the class {bare_classes[0].__name__} as a marker, not an object of the class",
             f"write {bare_classes[0].__name__}(…) with its parentheses",
         )
     if isinstance(info.default, Marker):
         kind = type(info.default).__name__
         yield an_error(
             "bae-field-default",
-            f"has a {kind} for its default, where it is a value like any other",
+            f"has a {kind} as its default, but a marker counts only in an annotation",
             f"put it into the annotation: Annotated[…, {kind}(…)]",
         )
     if is_buried(info.annotation):
@@ -313,7 +313,7 @@ def _check_markers(info: FieldInfo) -> Iterator[Problem]:
         model = inner_field.partition(".")[0]
         yield an_error(
             "bae-field-buried",
-            f"{inner_field} has a source, where it is not seen: {model} is a model, and no Node",
+            f"{inner_field} has a source, but only a node's field can: {model} is not a Node",
             f"put the source on a field of the node, or make {model} a Node and write Dep({model})",
         )
 
@@ -343,7 +343,7 @@ def _plan_call(plan: NodePlan, names: Names) -> None:
         plan.problems.append(
             an_error(
                 "bae-node-without-call",
-                "has no __call__, so nothing says where it leads",
+                "has no __call__, so its next nodes are unknown",
                 "write `async def __call__(self) -> NextNode: ...` in the class, or `-> None` "
                 "where the run ends",
                 plan.name,
@@ -359,7 +359,7 @@ def _plan_call(plan: NodePlan, names: Names) -> None:
         plan.problems.append(
             an_error(
                 "bae-route-unannotated",
-                "has no return annotation, so nothing says where it leads",
+                "has no return annotation, so its next nodes are unknown",
                 "write `-> NextNode`, or `-> None` where the run ends",
                 f"{plan.name}.__call__",
             )

@@ -249,7 +249,7 @@ def _check_recall(
                 "bae-recall-ambiguous",
                 f"{holder.__name__} holds {_with_article(wanted)} in {', '.join(names)}; "
                 f"{names[0]} is taken",
-                f"name the {kind} as the one that is meant, or give the values types of their own",
+                f"name the {kind} like the field you mean, or give the values types of their own",
                 place,
             )
 
@@ -300,8 +300,8 @@ def _check_options(plans: Iterable[NodePlan]) -> Iterator[Problem]:
                 elif _options(first) != _options(marker):
                     yield a_warning(
                         "bae-dep-options",
-                        f"asks for {call.name} with other options than {first_asker}; the first "
-                        "to ask decides for both",
+                        f"asks for {call.name} with other options than {first_asker}; the "
+                        "options of the first call apply to both",
                         "give both the same options, or cache=False to one",
                         asker,
                     )
@@ -357,8 +357,8 @@ def _unreachable_problem(graph: Graph[Any, Any], cls: type[Node]) -> Problem:
         "bae-end-unreachable",
         f"is named in end=, but cannot be reached from {graph.start.__name__}"
         + ("; the graph has another class of that name" if has_twin else ""),
-        "define again the classes that lead to it, in a notebook by running their cells: they "
-        "still mean the older one"
+        "define the classes that lead to it again (in a notebook, run their cells): they still "
+        "refer to the older class"
         if has_twin
         else "return it from a node on the way, or take it out of end=",
         cls.__name__,
