@@ -111,8 +111,8 @@ async def pydantic_ai(url: str) -> AsyncIterator[dict[str, Call]]:
 
     lm = PydanticAIBackend(model())
     yield {"by hand": by_hand, "bae": lambda: lm.make(DAY, Outfit)}
-    for each in clients:
-        await each.close()
+    for client in clients:
+        await client.close()
 
 
 @asynccontextmanager

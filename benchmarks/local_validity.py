@@ -241,7 +241,7 @@ def table(counts: dict[tuple[str, float], Count]) -> str:
     """The counts, as Markdown: valid at first, valid after a retry, and FillError."""
     names = list(dict.fromkeys(name for name, _ in counts))
     temperatures = list(dict.fromkeys(temperature for _, temperature in counts))
-    heads = ["shape", *(f"at {each:g}" for each in temperatures), "tokens/s"]
+    heads = ["shape", *(f"at {temperature:g}" for temperature in temperatures), "tokens/s"]
     lines = ["| " + " | ".join(heads) + " |", "| --- |" + " ---: |" * (len(heads) - 1)]
 
     def row(name: str, by_temperature: list[Count]) -> str:
@@ -250,7 +250,7 @@ def table(counts: dict[tuple[str, float], Count]) -> str:
         return "| " + " | ".join([name, *cells, f"{Count(usage=usage).speed:.0f}"]) + " |"
 
     for name in names:
-        lines.append(row(name, [counts[name, each] for each in temperatures]))
+        lines.append(row(name, [counts[name, temperature] for temperature in temperatures]))
     totals: list[Count] = []
     for temperature in temperatures:
         total = Count()

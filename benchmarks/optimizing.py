@@ -245,13 +245,19 @@ def figures(found: Measured) -> str:
                 ["node", "part", "n", "before", "after", "difference", "calls", "tokens", ""],
                 [
                     [
-                        *(each.node, each.part, str(each.n), str(each.before), str(each.after)),
-                        str(each.difference),
-                        f"{each.calls_before:,} → {each.calls_after:,}",
-                        f"{each.tokens_before:,} → {each.tokens_after:,}",
-                        verdict(each),
+                        *(
+                            comparison.node,
+                            comparison.part,
+                            str(comparison.n),
+                            str(comparison.before),
+                            str(comparison.after),
+                        ),
+                        str(comparison.difference),
+                        f"{comparison.calls_before:,} → {comparison.calls_after:,}",
+                        f"{comparison.tokens_before:,} → {comparison.tokens_after:,}",
+                        verdict(comparison),
                     ]
-                    for each in found.comparisons
+                    for comparison in found.comparisons
                 ],
             ),
             f"And {found.evaluation.contenders[0].total.cases} tickets that nothing was learned or "
@@ -276,15 +282,15 @@ def format_evaluation(evaluation: Evaluation) -> str:
     for contender in evaluation.contenders:
         for row in (contender.total, *contender.nodes):
             rows.append([contender.name, row.node or "**all**", *cells(row)])
-    for each in evaluation.differences:
-        if each.interval is not None:
+    for difference in evaluation.differences:
+        if difference.interval is not None:
             rows.append(
                 [
-                    f"{each.contender} − {each.against}",
+                    f"{difference.contender} − {difference.against}",
                     "**all**",
                     "",
-                    str(each.interval.n),
-                    str(each.interval),
+                    str(difference.interval.n),
+                    str(difference.interval),
                     *[""] * 4,
                 ]
             )

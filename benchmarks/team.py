@@ -164,13 +164,13 @@ async def run_team(
         keys = {task.id: task.key for task in summary.tasks}
         started: dict[str, float] = {}
         lasted: dict[str, float] = {}
-        for each in await bench.store.events(bench.project.id, most=100_000):
-            if isinstance(each.event, TaskStatusChanged):
-                key = keys[each.event.task_id]
-                if each.event.status is TaskStatus.IN_PROGRESS:
-                    started[key] = each.at
-                elif each.event.status is TaskStatus.COMPLETED:
-                    lasted[key] = each.at - started[key]
+        for event in await bench.store.events(bench.project.id, most=100_000):
+            if isinstance(event.event, TaskStatusChanged):
+                key = keys[event.event.task_id]
+                if event.event.status is TaskStatus.IN_PROGRESS:
+                    started[key] = event.at
+                elif event.event.status is TaskStatus.COMPLETED:
+                    lasted[key] = event.at - started[key]
     return took, lasted, lag
 
 
@@ -405,12 +405,12 @@ async def be_clients(url: str, total: int) -> None:
         await connect(address, max_size=None, additional_headers=headers)
         for _ in range(CLIENTS - STALLED)
     ]
-    for each in readers:
-        await each.send(_FOLLOW)
+    for reader in readers:
+        await reader.send(_FOLLOW)
     print("connected", flush=True)
     async with asyncio.TaskGroup() as tasks:
-        for each in readers:
-            tasks.create_task(read(each))
+        for reader in readers:
+            tasks.create_task(read(reader))
     dropped = [await asyncio.to_thread(is_dropped, each) for each in stalled]
     found = {"complete": len(numbers), "dropped": sum(dropped), "latency": percentiles(delays)}
     print(json.dumps(found), flush=True)

@@ -262,14 +262,14 @@ async def measure(cases: Sequence[Case]) -> list[Outcome]:
 def report(outcomes: Sequence[Outcome]) -> Result:
     """The tables and the targets."""
     count = len(outcomes)
-    reached = [each.reached_at for each in outcomes if each.reached_at is not None]
-    partly = sum(len(each.missed) < len(each.case.changed) for each in outcomes)
-    in_brief = sum(bool(each.in_brief) for each in outcomes)
-    brief = statistics.mean(each.brief for each in outcomes)
-    calls = [tokens for each in outcomes for tokens in each.tokens_of_calls]
+    reached = [outcome.reached_at for outcome in outcomes if outcome.reached_at is not None]
+    partly = sum(len(outcome.missed) < len(outcome.case.changed) for outcome in outcomes)
+    in_brief = sum(bool(outcome.in_brief) for outcome in outcomes)
+    brief = statistics.mean(outcome.brief for outcome in outcomes)
+    calls = [tokens for outcome in outcomes for tokens in outcome.tokens_of_calls]
     request = statistics.mean(calls)
-    results = [sum(each.tokens) for each in outcomes]
-    source = [sum(map(is_source, each.shown)) for each in outcomes]
+    results = [sum(outcome.tokens) for outcome in outcomes]
+    source = [sum(map(is_source, outcome.shown)) for outcome in outcomes]
     rows = [["all changed files shown", f"{len(reached)} of {count}"]]
     rows += [
         [f"all shown after call {number}", f"{sum(at <= number for at in reached)} of {count}"]
@@ -277,7 +277,7 @@ def report(outcomes: Sequence[Outcome]) -> Result:
     ]
     rows += [
         ["at least one shown", f"{partly} of {count}"],
-        ["calls, mean", f"{statistics.mean(len(each.tokens) for each in outcomes):.1f}"],
+        ["calls, mean", f"{statistics.mean(len(outcome.tokens) for outcome in outcomes):.1f}"],
         ["tokens of results, mean", f"{statistics.mean(results):,.0f}"],
         ["tokens of results, most", f"{max(results):,}"],
         ["source files shown, mean", f"{statistics.mean(source):.0f}"],
@@ -310,10 +310,10 @@ def report(outcomes: Sequence[Outcome]) -> Result:
 
 def _describe_misses(outcomes: Sequence[Outcome]) -> list[str]:
     return [
-        f"Missed in {each.case.commit[:8]} ({each.case.message.partition(chr(10))[0]}): "
-        f"{', '.join(each.missed)}"
-        for each in outcomes
-        if each.missed
+        f"Missed in {outcome.case.commit[:8]} ({outcome.case.message.partition(chr(10))[0]}): "
+        f"{', '.join(outcome.missed)}"
+        for outcome in outcomes
+        if outcome.missed
     ]
 
 

@@ -51,7 +51,7 @@ async def story(subject: str) -> AsyncGenerator[ServerSentEvent]:
                     case FieldText(place=place, delta=delta):
                         yield ServerSentEvent(event="text", data=[str(place), delta])
                     case TextVoided(places=places):
-                        yield ServerSentEvent(event="void", data=[str(each) for each in places])
+                        yield ServerSentEvent(event="void", data=[str(place) for place in places])
                     case _:
                         pass
         yield ServerSentEvent(event="end", data="The end.")

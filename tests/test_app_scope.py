@@ -263,8 +263,8 @@ async def test_a_cancelled_run_is_not_looked_for_among_all_that_wait_for_the_ope
     async with pools.graph.open():
         runs = [asyncio.ensure_future(pools.run()) for _ in range(200)]
         await pools.asked.wait()
-        for each in reversed(runs[1:]):
-            each.cancel()
+        for run in reversed(runs[1:]):
+            run.cancel()
         await asyncio.wait(runs[1:])
         assert (await runs[0]).is_open
     assert looks < 10 * len(runs)

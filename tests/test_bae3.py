@@ -61,7 +61,7 @@ from bae.resolver import (
     resolve_fields,
     validate_node_deps,
 )
-from bae.testing import Provider, ScriptedLM
+from bae.testing import ScriptedLM, ThreadedProvider
 from bounded import error_from
 from end_node import EndNode
 
@@ -139,10 +139,10 @@ def test_problems_are_strings():
         word: Annotated[int, Recall()]
 
     problems = Graph(start=Lost).validate()
-    assert any("Recall" in each for each in problems)
+    assert any("Recall" in problem for problem in problems)
     assert "Lost.word" in "\n".join(problems)
     assert problems[0].startswith(problems[0].severity)
-    assert all("Lost" in each for each in validate_node_deps(node_cls=Lost, is_start=True))
+    assert all("Lost" in dep for dep in validate_node_deps(node_cls=Lost, is_start=True))
 
 
 def test_a_result_can_be_built_and_is_none_without_a_trace():
@@ -296,14 +296,14 @@ def test_a_value_given_for_a_field_with_a_source_is_stored_and_logged(
     caplog.set_level(logging.DEBUG, "bae")
     result = Graph(start=Given).run(Given(degrees=3.0))
     assert result.result == Later(degrees=4.0, place="Lyon")
-    logged = [each.getMessage() for each in caplog.records if each.levelno == logging.DEBUG]
+    logged = [record.getMessage() for record in caplog.records if record.levelno == logging.DEBUG]
     assert logged == [
         "Given.degrees: it has a value already, so its source is not asked",
         "Later.degrees: it has a value already, so its source is not asked",
     ]
     caplog.clear()
     Graph(start=Given).run(Given())
-    logged = [each.getMessage() for each in caplog.records if each.levelno == logging.DEBUG]
+    logged = [record.getMessage() for record in caplog.records if record.levelno == logging.DEBUG]
     assert logged == ["Later.degrees: it has a value already, so its source is not asked"]
     caplog.clear()
     a_run()  # what the LM fills has its looked-up values, and nobody gave them
@@ -570,7 +570,7 @@ def test_a_pydantic_ai_backend_has_a_model_that_is_made_on_first_use(
     assert lm.model == "openai:gpt-5-mini"
     with pytest.raises(BaeError, match="OPENAI_API_KEY"):
         asyncio.run(lm.fill(Reply, {"question": "Cold?"}, "Reply"))
-    with Provider.in_thread() as provider:
+    with ThreadedProvider() as provider:
         provider.always({"text": "No."})
         monkeypatch.setenv("OPENAI_API_KEY", "a key")
         monkeypatch.setenv("OPENAI_BASE_URL", f"{provider.url}/v1")
@@ -615,7 +615,7 @@ async def test_a_compiled_graph_in_an_event_loop_is_refused_in_favor_of_arun():
 
 @pytest.fixture
 def provider() -> Iterator[Any]:
-    with Provider.in_thread() as made:
+    with ThreadedProvider() as made:
         yield made
 
 
@@ -634,7 +634,7 @@ def configured(provider: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def keys(provider: Any) -> set[str]:
-    return {each.headers["authorization"] for each in provider.requests}
+    return {request.headers["authorization"] for request in provider.requests}
 
 
 def test_the_lm_of_dspy_is_asked_before_lms_with_keys_in_the_environment(
@@ -700,7 +700,7 @@ def test_a_graph_is_compiled_optimized_saved_and_asked_with_learned_prompts(
     }
     provider.script({"choice": "Reply"}, {"text": "No, not now."})
     assert compiled.run(Ask(question="Cold?")).result.text == "No, not now."  # type: ignore[attr-defined]
-    shown = [len(each.body["messages"]) for each in provider.requests[-4:]]
+    shown = [len(request.body["messages"]) for request in provider.requests[-4:]]
     assert shown[1] == shown[3] > shown[0] == shown[2]  # both fills had the learned examples
     assert keys(provider) == {"Bearer mine"}
 

@@ -105,7 +105,7 @@ def test_code_cannot_pass_on_fields_that_its_node_lacks():
         async def __call__(self, lm: LM) -> Reply:
             return await lm.make(self, Reply)
 
-    assert [each[:2] for each in list_lost_inputs(leading_to(Topic, message=str))] == [
+    assert [input_[:2] for input_ in list_lost_inputs(leading_to(Topic, message=str))] == [
         ("Reply", "Start -> Topic -> Reply")
     ]
 

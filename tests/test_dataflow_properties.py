@@ -74,13 +74,13 @@ class Example:
     def needed_by(self, number: int) -> set[int]:
         """A function and everything below it."""
         below = {number}
-        for each in self.functions[number].inputs:
-            below |= self.needed_by(each)
+        for input_ in self.functions[number].inputs:
+            below |= self.needed_by(input_)
         return below
 
     def value(self, number: int) -> Any:
         """The result of a function, computed sequentially."""
-        return (number, *(self.value(each) for each in self.functions[number].inputs))
+        return (number, *(self.value(input_) for input_ in self.functions[number].inputs))
 
     def failing(self, number: int) -> set[int]:
         return {each for each in self.needed_by(number) if self.functions[each].fails}
@@ -177,11 +177,11 @@ def _build_one(example: Example, function: Function, built: list[Any], seen: See
 
     def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = signature.bind(*args, **kwargs).arguments
-        for each in function.inputs:
-            if each not in seen.landed:
-                seen.wrong.append(f"{number} began before its input {each} had landed")
-            if given.get(f"p{each}") != example.value(each):
-                seen.wrong.append(f"{number} was given {given.get(f'p{each}')!r} for {each}")
+        for input_ in function.inputs:
+            if input_ not in seen.landed:
+                seen.wrong.append(f"{number} began before its input {input_} had landed")
+            if given.get(f"p{input_}") != example.value(input_):
+                seen.wrong.append(f"{number} was given {given.get(f'p{input_}')!r} for {input_}")
         seen.called.append(number)
         seen.running.add(number)
 
@@ -546,7 +546,7 @@ def test_any_map_keeps_order_and_bound_or_names_the_item_that_failed(mapping: Ma
     else:
         results = outcome.result.result.mapped
         if mapping.kind == "graph":
-            results = [each.result for each in results]
+            results = [result.result for result in results]
         assert results == [item * 10 for item in range(len(mapping.delays))]
         assert sorted(called) == [*range(len(mapping.delays))]
         ended = outcome.result.journal.of(ItemEnded)

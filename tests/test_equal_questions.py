@@ -12,7 +12,7 @@ import pytest
 from bae import LM, Dep, Graph, Map, Node
 from bae.journal import LMAnswered, MemoryJournal
 from end_node import EndNode
-from kept_runs import Trouble, cut_journal
+from journal_graphs import Trouble, cut_journal
 from toy_backend import FourMethods
 
 

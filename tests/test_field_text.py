@@ -289,9 +289,9 @@ async def test_of_a_wrong_answer_the_wrong_fields_are_void_and_the_others_stay()
     wrong = {**WHOLE, "headline": "much too long for it"}
     seen = await follow(ASKING, Ask(), Pieces(wrong, {"headline": "Rain é"}))
     assert seen.now == TEXTS
-    [voided] = [each for each in seen.records if isinstance(each, TextVoided)]
+    [voided] = [record for record in seen.records if isinstance(record, TextVoided)]
     assert [str(place) for place in voided.places] == ["1:Article.headline"]
-    attempts = [each.attempt for each in seen.records if isinstance(each, FieldText)]
+    attempts = [record.attempt for record in seen.records if isinstance(record, FieldText)]
     assert {*attempts[:-1]} == {1}
     assert attempts[-1] == 2
     order = seen.kinds
@@ -345,9 +345,13 @@ async def test_a_request_that_is_sent_again_or_takes_too_long_voids_its_text() -
     with observing(seen):
         await ASKING.arun(Ask(), Retry(Timeout(lm, 0.3), first=0.0))
     assert seen.now == TEXTS
-    voided = [each.attempt for each in seen.records if isinstance(each, TextVoided)]
+    voided = [record.attempt for record in seen.records if isinstance(record, TextVoided)]
     assert voided == [1, 2]
-    assert [each.attempt for each in seen.records if isinstance(each, AnswerBegan)] == [1, 2, 3]
+    assert [record.attempt for record in seen.records if isinstance(record, AnswerBegan)] == [
+        1,
+        2,
+        3,
+    ]
 
 
 async def test_policies_keep_what_streams_and_a_cached_answer_gives_its_fields_at_once() -> None:
@@ -423,7 +427,9 @@ async def test_a_field_that_may_not_be_shown_never_streams() -> None:
         seen = await follow(Graph(start=Register), Register(), Pieces(said))
         assert seen.now == {"1:Account.name": "Ana"}
         shown = [
-            each for each in seen.records if isinstance(each, FieldText | Thinking | TextVoided)
+            record
+            for record in seen.records
+            if isinstance(record, FieldText | Thinking | TextVoided)
         ]
         assert "s3cret" not in repr(shown)
 
@@ -551,7 +557,7 @@ async def test_of_a_conversation_with_tools_only_the_answer_streams() -> None:
     scripted = ScriptedLM({Answered: [Call("look"), Streamed("It rains.", thinking="Hm.")]})
     seen = await follow(Graph(start=Wonder), Wonder(), scripted)
     assert seen.now == {"1:Answered": "Hm.", "1:Answered.text": "It rains."}
-    (judged,) = [each for each in seen.records if isinstance(each, AnswerJudged)]
+    (judged,) = [record for record in seen.records if isinstance(record, AnswerJudged)]
     assert judged.attempt.thinking == "Hm."
 
 
@@ -667,7 +673,7 @@ async def test_thinking_of_a_request_that_fails_is_void() -> None:
     script = {Summary: Streamed({"text": "short"}, thinking="Hm.", restarts=1, pause=0.06)}
     seen = await follow(Graph(start=Read), Read(line="a"), ScriptedLM(script))
     assert seen.now == {"1:Summary": "Hm.", "1:Summary.text": "short"}
-    assert [type(each) for each in seen.records if isinstance(each, Thinking)]
+    assert [type(record) for record in seen.records if isinstance(record, Thinking)]
     assert seen.kinds.count("AnswerRestarted") == 1
     assert seen.kinds.count("TextVoided") == 1
 
@@ -724,7 +730,7 @@ async def test_a_script_streams_its_answers() -> None:
     seen = await follow(Graph(start=Read), Read(line="a"), ScriptedLM(script))
     assert "".join(text for _, text in seen.deltas) == "word by word"
     assert len(seen.deltas) > 1
-    assert [type(each) for each in seen.records if isinstance(each, StepStarted)]
+    assert [type(record) for record in seen.records if isinstance(record, StepStarted)]
 
 
 def test_a_script_that_cannot_stream_like_that_is_refused() -> None:

@@ -295,7 +295,7 @@ HOSTILE = [
 def test_hostile_json_is_no_image(value):
     with pytest.raises(ValidationError) as raised:
         Card.model_validate({"photo": value})
-    assert {each["type"] for each in raised.value.errors()} == {"bae_file"}
+    assert {error["type"] for error in raised.value.errors()} == {"bae_file"}
     if isinstance(value, str | dict):
         with pytest.raises(ValidationError):
             Card.model_validate_json(json.dumps({"photo": value}))
@@ -304,7 +304,7 @@ def test_hostile_json_is_no_image(value):
 def test_an_error_about_a_choice_of_files_names_the_types():
     with pytest.raises(ValidationError) as raised:
         TypeAdapter(list[Image | Document | ImageUrl]).validate_python(["/etc/passwd"])
-    assert [each["loc"] for each in raised.value.errors()] == [
+    assert [error["loc"] for error in raised.value.errors()] == [
         (0, "Image"),
         (0, "Document"),
         (0, "ImageUrl"),

@@ -29,7 +29,7 @@ from bae.lm import Budget, Budgeted
 from bae.resolver import classify_fields, resolve_fields
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import cut_journal
+from journal_graphs import cut_journal
 from toy_backend import ToyBackend
 
 CALLS: list[str] = []

@@ -16,7 +16,7 @@ from bae.resolver import resolve_dep
 from bae.testing import ScriptedLM
 from bounded import run
 from end_node import EndNode, leading_to
-from kept_runs import Trouble, World
+from journal_graphs import Trouble, World
 from toy_backend import FourMethods, ToyBackend, choose, route
 
 WORLD = World()

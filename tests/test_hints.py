@@ -110,7 +110,7 @@ def load(request: pytest.FixtureRequest, modules: None) -> Load:
 
 def leads_to(cls: type[Node]) -> list[str]:
     """The names of the successors, with None where a run may end."""
-    return [each.__name__ for each in cls.successors()] + ["None"] * cls.is_terminal()
+    return [successor.__name__ for successor in cls.successors()] + ["None"] * cls.is_terminal()
 
 
 def problems(start: type[Node]) -> list[str]:

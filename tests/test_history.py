@@ -394,7 +394,7 @@ async def test_what_a_tool_asks_an_lm_is_inside_its_call_and_counted_once():
     assert step is not None
     [call] = step.tool_calls
     [asked] = call.asked
-    assert [each.attempt.answer for each in asked.answers] == ['{"text":"because"}']
+    assert [answer.attempt.answer for answer in asked.answers] == ['{"text":"because"}']
     assert (asked.usage.calls, step.fill and step.fill.usage.calls) == (1, 2)
     assert history.usage.calls == result.usage.calls == 3
 

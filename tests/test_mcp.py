@@ -50,7 +50,7 @@ def answering(*tools: Any, **options: Any) -> Graph[Any, Any]:
 async def run_calls(server: Any, *rounds: Any, **options: Any) -> list[ToolCall]:
     """The calls of a run in which a model makes the calls of these rounds."""
     graph = answering(server)
-    script = [each if isinstance(each, list) else [each] for each in rounds]
+    script = [round_ if isinstance(round_, list) else [round_] for round_ in rounds]
     lm = ScriptedLM([*script, {"text": "done"}])
     result = await graph.arun(graph.start(text="?"), lm, **options)
     return result.result.calls
@@ -727,7 +727,7 @@ async def test_two_servers_with_tools_of_one_name_need_a_prefix():
 async def test_two_servers_of_one_name_are_found_before_a_run():
     with MCPLoopback() as loopback:
         problems = answering(loopback.stdio(), loopback.stdio()).validate()
-    assert [each.code for each in problems] == ["bae-tool-same-name"]
+    assert [problem.code for problem in problems] == ["bae-tool-same-name"]
 
 
 async def test_a_server_is_opened_once_for_a_run_and_once_for_all_runs_of_an_open_graph():

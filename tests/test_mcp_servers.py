@@ -44,7 +44,7 @@ def test_a_file_of_the_common_form_is_read_with_variables_of_the_environment(tmp
     )
     assert git.env == {"TOKEN": "hush"}
     assert (docs.url, docs.headers) == ("https://example.com/mcp?key=1", {"A": "b"})
-    assert [each.prefix for each in found.endpoints] == ["git_", "docs_"]
+    assert [endpoint.prefix for endpoint in found.endpoints] == ["git_", "docs_"]
     assert "hush" not in repr(found)
     assert "key=1" not in repr(found)
     (one,) = MCP.from_file(tmp_path / "mcp.json", servers=["docs"]).endpoints

@@ -98,7 +98,7 @@ def command(*arguments: str) -> None:
 
     app = f"app_{Path.cwd().name}.py"  # a module of its own
     Path(app).write_text(APP)
-    assert main([app if each == "APP" else each for each in arguments]) == 0
+    assert main([app if argument == "APP" else argument for argument in arguments]) == 0
 
 
 def run_of_command() -> None:

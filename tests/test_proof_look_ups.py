@@ -184,7 +184,7 @@ def test_fields_that_wait_for_each_other_are_an_error_with_the_path():
         c=Annotated[list[str], Map(str.upper, over="a")],
         d=Annotated[list[str], Dep(search, query="b")],
     )
-    (problem,) = (each for each in problems(circle) if each.severity == "error")
+    (problem,) = (problem for problem in problems(circle) if problem.severity == "error")
 
     assert (problem.code, problem.place) == ("bae-dep-cycle", "Page.a")
     assert "Page.a -> Page.b -> Page.c -> Page.a" in problem.message

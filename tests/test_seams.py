@@ -41,9 +41,11 @@ def sources_told_apart(tree: ast.AST) -> Iterator[int]:
                 continue  # it asks for a key
             case ast.Compare(left=left, comparators=others):
                 sides = [each for each in (left, *others) if not isinstance(each, ast.Call)]
-                told = KIND_NAMES & {text for each in sides for text in _texts(each)}
+                told = KIND_NAMES & {text for side in sides for text in _texts(side)}
             case ast.Call(func=ast.Name(id="isinstance" | "cast"), args=arguments):
-                told = [name for each in arguments for name in _names(each) if name in classes]
+                told = [
+                    name for argument in arguments for name in _names(argument) if name in classes
+                ]
             case ast.MatchClass(cls=cls):
                 told = classes & {*_names(cls)}
             case ast.MatchValue(value=value):
@@ -146,7 +148,7 @@ def test_the_team_imports_no_more_internals_of_bae_and_nothing_of_the_command_li
                 module = node.module or ""
                 names = import_module(module).__all__ if module in PUBLIC else ()
                 if not module.startswith("bae.team"):
-                    others = [each.name for each in node.names if each.name not in names]
+                    others = [name.name for name in node.names if name.name not in names]
                     found += [f"{path.name}: {module}.{name}" for name in others]
     assert [each for each in found if ": bae.cli." in each] == [
         "__init__.py: bae.cli.team_board.watch"  # a public name of the team

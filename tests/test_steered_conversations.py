@@ -27,7 +27,7 @@ from bae import (
 from bae.journal import MemoryJournal
 from bae.testing import Call, ScriptedLM
 from end_node import EndNode
-from kept_runs import cut_journal
+from journal_graphs import cut_journal
 from tool_backends import ToolBackend, call
 
 SEEN: list[Any] = []
@@ -193,7 +193,7 @@ def returns_number(progress: ToolProgress) -> int:
 def test_the_proof_finds_a_function_that_cannot_be_called_before_a_round(steer: Any, what: str):
     with pytest.raises(ProofError) as raised:
         graph_with(before_round=steer).prove()
-    (problem,) = [each for each in raised.value.problems if each.severity == "error"]
+    (problem,) = [problem for problem in raised.value.problems if problem.severity == "error"]
     assert problem.code == "bae-tools-before-round"
     assert what in problem.message
 
@@ -230,7 +230,7 @@ async def test_a_text_that_was_stored_before_a_kill_is_neither_lost_nor_made_aga
     SEEN.clear()
     assert (await graph.replay("one", journal=cut)).result.text == "done"
     assert SEEN == []
-    told = [text for each in (await cut.why("one", "Reply.text")).rounds for text in each.told]
+    told = [text for round_ in (await cut.why("one", "Reply.text")).rounds for text in round_.told]
     assert told == ["text 0", "text 1", "text 2"]
 
 

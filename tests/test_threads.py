@@ -363,7 +363,7 @@ async def test_a_body_reads_the_turns():
         history = result.trace[0].history
         assert (history.thread, history.omitted) == ("t", 0)
         assert [turn.run_id for turn in history] == [
-            each.run_id for each in (await journal.runs(thread="t"))[:0:-1]
+            run.run_id for run in (await journal.runs(thread="t"))[:0:-1]
         ]
 
 

@@ -37,7 +37,7 @@ from bae.prompts.messages import CallPart
 from bae.testing import Call, ScriptedLM
 from bounded import some_turns
 from end_node import EndNode
-from kept_runs import cut_journal
+from journal_graphs import cut_journal
 from tool_backends import ToolBackend, call
 from toy_backend import ToyBackend
 
@@ -554,7 +554,7 @@ async def test_a_yes_for_the_run_is_stored_listed_and_revocable():
             None,
             None,
         ]
-        assert [each.revoked for each in await journal.approvals("one")] == [True, False]
+        assert [approval.revoked for approval in await journal.approvals("one")] == [True, False]
 
 
 async def test_an_answer_about_a_call_counts_more_than_a_yes_for_the_run():

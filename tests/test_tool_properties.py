@@ -41,13 +41,13 @@ options = st.fixed_dictionaries(
 def calls_in(prompt: Prompt) -> list[list[CallPart]]:
     """The calls of each message that has some."""
     parts = [[p for p in m.parts if isinstance(p, CallPart)] for m in prompt.conversation]
-    return [each for each in parts if each]
+    return [part for part in parts if part]
 
 
 def results_in(prompt: Prompt) -> list[list[ResultPart]]:
     """The results of each message that has some."""
     parts = [[p for p in m.parts if isinstance(p, ResultPart)] for m in prompt.conversation]
-    return [each for each in parts if each]
+    return [part for part in parts if part]
 
 
 def expected_result(made: ToolCall, is_over: bool) -> Any:

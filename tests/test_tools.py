@@ -397,7 +397,7 @@ async def test_a_recall_that_finds_nothing_is_refused_before_the_run():
         return who.name
 
     problems = Graph(start=leading_to(node_with(greet))).validate()
-    assert [(each.code, each.place) for each in problems] == [
+    assert [(problem.code, problem.place) for problem in problems] == [
         ("bae-recall-path", "Reply.calls(greet)(who)")
     ]
 
@@ -426,7 +426,7 @@ async def test_name_and_description_of_a_tool_may_differ_from_its_function():
     lm = ToolBackend([call("plus", a=1, b=2)], {"text": ""})
     tool = Tool(add, name="plus", description="Adds.")
     await run(leading_to(node_with(tool))(), lm)
-    assert [(each.name, each.description) for each in lm.prompts[0].tools] == [("plus", "Adds.")]
+    assert [(tool.name, tool.description) for tool in lm.prompts[0].tools] == [("plus", "Adds.")]
 
 
 async def test_a_call_that_takes_too_long_is_cancelled_and_reported_as_unknown():
@@ -619,7 +619,7 @@ async def test_a_list_of_tools_may_depend_on_the_run(name: Any, offered: list[st
     lm = ToolBackend([call("wipe", shelf="top")], {"text": ""})
     start = leading_to(node_with(pick), role=Role)
     made = (await run(start(role=Role(name=name)), lm)).result.calls[0]
-    assert [each.name for each in lm.prompts[0].tools] == offered
+    assert [tool.name for tool in lm.prompts[0].tools] == offered
     assert (made.result == "wiped top") is (name == "owner")
 
 
@@ -632,7 +632,7 @@ async def test_functions_may_be_picked_too_and_questions_to_people():
 
     lm = ToolBackend({"text": ""})
     await run(leading_to(node_with(choose, choose_functions))(), lm)
-    assert [each.name for each in lm.prompts[0].tools] == ["add", "ask_person", "wipe"]
+    assert [tool.name for tool in lm.prompts[0].tools] == ["add", "ask_person", "wipe"]
 
 
 async def test_a_picked_tool_may_have_dependencies():
@@ -965,7 +965,7 @@ async def test_a_map_over_a_graph_fills_each_item_in_a_conversation_of_its_own()
         return {"total": int(getattr(part, "result", 0))}
 
     held = (await run(Held(numbers=[1, 2, 3]), ToolBackend(play))).result
-    assert [each.total for each in held.tallies] == [2, 4, 6]
+    assert [tally.total for tally in held.tallies] == [2, 4, 6]
 
 
 async def test_with_a_default_the_model_calls_tools_all_the_same():
@@ -1127,7 +1127,7 @@ async def test_the_prompts_of_a_script_have_the_rounds():
     lm = ScriptedLM([Call("add", a=1, b=2), {"text": "3"}])
     await run(leading_to(node_with(add))(), lm)
     first, second = lm.prompts
-    assert [each.name for each in first.tools] == ["add"]
+    assert [tool.name for tool in first.tools] == ["add"]
     assert len(first.conversation) == 1
     assert [part.text for part in second.conversation[-1].parts] == ["Result of add:\n3"]
 

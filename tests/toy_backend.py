@@ -49,7 +49,7 @@ class ToyBackend(Backend):
     @property
     def said(self) -> list[list[str]]:
         """The texts of every conversation."""
-        return [[each["content"] for each in prompt.messages()] for prompt in self.prompts]
+        return [[message["content"] for message in prompt.messages()] for prompt in self.prompts]
 
 
 def choose(name: Any) -> dict[str, Any]:

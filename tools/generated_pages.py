@@ -47,7 +47,7 @@ def _data(name: str, what: Any) -> str:
     kind = what[0] if omitted else what
     parts = {"StoredNode": "nodes", "AskerData": "askers", "ErrorData": "errors", "Usage": "usage"}
     part = parts.get(getattr(kind, "__name__", ""))
-    words = [each for each in get_args(kind) if isinstance(each, str)]
+    words = [arg for arg in get_args(kind) if isinstance(arg, str)]
     said = f"[`{name}`](#{part})" if part else f"`{name}`"
     said += f" ({', '.join(words)})" if words else ""
     return f"[{said}]" if omitted else said

@@ -180,7 +180,7 @@ def main() -> None:
         asked.command,
         columns=asked.columns,
         rows=asked.rows,
-        keys=[_keys(each) for each in asked.keys],
+        keys=[_keys(key) for key in asked.keys],
         wait=asked.wait,
         at=asked.at,
         timeout=asked.timeout,

@@ -45,7 +45,7 @@ def sizes() -> dict[str, Size]:
         room.lines += len(path.read_text(encoding="utf-8").splitlines())
         room.files += 1
     rooms["all"] = Size(
-        sum(each.lines for each in rooms.values()), sum(each.files for each in rooms.values())
+        sum(room.lines for room in rooms.values()), sum(room.files for room in rooms.values())
     )
     return rooms
 

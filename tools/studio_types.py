@@ -79,7 +79,9 @@ def members(schema: dict[str, Any], *, is_sent: bool) -> str:
 def list_request_schemas(document: dict[str, Any]) -> set[str]:
     """The schemas of request bodies, and those inside them."""
     operations = [each for path in document["paths"].values() for each in path.values()]
-    bodies = [each.get("requestBody") for each in operations if isinstance(each, dict)]
+    bodies = [
+        operation.get("requestBody") for operation in operations if isinstance(operation, dict)
+    ]
     return schemas_inside(document, bodies)
 
 

@@ -96,7 +96,7 @@ async def _measure_speed(journal: PostgresJournal, engine: Engine, runs: int) ->
     begun = time.time()
     ids = await asyncio.gather(*(submit() for _ in range(runs)))
     results = [await graph.result(run_id, journal=journal, timeout=300) for run_id in ids]
-    return runs / (max(each.result.ended for each in results) - begun)
+    return runs / (max(result.result.ended for result in results) - begun)
 
 
 async def _waits(journal: PostgresJournal, engine: Engine, times: int) -> list[float]:

@@ -24,7 +24,7 @@ NOBODY = 65534
 @contextmanager
 def postgres(folder: Path) -> Generator[str]:
     """The address of a Postgres that runs inside the block."""
-    programs = _readable(_programs(), folder) if _is_root() else _programs()
+    programs = _make_readable(_programs(), folder) if _is_root() else _programs()
     as_user: list[str] = []
     home = folder / "postgres"
     home.mkdir()
@@ -113,15 +113,15 @@ def _programs() -> Path:
     return installed[-1]
 
 
-def _readable(programs: Path, folder: Path) -> Path:
-    """The programs where every user may read them: a virtual environment may be in a private
-    folder."""
-    if all(each.stat().st_mode & 0o001 for each in (programs, *programs.parents)):
+def _make_readable(programs: Path, folder: Path) -> Path:
+    """Copy the programs to a folder that every user may read, unless they are in such a folder: a
+    virtual environment may be private."""
+    if all(directory.stat().st_mode & 0o001 for directory in (programs, *programs.parents)):
         return programs
     package = programs.parents[1]
-    for each in (package, package.with_name(f"{package.name}.libs")):
-        if each.is_dir():
-            shutil.copytree(each, folder / "site" / each.name, symlinks=True)
+    for source in (package, package.with_name(f"{package.name}.libs")):
+        if source.is_dir():
+            shutil.copytree(source, folder / "site" / source.name, symlinks=True)
     return folder / "site" / package.name / programs.relative_to(package)
 
 

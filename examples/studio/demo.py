@@ -45,7 +45,7 @@ def main(folder: Path) -> int:
         if make_team(shop):
             opened.enter_context(team_at_work(shop, folder / "team.log"))
             team = ("--team", str(shop))
-        graphs = [str(EXAMPLES / each) for each in GRAPHS]
+        graphs = [str(EXAMPLES / graph) for graph in GRAPHS]
         options = [*team, *(["--open"] if sys.stdout.isatty() else []), *sys.argv[2:]]
         command = ["bae", "studio", *graphs, "--journal", str(journal), "--lm", "local", *options]
         show(command)
@@ -141,7 +141,7 @@ def end_on(number: int, frame: FrameType | None) -> None:
 
 def show(command: list[str]) -> None:
     """Print a command as a person would type it."""
-    words = [each.replace(str(EXAMPLES), "examples") for each in command]
+    words = [word.replace(str(EXAMPLES), "examples") for word in command]
     print(f"\n$ {shlex.join(words)}", flush=True)
 
 

@@ -53,7 +53,7 @@ def bae(*arguments: str, at: Path) -> int:
 
 def show(*command: str, at: Path) -> int:
     """Print a command, and run it."""
-    words = [each.replace(str(HERE.parents[1]), "$BAE") for each in command]
+    words = [word.replace(str(HERE.parents[1]), "$BAE") for word in command]
     print(f"\n$ {shlex.join(words).replace(sys.executable, 'python')}", flush=True)
     ways = {"bae": [sys.executable, "-m", "bae"], "python": [sys.executable]}
     return subprocess.run(

@@ -103,8 +103,8 @@ def work(asked: Asked) -> Call | list[Call] | str:
     """The next message of a worker's LLM, computed from the earlier messages. Without state of its
     own it also continues a killed run."""
     request: Any = asked.previous
-    said = [each for each in asked.prompt.conversation if each.role == "assistant"]
-    return CONVERSATIONS[request.task][len(said)]
+    answers = [message for message in asked.prompt.conversation if message.role == "assistant"]
+    return CONVERSATIONS[request.task][len(answers)]
 
 
 def review(asked: Asked) -> dict[str, Any]:

@@ -440,7 +440,7 @@ def test_an_image_is_sent_only_with_the_next_message(tmp_path: Path):
 async def list_messages(folder: Path) -> list[str]:
     """The messages of all runs of a chat with `Look`, the newest first."""
     async with SQLiteJournal(folder / ".bae" / "runs.db") as journal:
-        found = [await journal.why(each.run_id, "Look.text") for each in await journal.runs()]
+        found = [await journal.why(run.run_id, "Look.text") for run in await journal.runs()]
     return [each.value for each in found]
 
 

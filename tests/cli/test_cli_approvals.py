@@ -102,7 +102,7 @@ def test_a_parked_round_prints_one_command_for_each_call(bae: Bae):
     assert "Send it? refund(order='A-1', euros=20)  Reply.calls(refund)(c1)" in done.err
     assert "yes | no: why | run" in done.err
     assert "\x1b" not in done.err
-    answers = [each[:5] for each in done.commands if each[1] == "answer"]
+    answers = [command[:5] for command in done.commands if command[1] == "answer"]
     assert answers == [
         ["runs", "answer", "one", "c1", "yes"],
         ["runs", "answer", "one", "c3", "yes"],

@@ -170,7 +170,7 @@ def evaluate(bae):
 
 
 def write_cases(*cases: Any) -> None:
-    Path("cases.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in cases))
+    Path("cases.jsonl").write_text("".join(f"{json.dumps(case_)}\n" for case_ in cases))
 
 
 def row(said: str, name: str) -> list[str]:

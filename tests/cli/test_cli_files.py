@@ -70,7 +70,7 @@ def test_a_file_is_given_by_its_path_and_shown_with_its_type_and_size(capsys):
     assert f"document note.txt, text/plain, {NOTE.size} bytes, {NOTE.hash[:19]}" in shown
     _, full, _ = run("runs", "show", "--full", "--journal", "runs.db", capsys=capsys)
     _, report, _ = run("runs", "show", "--json", "--journal", "runs.db", capsys=capsys)
-    assert [each["hash"] for each in json.loads(report)["files"]] == [DOT.hash, NOTE.hash]
+    assert [file["hash"] for file in json.loads(report)["files"]] == [DOT.hash, NOTE.hash]
     assert DOT.base64[:30] not in report + full
 
 

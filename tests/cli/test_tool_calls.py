@@ -61,7 +61,7 @@ graph = Graph(start=Question, end=Reply)
 
 def script(*queries: str, name: str = "script.json") -> list[str]:
     """The options of a run whose LM calls `search` for each query, in a round of its own."""
-    rounds = [[{"call": "search", "arguments": {"query": each}}] for each in queries]
+    rounds = [[{"call": "search", "arguments": {"query": query}}] for query in queries]
     with open(name, "w", encoding="utf-8") as file:
         json.dump({"fills": {"Reply": [*rounds, {"text": "so it is"}]}}, file)
     return ["--lm", f"scripted:{name}"]

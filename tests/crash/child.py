@@ -13,7 +13,7 @@ from typing import Any, Literal
 from bae import LM, BaeError, GraphResult
 from bae.journal import Journal
 from bae.lm import Budget
-from crash import held, newsroom, workshop
+from crash import newsroom, waiting_run, workshop
 from crash.effects import HERE, Effects
 from crash.killing import Kill, killing_journal
 from crash.oracle import Oracle
@@ -30,8 +30,8 @@ class Task:
     action: Action
     effects: str
     process: int = 0
-    held: str = ""
-    """The pipe that a run of the graph `held` waits at; empty for another graph."""
+    pipe: str = ""
+    """The pipe that a run of the graph `waiting_run` waits at; empty for another graph."""
     has_tools: bool = False
     """Whether it is a run of the graph `workshop`, and not of `newsroom`."""
 
@@ -107,9 +107,9 @@ async def _carry_out(task: Task, journal: Journal) -> Outcome:
 async def _action(task: Task, journal: Journal) -> GraphResult[Any]:
     graph, start, lm = newsroom.graph, newsroom.START, Oracle()
     options: dict[str, Any] = {"max_iters": newsroom.MAX_ITERS, "journal": journal}
-    if task.held:
-        held.PIPE.set(task.held)
-        graph, start, lm = held.graph, held.Held(), None
+    if task.pipe:
+        waiting_run.PIPE.set(task.pipe)
+        graph, start, lm = waiting_run.graph, waiting_run.Waiting(), None
     if task.has_tools:
         graph, start, lm = workshop.graph, workshop.START, workshop.Foreman()
     if task.action == "begin":

@@ -84,7 +84,7 @@ NEEDS = {
 """Packages that the code of a page needs besides bae, by the page."""
 
 
-def made_graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph[Any, Any]]:
+def collect_graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph[Any, Any]]:
     """The graphs that are made from here on."""
     made: list[Graph[Any, Any]] = []
     make = Graph.__init__
@@ -111,7 +111,7 @@ def test_the_code_of_a_page_runs_and_prints_the_output_on_the_page(
     for package in (*NEEDS.get(page.stem, ()), *(("pyte",) if consoles(page) else ())):
         pytest.importorskip(package)
     monkeypatch.syspath_prepend(tmp_path)  # for the files that it shows
-    graphs = made_graphs(monkeypatch)
+    graphs = collect_graphs(monkeypatch)
     with module_of(page) as module:
         printed = run_page(page, module, tmp_path)
         # Not a place to teach that a model is asked about what it cannot see.

@@ -47,7 +47,7 @@ def known() -> dict[str, Any]:
 
 
 def options(command: Any) -> set[str]:
-    given = [each for each in command.params if each.param_type_name == "option"]
+    given = [param for param in command.params if param.param_type_name == "option"]
     return {opt for each in given for opt in (*each.opts, *each.secondary_opts)}
 
 

@@ -70,7 +70,7 @@ def test_an_example_is_a_graph_without_problems_that_a_journal_can_hold(run: Exa
     graph = run.module().graph
     assert isinstance(graph, Graph)
     problems = graph.validate(journal=True)
-    assert [each for each in problems if each.severity != "note"] == []
+    assert [problem for problem in problems if problem.severity != "note"] == []
 
 
 @each_example()

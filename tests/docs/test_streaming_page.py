@@ -119,6 +119,6 @@ async def test_an_error_is_shown_and_a_page_that_is_left_cancels_the_run(
 
 
 def test_the_page_of_the_docs_is_the_example() -> None:
-    shown = {each.title: each.text for each in blocks(ROOT / "docs" / "how-to" / "streaming.md")}
+    shown = {block.title: block.text for block in blocks(ROOT / "docs" / "how-to" / "streaming.md")}
     for name in ("stream_to_a_page.py", "page.html"):
         assert shown[name] == (FOLDER / name).read_text("utf-8")

@@ -101,7 +101,7 @@ class Fleet:
     def errors(self) -> str:
         """What the workers have logged, for a test that fails."""
         files = sorted(self.folder.glob("worker-*"))
-        return "\n".join(f"{each.name}: {each.read_text()[-1500:]}" for each in files)
+        return "\n".join(f"{file.name}: {file.read_text()[-1500:]}" for file in files)
 
 
 @asynccontextmanager

@@ -31,7 +31,7 @@ def make_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any
     """The class of the page, whose file is where workers find it."""
     if is_missing("dbos") and not os.environ.get("BAE_REQUIRE_EXTRAS"):
         pytest.skip("install dbos")
-    (block,) = [each for each in blocks(PAGE) if each.title == "dbos_engine.py"]
+    (block,) = [block for block in blocks(PAGE) if block.title == "dbos_engine.py"]
     (tmp_path / block.title).write_text(block.text)
     monkeypatch.syspath_prepend(tmp_path)
     from dbos_engine import DBOSEngine  # pyright: ignore[reportMissingImports]
@@ -77,12 +77,12 @@ async def test_runs_that_are_submitted_before_the_first_worker_are_in_the_queue_
     async with open_journal(url, LEASE) as journal:
         await journal.upgrade()
         runs = [shop.Order(run=f"order-{number}") for number in range(20)]
-        submitted = [shop.orders.submit(each, journal=journal, engine=engine) for each in runs]
+        submitted = [shop.orders.submit(run, journal=journal, engine=engine) for run in runs]
         ids = await asyncio.gather(*submitted)
     queued = engine._client.list_queued_workflows()
     await engine.close()
     assert sorted(each.input["args"][0] for each in queued) == sorted(ids)
-    assert not [each for each in caplog.records if each.name == "bae"]
+    assert not [record for record in caplog.records if record.name == "bae"]
 
 
 async def until_ready(fleet: Fleet) -> None:

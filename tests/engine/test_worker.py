@@ -114,14 +114,14 @@ async def test_a_worker_runs_submitted_work_and_result_returns_it(journal: Journ
     ids = [await WORDS.submit(Word(text="x" * n), journal=journal) for n in range(30)]
     async with working(WORDS, journal=journal, concurrency=3):
         results = [await WORDS.result(run_id, journal=journal) for run_id in ids]
-    assert [each.result.count for each in results] == [*range(30)]
+    assert [result.result.count for result in results] == [*range(30)]
 
 
 async def test_turns_of_a_thread_that_are_submitted_together_happen_in_their_order(
     journal: Journal,
 ):
     threads = ["ana", "bo"] * 10
-    ids = [await WORDS.submit(Word(text="x"), journal=journal, thread=each) for each in threads]
+    ids = [await WORDS.submit(Word(text="x"), journal=journal, thread=thread) for thread in threads]
     later = await WORDS.submit(Word(text="x"), journal=journal, thread="ana", delay=0.2)
     ids.append(await WORDS.submit(Word(text="x"), journal=journal, thread="ana"))
     workers = [
@@ -129,12 +129,12 @@ async def test_turns_of_a_thread_that_are_submitted_together_happen_in_their_ord
         for each in (JournalEngine(poll=0.05), AtOnce([*reversed(ids)]))
     ]
     async with asyncio.TaskGroup() as group:
-        for each in workers:
-            group.create_task(each.run())
+        for worker in workers:
+            group.create_task(worker.run())
         for run_id in [*ids, later]:
             await WORDS.result(run_id, journal=journal)
-        for each in workers:
-            each.stop()
+        for worker in workers:
+            worker.stop()
     for thread in ("ana", "bo"):
         turns = [info async for info in journal.every_run(thread=thread)]
         happened = sorted(turns, key=lambda info: info.updated)

@@ -13,7 +13,6 @@ from pydantic import BaseModel
 
 from bae import BaeError, Dep, Graph, Node
 from bae.evals import Case, cases_of, evaluate, load_cases
-from bae.evals.datasets import load_dataset
 from bae.testing import ScriptedLM
 
 pydantic_evals = pytest.importorskip("pydantic_evals")
@@ -94,7 +93,7 @@ async def score_cases(
     graph: Graph[Any, Any], cases: list[Case], word: str = "calm", strength: int = 1
 ) -> list[tuple[float | None, str]]:
     found = await evaluate(graph, cases, {"it": lm(word, strength)})
-    return [(each.score, each.why) for each in found.contenders[0].cases]
+    return [(case_.score, case_.why) for case_ in found.contenders[0].cases]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +255,7 @@ async def test_an_evaluator_without_a_score_for_a_case_is_no_failure() -> None:
 
     found = await evaluate(moods, cases, {"it": lm(strength=3)})
 
-    assert [each.score for each in found.contenders[0].cases] == [1.0, 0.0, 0.75]
+    assert [case_.score for case_ in found.contenders[0].cases] == [1.0, 0.0, 0.75]
     assert (found.complete, found.metric_errors) == (True, 0)
 
 
@@ -302,7 +301,7 @@ async def test_a_file_that_the_package_writes_is_read_with_its_evaluators_or_wit
     )
     file = tmp_path / f"rows.{suffix}"
     rows.to_file(file, custom_evaluator_types=[Strong])
-    cases = load_dataset(file, moods, evaluators=[Strong])
+    cases = load_cases(file, moods, evaluators=[Strong])
     assert [case.name for case in cases] == ["one", "two"]
     assert [score for score, _ in await score_cases(moods, cases, strength=2)] == [1.0, 0.25]
     # With a metric of one's own, no evaluator need be there.

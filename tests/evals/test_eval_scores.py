@@ -41,8 +41,10 @@ async def test_contenders_are_compared_case_by_case() -> None:
         words, cases, {"wrong": wrong, "right": counting(), "half": counting(a=9, bb=9)}
     )
 
-    assert [each.name for each in found.contenders] == ["wrong", "right", "half"]
-    assert [each.total.score and each.total.score.mean for each in found.contenders] == [0, 1, 0.5]
+    assert [contender.name for contender in found.contenders] == ["wrong", "right", "half"]
+    assert [
+        contender.total.score and contender.total.score.mean for contender in found.contenders
+    ] == [0, 1, 0.5]
     assert [(d.contender, d.against) for d in found.differences] == [
         ("right", "wrong"),
         ("half", "wrong"),
@@ -325,7 +327,7 @@ async def test_where_branches_meet_again_the_named_successors_decide_the_right_c
         "all": ["Calm", "Cross", "Lost"],
     }
     cases = [
-        Case({"text": "a"}, name, {"reply": "x"}, nodes={each: {} for each in nodes})
+        Case({"text": "a"}, name, {"reply": "x"}, nodes={node: {} for node in nodes})
         for name, nodes in named.items()
     ]
 
@@ -385,7 +387,7 @@ async def test_every_run_begins_with_a_node_of_its_own() -> None:
 
     found = await evaluate(Graph(start=Counted), cases, {"a": None, "b": None}, concurrency=1)
 
-    assert [r.score for each in found.contenders for r in each.cases] == [1.0] * 4
+    assert [r.score for contender in found.contenders for r in contender.cases] == [1.0] * 4
     assert (given.seen, given.anything, held) == ([], [], [])
 
 

@@ -65,7 +65,9 @@ async def test_a_metric_looks_at_the_calls_of_a_run() -> None:
     lms = {"searches": tool_runs.make_scripted_lm, "reads": lm}
     found = await evaluate(tool_runs.GRAPH, CASES, lms, metric=searched_first)
 
-    assert [each.total.score and each.total.score.mean for each in found.contenders] == [1.0, 0.0]
+    assert [
+        contender.total.score and contender.total.score.mean for contender in found.contenders
+    ] == [1.0, 0.0]
     assert results(found, 1)["size"].why == "it called read_page"
 
 

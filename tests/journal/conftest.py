@@ -8,13 +8,19 @@ import pytest
 
 import bae.invoke
 from bae.journal import Journal, MemoryJournal
-from kept_runs import WORLD
+from journal_graphs import WORLD
 from postgres_server import PostgresServer, journals_of
 
 SUITES = (
-    *("test_asked_calls", "test_fork", "test_journal", "test_kept_look_ups", "test_kept_values"),
-    *("test_parked_runs", "test_redacted_places", "test_resume", "test_resume_anew"),
-    *("test_resume_corners", "test_resume_kinds", "test_resumed_tools", "test_stored_files"),
+    *(
+        "test_asked_calls",
+        "test_fork",
+        "test_journal",
+        "test_parked_runs",
+        "test_recomputed_values",
+    ),
+    *("test_redacted_places", "test_resume", "test_resume_corners", "test_resume_kinds"),
+    *("test_resumed_tools", "test_stored_files", "test_stored_look_ups", "test_stored_values"),
     *("test_stored_threads", "test_stored_tools", "test_thread_approvals"),
 )
 """The modules whose tests run on Postgres too."""

@@ -31,7 +31,7 @@ from bae.lm import Answer
 from bae.prompts.messages import CallPart
 from bae.testing import Call, ScriptedLM
 from end_node import EndNode
-from kept_runs import cut_journal
+from journal_graphs import cut_journal
 from toy_backend import ToyBackend
 
 DONE: Counter[str] = Counter()

@@ -29,7 +29,7 @@ from pydantic_core import core_schema, from_json
 from typing_extensions import TypeAliasType
 
 from bae.journal.codec import Unkeepable, same, value_codec
-from kept_runs import Client
+from journal_graphs import Client
 from naming import describe_value, shortly
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ import pytest_asyncio
 
 from bae.journal import SQLiteJournal
 from bounded import BOUND
-from crash import held
+from crash import waiting_run
 from crash.checks import (
     Reference,
     Story,
@@ -187,7 +187,7 @@ async def test_one_of_several_processes_takes_over_the_run_of_a_dead_one(
     with await at_the_pipe(second) as pipe:
         pipe.write("at last")
     (won,) = [await report for report in reports]
-    assert won.outcomes["run"].trace == [["Held", {"said": "at last"}]]
+    assert won.outcomes["run"].trace == [["Waiting", {"text": "at last"}]]
     begun = [count["wait_at_pipe"] for count in Happened(effects).begun.values()]
     assert begun == [1, 1]
 
@@ -213,11 +213,11 @@ async def test_a_stopped_process_learns_that_its_run_was_taken_over(
         pipe.write("the first")
         asleep.send(signal.SIGCONT)
     ended, told = await other.report(), await asleep.report()
-    assert ended.outcomes["run"].trace == [["Held", {"said": "the other"}]]
+    assert ended.outcomes["run"].trace == [["Waiting", {"text": "the other"}]]
     assert told.outcomes["run"].code == "bae-run-taken"
     async with SQLiteJournal(journal) as opened:
-        result = await held.graph.resume("run", journal=opened)
-    assert result.result == held.Held(said="the other")
+        result = await waiting_run.graph.resume("run", journal=opened)
+    assert result.result == waiting_run.Waiting(text="the other")
 
 
 async def at_the_pipe(pipe: Path) -> TextIO:

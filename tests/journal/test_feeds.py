@@ -100,7 +100,7 @@ async def test_a_run_in_progress_is_followed_to_its_end_by_many_at_once(journal:
             await anext(lines)  # the others read too
             held.set()
     count = len((await journal.read("slow")).lines)
-    assert [each.result() for each in readers] == [([*range(count)], "ended")] * 5
+    assert [reader.result() for reader in readers] == [([*range(count)], "ended")] * 5
 
 
 async def test_a_waiting_run_ends_its_feed_and_resumes_in_another(journal: Journal):

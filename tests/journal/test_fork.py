@@ -11,8 +11,8 @@ from bae import Dep, Gate, Graph, JournalError, Node, Recall
 from bae.journal import Journal, MemoryJournal, RunForked, StoredRun
 from bae.testing import ScriptedLM
 from end_node import EndNode
+from journal_graphs import WORLD, get_place
 from journal_parts import expect_refusal
-from kept_runs import WORLD, get_place
 
 
 class Ask(Node):

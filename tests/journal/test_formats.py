@@ -95,7 +95,7 @@ async def use_all(journal: Journal, version: int) -> None:
         assert [call.name for call in calls] == names
         assert "it is unknown whether this call ran" in calls[3].error
     if "asked" in begun:  # about four calls, and three are answered
-        assert [each.tool for each in await journal.approvals("asked")] == ["pay_back"]
+        assert [approval.tool for approval in await journal.approvals("asked")] == ["pay_back"]
         settled = ScriptedLM({"Settled": [{"text": "so it is"}]})
         done = await COMPLAINTS.answer("asked", "c4", 2, settled, journal=journal)
         told = [call.error or call.result for call in done.result.calls]

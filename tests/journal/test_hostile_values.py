@@ -198,9 +198,9 @@ def test_a_record_with_anything_in_it_is_refused_or_can_be_read(
 ) -> None:
     cls = getattr(records, kind)
     record = cls(**{f.name: BY_NAME.get(f.name) for f in fields(cls)})
-    for each in fields(cls):
-        if each.name not in BY_NAME:
-            setattr(record, each.name, data.draw(BY_TYPE[str(each.type)]))
+    for field in fields(cls):
+        if field.name not in BY_NAME:
+            setattr(record, field.name, data.draw(BY_TYPE[str(field.type)]))
     text = write_or_refuse(lambda: ENCODER.encode(record))
     if text is not None:
         parse_line(Line(0, kind, 1.0, "", 0, text.encode().decode()))

@@ -22,8 +22,8 @@ from bae.journal.stored_runs import StoredRun
 from bae.lm import Answer, Usage
 from bae.testing import ScriptedLM
 from end_node import EndNode
+from journal_graphs import Client, make_client
 from journal_parts import with_line
-from kept_runs import Client, make_client
 from toy_backend import ToyBackend
 
 pytestmark = pytest.mark.once
@@ -256,8 +256,8 @@ async def test_a_field_that_the_lm_filled_has_its_model_prompts_attempts_and_cos
     await record_look_ups(journal)
     found = await journal.why("r", "Look.mood")
     assert (found.source, found.by, found.value) == ("lm", "m-1", "low")
-    assert [each.verdict for each in found.attempts] == ["invalid", "valid"]
-    assert found.prompts == tuple(each.prompt for each in found.attempts)
+    assert [attempt.verdict for attempt in found.attempts] == ["invalid", "valid"]
+    assert found.prompts == tuple(attempt.prompt for attempt in found.attempts)
     assert (found.models, found.cost, found.usage.tokens) == (("m-1",), 0.004, 84)
     # A choice and a fill in one call share their answer.
     top = await journal.why("r", "End.top")
@@ -429,7 +429,7 @@ async def test_an_unknown_place_is_refused_with_the_known_places(
 
 async def test_a_damaged_line_is_named(journal: Journal):
     await record_run(journal)
-    line = next(each for each in (await journal.read("r")).lines if each.kind == "SourceEnded")
+    line = next(line for line in (await journal.read("r")).lines if line.kind == "SourceEnded")
     await with_line(journal, "r", line._replace(data="{}"))
     with pytest.raises(JournalError, match=f"line {line.n}, a SourceEnded, ") as raised:
         await journal.why("r", "Noon.note")

@@ -48,12 +48,12 @@ async def test_questions_are_listed_in_order_with_their_answers_and_tool_calls()
     found, summary = list_questions(await journal.read("r"))
     assert (found.place, summary.place) == ("1:Found", "2:Summary")
     assert found.at <= summary.at
-    assert [call.text for each in found.rounds for call in each.calls] == [
+    assert [call.text for round_ in found.rounds for call in round_.calls] == [
         'look(path="a.py")',
         'look(path="b.py")',
     ]
     assert summary.rounds == ()
-    assert [each.verdict for each in summary.answers] == ["valid"]
+    assert [answer.verdict for answer in summary.answers] == ["valid"]
     assert (found.outcome, summary.outcome, summary.error) == ("done", "done", "")
     assert found.usage + summary.usage == ran.usage
 
@@ -66,11 +66,11 @@ async def test_a_failed_question_is_listed_and_a_resumed_conversation_is_listed_
     [first] = list_questions(await journal.read("r"))
     assert first.outcome == "failed"
     assert first.error.startswith("ScriptError")
-    assert [call.text for each in first.rounds for call in each.calls] == ['look(path="a.py")']
+    assert [call.text for round_ in first.rounds for call in round_.calls] == ['look(path="a.py")']
     lm = ScriptedLM({"Found": FOUND[1:], "Summary": {"text": "two"}})
     await graph.resume("r", journal=journal, lm=lm)
     questions = list_questions(await journal.read("r"))
-    calls = [call.text for asked in questions for each in asked.rounds for call in each.calls]
+    calls = [call.text for asked in questions for round_ in asked.rounds for call in round_.calls]
     assert calls == ['look(path="a.py")', 'look(path="b.py")']
 
 

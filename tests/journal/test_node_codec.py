@@ -24,8 +24,8 @@ from bae import Dep, JournalError, Map, Node, Recall
 from bae.journal.codec import same
 from bae.journal.node_codec import node_codec
 from end_node import EndNode
+from journal_graphs import Client
 from journal_parts import expect_refusal
-from kept_runs import Client
 
 
 class Place(BaseModel):

@@ -18,7 +18,7 @@ from bae.journal.sqlite.lease import SQLiteClaim
 from bae.lm import Answer
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import Trouble, World, cut_journal
+from journal_graphs import Trouble, World, cut_journal
 from toy_backend import ToyBackend
 
 WORLD = World()

@@ -149,9 +149,9 @@ async def test_of_six_concurrent_claims_one_wins(journal: PostgresJournal):
         others = [PostgresJournal(journal.url, schema=journal.schema) for _ in range(6)]
         found = await asyncio.gather(*(o.claim("r") for o in others), return_exceptions=True)
         errors = [each for each in found if isinstance(each, JournalError)]
-        assert [each.code for each in errors] == ["bae-run-owned"] * 5
-        for each in others:
-            await each.close()
+        assert [error.code for error in errors] == ["bae-run-owned"] * 5
+        for other in others:
+            await other.close()
 
 
 async def test_a_run_that_could_not_be_released_is_free_once_the_database_is_back(

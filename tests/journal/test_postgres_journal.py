@@ -277,9 +277,11 @@ async def test_a_claim_that_is_asked_for_twice_is_given_once_though_answers_are_
         await journal.runs()
         wire.losing = b""
         claims = await asyncio.gather(*(journal.claim("r") for _ in "abc"), return_exceptions=True)
-        given = [each for each in claims if not isinstance(each, BaseException)]
+        given = [claim for claim in claims if not isinstance(claim, BaseException)]
         assert len(given) == 1
-        assert {each.code for each in claims if isinstance(each, JournalError)} == {"bae-run-owned"}
+        assert {claim.code for claim in claims if isinstance(claim, JournalError)} == {
+            "bae-run-owned"
+        }
         await journal.close()
     await kept.close()
 

@@ -95,9 +95,9 @@ async def plans(journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch, ask: 
 
 def assert_indexed(nodes: list[Any], most: int = 120) -> None:
     """No more rows are read than a page has; tables that are read completely are small."""
-    for each in nodes:
-        removed = sum(count for name, count in each.items() if name.startswith("Rows Removed"))
-        assert (each["Actual Rows"] + removed) * each["Actual Loops"] <= most, each
+    for node in nodes:
+        removed = sum(count for name, count in node.items() if name.startswith("Rows Removed"))
+        assert (node["Actual Rows"] + removed) * node["Actual Loops"] <= most, node
 
 
 ASKED = {

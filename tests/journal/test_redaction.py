@@ -288,7 +288,7 @@ async def test_a_redacted_dependency_and_a_redacted_map_of_graphs_are_computed_a
     assert "found-by-looking" not in left
     assert "verdict-of-the-model" not in left
     result = await asked.answer("run", "Asked.sure", True, lm, journal=journal)
-    assert [each.verdict for each in result.trace[0].checks] == ["verdict-of-the-model"] * 2
+    assert [check.verdict for check in result.trace[0].checks] == ["verdict-of-the-model"] * 2
     assert result.trace[0].found == "found-by-looking"
     assert called == ["looked up", "looked up"]
     # What the calls of before used is not forgotten.
@@ -311,8 +311,8 @@ async def test_runs_that_share_lines_are_redacted_together(named):
         assert done.runs[0] == named
         assert set(done.runs) == {"run", "fork", "fork of the fork"}
         assert done.values == 2  # in the start that all share, and in the node that was forked
-        for each in done.runs:
-            assert "ada@example.org" not in everything((await journal.read(each)).lines)
+        for run in done.runs:
+            assert "ada@example.org" not in everything((await journal.read(run)).lines)
         assert "ada@example.org" in everything((await journal.read("stranger")).lines)
         statuses = {info.run_id: info.status for info in await journal.runs()}
     assert statuses["run"] == statuses["fork"] == "ended"

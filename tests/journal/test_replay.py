@@ -28,7 +28,7 @@ from bae import (
 from bae.journal import Journal, MemoryJournal
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import WORLD, Client, get_place, make_client
+from journal_graphs import WORLD, Client, get_place, make_client
 from toy_backend import ToyBackend, route
 
 SWITCH: dict[str, Any] = {}

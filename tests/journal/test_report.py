@@ -20,7 +20,7 @@ from bae.journal.report import Timeline, TimelineEntry, report_run, timeline
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode
-from made_graphs import Made, made_graphs, number
+from random_graphs import Made, number, random_graphs
 
 pytestmark = pytest.mark.once
 
@@ -331,7 +331,7 @@ def sources(lines: tuple[Line, ...]) -> set[tuple[str, int, str]]:
 
 @settings(max_examples=12, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    made_graphs(),
+    random_graphs(),
     st.lists(st.tuples(st.sampled_from(["fail", "cancel"]), st.integers(0, 30)), max_size=3),
     st.data(),
 )

@@ -21,8 +21,18 @@ from bae import (
 from bae.exceptions import DepError
 from bae.journal import Journal, RunResumed, StepStarted
 from bae.testing import ScriptedLM
+from journal_graphs import (
+    WORLD,
+    Outfit,
+    Packed,
+    Refund,
+    Stay,
+    get_place,
+    get_weather,
+    look_up,
+    refund,
+)
 from journal_parts import expect_refusal
-from kept_runs import WORLD, Outfit, Packed, Refund, Stay, get_place, get_weather, look_up, refund
 
 
 class Ask(Node):

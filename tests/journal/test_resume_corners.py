@@ -28,8 +28,7 @@ from bae.journal.decoder import decode
 from bae.observers import observing
 from bae.testing import ScriptedLM
 from bounded import BOUND
-from journal_parts import expect_refusal
-from kept_runs import (
+from journal_graphs import (
     WORLD,
     Outfit,
     Packed,
@@ -41,6 +40,7 @@ from kept_runs import (
     look_up,
     refund,
 )
+from journal_parts import expect_refusal
 
 
 class Inner(Node):

@@ -39,7 +39,7 @@ from bae.journal import Journal, MemoryJournal
 from bae.lm import Budget, Budgeted
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import WORLD, Client, Trouble, cut_journal
+from journal_graphs import WORLD, Client, Trouble, cut_journal
 from toy_backend import ToyBackend
 
 

@@ -19,7 +19,7 @@ from bae.journal import Journal, Line, LMAnswered, MemoryJournal, Record, Stored
 from bae.journal.decoder import decode
 from bae.records import LIVE, RecordedError
 from bounded import BOUND
-from made_graphs import Made, made_graphs, number
+from random_graphs import Made, number, random_graphs
 
 pytestmark = pytest.mark.once
 
@@ -228,7 +228,7 @@ def test_a_run_interrupted_anywhere_has_the_same_result_and_repeats_no_work(exam
         assert_once(made, effects, stopped)
         await assert_replays(made, journal, "one", wanted)
 
-    check(examples, promise, made_graphs(), stops)
+    check(examples, promise, random_graphs(), stops)
 
 
 async def assert_replays(made: Made, journal: Journal, run_id: str, wanted: Came) -> None:
@@ -270,7 +270,7 @@ def test_a_run_killed_after_any_line_has_the_same_result_and_repeats_no_recorded
         await assert_replays(made, journal, "one", wanted)
 
     check(
-        examples, promise, made_graphs(), st.lists(st.integers(0, 10_000), min_size=1, max_size=3)
+        examples, promise, random_graphs(), st.lists(st.integers(0, 10_000), min_size=1, max_size=3)
     )
 
 
@@ -335,4 +335,4 @@ def test_a_fork_without_changes_has_the_same_result_and_repeats_the_work_after_t
             assert made.outside.done[what] == after[what] or what.startswith(PARTS), what
         await assert_replays(made, journal, "two", wanted)
 
-    check(examples, promise, made_graphs(gates=False), st.integers(0, 100))
+    check(examples, promise, random_graphs(gates=False), st.integers(0, 100))

@@ -33,7 +33,7 @@ from bae.lm import Answer, Backend, Prompt, Usage
 from bae.lm.backend import CallPart
 from bae.testing import Call, ScriptedLM
 from end_node import EndNode
-from kept_runs import cut_journal
+from journal_graphs import cut_journal
 
 pytestmark = pytest.mark.once
 
@@ -664,7 +664,7 @@ async def test_zero_false_and_empty_results_are_stored_unchanged():
         await graph.arun(AskEmpty(), lm=cut_off, journal=journal, run_id="empty")
     found = await graph.resume("empty", lm=ScriptedLM([{"text": "."}]), journal=journal)
     results = [call.result for call in found.result.calls]
-    assert [(type(each), each) for each in results] == [(type(each), each) for each in EMPTY]
+    assert [(type(result), result) for result in results] == [(type(each), each) for each in EMPTY]
 
 
 class Refuses(Backend):

@@ -79,7 +79,7 @@ async def test_runs_of_a_thread_wait_for_each_other_in_order(journal: Journal, w
     assert users(other.trace[-1].history) == []
     world.hold["0"].set()
     results = await asyncio.gather(*tasks)
-    assert [users(each.trace[-1].history) for each in results] == [
+    assert [users(result.trace[-1].history) for result in results] == [
         texts[:number] if number < 5 else texts[1:5] for number in range(5)
     ]
     assert world.looked_up == ["0", "elsewhere", *texts[1:]]
@@ -258,7 +258,7 @@ async def test_a_run_in_progress_is_cancelled_through_its_journal(
         began = world.waits_at("one")
         task = asyncio.create_task(say(journal, "one"))
         await began.wait()
-        info = await chat.cancel("one", journal=journal if who == "owner" else another)
+        info = await (journal if who == "owner" else another).cancel("one")
         assert (info.status, info.run_id) == ("cancelled", "one")
         with pytest.raises(RunCancelled):
             await task

@@ -41,7 +41,7 @@ from bae.lm.backend import CallPart
 from bae.testing import Call
 from crash.workshop import check_history
 from end_node import EndNode
-from kept_runs import cut_journal
+from journal_graphs import cut_journal
 from toy_backend import ToyBackend
 
 pytestmark = pytest.mark.once
@@ -630,13 +630,13 @@ async def test_why_shows_rounds_calls_and_the_values_that_tools_were_given():
         city = await journal.why("one", "Reply.calls(search)(city)")
     assert (text.source, text.value, calls.source) == ("lm", "done", "tools")
     assert text.rounds == calls.rounds
-    assert [[call.name for call in each.calls] for each in text.rounds] == [
+    assert [[call.name for call in round_.calls] for round_ in text.rounds] == [
         ["search", "refund"],
         ["search"],
         [],
     ]
     assert text.rounds[0].calls[1].result == "paid 5"
-    assert [each.usage.input_tokens for each in text.rounds] == [100] * 3
+    assert [round_.usage.input_tokens for round_ in text.rounds] == [100] * 3
     assert text.usage.calls == 3
     assert calls.inputs["search(city)"].value == "Bern"
     assert (city.source, city.by, city.value) == ("dep", "get_city", "Bern")
@@ -669,7 +669,7 @@ async def test_why_distinguishes_a_rejected_answer_from_a_valid_answer():
     async with MemoryJournal() as journal:
         await Graph(start=Wanted).arun(Wanted(), lm, journal=journal, run_id="one")
         found = await journal.why("one", "Picky.text")
-    judged = [(each.verdict, each.errors) for each in found.attempts]
+    judged = [(attempt.verdict, attempt.errors) for attempt in found.attempts]
     assert judged == [("refused", ("write more",)), ("valid", ())]
     assert "answer 1 was refused: write more" in str(found)
 
@@ -732,7 +732,7 @@ async def test_a_conversation_that_is_cut_anywhere_again_and_again_makes_no_call
 
 async def check_cuts(chance: Random) -> None:
     rounds = random_rounds(chance)
-    names = [call[0] for each in rounds if not isinstance(each, str) for call in each]
+    names = [call[0] for round_ in rounds if not isinstance(round_, str) for call in round_]
     async with MemoryJournal() as left:
         await graph.arun(START, by_round(rounds), journal=left, run_id="one")
         for _ in range(3):

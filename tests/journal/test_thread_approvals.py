@@ -58,7 +58,7 @@ async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 def calling(*calls: Call) -> ScriptedLM:
-    return ScriptedLM({"Reply": [*([each] for each in calls), {"text": "done"}]})
+    return ScriptedLM({"Reply": [*([call] for call in calls), {"text": "done"}]})
 
 
 class Meanwhile(Backend):
@@ -233,7 +233,7 @@ async def test_a_run_without_a_thread_refuses_it_and_still_waits(journal: Journa
     for given in (journal, None):
         lm = calling(Call("refund", order="B"))
         await graph.arun(Question(text="B"), lm, journal=given, answer=person)
-    assert ["no thread" in each for each in problems] == [False, True, False, True]
+    assert ["no thread" in problem for problem in problems] == [False, True, False, True]
 
 
 async def test_an_approval_in_another_journal_holds_for_its_run_unless_that_replaces_the_turn(
@@ -244,7 +244,7 @@ async def test_an_approval_in_another_journal_holds_for_its_run_unless_that_repl
         await journal.export(tmp_path / "runs.jsonl")
     async with MemoryJournal() as copy:
         await copy.load(tmp_path / "runs.jsonl")
-        assert [each.scope for each in await copy.approvals("A")] == ["run"]
+        assert [approval.scope for approval in await copy.approvals("A")] == ["run"]
         assert (await turn(copy, "B")).waiting
         assert (await graph.replay("A", journal=copy)).result.text == "done"
     async with MemoryJournal() as moved:

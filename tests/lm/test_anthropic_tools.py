@@ -61,7 +61,9 @@ async def test_a_message_goes_back_verbatim_to_its_own_model_and_rebuilt_to_anot
         again = conversation(asked, await lm.answer(asked), "found", text="Hurry.")
         for each in lm, other:
             await each.answer(again)
-    verbatim, rebuilt = (each.body["messages"][1]["content"] for each in provider.requests[1:])
+    verbatim, rebuilt = (
+        request.body["messages"][1]["content"] for request in provider.requests[1:]
+    )
     assert [part["type"] for part in verbatim] == ["thinking", "text", "tool_use"]
     assert [part["type"] for part in rebuilt] == ["text", "tool_use"]
     assert rebuilt[1]["input"] == verbatim[2]["input"] == {"q": 1}
@@ -95,7 +97,7 @@ async def test_a_text_before_a_round_comes_after_the_results_of_the_round_before
     provider.script(Calls(Call("search", word="a"), Call("search", word="b")), {"text": "done"})
     result = await Graph(start=AskSteered, end=Steered).arun(AskSteered(), lm=lm)
     assert result.result.text == "done"
-    first, second = (each.body["messages"] for each in provider.requests)
+    first, second = (request.body["messages"] for request in provider.requests)
     assert "after 0 of 3" in json.dumps(first[-1])
     told = second[-1]["content"]
     assert [part["type"] for part in told] == ["tool_result", "tool_result", "text"]
@@ -136,8 +138,8 @@ async def test_each_round_reads_the_rounds_before_it_from_the_cache(
         assert 2 <= marks <= 4  # the API takes no more than four
     # After a round of many calls, the end of the round before it is marked too.
     marked = [
-        [at for at, m in enumerate(each.body["messages"]) if "cache_control" in json.dumps(m)]
-        for each in provider.requests
+        [at for at, m in enumerate(request.body["messages"]) if "cache_control" in json.dumps(m)]
+        for request in provider.requests
     ]
     assert marked == [[], [], [2], []]
 
@@ -146,7 +148,7 @@ async def test_without_the_cache_nothing_is_marked(provider: Provider) -> None:
     provider.script(Call("now"), ANSWER)
     async with anthropic(provider, cache=False) as lm:
         await QUESTION.arun(ASKED, lm=lm)
-    assert all("cache_control" not in json.dumps(each.body) for each in provider.requests)
+    assert all("cache_control" not in json.dumps(request.body) for request in provider.requests)
 
 
 async def test_a_tool_may_have_the_name_of_the_answer(provider: Provider, lm: Backend) -> None:
@@ -248,7 +250,7 @@ async def test_a_tool_of_the_providers_own_is_offered_and_its_calls_are_among_th
         "name": "web_search",
         "max_uses": 3,
     }
-    assert [(each.name, each.arguments) for each in result.result.calls] == [
+    assert [(call.name, call.arguments) for call in result.result.calls] == [
         ("web_search", {"query": "kettle"}),
         ("note", {"text": "a"}),
         ("web_search", {"query": "kettle"}),
@@ -266,8 +268,8 @@ async def test_a_message_that_is_paused_is_continued_and_counted(
     provider.script(paused, paused, Calls(Call("note", text="a"), ran=SEARCHED), {"answer": "b"})
     result = await Graph(start=Find).arun(Find(text="?"), lm=lm)
     assert result.usage.calls == 4
-    assert [each.name for each in result.result.calls] == ["web_search"] * 3 + ["note"]
-    first, second, third, last = (each.body["messages"] for each in provider.requests)
+    assert [call.name for call in result.result.calls] == ["web_search"] * 3 + ["note"]
+    first, second, third, last = (request.body["messages"] for request in provider.requests)
     assert [len(each) for each in (first, second, third, last)] == [1, 2, 2, 3]
     assert len(third[1]["content"]) == 2 * len(second[1]["content"])
 

@@ -406,7 +406,7 @@ async def test_concurrent_fills_do_not_mix_up_their_turns():
         answers: Annotated[list[Answered], Map(Graph(start=Numbered), over="numbers")]
 
     result = await run(Begin(numbers=list(range(20))), ToyBackend(answer))
-    found = [(each.number, each.word) for each in result.trace[0].answers]
+    found = [(answer.number, answer.word) for answer in result.trace[0].answers]
     assert found == [(n, str(n)) for n in range(20)]
     assert result.usage.attempts == 40
 

@@ -272,7 +272,7 @@ async def test_a_store_that_fails_fails_no_run_and_is_reported_once(caplog):
         assert lm.statistics().unstored == 4
         await lm.aclose()
         tasks = ["look up an answer", "store an answer", "drop an invalid answer", "be closed"]
-        logged = [each.getMessage() for each in caplog.records if each.name == "bae.lm"]
+        logged = [record.getMessage() for record in caplog.records if record.name == "bae.lm"]
         assert all(any(task in line for line in logged) for task in tasks)
         assert all(str(gone) in line for line in logged)
         assert len(logged) == 4

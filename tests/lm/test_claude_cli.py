@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from bae import BaeLMError, Document, FillError, Graph, Image, Messages, Node, Thread
 from bae.lm import ClaudeCLIBackend
-from bae.testing import Call, Cut, Provider, Refusal, Status
+from bae.testing import Call, Cut, Provider, Refusal, Status, ThreadedProvider
 from bae.usage import Attempt, metered
 from bounded import BOUND
 from claude_programs import ROOT, children, dead, living, open_files, real_claude
@@ -214,7 +214,7 @@ def test_a_graph_runs_with_the_name_of_the_program(
     folder.mkdir()
     (folder / "claude").symlink_to(real_claude())
     monkeypatch.setenv("PATH", str(folder))
-    with Provider.in_thread() as provider:
+    with ThreadedProvider() as provider:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
         provider.script({"answer": {"choice": "Outfit", "fields": SHIRT}})
         done = Graph(start=Weather).run(Weather(sky="grey", degrees=12), lm="claude-cli:opus")
@@ -392,4 +392,4 @@ async def test_a_wrong_answer_about_an_image_is_asked_for_again_with_the_image(c
     provider.script({"top": 3, "layers": 2}, SHIRT)
     done = await Graph(start=Photo, end=Outfit).arun(Photo(photo=DOT), lm=claude)
     assert done.result.top == SHIRT["top"]
-    assert [DOT.base64 in str(each.body) for each in provider.requests[-2:]] == [True, True]
+    assert [DOT.base64 in str(request.body) for request in provider.requests[-2:]] == [True, True]

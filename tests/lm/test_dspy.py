@@ -71,7 +71,9 @@ async def test_settings_are_sent_and_only_a_plain_schema_is_sent_as_strict(
         body = request.body
         assert (body["temperature"], body["seed"]) == (0.5, 3)
         assert 77 in (body.get("max_tokens"), body.get("max_completion_tokens"))
-    plain, limited = (each.body["response_format"]["json_schema"] for each in provider.requests)
+    plain, limited = (
+        request.body["response_format"]["json_schema"] for request in provider.requests
+    )
     assert plain["strict"] is True
     assert "strict" not in limited
 

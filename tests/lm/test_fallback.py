@@ -86,7 +86,7 @@ def test_a_condition_that_no_error_can_meet_is_refused(on: Any):
 
 def test_names_become_lms_at_once_and_a_wrong_name_fails_immediately():
     lm = Fallback("python:policy_parts:Held", First())
-    assert [each.model for each in lm.inners] == ["held", "first"]
+    assert [inner.model for inner in lm.inners] == ["held", "first"]
     with pytest.raises(BaeLMError) as caught:
         Fallback(First(), "anthropc")
     assert caught.value.code == "bae-lm-unknown-name"
@@ -203,17 +203,17 @@ async def test_cancelling_asks_no_other_lm():
 async def test_when_all_fail_the_error_has_the_error_of_each():
     errors = busy(), status(503), busy(status=429, code="bae-lm-rate-limited")
     lm = Fallback(First(errors[0]), Second(errors[1]), Third(errors[2]))
-    for each in lm.inners:
-        each.retries = 0
+    for inner in lm.inners:
+        inner.retries = 0
     with pytest.raises(BaeLMError) as caught:
         await ask(lm)
 
     error = caught.value
     assert error.code == "bae-lm-all-failed"
     assert tuple(error.failures) == errors
-    for name, each in zip(("First('first')", "Second('second')", "Third"), errors, strict=True):
+    for name, inner in zip(("First('first')", "Second('second')", "Third"), errors, strict=True):
         assert f"{name}" in error.message
-        assert each.message in error.message
+        assert inner.message in error.message
     assert error.retryable
 
 
@@ -257,8 +257,8 @@ async def test_when_all_fail_all_are_asked_again_in_turn():
 
 async def test_the_wait_before_all_are_asked_again_is_the_shortest_requested_wait():
     lm = Fallback(First(busy(retry_after=7)), Second(busy(retry_after=3)))
-    for each in lm.inners:
-        each.retries = 0
+    for inner in lm.inners:
+        inner.retries = 0
     with pytest.raises(BaeLMError) as caught:
         await ask(lm)
     assert caught.value.retry_after == 3
@@ -351,7 +351,7 @@ async def test_the_record_shows_who_failed_why_and_who_answered():
 
     stored = await journal.read("r1")
     (question,) = [step.fill for step in read_history(stored).run.steps.values() if step.fill]
-    assert [each.model for each in question.restarts] == ["second"]
+    assert [restart.model for restart in question.restarts] == ["second"]
     reply = report_run(stored).graphs[0].nodes[-1]
     again, answer = reply.calls
     assert (answer.verdict, answer.model) == ("valid", "second")
@@ -413,7 +413,7 @@ async def test_a_spent_budget_around_one_lm_asks_the_other():
     for _ in range(3):
         await ask(lm)
     assert dear.usage.cost == 1.0
-    assert [each.answered for each in lm.statistics()] == [1, 2]
+    assert [question.answered for question in lm.statistics()] == [1, 2]
 
 
 async def test_an_inner_budget_is_charged_the_earlier_usage_of_a_run():
@@ -458,7 +458,7 @@ async def test_a_request_that_waits_too_long_for_its_rate_asks_the_other():
     limited = RateLimit(First(REPLY, REPLY), requests=1, per=60, longest_wait=0.01)
     lm = Fallback(limited, Second(REPLY))
     runs = [await ask(lm) for _ in range(2)]
-    assert [each.usage.models for each in runs] == [("first",), ("second",)]
+    assert [run.usage.models for run in runs] == [("first",), ("second",)]
 
 
 async def test_a_timeout_inside_asks_the_other():
@@ -537,8 +537,8 @@ async def test_secrets_of_all_are_masked_in_the_error():
         Keyed(busy(), BaeLMError("key sk-hunter2hunter2 is busy", retryable=True)), Second(busy())
     )
     lm.inners[0].answers.pop(0)  # type: ignore[attr-defined]
-    for each in lm.inners:
-        each.retries = 0
+    for inner in lm.inners:
+        inner.retries = 0
     with pytest.raises(BaeLMError) as caught:
         await ask(lm)
     assert "hunter2" not in str(caught.value)
@@ -614,7 +614,7 @@ async def test_tools_are_called_by_structured_output_where_an_lm_has_no_native_c
         {WRAPPER: {"action": "answer", "answer": "42", "pages": [1]}},
     )
     run = await QUESTION.arun(Question(text="?"), Fallback(Native(busy()), second))
-    assert [str(each) for each in run.result.calls] == ["search(query='kettle')"]
+    assert [str(call) for call in run.result.calls] == ["search(query='kettle')"]
 
 
 async def test_an_lm_that_calls_tools_itself_is_refused_beside_an_lm_that_does_not():
@@ -637,7 +637,7 @@ async def test_a_conversation_continues_with_another_model_from_its_calls_and_re
     async with Fallback(first, second) as lm, asyncio.timeout(BOUND):
         run = await QUESTION.arun(Question(text="which kettle?"), lm)
 
-    assert [each.result for each in run.result.calls] == [["kettle 0", "kettle 1"]]
+    assert [call.result for call in run.result.calls] == [["kettle 0", "kettle 1"]]
     assert run.result.answer == "42"
     opened, refused, last = provider.requests
     assert opened.path == refused.path != last.path
@@ -668,7 +668,7 @@ async def test_a_model_that_thinks_continues_a_conversation_in_which_another_has
         run = await QUESTION.arun(Question(text="which kettle?"), lm)
     assert run.result.answer == "42"
     # The provider on loopback refuses calls without thinking, where thinking is enabled.
-    assert [each.body.get("thinking", {}).get("type") for each in provider.requests[2:]] == [
+    assert [request.body.get("thinking", {}).get("type") for request in provider.requests[2:]] == [
         "disabled"
     ] * 2
 
@@ -681,7 +681,7 @@ async def test_over_http_an_overloaded_provider_is_followed_by_the_next(provider
         again = await graph.arun(Ask(), lm)
 
     assert (run.result.text, again.result.text) == ("this", "that")
-    paths = [each.path for each in provider.requests]
+    paths = [request.path for request in provider.requests]
     assert paths == ["/v1/messages", "/v1/chat/completions", "/v1/chat/completions"]
     assert run.usage.calls == 2
 

@@ -95,7 +95,9 @@ async def test_a_single_image_has_no_label_and_a_prompt_without_an_image_is_a_te
     async with Provider() as provider, WIRES[wire](provider) as lm:
         await GRAPH.arun(Claim(photos=[DOT]), lm=lm)
         await GRAPH.arun(Claim(photos=[]), lm=lm)
-        with_image, without = (each.body["messages"][-1]["content"] for each in provider.requests)
+        with_image, without = (
+            request.body["messages"][-1]["content"] for request in provider.requests
+        )
         assert [part["type"].removesuffix("_url") for part in with_image] == ["image", "text"]
         assert [*images_in(without)] == []
 
@@ -174,7 +176,7 @@ async def test_claude_gets_the_names_of_documents_and_their_true_types():
         await GRAPH.arun(Claim(photos=[], papers=[PAPER, fake]), lm=lm)
         content = provider.requests[0].body["messages"][-1]["content"]
         papers = [part for part in content if part["type"] == "document"]
-        assert [(each["title"], each["source"]["media_type"]) for each in papers] == [
+        assert [(paper["title"], paper["source"]["media_type"]) for paper in papers] == [
             ("paper.pdf", "application/pdf"),
             ("note.pdf", "text/plain"),
         ]
@@ -207,7 +209,7 @@ async def test_the_images_of_a_tool_follow_its_result(wire):
         provider.script(Calls(Call("look")), {"text": "white"})
         done = await TOOLS.arun(Question(text="?"), lm=lm)
         assert done.result.text == "white"
-        first, second = (each.body["messages"] for each in provider.requests)
+        first, second = (request.body["messages"] for request in provider.requests)
         assert [*images_in(first)] == []
         assert [*images_in(second)] == [DOT.data, OTHER.data]
         assert "[image c1.2: other.png" in str(second)

@@ -59,7 +59,7 @@ async def lm(provider: Provider, make: Make) -> AsyncIterator[Backend]:
 
 def list_calls(result: GraphResult[Any]) -> list[tuple[str, Any]]:
     calls = result.trace[-1].calls  # type: ignore[attr-defined]
-    return [(str(each), each.error or each.result) for each in calls]
+    return [(str(call), call.error or call.result) for call in calls]
 
 
 def messages(request: Received) -> list[Any]:
@@ -83,7 +83,9 @@ async def test_the_model_calls_tools_reads_their_results_and_its_last_message_is
     assert "Search the catalog." in json.dumps(provider.requests[0].body)
     assert "what to look for" in json.dumps(provider.requests[0].body)
     if lm.calls_tools:
-        assert [each.tools for each in provider.requests] == [("search", "read_page", "now")] * 3
+        assert [request.tools for request in provider.requests] == [
+            ("search", "read_page", "now")
+        ] * 3
         assert provider.requests[1].results == ('["kettle 0","kettle 1"]',)
         assert provider.requests[2].results == ("this is page 3",)
 
@@ -97,7 +99,7 @@ async def test_calls_of_one_message_are_answered_together_and_in_their_order(
     result = await QUESTION.arun(ASKED, lm=lm)
     results = ("this is page 1", "noon", '["cup 0","cup 1"]')
     assert provider.requests[1].results == results
-    assert [each.id for each in result.result.calls] == ["c1", "c2", "c3"]
+    assert [call.id for call in result.result.calls] == ["c1", "c2", "c3"]
     assert "Let me look." in provider.requests[1].text
 
 
@@ -163,7 +165,7 @@ async def test_with_a_text_the_last_message_is_the_text(provider: Provider, lm: 
     result = await WRITING.arun(Writing(text="write"), lm=lm)
     assert result.result.note.strip() == "a kettle"
     if lm.calls_tools:
-        assert [each.schema for each in provider.requests][1:] == [None]
+        assert [request.schema for request in provider.requests][1:] == [None]
 
 
 async def test_without_another_field_the_loop_ends_when_the_model_calls_nothing(
@@ -241,7 +243,7 @@ async def test_arguments_arrive_intact_however_they_are_split(
         call = Call("search", query=query, limit=1)
         provider.script(Calls(call, Call("now"), call, size=size), ANSWER)
         result = await QUESTION.arun(ASKED, lm=lm)
-        assert [each.result for each in result.result.calls] == [
+        assert [call.result for call in result.result.calls] == [
             [f"{query} 0"],
             "noon",
             [f"{query} 0"],
@@ -254,7 +256,7 @@ async def test_arguments_that_are_no_json_are_reported_to_the_model(
 ) -> None:
     provider.script(Calls(Call("now"), Call("search"), raw='{"query": '), ANSWER)
     result = await QUESTION.arun(ASKED, lm=lm)
-    assert [each.error for each in result.result.calls] == [
+    assert [call.error for call in result.result.calls] == [
         None,
         "the arguments are no JSON object",
     ]
@@ -268,7 +270,7 @@ async def test_ids_that_a_provider_uses_again_do_not_matter(
         provider.script(Calls(Call("now"), Call("read_page", page=page), ids=["one", "two"]))
     provider.script(ANSWER)
     result = await QUESTION.arun(ASKED, lm=lm)
-    assert [each.id for each in result.result.calls] == ["c1", "c2", "c3", "c4"]
+    assert [call.id for call in result.result.calls] == ["c1", "c2", "c3", "c4"]
     assert provider.requests[2].results == ("noon", "this is page 2")
 
 
@@ -320,7 +322,7 @@ async def test_text_before_calls_is_no_answer_and_arguments_are_not_streamed(
     seen = Seen()
     with observing(seen):
         await QUESTION.arun(ASKED, lm=lm)
-    texts = [each for each in seen.deltas if ":" in each[0] and "." in each[0]]
+    texts = [delta for delta in seen.deltas if ":" in delta[0] and "." in delta[0]]
     assert texts == [("1:Reply.answer", "42")]
 
 

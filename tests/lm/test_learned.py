@@ -85,7 +85,7 @@ def plain_fill() -> Prompt:
 def test_a_prompt_has_its_examples_before_the_question_and_corrections_after_it():
     asked = Prompt("s", ask_in_text("", [Correction("", "no")]), {}, "n", Question())
     prompt = asked.with_question("q", [FewShot("a", "1"), FewShot("b", "2")])
-    assert [(each["role"], each["content"]) for each in prompt.messages()] == [
+    assert [(message["role"], message["content"]) for message in prompt.messages()] == [
         ("user", "a"),
         ("assistant", "1"),
         ("user", "b"),

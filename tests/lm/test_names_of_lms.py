@@ -514,8 +514,8 @@ def test_every_extra_that_an_error_names_brings_the_package():
     for kind in PROVIDERS:
         package = distribution(kind.packages[1])
         assert any(
-            each.startswith(package) and f"extra == '{kind.extra_of_provider}'" in each
-            for each in requires
+            require.startswith(package) and f"extra == '{kind.extra_of_provider}'" in require
+            for require in requires
         ), kind.name
 
 

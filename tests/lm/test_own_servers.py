@@ -61,7 +61,7 @@ def event(delta: dict[str, Any] | None, reason: str | None = None, **more: Any) 
 
 
 def events(*pieces: str | dict[str, Any]) -> list[bytes]:
-    return [event({"content": each} if isinstance(each, str) else each) for each in pieces]
+    return [event({"content": piece} if isinstance(piece, str) else piece) for piece in pieces]
 
 
 def split_events(text: str) -> list[bytes]:

@@ -13,7 +13,7 @@ import pytest
 
 from bae import BaeLMError
 from bae.lm import Cached
-from bae.testing import Provider, Status
+from bae.testing import Provider, Status, ThreadedProvider
 from bae.usage import metered
 from bounded import run
 from http_backends import SHIRT, Machine, Outfit, Prices, Wardrobe, Weather, prompt
@@ -89,7 +89,7 @@ async def test_a_model_is_found_by_its_name(
 def test_a_model_by_name_serves_two_loops_at_the_same_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with Provider.in_thread() as provider:
+    with ThreadedProvider() as provider:
         _environment(monkeypatch, provider.url)
         provider.always(SHIRT)
         backend = PydanticAIBackend("openai-chat:gpt-4o-mini")
@@ -157,7 +157,9 @@ def test_a_provider_whose_package_is_missing_is_reported_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "groq", None)
-    for name in [each for each in sys.modules if each.startswith("pydantic_ai.providers.groq")]:
+    for name in [
+        module for module in sys.modules if module.startswith("pydantic_ai.providers.groq")
+    ]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(BaeLMError, match=r"pydantic-ai-slim\[groq\]") as raised:
         PydanticAIBackend("groq:llama-3.3-70b-versatile")

@@ -54,7 +54,7 @@ async def test_the_responses_api_gets_its_reasoning_back(provider: Provider) -> 
     async with PydanticAIBackend(model) as lm, asyncio.timeout(BOUND):
         assert lm.native_tools >= {"web_search", "code_execution"}
         result = await QUESTION.arun(ASKED, lm=lm)
-    assert [each.name for each in result.result.calls] == ["now", "search", "now"]
+    assert [call.name for call in result.result.calls] == ["now", "search", "now"]
     sent = [item.get("type") for item in provider.requests[2].body["input"]]
     assert sent.count("reasoning") == 2
     assert sent.count("function_call") == sent.count("function_call_output") == 3
@@ -104,8 +104,8 @@ async def test_a_model_without_tools_has_the_same_conversation_by_its_schema(
         assert not lm.calls_tools
         provider.script(*rounds(lm, Call("read_page", page=2), ANSWER))
         result = await QUESTION.arun(ASKED, lm=lm)
-    assert [each.result for each in result.result.calls] == ["this is page 2"]
-    assert all(not each.tools for each in provider.requests)
+    assert [call.result for call in result.result.calls] == ["this is page 2"]
+    assert all(not request.tools for request in provider.requests)
 
 
 async def test_several_models_behind_one_never_get_the_message_of_another(
@@ -124,11 +124,11 @@ async def test_several_models_behind_one_never_get_the_message_of_another(
     async with PydanticAIBackend(several, retries=0) as lm, asyncio.timeout(BOUND):
         assert lm.calls_tools
         result = await QUESTION.arun(ASKED, lm=lm)
-    assert [each.name for each in result.result.calls] == ["now", "search"]
-    assert [each.api for each in provider.requests] == [
+    assert [call.name for call in result.result.calls] == ["now", "search"]
+    assert [request.api for request in provider.requests] == [
         *("anthropic", "anthropic", "openai", "anthropic"),
     ]
-    assert all("Think." not in str(each.body) for each in provider.requests)
+    assert all("Think." not in str(request.body) for request in provider.requests)
 
 
 def after(asked: Prompt, answer: Any) -> Prompt:
@@ -146,7 +146,7 @@ async def test_the_message_of_another_model_is_rebuilt_from_its_calls(provider: 
         again = after(asked, first)
         assert (await lm.answer(again)).text == '{"top": "a"}'
         assert (await other.answer(again)).text == '{"top": "a"}'
-    verbatim, rebuilt = (str(each.body["messages"]) for each in provider.requests[1:])
+    verbatim, rebuilt = (str(request.body["messages"]) for request in provider.requests[1:])
     assert "Think." in verbatim
     assert "hink" not in rebuilt
     assert provider.requests[2].results == ("found",)
@@ -158,7 +158,7 @@ async def test_a_tool_that_the_models_provider_runs_is_passed_on(provider: Provi
     provider.script(paused, Calls(Call("note", text="a"), ran=searched), {"answer": "b"})
     async with pydantic_ai_anthropic(provider) as lm, asyncio.timeout(BOUND):
         result = await Graph(start=Find).arun(Find(text="?"), lm=lm)
-    assert [each.name for each in result.result.calls] == ["web_search", "web_search", "note"]
+    assert [call.name for call in result.result.calls] == ["web_search", "web_search", "note"]
     assert "https://kettles.example" in str(result.result.calls[0].result)
     assert result.usage.calls == 3
     assert any(tool.get("max_uses") == 3 for tool in provider.requests[0].body["tools"])

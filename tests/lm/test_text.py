@@ -424,7 +424,7 @@ async def test_the_optimizer_learns_from_texts_and_asks_as_a_run_does():
     from bae.optimizer.predictors import artifact_of
 
     results = [await run(Topic(word=f"w{n}"), ToyBackend(f"{n}\n")) for n in range(6)]
-    examples = [each for result in results for each in trace_to_examples(result)]
+    examples = [example for result in results for example in trace_to_examples(result)]
     lm = ToyBackend(chorus)
     found = await aoptimize_node(Poem, examples, lm=lm, minimum=4, max_labeled_demos=3)
     assert {prompt.schema for prompt in lm.prompts} == {None}

@@ -111,10 +111,10 @@ async def test_without_native_calls_the_tools_are_in_the_question_and_a_schema_o
     assert "- add: Add two numbers." in prompt.text
     options = (prompt.schema or {})["properties"]["next_step"]["anyOf"]
     # Each alternative is closed, and says first what it is.
-    assert [next(iter(each["properties"].items())) for each in options] == [
+    assert [next(iter(option["properties"].items())) for option in options] == [
         ("action", {"type": "string", "const": name}) for name in ("add", "read_page", "answer")
     ]
-    assert not any(each["additionalProperties"] for each in options)
+    assert not any(option["additionalProperties"] for option in options)
     assert options[0]["required"] == ["action", "a", "b"]
 
 
@@ -550,7 +550,7 @@ async def test_before_a_request_passes_the_context_the_oldest_results_become_one
         for each in lm.prompts[-1].conversation
     ]
     results = [each for each in shown if each]
-    is_cut = [[text.startswith("[cut, ") for text in each] for each in results]
+    is_cut = [[text.startswith("[cut, ") for text in result] for result in results]
     assert is_cut == [[True, True], [True, True], [True, True], [False, False]]  # whole rounds
     assert results[0][0] == "[cut, 700 characters: call it again if you need it]"
     assert [len(each.result) for each in result.result.calls] == [700] * 8  # the node has it all

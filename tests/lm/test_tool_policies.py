@@ -260,5 +260,5 @@ async def test_a_model_that_repeats_an_equal_call_is_offered_the_answer_alone() 
     result = await run_graph(toy)
     assert result.result.answer == "42"
     assert len(result.result.calls) == 2
-    schemas = [list((each.schema or {})["properties"]) for each in toy.prompts]
+    schemas = [list((prompt.schema or {})["properties"]) for prompt in toy.prompts]
     assert schemas == [[WRAPPER], [WRAPPER], ["answer", "pages"]]

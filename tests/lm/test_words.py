@@ -254,7 +254,7 @@ async def test_every_backend_sends_the_words_of_the_user(make):
             answers[1:] = [{"choice": "Reply"}, {"text": "Yes."}]
         provider.script(*answers)
         await Graph(start=Mail, system=MAIL).arun(Mail(text="When?"), backend)
-    sent = [json.dumps(each.body) for each in provider.requests]
+    sent = [json.dumps(request.body) for request in provider.requests]
     assert all(MAIL in each for each in sent)
     assert "a person has to look at it" in sent[1]
     assert "Answer in" in sent[-1]

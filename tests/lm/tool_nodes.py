@@ -101,13 +101,13 @@ def rounds(lm: Backend, *answers: Any) -> list[Any]:
     if lm.calls_tools:
         return list(answers)
     made: list[Any] = []
-    for each in answers:
-        if isinstance(each, Call):
-            made.append({WRAPPER: {"action": each.name, **each.arguments}})
-        elif isinstance(each, Calls | list):
+    for answer in answers:
+        if isinstance(answer, Call):
+            made.append({WRAPPER: {"action": answer.name, **answer.arguments}})
+        elif isinstance(answer, Calls | list):
             raise TypeError("a model without native tool calls makes one in a round")
-        elif isinstance(each, dict):
-            made.append({WRAPPER: {"action": "answer", **each}})
+        elif isinstance(answer, dict):
+            made.append({WRAPPER: {"action": "answer", **answer}})
         else:
-            made.append(each)
+            made.append(answer)
     return made

@@ -112,7 +112,7 @@ def outfit(**changed: Any) -> Artifact:
 
 def waking(*choices: str) -> Artifact:
     known = {"Waking": {"message": "up"}}
-    examples = [example(known, {"choice": each}) for each in choices or ("Outfit",)]
+    examples = [example(known, {"choice": choice}) for choice in choices or ("Outfit",)]
     return Artifact(
         node="Waking",
         schema=schema_of(Waking),
@@ -389,7 +389,7 @@ def test_an_artifact_of_a_changed_class_is_refused_with_all_changes(tmp_path: Pa
     assert error.code == "bae-artifact-changed"
     assert (error.file, error.node_type) == (str(file), now)
     kind = WEATHER
-    price = next(each for each in error.changes if each.startswith("price is gone (was "))
+    price = next(change for change in error.changes if change.startswith("price is gone (was "))
     assert error.changes == (
         f"weather was {kind} from get_weather, is {kind}",
         'top was {"minLength": 2, "type": "string"}, is {"enum": ["jumper", "shirt"], '

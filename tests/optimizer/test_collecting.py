@@ -349,7 +349,9 @@ async def test_of_runs_that_are_left_out_neither_answers_nor_corrections_count(j
 
     pytest.importorskip("dspy")
     examples = await examples_from(journal, tickets, without=["mistaken"])
-    said = [each.next_node["fields"] for each in examples if each.next_node_type == "Reply"]
+    said = [
+        example.next_node["fields"] for example in examples if example.next_node_type == "Reply"
+    ]
     assert said == [{"body": "wait"}] * 2  # and not what the fork says to the same question
     assert await collect_ways(journal, without=["one", "mistaken", "other"]) == []
     # A fork has the steps of the run before it, too.
@@ -572,7 +574,7 @@ async def test_runs_that_todays_classes_cannot_read_are_skipped_with_a_warning(
     new = ticket_graph(**{"words: str": "words: int"})
     found = await transitions_from(journal, new)
     assert [each.next_type.__name__ for each in found] == ["Hold"]
-    (warning,) = [each for each in caplog.records if each.name == "bae.optimizer"]
+    (warning,) = [record for record in caplog.records if record.name == "bae.optimizer"]
     assert warning.levelno == logging.WARNING
     assert "1 of 2 runs of Call are skipped" in warning.getMessage()
     assert "Answer" in warning.getMessage()
@@ -630,4 +632,4 @@ async def test_a_run_that_is_deleted_during_collection_is_skipped(caplog: pytest
         await run_ticket(journal, "two")
         found = await transitions_from(journal, tickets)
     assert {each.run_id for each in found} == {"two"}
-    assert not [each for each in caplog.records if each.name == "bae.optimizer"]
+    assert not [record for record in caplog.records if record.name == "bae.optimizer"]

@@ -49,7 +49,7 @@ async def test_every_example_is_asked_once_with_the_learned_prompt_and_once_with
     assert 0 < found.difference.low < 1 == found.difference.high
     assert found.better
     assert found.certain
-    asked = [each.body["messages"][0]["content"] for each in provider.requests]
+    asked = [request.body["messages"][0]["content"] for request in provider.requests]
     assert len(asked) == len({str(each) for each in asked}) == 16
     assert sum(HINT in str(each) for each in asked) == 8
     assert "on 8 examples: 0.00 [0.00, 0.32] before, 1.00 [0.68, 1.00] after" in str(found)
@@ -142,14 +142,14 @@ async def test_looked_up_context_and_typed_fields_are_shown_as_a_run_shows_them(
     prompts = {Weighed: artifact_of(learned).prompts()}
     before = provider.received
     await Graph(start=Arrived).arun(start, lm=WithPrompts(student, prompts))
-    run = [dict(each.body) for each in provider.requests[before:]]
+    run = [dict(request.body) for request in provider.requests[before:]]
     before = provider.received
 
     fill, choice = await compare(
         Weighed, learned, trace_to_examples(result), lm=student, graph=Graph(start=Arrived)
     )
 
-    asked = [dict(each.body) for each in provider.requests[before:]]
+    asked = [dict(request.body) for request in provider.requests[before:]]
     assert (fill.scores, choice.scores) == (((1.0, 1.0),), ((1.0, 1.0),))
     assert len(run) == 2
     assert all(each in asked for each in run)
@@ -252,9 +252,9 @@ class Chat(Node):
 
 mails = Graph(start=Mail)
 BILLS = [
-    each
+    example
     for amount in range(6)
-    for each in trace_to_examples([Mail(text=f"pay {amount}"), Bill(amount=amount)])
+    for example in trace_to_examples([Mail(text=f"pay {amount}"), Bill(amount=amount)])
 ]
 
 
@@ -470,9 +470,9 @@ class Rated(Node):
 
 async def test_a_class_with_its_own_lm_is_optimized_and_compared_with_that_lm():
     meals = [
-        each
+        example
         for number in range(12)
-        for each in trace_to_examples([Meal(dish=f"soup {number}"), Rated(stars=5)])
+        for example in trace_to_examples([Meal(dish=f"soup {number}"), Rated(stars=5)])
     ]
     other = Model(lambda prompt: {"stars": 5})
 

@@ -274,7 +274,7 @@ def test_a_compiled_graph_has_a_signature_for_every_node_and_every_choice():
     assert list(compiled.signatures[Outfit].output_fields) == ["top", "tone", "lm_", "source"]
     assert compiled.signatures[AskBack].instructions == "AskBack"
     assert list(compiled.choices) == [Waking]
-    assert all(isinstance(each, NodePredictor) for each in compiled.predictors.values())
+    assert all(isinstance(predictor, NodePredictor) for predictor in compiled.predictors.values())
     assert repr(compiled) == "<CompiledGraph Waking, 3 nodes, nothing learned>"
 
 
@@ -318,7 +318,7 @@ def test_a_run_without_anything_learned_is_a_run_of_the_graph():
     GRAPH.run(UP, plain)
 
     assert told.result == Outfit.model_validate({**SHIRT, "config": Weather(sky="clear")})
-    assert [each.text for each in model.prompts] == [each.text for each in plain.prompts]
+    assert [prompt.text for prompt in model.prompts] == [prompt.text for prompt in plain.prompts]
 
 
 async def test_a_run_that_lacks_its_lm_is_refused_and_a_run_that_needs_no_lm_runs():
@@ -567,8 +567,8 @@ async def test_an_unchanged_part_has_the_record_of_how_it_was_made(tmp_path: Pat
     compiled = compile_graph(parcels)
     await compiled.aoptimize(right_examples(24), lm=Clerk(), nodes=[Coded], minimum=4)
     first = artifact_of(compiled.predictors[Coded])
-    few = [each for each in right_examples(24) if each.node_type == "Coded"]
-    few += [each for each in right_examples(3) if each.next_node_type == "Coded"]
+    few = [example for example in right_examples(24) if example.node_type == "Coded"]
+    few += [example for example in right_examples(3) if example.next_node_type == "Coded"]
     await compiled.aoptimize(few, lm=Clerk(), nodes=[Coded], minimum=4, seed=9)
 
     compiled.save(tmp_path)

@@ -52,9 +52,9 @@ async def test_corrections_by_people_are_learned(tmp_path: Path, refunds: list[C
     async with SQLiteJournal(tmp_path / "runs.db", durability="normal") as journal:
         assert await collect(journal, refunds[:6], slip=3) == (6, 2)
         examples = await examples_from(journal, triage.graph)
-    learned = {each.text: each.next_node["fields"] for each in examples}
+    learned = {example.text: example.next_node["fields"] for example in examples}
     assert learned == {case.inputs["text"]: dict(case.expected or {}) for case in refunds[:6]}
-    assert [each.corrected for each in examples].count(["item"]) == 2
+    assert [example.corrected for example in examples].count(["item"]) == 2
 
 
 @pytest.mark.slow
@@ -80,8 +80,8 @@ def test_the_local_model_improves_a_run_with_prompts_learned_from_collected_runs
     for example in artifact.fill.examples:
         assert example.answer == answers[example.known["Ticket"]["text"]]
     assert found.evaluation is not None
-    assert [each.name for each in found.evaluation.contenders] == ["local", "optimized"]
-    calls = [each.total.calls for each in found.evaluation.contenders]
+    assert [contender.name for contender in found.evaluation.contenders] == ["local", "optimized"]
+    calls = [contender.total.calls for contender in found.evaluation.contenders]
     assert calls == [1, 2]  # the choice and the fill at once; what was learned is a call of its own
     assert found.last is not None
     assert len(found.last.trace) == 2

@@ -79,7 +79,7 @@ async def test_questions_while_optimizing_are_word_for_word_the_questions_of_a_r
     found = await aoptimize_node(Coded, right_examples(), lm=student, minimum=4)
     held_out = right_examples(4, seed=1)
     await compare(Coded, found, held_out, lm=student)
-    asked = [dict(each.body) for each in provider.requests]
+    asked = [dict(request.body) for request in provider.requests]
     before = provider.received
 
     lm = WithPrompts(student, {Coded: artifact_of(found).prompts()})
@@ -87,7 +87,7 @@ async def test_questions_while_optimizing_are_word_for_word_the_questions_of_a_r
     result = await Graph(start=Parcel).arun(parcel, lm=lm)
 
     assert [type(node).__name__ for node in result.trace[:2]] == ["Parcel", "Coded"]
-    run = [dict(each.body) for each in provider.requests[before:]]
+    run = [dict(request.body) for request in provider.requests[before:]]
     assert len(run) >= 2  # the fill of Coded, and the choice after it
     assert run[0] in asked
     assert run[1] in asked
@@ -97,8 +97,8 @@ async def test_an_example_is_asked_about_without_being_shown_itself(provider, st
     await aoptimize_node(Coded, fills(), lm=student, max_labeled_demos=24)
 
     assert provider.received
-    for each in provider.requests:
-        asked, shown = conversation(each)
+    for request in provider.requests:
+        asked, shown = conversation(request)
         assert shown
         parcel = json.loads(asked.split("\n\n", 1)[1])["Parcel"]
         assert parcel not in [known["Parcel"] for known, _ in shown]
@@ -172,7 +172,7 @@ async def test_a_budget_that_runs_out_ends_an_optimizer_with_the_best_until_then
         )
 
     assert provider.received == budget.calls == budget.usage.calls == around.usage.calls
-    (note,) = [each for each in found.made.notes if "budget" in each]
+    (note,) = [note for note in found.made.notes if "budget" in note]
     assert note.startswith("fill: the budget ran out, and this is the best until then")
     if optimizer == "bootstrap":
         assert sum(demo.source["Parcel"]["colour"] in COLOURS for demo in found.fill.demos) == 8
@@ -228,7 +228,9 @@ async def test_gepa_reflects_on_the_reasons_of_a_metric(provider, student):
         Coded, fills(), {Coded: metric}, lm=student, optimizer="gepa", max_metric_calls=30
     )
 
-    reflected = [each.text for each in provider.requests if "new_instruction" in str(each.schema)]
+    reflected = [
+        request.text for request in provider.requests if "new_instruction" in str(request.schema)
+    ]
     assert reflected
     assert "the book says" in reflected[0]
 

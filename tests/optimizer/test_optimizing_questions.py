@@ -57,7 +57,9 @@ def list_demos(predictor: Any) -> list[tuple[str, str]]:
     """The questions and answers in the prompt of an optimized Told."""
     learned = artifact_of(predictor).fill
     assert learned is not None
-    return [(each.known["Asked"]["text"], each.answer["text"]) for each in learned.examples]
+    return [
+        (example.known["Asked"]["text"], example.answer["text"]) for example in learned.examples
+    ]
 
 
 def always(text: str) -> ToyBackend:
@@ -169,14 +171,16 @@ async def test_candidates_are_scored_on_other_runs_than_their_training_runs():
         Coded, examples, lm=student, teacher=teacher, optimizer="miprov2", **SMALL["miprov2"]
     )
 
-    scored = {data_of_prompt(each)["Parcel"]["weight"] // 10 for each in student.prompts}
+    scored = {data_of_prompt(prompt)["Parcel"]["weight"] // 10 for prompt in student.prompts}
     made = {
-        data_of_prompt(each)["Parcel"]["weight"] // 10 for each in teacher.prompts if code(each)
+        data_of_prompt(prompt)["Parcel"]["weight"] // 10
+        for prompt in teacher.prompts
+        if code(prompt)
     }
     made |= {
         data_of_text(example.asked)["Parcel"]["weight"] // 10
-        for each in student.prompts
-        for example in each.examples
+        for prompt in student.prompts
+        for example in prompt.examples
     }
     assert len(scored) == len(made) == 3
     assert not scored & made
@@ -218,20 +222,20 @@ async def test_a_field_with_its_default_is_not_shown_as_in_a_run():
     async with MemoryJournal() as journal:
         for number in range(12):
             await graph.arun(Start(city=str(number)), lm, journal=journal)
-        run = {each.text for each in lm.prompts if each.name == "Visit"}
+        run = {prompt.text for prompt in lm.prompts if prompt.name == "Visit"}
         examples = await examples_from(journal, graph)
     lm.prompts.clear()
 
     found = await aoptimize_node(Visit, examples, lm=lm)
 
-    asked = [each for each in lm.prompts if each.name == "Visit"]
+    asked = [prompt for prompt in lm.prompts if prompt.name == "Visit"]
     assert asked
     assert {each.text for each in asked} <= run
     assert {example.asked for each in asked for example in each.examples} <= run
     learned = artifact_of(found).fill
     assert learned is not None
     assert len(learned.examples) == 8
-    assert all(each.known.keys() == {"Start"} for each in learned.examples)
+    assert all(example.known.keys() == {"Start"} for example in learned.examples)
 
 
 # Metrics and scores
@@ -360,7 +364,9 @@ async def test_a_further_round_asks_the_teacher_with_its_examples_in_another_ord
 
     await aoptimize_node(Coded, fills(10), lm=lm, max_rounds=3, max_fruitless=100)
 
-    asked = [(each.text, tuple(example.asked for example in each.examples)) for each in lm.prompts]
+    asked = [
+        (prompt.text, tuple(example.asked for example in prompt.examples)) for prompt in lm.prompts
+    ]
     assert len(asked) == 30
     assert len(set(asked)) == 30
     assert len({(text, frozenset(others)) for text, others in asked}) == 10
@@ -454,7 +460,7 @@ async def test_an_optimized_instruction_replaces_the_written_one_with_a_note(cap
     schema = artifact_of(found).schema_
     assert schema.words == {"instruction": "Rate it."}
 
-    systems = {("code" in each.schema["properties"], each.system) for each in lm.prompts}
+    systems = {("code" in prompt.schema["properties"], prompt.system) for prompt in lm.prompts}
     assert systems == {(True, "You keep the book."), (False, SYSTEM)}
 
 
@@ -466,7 +472,7 @@ async def test_an_improvement_trains_and_compares_with_the_system_text_of_its_gr
     found = await Improvement(graph, journal, tmp_path, lm=student, teacher=teacher).run()
     assert found.done
     for lm in (teacher, student):
-        assert {each.system for each in lm.prompts} == {"You keep the book."}
+        assert {prompt.system for prompt in lm.prompts} == {"You keep the book."}
 
 
 async def test_warnings_of_dspy_are_silenced_for_the_time_of_an_optimization_alone():

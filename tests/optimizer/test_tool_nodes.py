@@ -134,11 +134,16 @@ async def test_a_step_to_a_node_with_tools_is_an_example_of_the_choice_and_not_o
     fork = await GRAPH.fork("r1", at=1, text="corrected", journal=journal)
     await GRAPH.resume(fork, ScriptedLM([]), journal=journal)
     examples = await examples_from(journal, GRAPH)
-    assert sorted(each["next_node_type"] for each in examples) == ["Reply", "Reply", "Spam", "Spam"]
+    assert sorted(example["next_node_type"] for example in examples) == [
+        "Reply",
+        "Reply",
+        "Spam",
+        "Spam",
+    ]
     assert len(choice_examples(Ticket, examples)) == 4
     assert len(fill_examples(Spam, examples)) == 2
     assert fill_examples(Reply, examples) == []
-    corrected = [each for each in examples if each["corrected"]]
+    corrected = [example for example in examples if example["corrected"]]
     assert [each["next_node"]["fields"] for each in corrected] == [{"text": "corrected"}]
     result = await GRAPH.arun(
         Ticket(text="a?"), ScriptedLM([Reply, Call("search", query="a"), {"text": "b"}])
@@ -155,7 +160,7 @@ async def test_optimizing_leaves_the_fill_of_a_node_with_tools_unchanged_and_exp
     examples = await examples_from(await record_runs(), GRAPH)
     found = await aoptimize_node(Reply, examples, lm=ToyBackend(), progress=notes.append)
     assert found.is_fresh
-    said = [each.note for each in notes if each.part == "fill"]
+    said = [note.note for note in notes if note.part == "fill"]
     assert any("its fill follows tool calls" in note for note in said)
 
 
@@ -184,4 +189,4 @@ async def test_a_graph_with_such_a_node_is_improved_in_its_other_parts(tmp_path)
         ("Ticket", "choice"),
         ("Spam", "fill"),
     }
-    assert any(each.node == "Reply" and "tool calls" in each.note for each in notes)
+    assert any(note.node == "Reply" and "tool calls" in note.note for note in notes)

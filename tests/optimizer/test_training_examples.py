@@ -32,11 +32,11 @@ import dspy
 from bae import Dep, Graph, Map, Node, Recall
 from bae.journal import MemoryJournal, SQLiteJournal
 from bae.lm.signatures import node_to_signature, with_source
-from bae.optimizer import examples_from, split, split_apart, trace_to_examples
+from bae.optimizer import examples_from, split_apart, trace_to_examples
 from bae.optimizer.examples import choice_examples, fill_examples
 from bae.optimizer.transitions import transitions_from
 from bae.testing import ScriptedLM
-from kept_runs import Trouble
+from journal_graphs import Trouble
 from toy_backend import ToyBackend
 
 pytestmark = pytest.mark.once
@@ -127,13 +127,15 @@ async def test_an_example_of_a_forked_run_names_the_run_it_comes_from():
         await run_ticket(run_id="one", journal=journal)
         await tickets.fork("one", at=2, journal=journal, new_id="two", body="soon")
         result = await tickets.resume("two", ScriptedLM([]), journal=journal)
-    assert {(each.run_id, each.root) for each in trace_to_examples(result)} == {("two", "one")}
+    assert {(example.run_id, example.root) for example in trace_to_examples(result)} == {
+        ("two", "one")
+    }
 
 
 async def test_traces_without_a_run_have_roots_of_their_own_that_stay_the_same():
     one, other = (await run_ticket()).trace, [Ticket(text="other"), *(await run_ticket()).trace[1:]]
-    roots = [{each.root for each in trace_to_examples(t)} for t in (one, other, list(one))]
-    assert [len(each) for each in roots] == [1, 1, 1]
+    roots = [{example.root for example in trace_to_examples(t)} for t in (one, other, list(one))]
+    assert [len(root) for root in roots] == [1, 1, 1]
     assert roots[0] == roots[2] != roots[1]
 
 
@@ -231,7 +233,7 @@ async def test_where_there_is_nothing_to_fill_there_are_no_examples_of_a_fill():
 
     examples = trace_to_examples(await Graph(start=Begin).arun(Begin(value=1), ScriptedLM([Look])))
     assert fill_examples(Look, examples) == []
-    assert [each.choice for each in choice_examples(Begin, examples)] == ["Look"]
+    assert [example.choice for example in choice_examples(Begin, examples)] == ["Look"]
 
 
 def test_examples_written_by_hand_are_accepted():
@@ -434,7 +436,8 @@ async def test_a_correction_answers_the_same_question_of_other_runs():
         last = await tickets.fork("old", at=1, journal=journal, new_id="latest")
         await tickets.resume(last, ScriptedLM(["Refund", {"amount": 9}]), journal=journal)
         assert {
-            each["kind"] for each in fill_examples(Sorted, await examples_from(journal, tickets))
+            example["kind"]
+            for example in fill_examples(Sorted, await examples_from(journal, tickets))
         } == {"bill"}
 
         await tickets.fork("three", at=1, journal=journal, new_id="newest", kind="claim")
@@ -488,29 +491,29 @@ def test_any_examples_are_split_by_their_runs_and_no_question_is_on_both_sides(
     # The order of the examples changes nothing.
     mixed = list(some)
     random.shuffle(mixed)
-    assert split(mixed, share, seed) == split(some, share, seed) == (train, held_out)
+    assert split_apart(mixed, share, seed)[:2] == (train, held_out)
 
 
 def test_another_seed_holds_out_other_runs():
     some = [{"text": n, "root": f"run {n}", "next_node_type": "Sorted"} for n in range(20)]
-    held = {tuple(sorted(roots(split(some, 0.3, seed)[1]))) for seed in range(5)}
+    held = {tuple(sorted(roots(split_apart(some, 0.3, seed).held_out))) for seed in range(5)}
     assert len(held) == 5
     assert {len(each) for each in held} == {6}
 
 
 async def test_examples_of_one_run_all_go_to_training():
-    training, held = split(trace_to_examples(await run_ticket()))
+    training, held, _ = split_apart(trace_to_examples(await run_ticket()))
     assert (len(training), held) == (3, [])
 
 
 async def test_the_examples_of_a_part_are_split_by_their_runs_too():
     every = [
-        each
+        example
         for n in range(4)
-        for each in trace_to_examples([Ticket(text=f"nr {n}"), SORTED, Refund(amount=n)])
+        for example in trace_to_examples([Ticket(text=f"nr {n}"), SORTED, Refund(amount=n)])
     ]
     fills = [*fill_examples(Sorted, every), *fill_examples(Refund, every)]
-    training, held = split(fills, 0.5)
+    training, held, _ = split_apart(fills, 0.5)
     sides = [{each["bae"]["root"] for each in side} for side in (training, held)]
     assert [len(side) for side in sides] == [2, 2]
     assert not sides[0] & sides[1]
@@ -518,7 +521,7 @@ async def test_the_examples_of_a_part_are_split_by_their_runs_too():
 
 def steps(run: str, *nodes: Node) -> list[Any]:
     """The training example of a run with this path."""
-    return [each.copy(run_id=run, root=run) for each in trace_to_examples(nodes)]
+    return [example.copy(run_id=run, root=run) for example in trace_to_examples(nodes)]
 
 
 def test_where_runs_repeat_themselves_nothing_is_held_out_and_a_log_explains_it(
@@ -559,14 +562,14 @@ def test_held_out_questions_are_scored_against_corrections():
     for number in range(10):
         (corrected, _) = steps(f"fork {number}", Ticket(text=f"nr {number}"), sorted_)
         every.append(corrected.copy(corrected=["kind"]))
-    for side in split(every, 0.4):
+    for side in split_apart(every, 0.4)[:2]:
         fills = fill_examples(Sorted, side)
         assert fills
-        assert {each.kind for each in fills} == {"claim"}
+        assert {fill.kind for fill in fills} == {"claim"}
     assert every[0].next_node["fields"] == {"kind": "bill"}  # what was given stays as it is
 
 
 @pytest.mark.parametrize("share", [-0.1, 1, 2.5, float("nan")])
 def test_a_wrong_share_is_refused(share: float):
     with pytest.raises(ValueError, match="held_out="):
-        split([], share)
+        split_apart([], share)

@@ -71,12 +71,12 @@ def right_examples(count: int = 24, seed: int = 0) -> list[Any]:
     """What there is to learn from these runs."""
     from bae.optimizer import trace_to_examples
 
-    return [each for trace in right_traces(count, seed) for each in trace_to_examples(trace)]
+    return [example for trace in right_traces(count, seed) for example in trace_to_examples(trace)]
 
 
 def fills(count: int = 24, seed: int = 0) -> list[Any]:
     """Examples for the fill of Coded, and none for its choice."""
-    return [each for each in right_examples(count, seed) if each.next_node_type == "Coded"]
+    return [example for example in right_examples(count, seed) if example.next_node_type == "Coded"]
 
 
 def answer(received: Any) -> dict[str, Any]:

@@ -914,7 +914,7 @@ async def test_a_long_run_keeps_a_bounded_part_of_itself_in_memory(traced: Trace
 
     def live() -> int:
         gc.collect()
-        return sum(isinstance(each, Work | trace.Span) for each in gc.get_objects())
+        return sum(isinstance(object_, Work | trace.Span) for object_ in gc.get_objects())
 
     result = await Graph(start=Count).arun(Count(n=1000), max_iters=0)
     before = live()  # of other tests

@@ -16,7 +16,7 @@ from bae.pictures import picture_of, to_mermaid, to_svg, to_text
 from bae.pictures.picture import cells, cut_columns
 from drawn_graphs import SHAPES, Doc, Summary, SumUp, edges_of, library, make_graph
 from end_node import EndNode
-from made_graphs import Made, made_graphs
+from random_graphs import Made, random_graphs
 
 
 def declared_edges(graph: Graph[Any, Any], picture: Any) -> set[tuple[str, str]]:
@@ -41,7 +41,7 @@ def test_a_picture_has_exactly_the_nodes_and_edges_of_the_types(shape: Any):
 
 
 @settings(deadline=None, derandomize=True, max_examples=8)
-@given(made_graphs())
+@given(random_graphs())
 def test_graphs_inside_have_the_edges_of_their_types_too(made: Made):
     made.build()
     picture = picture_of(made.graph)
@@ -145,7 +145,7 @@ def test_a_dependency_is_shown_with_its_arguments():
         found: Annotated[str, Dep(search, query="query", day=Recall(Asked))]
         rated: Annotated[list[int], Map(rate, over="words")]
 
-    fields = {each.name: each.origin for each in picture_of(Graph(start=Asked)).boxes[1].fields}
+    fields = {field.name: field.origin for field in picture_of(Graph(start=Asked)).boxes[1].fields}
     assert fields["found"] == "search ← (query, Recall(Asked), connect)"
     assert fields["rated"] == "rate ← Recall() for each of words"
 

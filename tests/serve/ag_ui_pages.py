@@ -167,7 +167,7 @@ class Run:
     @property
     def texts(self) -> list[tuple[str, str]]:
         """The messages with a text: role and content."""
-        said = [each for each in self.messages if each["role"] in ("user", "assistant")]
+        said = [message for message in self.messages if message["role"] in ("user", "assistant")]
         return [(each["role"], each["content"]) for each in said if each.get("content")]
 
     @property

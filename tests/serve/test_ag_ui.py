@@ -48,7 +48,12 @@ async def test_a_turn_has_its_steps_its_tool_calls_and_the_text_as_it_grows(brow
     deltas = [each["delta"] for each in run.every("TEXT_MESSAGE_CONTENT")]
     assert len(deltas) > 1
     assert "".join(deltas) == text
-    assert [each["role"] for each in run.messages] == ["user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in run.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
     assert run.result["text"] == text
     assert run.state == {"mood": "calm"}
 
@@ -61,9 +66,9 @@ async def test_thoughts_of_a_model_are_reasoning(browser: Browser):
     assert run.error is None
     [begin] = run.every("REASONING_MESSAGE_START")
     deltas = run.every("REASONING_MESSAGE_CONTENT")
-    assert "".join(each["delta"] for each in deltas) == thoughts
+    assert "".join(delta["delta"] for delta in deltas) == thoughts
     assert run.kinds.index("REASONING_END") < run.kinds.index("TEXT_MESSAGE_START")
-    assert begin["messageId"] in [each["id"] for each in run.messages]
+    assert begin["messageId"] in [message["id"] for message in run.messages]
 
 
 async def test_text_of_a_wrong_answer_is_removed(browser: Browser):
@@ -306,7 +311,9 @@ async def test_a_page_that_is_loaded_again_gets_the_conversation_without_a_new_r
         assert run.state == {"mood": "glad"}
         assert "usage" in first.end
         assert "usage" not in run.end  # it would be counted twice
-        assert [each["id"] for each in run.messages] == [each["id"] for each in first.messages]
+        assert [message["id"] for message in run.messages] == [
+            message["id"] for message in first.messages
+        ]
         assert len(await page.served.journal.runs()) == 1
 
 
@@ -353,7 +360,7 @@ async def test_a_client_that_loses_the_stream_continues_under_the_same_run_id(br
         run = await page.run(runId="run-1")
         assert run.error is None
         assert run.outcome == "success"
-        roles = [each["role"] for each in run.messages]
+        roles = [message["role"] for message in run.messages]
         assert roles == ["user", "assistant", "tool", "assistant"]
         assert run.texts == [("user", "Where?"), ("assistant", text)]
         [info] = await page.served.journal.runs()
@@ -437,14 +444,14 @@ async def test_the_page_is_informed_about_parts_that_a_graph_does_not_use(
         assert run.status_code == 200
         events = [json.loads(line[6:]) for line in run.text.splitlines() if line]
         assert events[-1]["outcome"] == {"type": "success"}
-        [ignored] = [each["value"]["parts"] for each in events if each["type"] == "CUSTOM"]
+        [ignored] = [event["value"]["parts"] for event in events if event["type"] == "CUSTOM"]
         assert [each.partition(":")[0] for each in ignored] == [
             f"body.messages.0.content.{number}" for number in range(2, 7)
         ]
         assert "send the bytes" in ignored[1]
         [info] = await page.served.journal.runs()
         fields = (await page.served.get(f"/runs/{info.run_id}/steps/0"))["fields"]
-        [photo] = [each["value"] for each in fields if each["name"] == "photo"]
+        [photo] = [field["value"] for field in fields if field["name"] == "photo"]
         assert photo["type"] == "image/png"
 
 
@@ -580,7 +587,7 @@ async def test_a_page_that_joins_a_turn_gets_its_tool_calls_before_the_text(brow
                     break
         other = await page.run(agent="other", forget=True)
     assert other.error is None
-    roles = [each["role"] for each in other.messages]
+    roles = [message["role"] for message in other.messages]
     assert roles == ["user", "assistant", "tool", "assistant"]
 
 
@@ -598,8 +605,8 @@ async def test_a_page_that_reads_slowly_gets_all_of_a_long_run(
         requests = iter([{"type": "http.request", "body": body, "more_body": False}])
 
         async def receive() -> Any:
-            for each in requests:
-                return each
+            for request in requests:
+                return request
             return await asyncio.Future[Any]()  # it stays
 
         async def send(message: Any) -> None:
@@ -610,7 +617,7 @@ async def test_a_page_that_reads_slowly_gets_all_of_a_long_run(
         async with asyncio.timeout(20):
             await page.served.api(scope, receive, send)
     events = [json.loads(line[6:]) for line in b"".join(sent).splitlines() if line]
-    steps = [each["stepName"] for each in events if each["type"] == "STEP_STARTED"]
+    steps = [event["stepName"] for event in events if event["type"] == "STEP_STARTED"]
     assert steps == [*(f"{number}:Count" for number in range(41)), "41:Done"]
     assert events[-1]["outcome"] == {"type": "success"}
 

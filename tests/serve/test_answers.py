@@ -42,7 +42,7 @@ START = {"start": {"text": "It is wet."}, "run_id": "refund"}
 
 
 def asks(*calls: Call) -> dict[str, Any]:
-    lm = ScriptedLM([[each] for each in calls] + [{"text": "Done."}])
+    lm = ScriptedLM([[call] for call in calls] + [{"text": "Done."}])
     return {"graphs": {"refunds": refunds}, "lm": lm}
 
 
@@ -188,7 +188,7 @@ async def test_requests_that_wait_are_answered_when_the_server_stops():
         served.api.close()
         assert [(await each).status_code for each in (first, second)] == [202, 503]
         assert (await second).json()["type"] == "bae-serve-closing"
-    assert [each.run_id for each in await served.journal.runs()] == ["held"]
+    assert [run.run_id for run in await served.journal.runs()] == ["held"]
     assert (await served.journal.read("held")).info.standing() == "interrupted"
 
 

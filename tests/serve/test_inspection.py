@@ -133,7 +133,7 @@ async def test_a_timeline_has_the_critical_path_and_the_slack_of_everything_else
         while len(pages) < found["total"]:
             page = await served.get(f"/runs/one/timeline?start={len(pages)}&limit=2")
             pages += page["bars"]
-        assert [each["place"] for each in pages] == [each["place"] for each in found["bars"]]
+        assert [page["place"] for page in pages] == [each["place"] for each in found["bars"]]
         asked = await served.get("/runs/one/timeline?place=1&limit=1")
         assert pages[asked["index"]]["place"] == "1:Report"
         assert (await served.get("/runs/one/timeline?place=9"))["index"] is None
@@ -314,9 +314,9 @@ async def test_no_endpoint_returns_a_whole_long_run_and_its_pages_contain_everyt
                     return found
 
         steps = await all_of("/runs/one/steps?limit=500&cut=65536&", "steps")
-        assert [each["step"] for each in steps] == [*range(42)]
+        assert [step["step"] for step in steps] == [*range(42)]
         gates = await all_of("/runs/one/gates?cut=65536&", "gates")
-        assert [each["question"] for each in gates] == ["a?", "b?", "c?", "d?", "e?", "f?", "g?"]
+        assert [gate["question"] for gate in gates] == ["a?", "b?", "c?", "d?", "e?", "f?", "g?"]
         path = "/compare?a=one&b=two&same=true&cut=65536&"
         assert len(await all_of(path, "nodes")) == 42
 

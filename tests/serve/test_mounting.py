@@ -100,10 +100,10 @@ async def test_runs_of_a_graph_are_found_by_the_name_under_which_it_is_served():
         assert made.json()["graph"] == "orders"
         for name in ("shop", "orders"):
             runs = (await client.get(f"/bae/runs?graph={name}")).json()["runs"]
-            assert [each["run_id"] for each in runs] == ["order/1"]
+            assert [run["run_id"] for run in runs] == ["order/1"]
             assert (await client.get(f"/bae/run-counts?graph={name}")).json()["total"] == 1
             threads = (await client.get(f"/bae/threads?graph={name}")).json()["threads"]
-            assert [each["thread"] for each in threads] == ["ana"]
+            assert [thread["thread"] for thread in threads] == ["ana"]
         assert (await client.get("/bae/runs?graph=slow")).json()["runs"] == []
 
 

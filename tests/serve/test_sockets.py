@@ -77,7 +77,7 @@ async def test_a_feed_can_be_left_and_an_invalid_feed_is_refused_with_a_reason()
         await served.start(run_id="one")
         await say(socket, {"sub": 9, "feed": "run/one", "after": 10_000})
         messages = [json.loads(await socket.recv()) for _ in range(2)]
-        assert {each["sub"] for each in messages} == {9}
+        assert {message["sub"] for message in messages} == {9}
         assert messages[-1]["end"] == "reset"
 
 

@@ -358,7 +358,7 @@ async def test_without_graphs_runs_are_shown_and_nothing_can_be_done_to_them(tmp
         assert (told["graphs"], told["can"]) == ([], ["read"])
         assert told["read_only"]["command"] == "bae studio MODULE --journal runs.db"
         rows = (await studio.get("/api/runs"))["runs"]
-        assert {each["run_id"]: each["status"] for each in rows} == {
+        assert {row["run_id"]: row["status"] for row in rows} == {
             "small": "ended",
             "large": "waiting",
         }

@@ -89,7 +89,7 @@ async def test_threads_are_found_by_their_graph_and_a_part_of_their_id():
         for run_id, thread in (("one", "Ana-42"), ("two", "ben-7")):
             await served.post("/graphs/support/runs?wait=10", turn(run_id, "Hello.", thread))
         rows = (await served.get("/threads?q=ana"))["threads"]
-        assert [(each["thread"], each["text"]) for each in rows] == [("Ana-42", "Hello.")]
+        assert [(row["thread"], row["text"]) for row in rows] == [("Ana-42", "Hello.")]
         assert len((await served.get("/threads?graph=support"))["threads"]) == 2
         assert (await served.get("/threads?graph=other"))["threads"] == []
 
@@ -118,7 +118,7 @@ async def test_a_waiting_tool_call_shows_the_arguments_of_the_tool_and_later_who
         assert past[0]["answer"]["value"]["arguments"] == {"euros": 5}
         assert past[1]["answer"]["value"] == "Blue."
         calls = (await served.get("/threads/ana/turns/one"))["calls"]
-        assert [(each["name"], each["person"]) for each in calls] == [
+        assert [(call["name"], call["person"]) for call in calls] == [
             ("refund", "approved"),
             ("ask_person", "answered"),
         ]

@@ -201,7 +201,7 @@ async def test_hostile_markdown_is_text_makes_no_request_and_does_not_freeze(pag
         await expect(turns.get_by_text("<b>One</b>")).to_be_visible()
         await expect(turns.get_by_text("<script>window.hit = 1</script>")).to_be_visible()
         links = await turns.get_by_role("link").evaluate_all("all => all.map((a) => a.href)")
-        outside = [each for each in links if not each.startswith(opened.url)]
+        outside = [link for link in links if not link.startswith(opened.url)]
         assert outside == ["https://evil.test/pixel.png", "https://example.com/"]
         assert await page.evaluate("window.hit") is None
         assert all(each.startswith((opened.url, "blob:")) for each in asked)

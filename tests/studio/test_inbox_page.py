@@ -193,4 +193,4 @@ async def test_a_team_is_answered_on_a_phone(phone: Any, tmp_path: Path) -> None
             await question.get_by_role("button", name="Approve all 2").click()
             await expect(phone.get_by_text("Waiting for you 0")).to_be_visible()
         assert all(task.approved for task in await store.tasks(project.id))
-        assert [each.answer for each in await store.blockers(project.id)] == ["Not at all."]
+        assert [blocker.answer for blocker in await store.blockers(project.id)] == ["Not at all."]

@@ -82,10 +82,10 @@ def _read(path: Path) -> Exercise:
 def all_files(*, answers: bool = False, wrong: bool = False) -> dict[str, str]:
     """The repository with all exercises: as they are set, answered, or answered wrongly."""
     files: dict[str, str] = {}
-    for each in exercises():
-        files |= each.files
+    for exercise in exercises():
+        files |= exercise.files
         if answers or wrong:
-            files[each.path] = each.wrong if wrong else each.answer
+            files[exercise.path] = exercise.wrong if wrong else exercise.answer
     return files
 
 

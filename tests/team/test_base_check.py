@@ -209,12 +209,14 @@ async def test_a_team_asks_no_llm_where_tests_cannot_be_run_and_starts_when_they
         assert lm.asked == []
         assert (await store.task(task.id)).status is TaskStatus.PENDING
         assert list_leftovers(Path(project.root)) == []
-        said = [each.event.to_message().get("text", "") for each in await store.events(project.id)]
+        said = [
+            event.event.to_message().get("text", "") for event in await store.events(project.id)
+        ]
         assert any(NOT_INSTALLED in text for text in said)  # which the page shows
         command = ("env", "PYTHONPATH=src", *PYTEST[1:])
         project = await store.save_project(project.model_copy(update={"test_command": command}))
         summary = await run_team(project, store, lm)
-        assert [each.status for each in summary.tasks] == [TaskStatus.COMPLETED]
+        assert [task.status for task in summary.tasks] == [TaskStatus.COMPLETED]
 
 
 TAX = "import shop\n\n\ndef test_tax():\n    assert shop.TAX == 1\n"
@@ -242,7 +244,7 @@ async def test_a_task_does_not_fail_for_tests_that_failed_before(tmp_path: Path)
         result = await worker.execute_task(task)
         assert (result.status, result.question, result.attempts) == ("completed", None, 2)
         [first, _] = await bench.store.attempts(task.id)
-        events = [each.event for each in await bench.store.events(bench.project.id)]
+        events = [event.event for event in await bench.store.events(bench.project.id)]
         check = await bench.check_base("HEAD")
     known = "Failed before this task too, and not counted: sub.test.sh::sub"
     assert all(known in prompt.text for prompt in lm.prompts)

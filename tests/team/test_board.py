@@ -91,7 +91,7 @@ async def board_of(store: Store) -> tuple[Board, float]:
     """The board, and a moment 4 s after the last event, which was at 12:00:00."""
     board = await read_board(store, 1)
     events = await store.events(1)
-    board.add_events([each.model_copy(update={"at": 43_200.0}) for each in events])
+    board.add_events([event.model_copy(update={"at": 43_200.0}) for event in events])
     return board, 43_204.0
 
 
@@ -159,7 +159,9 @@ async def test_texts_of_others_cannot_control_the_terminal(store: Store):
     lines = lines_of(board, 160, now=now)
     assert len(lines) > 10
     assert all(cell_len(line) <= 160 for line in lines)
-    lines += [line.plain for each in await store.events(1) if (line := board.describe_event(each))]
+    lines += [
+        line.plain for event in await store.events(1) if (line := board.describe_event(event))
+    ]
     assert [line for line in lines if not line.isprintable()] == []
     assert sum("[bold]x[/bold]" in line for line in lines) > 4  # no markup is read
 

@@ -235,7 +235,7 @@ async def test_a_log_has_the_tool_calls_of_a_worker(bae: Bae):
         lm = ScriptedLM({"Submission": calls})
         await graph.arun(Ask(text="a"), lm, journal=journal, run_id=f"task-{task.id}-7-ab")
         told = await read_task_log(store, journal, task)
-    found = [each for each in told.entries if each.kind == "tool"]
+    found = [entry for entry in told.entries if entry.kind == "tool"]
     assert [each.text for each in found] == [
         'look(path="shop.py") -> 1 the text of shop.py 2 more',
         'look(path="gone.py") -> there is no gone.py',

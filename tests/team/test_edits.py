@@ -55,7 +55,9 @@ paths = st.sampled_from(["a.txt", "deep/er/b.md", ".github/c.yml", "d e.txt", "Ã
 
 def apply_to(root: Path, answer: str) -> dict[str, str | None]:
     changes = asyncio.run(apply_answer(root, answer))
-    return {each.path: None if each.after is None else each.after.decode() for each in changes}
+    return {
+        change.path: None if change.after is None else change.after.decode() for change in changes
+    }
 
 
 def contents(root: Path) -> dict[str, bytes]:

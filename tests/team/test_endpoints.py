@@ -156,7 +156,7 @@ BODIES: dict[tuple[str, str], Any] = {
 def rows() -> tuple[Endpoint, ...]:
     api = router({}, journal=MemoryJournal(), auth=bearer("a-token"))
     add_teams(api, {})
-    return tuple(each for each in api.endpoints if each.path.startswith("/teams"))
+    return tuple(endpoint for endpoint in api.endpoints if endpoint.path.startswith("/teams"))
 
 
 def path_of(row: Endpoint) -> str:
@@ -392,7 +392,7 @@ async def test_a_request_is_listed_until_a_run_takes_it(tmp_path: Path):
         team = await shop.get("/teams/shop")
         assert [(each["action"], each["task"]) for each in team["requests"]] == [("retry", None)]
         rows = (await shop.get("/teams/shop/tasks"))["tasks"]
-        assert [each["key"] for each in rows if each["paused"]] == ["report"]
+        assert [row["key"] for row in rows if row["paused"]] == ["report"]
 
 
 async def test_a_plan_has_a_picture_of_its_tasks(tmp_path: Path):
@@ -451,8 +451,8 @@ async def test_the_change_of_an_attempt_comes_as_hunks_and_long_files_are_cut(tm
             assert (code["path"], code["change"], code["is_cut"]) == ("calc.sh", "changed", False)
             [hunk] = code["hunks"]
             lines = hunk["lines"]
-            assert "".join(f"{each[1:]}\n" for each in lines if each[0] in " -") == CALC
-            assert "".join(f"{each[1:]}\n" for each in lines if each[0] in " +") == SUB
+            assert "".join(f"{line[1:]}\n" for line in lines if line[0] in " -") == CALC
+            assert "".join(f"{line[1:]}\n" for line in lines if line[0] in " +") == SUB
             assert (notes["change"], notes["added"], notes["is_cut"]) == ("added", 3000, True)
             assert len(notes["hunks"][0]["lines"]) == 2000
         whole = await shop.get("/teams/shop/tasks/sub/attempts/2/diff?path=notes.txt&lines=0")
@@ -534,9 +534,9 @@ async def test_of_many_answers_at_once_the_first_holds_and_the_others_read_who_g
                 for n in range(20)
             )
         )
-        [first] = [each.json() for each in answers if each.status_code == 200]
+        [first] = [answer.json() for answer in answers if answer.status_code == 200]
         assert first["answered_by"] == f"user-{first['answer']}"
-        late = [each for each in answers if each.status_code != 200]
+        late = [answer for answer in answers if answer.status_code != 200]
         assert {each.status_code for each in late} == {409}
         said = f"was answered by {first['answered_by']}: {first['answer']}"
         assert all(said in each.json()["detail"] for each in late)

@@ -65,7 +65,7 @@ async def test_a_failure_of_the_environment_is_a_question_after_one_llm_call(
         assert cause in result.question.splitlines()[0]
         [attempt] = await bench.store.attempts(task.id)
         assert attempt.outcome == "error"
-        events = [each.event.type for each in await bench.store.events(bench.project.id)]
+        events = [event.event.type for event in await bench.store.events(bench.project.id)]
         assert events.count("test_result") == 2  # it was tried once more
         assert "correction_attempt" not in events
 

@@ -41,16 +41,16 @@ def outcomes(report: TestReport, tests: str) -> set[str]:
 async def test_the_tests_of_an_exercise_distinguish_a_right_answer_from_others(
     tmp_path: Path,
 ) -> None:
-    assert [each.is_python for each in exercises()] == [True] * 12 + [False] * 8
+    assert [exercise.is_python for exercise in exercises()] == [True] * 12 + [False] * 8
     stubs = await report_of(tmp_path / "stubs", all_files())
     right = await report_of(tmp_path / "right", all_files(answers=True))
     wrong = await report_of(tmp_path / "wrong", all_files(wrong=True))
     assert right.passed, right
-    for each in exercises():
-        assert outcomes(right, each.test_path) == {"passed"}, each.name
-        assert "failed" in outcomes(wrong, each.test_path), each.name
-        there = outcomes(stubs, each.test_path)
-        assert "failed" in there if each.path in each.files else not there, each.name
+    for exercise in exercises():
+        assert outcomes(right, exercise.test_path) == {"passed"}, exercise.name
+        assert "failed" in outcomes(wrong, exercise.test_path), exercise.name
+        there = outcomes(stubs, exercise.test_path)
+        assert "failed" in there if exercise.path in exercise.files else not there, exercise.name
     assert len(right.cases) >= 60
 
 
@@ -155,27 +155,28 @@ async def test_all_exercises_are_done_in_one_submission_each(tmp_path: Path) -> 
 
 @pytest.mark.slow
 async def test_reference_answers_are_all_merged(tmp_path: Path) -> None:
-    script = {each.key: each.written(each.answer) for each in exercises()}
+    script = {exercise.key: exercise.written(exercise.answer) for exercise in exercises()}
     tasks, root, lm = await play(tmp_path, exercises(), script)
     assert {task.status for task in tasks} == {TaskStatus.COMPLETED}
-    assert sorted(lm.asked) == sorted((each.key, 1) for each in exercises())
+    assert sorted(lm.asked) == sorted((exercise.key, 1) for exercise in exercises())
     log = git(root, "log", "--format=%s", "--reverse").split("\n")
-    assert sorted(log[1:]) == sorted(each.planned().title for each in exercises())
+    assert sorted(log[1:]) == sorted(exercise.planned().title for exercise in exercises())
     assert list_leftovers(root) == []
-    for each in exercises():
-        assert (root / each.path).read_text() == each.answer
+    for exercise in exercises():
+        assert (root / exercise.path).read_text() == exercise.answer
 
 
 @pytest.mark.slow
 async def test_wrong_answers_are_all_corrected(tmp_path: Path) -> None:
     script = {
-        each.key: [each.written(each.wrong), each.written(each.answer)] for each in exercises()
+        exercise.key: [exercise.written(exercise.wrong), exercise.written(exercise.answer)]
+        for exercise in exercises()
     }
     tasks, root, lm = await play(tmp_path, exercises(), script)
     assert {task.status for task in tasks} == {TaskStatus.COMPLETED}
-    assert sorted(lm.asked) == sorted((each.key, n) for each in exercises() for n in (1, 2))
-    for each in exercises():
-        assert (root / each.path).read_text() == each.answer
+    assert sorted(lm.asked) == sorted((exercise.key, n) for exercise in exercises() for n in (1, 2))
+    for exercise in exercises():
+        assert (root / exercise.path).read_text() == exercise.answer
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ async def test_a_feature_reaches_the_teams_branch_in_one_piece_and_others_wait_f
         subjects = git(root, "log", "--first-parent", "--format=%s", TEAM).splitlines()
         assert subjects[:2] == ["Use prices", "Merge the feature prices"]
         found = await find_delivery(project, await _open(project), store)
-        proved = {each.task.key: each.tests for each in found.tasks}
+        proved = {task.task.key: task.tests for task in found.tasks}
         assert proved["accept"] == (
             "tests/test_half.py::test_half",
             "tests/test_twice.py::test_twice",
@@ -351,7 +351,7 @@ async def test_stubs_may_add_members_imports_and_names_to_code_that_exists(tmp_p
     async with a_project(tmp_path, ACCEPTANCE, files=existing, command=PYTEST) as team:
         store, project, [task] = team
         await run_team(project, store, TeamScript({"accept": edits(files)}), corrections=0)
-        assert [each.failure for each in await store.attempts(task.id)] == [""]
+        assert [attempt.failure for attempt in await store.attempts(task.id)] == [""]
         assert await statuses(store) == {"accept": "staged"}
 
 

@@ -31,7 +31,7 @@ async def store(tmp_path: Path) -> AsyncGenerator[Store]:
 
 async def add(store: Store, count: int, project_id: int = 1) -> list[int]:
     made = [ActivityUpdate(project_id=project_id, text=f"step {i}") for i in range(count)]
-    return [each.number for each in await store.add_events(made)]
+    return [event.number for event in await store.add_events(made)]
 
 
 async def take(events: Subscriber[StoredEvent], count: int) -> list[StoredEvent]:

@@ -67,9 +67,13 @@ async def test_a_flaky_test_costs_no_correction_and_is_reported(
         assert attempt.report.flaky == result.flaky
         # The base, the work twice, the tests of the base with it, its tests on the base.
         assert len(runs) == len({*runs}) == 5
-    counts = [each["counts"] for each in heard.messages if each["type"] == "test_result"]
+    counts = [message["counts"] for message in heard.messages if message["type"] == "test_result"]
     assert counts[0]["flaky"] == 1
-    told = [each.get("text", "") for each in heard.messages if each["type"] == "activity_update"]
+    told = [
+        message.get("text", "")
+        for message in heard.messages
+        if message["type"] == "activity_update"
+    ]
     assert any("flaky" in text and FLAKY in text for text in told)
 
 

@@ -121,9 +121,9 @@ async def test_a_goal_of_eight_tasks(tmp_path: Path) -> None:
             await watcher.event("task_status_changed", ids["shipping"], S.BLOCKED).wait()
             async with await Store.open(store.path) as other:  # as another process does
                 (asked,) = [
-                    each
-                    for each in await other.blockers(project.id, open_only=True)
-                    if each.task_id == ids["shipping"]
+                    blocker
+                    for blocker in await other.blockers(project.id, open_only=True)
+                    if blocker.task_id == ids["shipping"]
                 ]
                 assert asked.question == "Is shipping a flat price, and which?"
                 await other.answer_blocker(asked.id, ANSWER)
@@ -170,4 +170,4 @@ async def test_a_goal_of_eight_tasks(tmp_path: Path) -> None:
     assert len(report.cases) == 7
     assert git(root, "status", "--porcelain") == ""
     assert list_leftovers(root) == []
-    assert [each.number for each in events] == list(range(1, len(events) + 1))
+    assert [event.number for event in events] == list(range(1, len(events) + 1))

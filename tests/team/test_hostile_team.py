@@ -153,7 +153,7 @@ async def test_hostile_answers_are_contained_and_reported_and_other_tasks_unharm
         lm = TeamScript(script)
         await run_team(project, store, lm, limits=limits, corrections=0, max_agents=4)
         tasks = {task.key: task for task in await store.tasks(project.id)}
-        asked = {each.task_id: each.question for each in await store.blockers(project.id)}
+        asked = {blocker.task_id: blocker.question for blocker in await store.blockers(project.id)}
     unreported = {
         key: (tasks[key].status, asked.get(tasks[key].id))
         for key, (_, said) in hostile.items()

@@ -45,8 +45,8 @@ async def run_killed(tmp_path: Path, seed: int, most: int) -> None:
         if done.stdout != f"blocked: {QUESTION}\n":
             break
         async with await Store.open(path) as store:
-            for each in await store.blockers(project.id, open_only=True):
-                await store.answer_blocker(each.id, "Yes.")
+            for blocker in await store.blockers(project.id, open_only=True):
+                await store.answer_blocker(blocker.id, "Yes.")
     assert done.stdout == "completed: \n", done.stdout + done.stderr
     assert git(root, "log", "--format=%s", "bae/team") == "Subtract\nfirst"
     assert git(root, "show", "bae/team:calc.sh") == SUB.strip()
@@ -62,8 +62,8 @@ async def run_killed(tmp_path: Path, seed: int, most: int) -> None:
             call
             for run in runs
             for question in list_questions(await journal.read(run))
-            for each in question.rounds
-            for call in each.calls
+            for round_ in question.rounds
+            for call in round_.calls
         ]
     assert [(call.text.partition("(")[0], call.state) for call in made] == [
         (name, "done") for name in CALLS

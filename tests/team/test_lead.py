@@ -54,7 +54,7 @@ def status_of(summary: TeamSummary) -> dict[str, TaskStatus]:
 async def changes(bench: Workbench) -> list[tuple[str, str]]:
     """Every change of status, in order."""
     keys = {task.id: task.key for task in await bench.store.tasks(bench.project.id)}
-    events = [each.event for each in await bench.store.events(bench.project.id)]
+    events = [event.event for event in await bench.store.events(bench.project.id)]
     return [(keys[e.task_id], e.status) for e in events if e.type == "task_status_changed"]
 
 
@@ -94,7 +94,7 @@ async def test_a_diamond_runs_concurrently_and_is_merged_with_one_commit_a_task(
         assert order.index(("left", READY)) > order.index(("top", COMPLETED))
         assert order.index(("end", READY)) > order.index(("right", COMPLETED))
         assert await bench.store.agents(1) != []
-        assert {each.status for each in await bench.store.agents(1)} == {"retired"}
+        assert {agent.status for agent in await bench.store.agents(1)} == {"retired"}
         stored = await bench.store.events(bench.project.id, 1)  # the first is the plan
         events = [each.event for each in stored]
         assert len({e.agent_id for e in events if e.type == "agent_created"}) == 2  # used again
@@ -171,7 +171,7 @@ async def test_a_cancelled_run_ends_every_worker_and_leaves_the_status_true(tmp_
         tasks = await bench.store.tasks(1)
         assert [task.status for task in tasks] == [READY, READY, PENDING]
         assert tasks[0].reason == "the run was cancelled"
-        assert {each.status for each in await bench.store.agents(1)} == {"retired"}
+        assert {agent.status for agent in await bench.store.agents(1)} == {"retired"}
         assert list_leftovers(Path(bench.project.root)) == []
         number = await bench.store.last_event(1)
         await settle()
@@ -446,7 +446,7 @@ async def test_a_killed_run_is_continued_and_ends_like_an_undisturbed_run(tmp_pa
         assert all(after[key].commit == commit for key, commit in before.items() if commit)
         assert sorted(history(bench)) == ["Write a", "Write b", "Write c", "first"]
         agents = await bench.store.agents(1)
-        assert {each.status for each in agents} == {"retired"}
+        assert {agent.status for agent in agents} == {"retired"}
     assert list_leftovers(Path(bench.project.root)) == []
 
 

@@ -142,7 +142,7 @@ async def test_every_run_of_tests_leaves_their_files_alone(
     run = sandbox.run
 
     async def noted(*args: Any, **options: Any) -> sandbox.Ran:
-        fixed.append(sorted(Path(each).name for each in options["fixed"]))
+        fixed.append(sorted(Path(option).name for option in options["fixed"]))
         return await run(*args, **options)
 
     monkeypatch.setattr(sandbox, "run", noted)
@@ -155,7 +155,7 @@ async def test_every_run_of_tests_leaves_their_files_alone(
         await bench.integrate(two)
     base, *others = fixed
     assert {"test_calc.py", "pytest.ini"} <= {*base}
-    assert all({"test_calc.py", "pytest.ini", "check.py"} <= {*each} for each in others)
+    assert all({"test_calc.py", "pytest.ini", "check.py"} <= {*other} for other in others)
 
 
 def calc(text: str) -> str:

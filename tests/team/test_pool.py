@@ -35,15 +35,15 @@ async def test_agents_are_made_when_they_are_needed_and_used_again(tmp_path: Pat
             assert isinstance(other, TestWorkerAgent)
             await pool.give_back(first)
             assert await pool.take("backend", three.id) is first
-            assert {each.id: each.task_id for each in pool.agents} == {
+            assert {agent.id: agent.task_id for agent in pool.agents} == {
                 first.agent_id: three.id,
                 other.agent_id: two.id,
             }
         stored = await bench.store.agents(bench.project.id)
         assert [each.status for each in stored] == ["retired", "retired"]
-        events = [each.to_message() for each in await bench.store.events(1, 1)]
+        events = [event.to_message() for event in await bench.store.events(1, 1)]
     assert told.messages == events  # sent as they were stored
-    created = [each["agent_id"] for each in events if each["type"] == "agent_created"]
+    created = [event["agent_id"] for event in events if event["type"] == "agent_created"]
     assert created == ["backend-1", "test-2"]
 
 
@@ -57,7 +57,7 @@ async def test_an_idle_agent_of_another_kind_makes_room(tmp_path: Path):
             await pool.take("test", two.id)
         await pool.give_back(first)
         taken = await pool.take("test", two.id)
-        assert [each.id for each in pool.agents] == [taken.agent_id]
+        assert [agent.id for agent in pool.agents] == [taken.agent_id]
         with pytest.raises(TeamError, match="no worker for tasks of the kind 'poet'"):
             await pool.take("poet", two.id)
 

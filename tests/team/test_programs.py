@@ -64,7 +64,7 @@ async def work(bench: Workbench, task: Task) -> TaskResult:
 
 
 async def activities(bench: Workbench) -> list[str]:
-    events = [each.event for each in await bench.store.events(bench.project.id)]
+    events = [event.event for event in await bench.store.events(bench.project.id)]
     return [event.text for event in events if isinstance(event, ActivityUpdate)]
 
 
@@ -240,7 +240,7 @@ tell(activity=f"is in turn {number}", message=f"this is turn {number}")
             "stand-in reports nothing of what it used: its cost is unknown"
         ) == 2
         log = await read_task_log(bench.store, bench.journal, task)
-        shown = [each.text for each in log.entries if each.kind == "program"]
+        shown = [entry.text for entry in log.entries if entry.kind == "program"]
         assert shown == ["is in turn 1", "is in turn 2"]
 
 
@@ -596,7 +596,7 @@ async def test_codex_edits_and_a_refusal_resumes_its_conversation(
         resumed = json.dumps(provider.requests[2].body["input"])
         assert "sub is 8" in resumed
         assert "I have written sub." in resumed
-        first, second = [each.usage for each in await bench.store.attempts(task.id)]
+        first, second = [attempt.usage for attempt in await bench.store.attempts(task.id)]
         assert (first.cost, second.cost) == (None, None)
         assert 0 < second.tokens < 2 * first.tokens
         told = await activities(bench)

@@ -216,7 +216,7 @@ def test_generated_and_hidden_directories_are_not_looked_at(tmp_path: Path) -> N
 
 def test_projects_that_a_team_cannot_work_with_are_reported(tmp_path: Path) -> None:
     project = detect(tmp_path).project()
-    assert [each.partition(":")[0] for each in find_problems(project)] == [
+    assert [problem.partition(":")[0] for problem in find_problems(project)] == [
         f"{tmp_path} is no git work tree",
         "there is no test command",
     ]

@@ -61,10 +61,13 @@ async def test_findings_are_advice_that_people_are_shown(tmp_path: Path) -> None
         lm = ScriptedLM({WorkerAnswer: [RIGHT], WorkReview: [BAD]})
         assert (await LeadAgent(bench, lm).run()).done
         [review] = (await bench.store.reviews(task.project_id))[task.id]
-        assert [each.kind for each in review.findings] == ["missing-case", "hard-coded-answer"]
+        assert [finding.kind for finding in review.findings] == [
+            "missing-case",
+            "hard-coded-answer",
+        ]
         assert [each.kind for each in review.blocking] == [FindingKind.HARD_CODED_ANSWER]
         log = await read_task_log(bench.store, bench.journal, task)
-        [entry] = [each for each in log.entries if each.kind == "review"]
+        [entry] = [entry for entry in log.entries if entry.kind == "review"]
         assert entry.text == "2 findings, 1 blocking; It fits the test alone."
         assert "hard-coded-answer in calc.sh:2: It prints the expected value. (echo 2)" in (
             entry.detail
@@ -97,7 +100,7 @@ async def test_the_reviewer_reads_the_repository_with_tools(tmp_path: Path) -> N
         lm = ScriptedLM({WorkerAnswer: [RIGHT], WorkReview: [Call("look", path="calc.sh"), GOOD]})
         await work(bench, task, lm)
         log = await read_task_log(bench.store, bench.journal, task)
-    [called] = [each for each in log.entries if each.kind == "tool"]
+    [called] = [entry for entry in log.entries if entry.kind == "tool"]
     assert "2|sub()" in called.detail
     lm.assert_complete()
 
@@ -107,7 +110,7 @@ async def test_a_required_review_refuses_work_until_nothing_blocks(tmp_path: Pat
         lm = ScriptedLM({WorkerAnswer: [a_guess(1), RIGHT], WorkReview: [BAD, ADVICE]})
         result = await work(bench, task, lm)
         assert (result.status, result.attempts) == ("completed", 2)
-        outcomes = [each.outcome for each in await bench.store.attempts(task.id)]
+        outcomes = [attempt.outcome for attempt in await bench.store.attempts(task.id)]
         assert outcomes == ["refused", "passed"]
     [_, _, again, _] = map(str, lm.prompts)
     assert "a reviewer refuses the work: It fits the test alone." in again

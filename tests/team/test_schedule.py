@@ -31,14 +31,14 @@ def a_task(number: int, *needs: int, status: TaskStatus = PENDING, **more: Any) 
         project_id=1,
         key=f"t{number}",
         title=f"Task {number}",
-        depends_on=tuple(f"t{each}" for each in needs),
+        depends_on=tuple(f"t{need}" for need in needs),
         status=status,
         **more,
     )
 
 
 def moves(changes: Sequence[StatusChange]) -> list[tuple[int, str, str]]:
-    return [(each.task.id, each.after, each.reason) for each in changes]
+    return [(change.task.id, change.after, change.reason) for change in changes]
 
 
 def after(tasks: Sequence[Task], **options: Any) -> dict[int, TaskStatus]:
@@ -117,7 +117,7 @@ def test_a_dry_run_shows_the_order_the_critical_path_and_the_tasks_that_would_no
     tasks = [a_task(1), a_task(2, 1), a_task(3, 1), a_task(4, 2, 3), a_task(5, status=CANCELLED)]
     tasks.append(a_task(6, 5))
     plan = plan_dry_run(tasks, max_agents=2)
-    assert [[task.id for task in each] for each in plan.rounds] == [[1], [2, 3], [4]]
+    assert [[task.id for task in round_] for round_ in plan.rounds] == [[1], [2, 3], [4]]
     assert [task.id for task in plan.critical_path] == [1, 2, 4]
     assert [(task.id, task.reason) for task in plan.left] == [
         (5, ""),
@@ -182,15 +182,15 @@ def test_a_ready_task_has_its_prerequisites_and_a_blocked_task_has_a_reason(
     status = {task.key: task.status for task in changed}
     for task in changed:
         needs = [status[key] for key in task.depends_on]
-        bad = [each for each in needs if each in (FAILED, CANCELLED, BLOCKED)]
+        bad = [need for need in needs if need in (FAILED, CANCELLED, BLOCKED)]
         if task.status is READY:
-            assert all(each in DONE for each in needs)
+            assert all(need in DONE for need in needs)
             assert task.id not in held
         if task.status is BLOCKED:
             assert task.reason == held.get(task.id) or (bad and "prerequisite" in task.reason)
         if task.status is PENDING:
             assert not bad
-            assert any(each not in DONE for each in needs)
+            assert any(need not in DONE for need in needs)
 
 
 @given(projects(), st.integers(1, 4), st.randoms(use_true_random=False))
@@ -226,11 +226,11 @@ def test_a_run_whose_tasks_end_in_any_order_always_ends_with_nothing_stranded(
 def test_a_dry_run_starts_each_task_once_after_its_prerequisites(tasks: list[Task]):
     plan = plan_dry_run(tasks, max_agents=3)
     seen = {task.key for task in tasks if task.status in DONE}
-    for each in plan.rounds:
-        assert 1 <= len(each) <= 3
-        assert all(seen >= set(task.depends_on) for task in each)
-        assert not seen & {task.key for task in each}
-        seen |= {task.key for task in each}
+    for round_ in plan.rounds:
+        assert 1 <= len(round_) <= 3
+        assert all(seen >= set(task.depends_on) for task in round_)
+        assert not seen & {task.key for task in round_}
+        seen |= {task.key for task in round_}
     assert seen | {task.key for task in plan.left} == {task.key for task in tasks}
     assert len(plan.critical_path) <= len(plan.rounds)
     assert [task.id for task in in_order(tasks)] != []

@@ -64,8 +64,8 @@ def a_task(key: str, *depends_on: str, **more: Any) -> PlannedTask:
 
 async def types_of_events(store: Store, project: Project) -> list[str]:
     """The types of what happened to the tasks, once they are planned."""
-    types = [each.event.type for each in await store.events(project.id)]
-    return [each for each in types if each != "plan_changed"]
+    types = [event.event.type for event in await store.events(project.id)]
+    return [type_ for type_ in types if type_ != "plan_changed"]
 
 
 # Projects and tasks
@@ -252,7 +252,7 @@ async def test_acknowledged_writes_survive_a_kill_at_any_moment(tmp_path: Path):
     assert all(number in attempts for number, _ in acknowledged)
     assert all(asked[blocker] == f"question {number}" for number, blocker in acknowledged)
     # Each change is there together with its event.
-    assert [each.event.to_message()["blocker_id"] for each in events] == sorted(asked)
+    assert [event.event.to_message()["blocker_id"] for event in events] == sorted(asked)
     with sqlite3.connect(path) as connection:
         assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
     connection.close()
@@ -346,7 +346,7 @@ async def test_a_file_of_the_first_format_is_read_and_upgraded(tmp_path: Path):
     for _ in range(2):
         async with await Store.open(path) as store:
             assert (await store.project(project.id)).update_checkout is False
-            assert [each.digest for each in await store.blockers(project.id)] == [None]
+            assert [blocker.digest for blocker in await store.blockers(project.id)] == [None]
     async with await Store.open(path) as store:
         assert (await store.add_blocker(1, "May it?", digest="d")).digest == "d"
         [_, asked] = await store.blockers(project.id)
@@ -375,7 +375,7 @@ async def test_attempts_have_their_reports_separate_from_the_reports_of_the_merg
     await store.add_report(1, report.model_copy(update={"exit_code": 2}))
 
     assert await store.attempts(1) == [first, second]
-    assert [each.exit_code for each in await store.merge_reports(1)] == [2]
+    assert [report.exit_code for report in await store.merge_reports(1)] == [2]
 
 
 async def test_a_question_is_answered_once_and_notes_are_stored_for_the_task(store: Store):

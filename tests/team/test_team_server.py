@@ -49,7 +49,7 @@ async def store(tmp_path: Path) -> AsyncGenerator[Store]:
 
 async def add(store: Store, count: int, text: str = "step") -> list[int]:
     made = [ActivityUpdate(project_id=1, text=text) for _ in range(count)]
-    return [each.number for each in await store.add_events(made)]
+    return [event.number for event in await store.add_events(made)]
 
 
 async def receive(client: ClientConnection, count: int) -> list[dict[str, Any]]:

@@ -955,7 +955,7 @@ def test_a_test_whose_name_the_project_chose_keeps_its_statements(name: str) -> 
     for added, is_refused in (("return\n        ", True), ("assert add\n        ", False)):
         edited = change("checks/calc.py", text.format(name, ""), text.format(name, added))
         problems = find_edits([edited], (), "add-tests", passed).problems
-        assert [f"{name} was changed" in each for each in problems] == [True] * is_refused
+        assert [f"{name} was changed" in problem for problem in problems] == [True] * is_refused
 
 
 def test_no_task_may_replace_the_test_program() -> None:

@@ -70,7 +70,7 @@ async def test_a_task_becomes_one_merged_and_tested_commit(tmp_path: Path) -> No
         [attempt] = await bench.store.attempts(task.id)
         assert (attempt.outcome, attempt.files) == ("passed", result.files)
         assert len(await bench.store.merge_reports(task.id)) == 1
-        stored = [each.to_message() for each in await bench.store.events(bench.project.id, 1)]
+        stored = [event.to_message() for event in await bench.store.events(bench.project.id, 1)]
     root = Path(bench.project.root)
     assert git(root, "log", "--format=%s", "bae/team") == "Subtract\nfirst"
     assert heard.messages == stored
@@ -102,9 +102,9 @@ async def test_wrong_work_is_corrected_with_the_actual_failure(tmp_path: Path) -
         worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
         result = await worker.execute_task(task)
         assert (result.status, result.attempts) == ("completed", 3)
-        outcomes = [each.outcome for each in await bench.store.attempts(task.id)]
+        outcomes = [attempt.outcome for attempt in await bench.store.attempts(task.id)]
         assert outcomes == ["failed", "failed", "passed"]
-        events = [each.event for each in await bench.store.events(bench.project.id)]
+        events = [event.event for event in await bench.store.events(bench.project.id)]
     corrections = [event for event in events if event.type == "correction_attempt"]
     assert [event.attempt for event in corrections] == [1, 2]
     second = lm.prompts[1].text
@@ -183,7 +183,9 @@ async def test_an_answer_that_can_never_be_applied_ends_in_a_question(tmp_path: 
     async with a_bench(tmp_path) as (bench, [task]):
         result = await work(bench, task, *(f"{n}\n{outside}" for n in range(6)))
         assert result.status == "blocked"
-        assert [each.outcome for each in await bench.store.attempts(task.id)] == ["refused"] * 2
+        assert [attempt.outcome for attempt in await bench.store.attempts(task.id)] == [
+            "refused"
+        ] * 2
         await bench.store.add_note(task.id, "Write it inside.")
         result = await work(bench, await bench.store.task(task.id), outside, outside)
         assert (result.status, result.attempts) == ("blocked", 3)
@@ -239,7 +241,7 @@ async def test_work_that_conflicts_with_merged_work_is_corrected(tmp_path: Path)
         worker = BackendWorkerAgent(project_id=1, bench=bench, lm=lm)
         result = await worker.execute_task(two)
         assert (result.status, result.attempts) == ("completed", 2)
-        outcomes = [each.outcome for each in await bench.store.attempts(two.id)]
+        outcomes = [attempt.outcome for attempt in await bench.store.attempts(two.id)]
         assert outcomes == ["conflict", "passed"]
         root = Path(bench.project.root)
         assert git(root, "show", "bae/team:calc.sh") == both.rstrip()
@@ -260,7 +262,7 @@ async def test_tests_that_fail_only_after_the_merge_go_back_to_the_llm(tmp_path:
         worker = BackendWorkerAgent(project_id=1, bench=bench, lm=lm)
         result = await worker.execute_task(two)
         assert (result.status, result.attempts) == ("completed", 2)
-        outcomes = [each.outcome for each in await bench.store.attempts(two.id)]
+        outcomes = [attempt.outcome for attempt in await bench.store.attempts(two.id)]
         assert outcomes == ["failed", "passed"]
     assert "after the work was merged with what others have done" in lm.prompts[1].text
     assert "names: 2" in lm.prompts[1].text
@@ -379,7 +381,7 @@ async def test_a_submodule_that_is_not_on_this_machine_is_named(tmp_path: Path) 
         shutil.rmtree(root / ".git/modules")
         async with BackendWorkerAgent(project_id=bench.project.id, bench=bench) as worker:
             assert (await worker.workspace(task)).left_out == ("one",)
-    assert "not in the worktree: one" in [each.get("text") for each in heard.messages]
+    assert "not in the worktree: one" in [message.get("text") for message in heard.messages]
 
 
 async def test_file_names_that_are_not_utf_8_are_no_obstacle(tmp_path: Path) -> None:
@@ -394,7 +396,7 @@ async def test_file_names_that_are_not_utf_8_are_no_obstacle(tmp_path: Path) -> 
         await bench.integration.catch_up()
         result = await work(bench, task, edits({"calc.sh": SUB, "sub.test.sh": TEST_SUB}))
         assert (result.status, result.error) == ("completed", None)
-    told = [each["text"] for each in heard.messages if each["type"] == "activity_update"]
+    told = [message["text"] for message in heard.messages if message["type"] == "activity_update"]
     assert any("\ufffd-secret.odd" in each for each in told)
 
 
@@ -406,7 +408,7 @@ async def test_files_that_a_worktree_does_not_get_are_reported(tmp_path: Path) -
         async with BackendWorkerAgent(project_id=bench.project.id, bench=bench) as worker:
             workspace = await worker.workspace(task)
             assert not (workspace.path / ".env").exists()
-    assert "not in the worktree: .env" in [each["text"] for each in heard.messages]
+    assert "not in the worktree: .env" in [message["text"] for message in heard.messages]
 
 
 def test_failures_are_equal_despite_different_times_and_addresses() -> None:

@@ -109,7 +109,7 @@ async def test_a_worker_looks_tries_checks_and_corrects_itself_before_it_submits
     assert [entry.text for entry in log.entries if entry.kind == "submission"] == [DONE]
     said = [entry.text for entry in log.entries if entry.kind == "activity"]
     assert "runs the tests" in said
-    told = [each.event.text for each in events if isinstance(each.event, ActivityUpdate)]
+    told = [event.event.text for event in events if isinstance(event.event, ActivityUpdate)]
     assert {*told} == {
         "works on Subtract",
         "runs the tests",
@@ -162,8 +162,8 @@ async def test_a_refused_submission_returns_into_the_same_conversation(tmp_path:
         result = await work(bench, task, ScriptedLM({WorkerLoop: answer}))
         attempts = await bench.store.attempts(task.id)
     assert result.status == "completed"
-    assert [each.outcome for each in attempts] == ["failed", "passed"]
-    assert [each.usage.calls for each in attempts] == [2, 2]
+    assert [attempt.outcome for attempt in attempts] == ["failed", "passed"]
+    assert [attempt.usage.calls for attempt in attempts] == [2, 2]
     assert "sub is 8" in read[2]
     assert "You can submit 3 more times" in read[2]
     assert read[2].startswith(read[0])  # one conversation, which grows
@@ -177,7 +177,7 @@ async def test_work_that_was_refused_is_not_judged_again_before_it_is_changed(
         result = await work(bench, task, lm)
         attempts = await bench.store.attempts(task.id)
     assert result.status == "completed"
-    assert [each.outcome for each in attempts] == ["failed", "passed"]
+    assert [attempt.outcome for attempt in attempts] == ["failed", "passed"]
 
 
 async def test_nothing_can_be_submitted_before_a_file_is_changed(tmp_path: Path) -> None:

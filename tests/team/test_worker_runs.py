@@ -87,7 +87,7 @@ async def test_a_worker_alone_stores_its_question_and_the_status_that_it_returns
         stored = await store.task(task.id)
         assert stored.status is TaskStatus.FAILED
         assert "the provider is down" in stored.reason
-        assert [(each.levelname, each.name) for each in caplog.records] == [
+        assert [(record.levelname, record.name) for record in caplog.records] == [
             ("ERROR", "bae.team.worker_runs")
         ]
         assert (await worker.execute_task(task)).status == "completed"
@@ -110,7 +110,7 @@ async def test_cancelled_work_of_a_single_worker_can_be_taken_again_and_is_logge
                 await job
         assert (await store.task(task.id)).status is TaskStatus.READY
         assert (worker.completed, worker.failed) == (0, 0)
-    assert {each.levelname for each in caplog.records} == {"INFO"}
+    assert {record.levelname for record in caplog.records} == {"INFO"}
     assert "the work on task sub was cancelled" in caplog.text
 
 
@@ -340,7 +340,7 @@ async def test_a_killed_task_continues_and_no_answer_is_paid_for_twice(tmp_path:
     root = Path(project.root)
     assert git(root, "log", "--format=%s", "bae/team") == "Subtract\nfirst"
     async with await Store.open(path) as store:
-        outcomes = [each.outcome for each in await store.attempts(task.id)]
+        outcomes = [attempt.outcome for attempt in await store.attempts(task.id)]
     assert outcomes == ["failed", "passed"]
     assert list_leftovers(root) == []
 

@@ -284,7 +284,7 @@ async def test_a_complete_conversation_is_accepted(provider: Provider) -> None:
     async with httpx.AsyncClient(base_url=provider.url, verify=TLS) as client:
         for path, body in whole:
             assert (await client.post(path, json=body)).status_code == 200
-    assert [each.results for each in provider.requests] == [
+    assert [request.results for request in provider.requests] == [
         ("found", "found"),
         ("found",),
         (),

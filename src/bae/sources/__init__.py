@@ -1,6 +1,5 @@
-"""The sources of field values. `FieldPlan` has the methods that the program calls for every source.
-Each module of this package implements them for one kind of source; no other module tells kinds
-apart."""
+"""The sources of field values. The rest of bae calls the methods of `FieldPlan` for every source.
+Each module of this package implements these methods for one kind of source."""
 
 from __future__ import annotations
 
@@ -42,93 +41,95 @@ if TYPE_CHECKING:
 
 
 Style = Literal["given", "trace", "call", "person", "items", "code", "llm"]
-"""How pictures and timelines show the source of a value: every palette has these keys."""
+"""The style of a source in pictures and timelines. Every palette has these keys."""
 
 
 class Told(NamedTuple):
-    """Facts about a value from a source. The texts that describe the value are made from them."""
+    """The facts about a value that `FieldPlan.sentence`, `phrase` and `row` put into words."""
 
     by: str
     """The function, the graph, the question, or the place where the value was found."""
     items: int = 0
+    """The number of items of a `Map`, or of tool calls."""
     is_inside: bool = False
-    """Whether a graph inside the run computed it."""
+    """Whether a graph inside the run computed the value."""
     is_repeated: bool = False
-    """Whether the function was called before, for another field."""
+    """Whether bae called the function before, for another field."""
     took: str = ""
-    """How long the work took, as a text that begins with a comma."""
+    """The duration of the work, as text that begins with a comma."""
 
 
 class FieldPlan:
-    """One field: its source, and the values that it accepts.
+    """The plan of one field: its source, and the values that the field accepts.
 
-    Properties that all fields of a kind share are class attributes. A run can be read without its
-    code: the journal has the name of the kind, which leads to the class.
+    Properties that all fields of a kind share are class attributes. Without the code of a run, bae
+    reads them from the class that `kind_named` returns for the name in the journal.
     """
 
     __slots__ = ("annotation", "bound", "call", "info", "marker", "name", "required", "waits_for")
 
     kind: ClassVar[str]
-    """The name of the kind in records, journals and shapes of graphs."""
+    """The name of the kind in records, journals and graph shapes."""
     fills: ClassVar[Literal["json", "text", "calls", "source"]] = "source"
-    """What supplies the value, unless the caller or a body gives it: the LM's answer, in JSON or as
-    text; the tool calls that the LM makes before its answer; or a source."""
+    """What supplies the value if neither the caller nor a body passes it. `json` and `text` are the
+    LLM's answer in that form. `calls` are the tool calls that the LLM makes before its answer.
+    `source` is the source of the field."""
     stored: ClassVar[Literal["node", "answer", "call", "items", "origin", "turns"]] = "call"
-    """How a journal stores the value: with the node, or in a line of its own. The line has a
-    person's answer, the result of a call, items, the place where the value was found, or the runs
-    of a thread."""
+    """How a journal stores the value. With `node`, the value is stored in its node. With any other
+    word, the value has a journal line of its own: a person's answer, the result of a call, the
+    items of a `Map`, the place of a recalled value, or the ids of the thread's runs."""
     is_called: ClassVar[bool] = False
-    """Whether every field of the kind has a `call`."""
+    """Whether every field of this kind has a `call`."""
     is_remade: ClassVar[bool] = True
-    """Whether resuming computes or finds a value again if a journal could not store it."""
+    """Whether resuming a run computes the value again if the journal could not store it."""
     is_recallable: ClassVar[bool] = True
-    """Whether a `Recall` finds the value."""
+    """Whether a `Recall` may find the value."""
     is_immediate: ClassVar[bool] = False
-    """Whether `find` has the value without waiting."""
+    """Whether `find` returns the value without waiting."""
     starts_early: ClassVar[bool] = False
-    """Whether work on the value may start while the previous node is still being filled."""
+    """Whether bae may start to compute the value while it still fills the previous node."""
     is_turns: ClassVar[bool] = False
-    """Whether an LM reads the value as earlier turns of a conversation, not as JSON."""
+    """Whether an LLM reads the value as earlier turns of a conversation, not as JSON."""
     asks_person: ClassVar[bool] = False
     """Whether a person supplies the value."""
     noun: ClassVar[str]
-    """The name of the source in messages, with its article, such as `a Dep`."""
+    """The source in messages, with an article, such as `a Dep`."""
     style: ClassVar[Style] = "call"
     began: ClassVar[str] = "called"
-    """The log text when work on the value starts; empty if it is logged later."""
+    """The log text when bae starts to compute the value. If empty, the start is not logged."""
     invalid: ClassVar[tuple[type[FieldError], str]]
-    """The class and code of the error for a value from the source that the node refuses."""
+    """The class and the code of the error for a value that the node rejects."""
     invalid_fix: ClassVar[str] = "return what the field declares, or declare what is returned"
+    """The fix in the error for a value that the node rejects."""
 
     turns_read: float = 0
-    """How many earlier turns of the thread the value may have."""
+    """The maximum number of earlier turns that the value has."""
     turn_calls_read: bool = False
-    """Whether it has the tool calls of these turns too."""
+    """Whether the earlier turns in the value include their tool calls."""
     question: str = ""
-    """The question to a person."""
+    """The question that a person answers."""
     items_at_once: int = 1
-    """How many items of the value are computed at the same time, at most."""
+    """The maximum number of items that are computed at the same time."""
     items_of: str = ""
-    """The field that a `Map` goes over: each entry of the field gives one item of the value. Empty
-    for other sources."""
+    """The name of the field whose items a `Map` goes over. It is empty for other sources."""
     is_shared: bool = False
-    """Whether all fields and parameters that need the same value in a run share one call."""
+    """Whether all fields and parameters of a run share the call, if they need the same value."""
     is_of_app: bool = False
     """Whether all runs of an app share one value."""
     provider_tools: tuple[str, ...] = ()
-    """The names of the tools that the provider of the LM must have."""
+    """The names of the tools that the LLM's provider must have."""
     tool_specs: tuple[ToolSpec, ...] = ()
-    """The tools that are known before a run, as they are described to the model."""
+    """The tools that are known before a run, as the model reads them."""
     tool_names: tuple[str, ...] = ()
-    """The names of the tools, as far as they are known before a run."""
+    """The names of the tools that are known before a run."""
     shows_results: bool = False
-    """Whether later questions that show the value also show the results of its tool calls."""
+    """Whether a later question that shows the value includes the results of its tool calls."""
     has_secret_arguments: bool = False
-    """Whether an LM passes a secret to a tool."""
+    """Whether the LLM passes a secret to a tool."""
     finds_tools: bool = False
-    """Whether a run may find more tools for the LM than are known before."""
+    """Whether a run may find more tools than are known before the run."""
     is_parsed: bool = False
-    """Whether the value is parsed from the LM's answer, instead of being the answer."""
+    """Whether a function makes the value from the text of the LLM's answer."""
 
     name: str
     info: FieldInfo
@@ -136,11 +137,11 @@ class FieldPlan:
     call: CallPlan | None
     """The call that computes the value."""
     bound: Bound
-    """The parameters of the call that the marker binds."""
+    """The parameters of the call that the marker binds, each with its field or recall."""
     annotation: Any
     required: bool
     waits_for: tuple[str, ...]
-    """The fields of the node whose values it needs."""
+    """The names of the fields whose values the call needs, in the same node."""
 
     def __init__(
         self,
@@ -157,8 +158,8 @@ class FieldPlan:
 
     @classmethod
     def make(cls, name: str, info: FieldInfo, marker: Any, names: Names) -> Self:
-        """Plan a field. Names may still be missing, and graphs may be unfinished. So this raises
-        nothing, and examines no graph."""
+        """Plan a field. This raises nothing and examines no graph, because names may still be
+        missing and graphs may be unfinished."""
         return cls(name, info, marker)
 
     @classmethod
@@ -171,130 +172,133 @@ class FieldPlan:
         planning: CallPlanning,
         is_required: bool,
     ) -> None:
-        """Plan a parameter with the marker. Most markers are only for fields: then the call gets a
-        problem."""
+        """Plan a parameter of the call `of` that is annotated with the marker. If only fields may
+        have the marker, add a problem to the call instead."""
         written = type(marker).__name__
         of.problems.append(
             an_error(
                 "bae-dep-unfilled",
-                f"{of.name}({name}) is annotated {written}, which only a node's field can be",
+                f"{of.name}({name}) is annotated {written}, but only fields of nodes can be",
                 f"put the {written} on a field of the node, and bind the parameter to it: "
                 f'Dep({of.name}, {name}="…")',
             )
         )
 
-    # Descriptions of a source. They are class methods: a run that is read without its code has no
-    # plans of fields.
+    # These descriptions are class methods, because a run that is read without its code has no field
+    # plans.
 
     @classmethod
     def sentence(cls, told: Told) -> str:
-        """The origin of a value, for `why`: `from get_weather()`."""
+        """Describe the origin of a value in a sentence of `why`, such as `from get_weather()`."""
         return f"from the graph {told.by}" if told.is_inside else f"from {told.by}()"
 
     @classmethod
     def phrase(cls, told: Told) -> str:
-        """The origin of a value, in words beside the value."""
+        """Describe the origin of a value in a few words, for a line that shows the value."""
         return f"{told.by}, called before" if told.is_repeated else f"{told.by}{told.took}"
 
     @classmethod
     def row(cls, told: Told) -> str:
-        """The source of a value, in a row of a timeline."""
+        """Name the source of a value in a row of a timeline."""
         return told.by
 
     def schema_words(self) -> str:
-        """The source in the schema of a node. It is hashed into saved prompts: never change it."""
+        """Describe the source in the schema of a node. The schema is hashed into saved prompts, so
+        never change this text."""
         return f" from {'' if self.call is None else self.call.name}"
 
     def origin(self, cls: type[Node], before: Before | None) -> str:
-        """The origin of the value of a field of `cls`, in a picture. `before` has, for each class
-        of the graph, the plans of the classes that can come before it. It is None if the graph runs
-        inside another graph."""
+        """Describe the origin of a value in a picture of the graph. `before` has, for each class of
+        the graph, the plans of the classes that can come before it. `before` is None for a graph
+        that runs inside another graph."""
         return call_chain(self)
 
     def takes_answer(self, gate: OpenGate) -> bool:
-        """Whether a person's answer to a gate is for this field."""
+        """Return whether a person's answer to the gate is for this field."""
         return self.asks_person and not gate.parameter
 
     def answer_type(self, tool: str, names: int) -> Any:
-        """The type of a person's answer. If the question is about a call of `tool`, `names` is
-        the number of names in parentheses after the field, in the place of the question."""
+        """Return the type of a person's answer. `tool` is the tool that the question is about, if
+        any. `names` is the number of parenthesized names in the place of the question: two in
+        `Reply.calls(search)(shop)`."""
         return self.annotation
 
     def check_answer(self, cls: type[Node], gate: OpenGate, value: Any) -> Any:
-        """Check a person's answer to a question of `cls`, and return it as it is stored. Raises
-        the error of the field, or of pydantic, if the answer is refused."""
+        """Check a person's answer to a gate of `cls`, and return the value to store. An invalid
+        answer raises the error of the field, or of pydantic."""
         validate_values(cls, {self.name: value})
         return value
 
     @property
     def is_provisional(self) -> bool:
-        """Whether a name is missing in the call for the value; it may be defined later."""
+        """Whether the call for the value needs a name that is not defined yet."""
         return self.call is not None and lacks_name(self.call)
 
     @property
     def may_wait(self) -> bool:
-        """Whether a person may have to answer before the value is known."""
+        """Whether the value may need the answer of a person, who may also be asked in a graph that
+        the call runs."""
         graphs = [call.graph for call in every_call(self.call) if call.graph is not None]
         return self.asks_person or any(plan_of_graph(graph).asks_person for graph in graphs)
 
     @property
     def depends_on_run(self) -> bool:
-        """Whether the value may differ between places in the run. It may depend on arguments, on
-        values that a graph recalls from the run around it, or on the answers of an LM that a
-        function asks, since they may depend on recalled values too. The call and all calls below it
-        are checked."""
+        """Whether the value may differ between places in a run. It may differ if the call, or a
+        call that it waits for, takes a value of the run, runs a graph that recalls values from
+        outside, or asks an LLM. The LLM's answers may depend on recalled values too."""
         return is_by_value(self) or any(
             call.lm_parameters or (call.graph is not None and plan_of_graph(call.graph).recalls)
             for call in every_call(self.call)
         )
 
     def recalls(self) -> Iterator[tuple[str, Hashable, RecallField]]:
-        """The lookups in the trace that the value needs. Each has a path, a key and the plan of
-        the lookup. The path leads to a parameter, as `(hits)(query)`; it is empty for the field
-        itself."""
+        """Return the lookups in the trace that the value needs. Each has a path, a key, and the
+        plan of the lookup. The path leads to a parameter, as `(hits)(query)`. It is empty if the
+        field itself is looked up."""
         return recalled_behind(self)
 
     def draw(self) -> dict[str, Any]:
-        """The details in the shape of a graph that only this kind of field has. If a detail
-        changes, the class counts as changed for stored runs."""
+        """Return the details that only this kind of field has in the shape of a graph. If a detail
+        changes, stored runs see a changed class."""
         return {}
 
     def problems(self, plan: NodePlan) -> Iterable[Problem]:
-        """The problems of the field that can be found without the graph of its node."""
+        """Return the problems of the field that can be found without the graph."""
         return ()
 
     def argument_problems(self, plan: NodePlan) -> Iterable[Problem]:
-        """The part of `problems` that is about the arguments of the call."""
+        """Return only those `problems` that are about the arguments of the call."""
         return ()
 
     def fill_problems(self, plan: NodePlan) -> Iterable[Problem]:
-        """Further problems of the field if an LM fills its node."""
+        """Return further problems of the field, for a node that an LLM fills."""
         return ()
 
     def given_problems(self) -> Iterable[Problem]:
-        """Further problems of the field if its node is the start node and no LM fills it."""
+        """Return further problems of the field, for a start node that no LLM fills."""
         return ()
 
     def read_text(self, text: str) -> Any:
-        """The value for an answer in plain text."""
+        """Return the value of the field for an answer in plain text."""
         return text
 
     def find(self, run: Run, node_type: type[Node], place: Place) -> tuple[Any, Found] | None:
-        """The value of an immediate source, and its record; None if there is no value."""
+        """Return the value of an immediate source with its record, or None if there is no value."""
         raise NotImplementedError(self.kind)
 
     def shown_turns(self, known: Messages, count: int, omitted: int) -> Messages | None:
-        """The value that the field had: the newest `count` of the `known` turns. None if the field
-        no longer has turns, or if fewer turns are known."""
+        """Return the recorded value of the field: the newest `count` of the `known` turns. Return
+        None if the field no longer has turns, or if fewer turns are known."""
         return None
 
     def missing(self, run: Run, node_type: type[Node], place: Place) -> BaeError:
-        """The error of an immediate source that finds nothing, and has no default."""
+        """Return the error of an immediate source that finds no value for a required field."""
         raise NotImplementedError(self.kind)
 
     def comes_from(self, node_type: type[Node]) -> str | None:
-        """The field that supplies the value if the previous node is a `node_type`. Empty if the
-        node itself is the value. None if the value may come from elsewhere."""
+        """Return the field of the previous node that supplies the value, if the previous node is a
+        `node_type`. Return an empty name if the node itself is the value, and None if the value may
+        come from elsewhere."""
         return None
 
     def take(
@@ -305,9 +309,9 @@ class FieldPlan:
         is_recorded: bool = True,
         records: list[Found] | None = None,
     ) -> tuple[Any, ...]:
-        """The value of an immediate source in a tuple, or an empty tuple if the default is used.
-        Raises the error of `missing` if there is neither. The record of the value is written if
-        `is_recorded`, and added to `records`."""
+        """Return the value of an immediate source in a tuple, or an empty tuple if the default is
+        used. Without a value and a default, raise the error of `missing`. If `is_recorded`, write
+        the record of the value. If there is a list of `records`, add the record to the list."""
         value = self.find(run, node_type, place)
         if value is not None:
             if records is not None:
@@ -320,35 +324,37 @@ class FieldPlan:
         return ()
 
     def start(self, at: Resolution, place: Place) -> PendingValue:
-        """Start the work on the value of a source that is not immediate."""
+        """Start to compute the value of a source that is not immediate."""
         raise NotImplementedError(self.kind)
 
 
 def lacks_name(call: CallPlan | None) -> bool:
-    """Whether a name is missing in a call, or in a call that it waits for."""
-    every = (problem for each in every_call(call) for problem in each.problems)
-    return any(problem.code == HintError.code for problem in every)
+    """Return whether a name is not defined yet for a call, or for a call that it waits for."""
+    problems = (problem for below in every_call(call) for problem in below.problems)
+    return any(problem.code == HintError.code for problem in problems)
 
 
 def lack_names(fields: Iterable[FieldPlan]) -> bool:
-    """Whether a name is missing in the calls of fields."""
+    """Return whether a name is not defined yet for the call of any field."""
     return any(field.is_provisional for field in fields)
 
 
 STARTED: Final = ("dep", "map", "gate")
-"""The names of the kinds that write a record when work starts and another when it ends."""
+"""The kinds that write one record when work starts and another when it ends."""
 KINDS: Final = ("plain", "recall", "tools", "thread", *STARTED)
-"""The names of all kinds, as in records, journals and shapes."""
+"""All kinds, by their names in records, journals and shapes."""
 _loaded: dict[str, type[FieldPlan]] = {}
 
 
 def kind_of(marker: Marker | None) -> type[FieldPlan]:
-    """The class that plans fields with this marker; None stands for fields without a marker."""
+    """Return the class that plans fields with this marker. For None, return the class for fields
+    without a marker."""
     return _load("plain" if marker is None else marker.planned_by)
 
 
 def kind_named(name: str) -> type[FieldPlan]:
-    """The class of the fields of a kind. Raises `JournalError` if this version has none."""
+    """Return the class for a kind of field. Raise `JournalError` if this version of bae does not
+    know the kind."""
     kind = _loaded.get(name)
     if kind is not None:
         return kind
@@ -362,7 +368,7 @@ def kind_named(name: str) -> type[FieldPlan]:
 
 
 def _load(name: str) -> type[FieldPlan]:
-    """The class in the module of a kind, which is loaded when it is first used."""
+    """Return the class for a kind of field, and import its module on first use."""
     kind = _loaded.get(name)
     if kind is None:
         module = import_module(f"bae.sources.{name}")

@@ -1,4 +1,4 @@
-"""`Dep`: the value of a field is the result of a function, a generator or a graph."""
+"""`Dep`: a function, a generator or a graph computes the value of a field."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class DepField(FieldPlan):
-    """A field whose value is the result of a call."""
+    """The plan of a field with a `Dep`."""
 
     __slots__ = ("is_of_app", "is_shared", "wanted")
     kind = "dep"
@@ -57,12 +57,13 @@ class DepField(FieldPlan):
 
     @classmethod
     def make(cls, name: str, info: FieldInfo, marker: Dep, names: Names) -> Self:
-        """Plan a field, and its call. Without a function, the LM fills a node for it."""
-        filled = _node_class(info.annotation) if marker.fn is None else None
-        if filled is not None:
+        """Plan a field and its call. For `Dep()` without a function, the call has the LLM fill a
+        node of the field's class."""
+        node_class = _node_class(info.annotation) if marker.fn is None else None
+        if node_class is not None:
             from bae.graph import graph_to_fill
 
-            marker = marker.for_graph(graph_to_fill(filled))
+            marker = marker.for_graph(graph_to_fill(node_class))
         call = plan_call(marker.fn, names)
         field = cls(name, info, marker, call, plan_bound(call, marker))
         field.is_shared, field.is_of_app = marker.cache, marker.scope == "app"
@@ -90,11 +91,11 @@ class DepField(FieldPlan):
         of.by_value |= call.by_value or bool(bound)
 
     def draw(self) -> dict[str, Any]:
-        """A note that every field has a call of its own."""
+        """Return `cache` only if each field has a call of its own."""
         return {} if self.is_shared else {"cache": False}
 
     def problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """The problems of the call and of its arguments, and a type that does not fit."""
+        """Yield the problems of the call and its arguments, and a return type that does not fit."""
         call = cast(CallPlan, self.call)
         yield from problems_of(call)
         yield from check_scope(call, self.marker)
@@ -105,12 +106,12 @@ class DepField(FieldPlan):
             yield from check_type(call, returned, self.annotation)
 
     def argument_problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """Parameters that nothing fills, and the problems of bound parameters."""
+        """Yield the parameters that nothing fills, and the problems of bound parameters."""
         yield from unfilled_problems(cast(CallPlan, self.call), self.marker)
         yield from check_arguments(plan, self)
 
     def start(self, at: Resolution, place: Place) -> PendingValue:
-        """Start the call, or share a call that another field has asked for."""
+        """Start the call, or share a call that was started for another field or parameter."""
         if not (self.bound or cast(CallPlan, self.call).by_value):
             return at.flow.dependency(self.wanted, at.run, at.plan.node, place)
         bound = at.siblings(siblings_of(self))
@@ -118,9 +119,10 @@ class DepField(FieldPlan):
 
 
 def _node_class(annotation: Any) -> type[Node] | None:
-    """The node class in a type, alone or with None; None if it is another type."""
+    """Return the node class in an annotation such as `Facts` or `Facts | None`. Return None for any
+    other annotation."""
     members = [member for member in union_members(annotation) if member is not NoneType]
-    one = members[0] if len(members) == 1 else None
-    if not isinstance(one, type) or not issubclass(one, Node) or one is Node:
+    node_class = members[0] if len(members) == 1 else None
+    if not isinstance(node_class, type) or not issubclass(node_class, Node) or node_class is Node:
         return None
-    return one
+    return node_class

@@ -1,4 +1,4 @@
-"""`Gate`: a person's answer is the value of a field."""
+"""`Gate`: a person supplies the value of a field."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class GateField(FieldPlan):
-    """A field whose value a person supplies."""
+    """The plan of a field with a `Gate`."""
 
     __slots__ = ("question",)
     kind = "gate"
@@ -49,38 +49,34 @@ class GateField(FieldPlan):
 
     @classmethod
     def sentence(cls, told: Told) -> str:
-        """A person, and the question."""
         return f"answered by a person who was asked {told.by!r}"
 
     @classmethod
     def phrase(cls, told: Told) -> str:
-        """The kind of the value, a person's answer, with the question."""
         return f"answered: {told.by}{told.took}"
 
     @classmethod
     def row(cls, told: Told) -> str:
-        """A person."""
         return "a person"
 
     def schema_words(self) -> str:
-        """A person."""
         return " from a person"
 
     def origin(self, cls: type[Node], before: Before | None) -> str:
-        """The question."""
         return f"“{self.marker.question}”"
 
     def fill_problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """A yes-or-no question of a node that an LM fills. The gate is asked first, since its
-        answer is context for the LM, so a person would approve fields that do not exist yet."""
+        """Warn about a yes-or-no question on a node that an LLM fills. The gate opens before the
+        LLM fills the node, because the answer is context for the LLM. So the person would approve
+        fields that do not exist yet."""
         members = {member for member in union_members(self.annotation) if member is not NoneType}
         if plan.plain and members == {bool}:
             names = ", ".join(field.name for field in plan.plain)
-            it = "them" if len(plan.plain) > 1 else "it"
+            pronoun = "them" if len(plan.plain) > 1 else "it"
             yield a_warning(
                 "bae-gate-before-fill",
                 f"the question is asked before the LM fills {names}, so the person does not "
-                f"see {it}",
+                f"see {pronoun}",
                 f"put the gate on a node after {plan.name}, one that shows {names}; or on a node "
                 "before it, where the answer is for the LM to work with",
                 f"{plan.name}.{self.name}",
@@ -89,18 +85,18 @@ class GateField(FieldPlan):
     def start(self, at: Resolution, place: Place) -> PendingValue:
         """Ask a person."""
         compute = partial(self._ask, at)
-        what = self.question, self.kind, compute
-        return at.flow.add(PendingValue(at.run, at.plan.node, place, *what))
+        details = self.question, self.kind, compute
+        return at.flow.add(PendingValue(at.run, at.plan.node, place, *details))
 
     async def _ask(self, at: Resolution, pending: PendingValue) -> Any:
-        """Ask a person, again if the answer does not fit the field. Raises `Waiting` without an
-        `answer` callable."""
+        """Return the stored answer of a person, or ask a person until the answer fits the field.
+        After the timeout, return the default. Without an `answer` callable, raise `Waiting`."""
         run, path, step = pending.run, pending.place.path, pending.place.step
-        gate, what = self.marker, (self.name, self.annotation, dict(at.known))
-        opened = OpenGate(self.question, pending.node_type, *what, None, path, step)
-        answered = run.past.gate_answer(opened)
-        if answered is not NOTHING:
-            return answered
+        gate, details = self.marker, (self.name, self.annotation, dict(at.known))
+        opened = OpenGate(self.question, pending.node_type, *details, None, path, step)
+        stored_answer = run.past.gate_answer(opened)
+        if stored_answer is not NOTHING:
+            return stored_answer
         since, now = run.past.opened.get(opened.address), time()
         if gate.timeout is not None:
             opened = replace(opened, deadline=(since or now) + gate.timeout)
@@ -108,7 +104,7 @@ class GateField(FieldPlan):
             run.writer.write(GateOpened(now, path, step, opened))
 
         def check(answer: Any) -> None:
-            # The node validates it again, as it validates every value.
+            # Validate here to ask the person again. The node validates every value once more.
             validate_values(opened.node_type, {opened.field_name: answer})
 
         value = await answer_in_time(run.options.answer, opened, check)
@@ -118,12 +114,12 @@ class GateField(FieldPlan):
 
 
 def _default(opened: OpenGate, field: GateField) -> Any:
-    """The default of the field, if there is no answer in time."""
+    """Return the default of the field after a timeout. Raise `GateError` if there is no default."""
     if not field.required:
         return field.info.get_default(call_default_factory=True, validated_data={})
     raise gate_error(
         opened,
         f"no answer to {opened.question!r} within {field.marker.timeout:g} s",
-        "give the field a default, which is used then, or the gate more time",
+        "give the field a default, or give the gate more time",
         "bae-gate-timeout",
     )

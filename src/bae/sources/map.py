@@ -1,4 +1,4 @@
-"""`Map`: the value of a field is the list of a call's results for each item of another field."""
+"""`Map`: the value of a field is a list with a call's result for each item of another field."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class MapField(FieldPlan):
-    """A field whose value is computed item by item."""
+    """The plan of a field with a `Map`."""
 
     __slots__ = ("items_at_once", "items_of")
     kind = "map"
@@ -60,35 +60,30 @@ class MapField(FieldPlan):
         return field
 
     def draw(self) -> dict[str, Any]:
-        """The field with the items."""
         return {"over": self.items_of}
 
     @classmethod
     def sentence(cls, told: Told) -> str:
-        """The function, and the number of items."""
-        over = f"for each of {told.items} items" if told.items else "for one item"
-        return f"from {told.by} {over}"
+        suffix = f"for each of {told.items} items" if told.items else "for one item"
+        return f"from {told.by} {suffix}"
 
     @classmethod
     def phrase(cls, told: Told) -> str:
-        """The function, and the number of items."""
         return f"{told.by} for {told.items} items{told.took}"
 
     @classmethod
     def row(cls, told: Told) -> str:
-        """The function, and the number of items."""
         return f"{told.by} x {told.items}"
 
     def schema_words(self) -> str:
-        """The function, and the field with the items."""
         return f"{super().schema_words()} for each of {self.items_of}"
 
     def origin(self, cls: type[Node], before: Before | None) -> str:
-        """The function, and the field with the items."""
         return f"{super().origin(cls, before)} for each of {self.items_of}"
 
     def problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """The problems of the call and of its arguments, and items or a type that do not fit."""
+        """Yield the problems of the call and its arguments, and types of the items or of the field
+        that do not fit."""
         call = cast(CallPlan, self.call)
         yield from problems_of(call)
         yield from missing_return_problems(call)
@@ -110,9 +105,9 @@ class MapField(FieldPlan):
                 "name a field of the same node that holds a list",
             )
             return
-        wrong = [*self.argument_problems(plan)]
-        if wrong:
-            yield from wrong
+        problems = [*self.argument_problems(plan)]
+        if problems:
+            yield from problems
             return
         element = _element(over.annotation)
         if element is None:
@@ -125,11 +120,11 @@ class MapField(FieldPlan):
         yield from _check_item(call, element[0], self.marker)
 
     def argument_problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """The problems of bound parameters."""
+        """Return the problems of bound parameters."""
         return check_arguments(plan, self)
 
     def start(self, at: Resolution, place: Place) -> PendingValue:
-        """Start the calls for all items, once the items are known."""
+        """Wait for the items, then start the calls."""
         inputs = at.siblings([("", self.items_of), *siblings_of(self)])
         call, compute = cast(CallPlan, self.call), partial(self._map, at.flow)
         node = at.plan.node
@@ -137,14 +132,14 @@ class MapField(FieldPlan):
         return at.flow.add_map(value, self)
 
     async def _map(self, flow: Dataflow, pending: PendingValue) -> list[Any]:
-        """The results for all items, in their order. The first failure cancels the others and is
-        raised, not a group. Workers take items from one iterator, so a slow item delays only its
-        worker."""
+        """Compute the results for all items, in the order of the items. The first failure cancels
+        the other calls and is raised by itself, not in a group. The workers share one iterator of
+        items, so a slow item delays only its worker."""
         call, bound = cast(CallPlan, self.call), dict(siblings_of(self))
         shared = pending.arguments() | sibling_values(pending, {"": self.items_of, **bound})
         items: Collection[Any] = tuple(in_order(shared.pop("")))
         place, run, node_type = pending.place, pending.run, pending.node_type
-        done = run.past.items(place, node_type)
+        stored_results = run.past.items(place, node_type)
         results: list[Any] = [None] * len(items)
         gates: list[OpenGate] = []
         numbered = enumerate(items)
@@ -166,8 +161,8 @@ class MapField(FieldPlan):
 
         async def worker() -> None:
             for index, item in numbered:
-                if index in done:
-                    results[index] = done[index]
+                if index in stored_results:
+                    results[index] = stored_results[index]
                     continue
                 try:
                     results[index] = value = await compute(index, item)
@@ -189,18 +184,21 @@ class MapField(FieldPlan):
 
 
 def _check_item(call: CallPlan, element: Any, marker: Map) -> Iterator[Problem]:
+    """Yield a problem unless the call has exactly one free parameter, whose type fits the items."""
     if call.graph is not None and element is call.graph.start and not marker.bound:
         return
     bound = dict(marker.bound)
     free = [(name, declared) for name, declared in call.free if name not in bound]
     if len(free) != 1:
-        takes = ", ".join(name for name, _ in free) or "nothing"
-        what = "the required plain fields of its start" if call.graph else "its free parameters"
+        names = ", ".join(name for name, _ in free) or "nothing"
+        parameters = (
+            "the required plain fields of its start" if call.graph else "its free parameters"
+        )
         yield an_error(
             "bae-map-item",
-            f"{call.name} must take the item and nothing else that is not filled, but {what} are: "
-            f"{takes}",
-            "leave exactly one; bind the others, or give them a Dep or a default",
+            f"{call.name} must have exactly one free parameter, for the item, "
+            f"but {parameters} are: {names}",
+            "leave exactly one free; bind the others, or give them a Dep or a default",
         )
         return
     name, declared = free[0]
@@ -214,14 +212,15 @@ def _check_item(call: CallPlan, element: Any, marker: Map) -> Iterator[Problem]:
 
 
 def _element(annotation: Any) -> tuple[Any] | None:
-    """The type of the items of a list-like annotation; None if it is not list-like."""
+    """Return a tuple with the type of the items of a list-like annotation. Return None for other
+    annotations."""
     elements: list[Any] = []
     for member in union_members(annotation):
         if isinstance(member, typing.NewType):
-            inside = _element(member.__supertype__)
-            if inside is None:
+            inner = _element(member.__supertype__)
+            if inner is None:
                 return None
-            elements.extend(inside)
+            elements.extend(inner)
             continue
         origin = typing.get_origin(member) or member
         if origin is Any:
@@ -243,9 +242,9 @@ def _element(annotation: Any) -> tuple[Any] | None:
 
 
 def in_order(over: Iterable[Any]) -> Iterable[Any]:
-    """The items of a collection in the order of their numbers. The order of a set differs in every
-    process, so its items are sorted by their JSON: a run that is resumed in another process must
-    know which items are finished."""
+    """Return the items in the order that numbers them. The items of a set are sorted, because the
+    order of a set differs in every process: a run that resumes in another process must know which
+    items are finished."""
     return sorted(over, key=text_to_sort_by) if _is_set(over) else over
 
 
@@ -254,7 +253,8 @@ def _is_set(value: object) -> bool:
 
 
 def text_to_sort_by(item: Any) -> str:
-    """A text that is the same for an equal value in every process, including its type."""
+    """Return a sort key for an item. Items of equal value and type have the same key in every
+    process."""
     if isinstance(item, tuple) or _is_set(item):
         return f"[{','.join(map(text_to_sort_by, in_order(cast('Iterable[Any]', item))))}]"
     try:

@@ -1,5 +1,5 @@
-"""A field without a source: the caller passes it with the start node. On every other node the LM
-fills it, unless a body does."""
+"""A field without a source. On the start node, the caller passes the value. On any other node, the
+LLM fills the field, unless a body passes the value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PlainField(FieldPlan):
-    """A field without a source."""
+    """The plan of a field without a source."""
 
     __slots__ = ()
     kind = "plain"
@@ -32,11 +32,11 @@ class PlainField(FieldPlan):
     is_remade = False
 
     def schema_words(self) -> str:
-        """Empty: the type is enough."""
+        """Return nothing, because the type says enough."""
         return ""
 
     def fill_problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """A type that an LM cannot be asked for, or should not be asked for."""
+        """Yield a problem if an LLM cannot fill a field of this type, or should not."""
         if self.annotation is Messages:
             yield an_error(
                 "bae-thread-missing",
@@ -45,7 +45,7 @@ class PlainField(FieldPlan):
                 f"{plan.name}.{self.name}",
             )
             return
-        reason = None if self.is_parsed else _no_schema(plan.node, self)
+        reason = None if self.is_parsed else _find_schema_fault(plan.node, self)
         if reason is not None:
             yield an_error(
                 "bae-field-no-schema",
@@ -57,8 +57,9 @@ class PlainField(FieldPlan):
             )
 
 
-def _no_schema(cls: type[Node], field: PlainField) -> str | None:
-    """Why a field has no schema; empty if the name of the type is enough. None if it has one."""
+def _find_schema_fault(cls: type[Node], field: PlainField) -> str | None:
+    """Return why an LLM cannot answer with JSON for a field. The reason is empty if the name of the
+    type says enough. Return None if there is no such reason."""
     if field.annotation in (str, int, float, bool) and not field.info.metadata:
         return None
     from pydantic.errors import PydanticInvalidForJsonSchema
@@ -67,7 +68,7 @@ def _no_schema(cls: type[Node], field: PlainField) -> str | None:
     schema = field_schema(cls, field.name)
     if enum := unreadable_enum(schema):
         return f"JSON cannot name the members of {enum}: make it a StrEnum"
-    if not field.required:  # without a schema, an LM is not asked for it
+    if not field.required:  # if JSON cannot express the type, the LLM is not asked for the field
         return None
     try:
         _schema_generator()().generate(schema)
@@ -84,12 +85,13 @@ def _schema_generator() -> type[GenerateJsonSchema]:
     from pydantic.json_schema import GenerateJsonSchema
 
     class QuietGenerator(GenerateJsonSchema):
-        """Does not warn about a default that JSON cannot express: the field has a schema."""
+        """A generator that does not warn about a default that JSON cannot express, because the
+        field still has a schema."""
 
         def emit_warning(self, kind: Any, detail: str) -> None: ...
 
         def is_subclass_schema(self, schema: Any) -> dict[str, Any]:
-            # Pydantic accepts any JSON for a class, but no JSON can be a class.
+            # Pydantic accepts any JSON here, but JSON cannot express a class.
             return self.handle_invalid_for_json_schema(schema, "core_schema.IsSubclassSchema")
 
     return QuietGenerator

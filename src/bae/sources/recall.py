@@ -1,5 +1,5 @@
-"""`Recall`: the value of a field is looked up in the trace by its type. Which fields of a class may
-hold the type is computed once per class; a step only walks the trace backwards."""
+"""`Recall`: bae looks up the value of a field in the trace, by its type. bae finds out once per
+class which fields may hold the type. A step then only walks the trace backwards."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from bae.sources import Before
 
 Holders = tuple[tuple[str, bool], ...]
-"""Field names, best first, each with whether it is sure to hold the type; `""` is the node."""
+"""The fields of a node class that may hold the value, the best first. Each has its name, and
+whether it is sure to hold the value. An empty name stands for the node itself."""
 
 
 class RecallField(FieldPlan):
-    """A field, or a parameter behind one, whose value is looked up in the trace."""
+    """The plan of a field or parameter whose value is looked up in the trace."""
 
     __slots__ = ("found_in", "members")
     kind = "recall"
@@ -42,13 +43,13 @@ class RecallField(FieldPlan):
     is_recallable = False
     is_immediate = True
     invalid = RecallError, "bae-recall-invalid"
-    invalid_fix = "declare the field as the one it is recalled from"
+    invalid_fix = "declare the field like the field that it recalls"
 
     marker: Recall
     members: tuple[Any, ...]
-    """The types that are looked for."""
+    """The types to look for."""
     found_in: MutableMapping[type[Node], Holders]
-    """The fields of each node class that may hold the value."""
+    """The fields of each node class that may hold the value. This is a cache."""
 
     def __init__(self, name: str, info: FieldInfo, marker: Recall) -> None:
         super().__init__(name, info, marker)
@@ -70,12 +71,13 @@ class RecallField(FieldPlan):
         of.by_value = True
 
     def recalls(self) -> Iterator[tuple[str, Hashable, RecallField]]:
-        """The field itself."""
+        """Yield the lookup of the field itself."""
         yield "", None, self
 
     @property
     def shows_results(self) -> bool:  # type: ignore[override]
-        """Whether the field of the class that it names shows the results of tool calls."""
+        """Whether the recalled field shows the results of its tool calls. Only a `Recall` that
+        names a node class has such a field."""
         only = self.marker.node_type
         if only is None:
             return False
@@ -84,83 +86,81 @@ class RecallField(FieldPlan):
 
     @classmethod
     def sentence(cls, told: Told) -> str:
-        """The place where the value was found."""
         return f"recalled from {told.by}"
 
     @classmethod
     def phrase(cls, told: Told) -> str:
-        """The place where the value was found."""
         return cls.sentence(told)
 
     def schema_words(self) -> str:
-        """A note that it is recalled, and the class that it is recalled from."""
         only = self.marker.node_type
         return f" recalled from {only.__name__}" if only else " recalled"
 
     def origin(self, cls: type[Node], before: Before | None) -> str:
-        """The fields in which it may find its value, if there are at most two."""
+        """Describe where the value may come from. If the value may be in more than two places, name
+        only the class in the marker."""
         only = self.marker.node_type
         fallback = f"from {only.__name__}" if only else ""
         if before is None:
             return fallback
         names: dict[str, None] = {}
-        waiting = [plan.node for plan in before[cls]]
-        for node in waiting:
-            held = self.holders_in(node)
-            if held:
-                name, sure = held[0]
-                known = name and (sure or len(held) == 1)
-                names[f"{node.__name__}.{name}" if known else node.__name__] = None
-            # The newest value is taken, so do not search behind a node that is sure to have one.
-            if not any(sure for _, sure in held):
-                waiting += [plan.node for plan in before[node] if plan.node not in waiting]
+        nodes = [plan.node for plan in before[cls]]
+        for node in nodes:
+            node_holders = self.holders_in(node)
+            if node_holders:
+                name, sure = node_holders[0]
+                is_known = name and (sure or len(node_holders) == 1)
+                names[f"{node.__name__}.{name}" if is_known else node.__name__] = None
+            # Recall takes the newest value, so stop at a node that is sure to have a value.
+            if not any(sure for _, sure in node_holders):
+                nodes += [plan.node for plan in before[node] if plan.node not in nodes]
         if list(names) == [type_name(self.annotation)]:
             return ""  # the type is enough
         return f"from {' or '.join(names)}" if 0 < len(names) < 3 else fallback
 
     def find(self, run: Run, node_type: type[Node], place: Place) -> tuple[Any, Recalled] | None:
-        """The newest value in the trace of a run, or of a run around it."""
+        """Return the newest value in the trace of the run, or of the nearest run around it that has
+        a value. Return None if there is no value."""
         members = self.members
-        around: Run | None = run
-        while around is not None:
-            newest, answer = -1, ("", None)
-            # By class, so that a long loop is not walked again at every step.
-            for holder, places in around.places().items():
-                held_by = self.holders_in(holder)
-                if not held_by:
+        current: Run | None = run
+        while current is not None:
+            newest, match = -1, ("", None)
+            # Search by class, so that a step in a long loop does not walk the whole trace again.
+            for holder, places in current.places().items():
+                node_holders = self.holders_in(holder)
+                if not node_holders:
                     continue
                 for index in reversed(places):
                     if index < newest:
                         break
-                    held = _find_value(around.trace[index], held_by, members)
-                    if held is not None:
-                        newest, answer = index, held
+                    field_value = _find_value(current.trace[index], node_holders, members)
+                    if field_value is not None:
+                        newest, match = index, field_value
                         break
             if newest >= 0:
-                origin = Origin(around.path, newest, answer[0])
+                origin = Origin(current.path, newest, match[0])
                 where = time(), run.path, run.step, node_type, place.field
-                return answer[1], Recalled(*where, answer[1], origin, place.parameter)
-            around = around.outer
+                return match[1], Recalled(*where, match[1], origin, place.parameter)
+            current = current.outer
         return None
 
     def comes_from(self, node_type: type[Node]) -> str | None:
-        """The field of the newest node that is sure to hold the value."""
         return next((name for name, sure in self.holders_in(node_type)[:1] if sure), None)
 
     def missing(self, run: Run, node_type: type[Node], place: Place) -> RecallError:
-        """The error if the trace has no such value."""
+        """Return the error for a trace without such a value."""
         wanted, name = type_name(self.annotation), node_type.__name__
-        what = "parameter" if place.parameter else "field"
+        noun = "parameter" if place.parameter else "field"
         return RecallError(
             f"{name}.{place.field}{place.parameter}: {self.marker} found no {wanted} in the trace",
             node_type=node_type,
             field_name=place.field,
-            path=" -> ".join([*(type(n).__name__ for n in [*run.seen()][::-1]), name]),
-            fix=f"have a node before {name} hold a {wanted}, or give the {what} a default",
+            path=" -> ".join([*(type(node).__name__ for node in [*run.seen()][::-1]), name]),
+            fix=f"have a node before {name} hold a {wanted}, or give the {noun} a default",
         )
 
     def holders_in(self, node_type: type[Node]) -> Holders:
-        """The fields of `node_type` in which it may find its value."""
+        """Return the fields of `node_type` that may hold the value."""
         cached = self.found_in.get(node_type)
         if cached is None:
             only = self.marker.node_type
@@ -174,32 +174,34 @@ class RecallField(FieldPlan):
 def recalled_parameter(
     name: str, hint: Any, marker: Recall, is_required: bool = True
 ) -> RecallField:
-    """The plan of a parameter that is looked up in the trace, as a field of its name would be."""
+    """Plan a parameter that is looked up in the trace. The lookup works as for a field with the
+    same name and type."""
     annotation = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
     info = FieldInfo(annotation=annotation, default=PydanticUndefined if is_required else None)
     field = RecallField(name, info, marker)
-    field.found_in = WeakKeyDictionary()  # a function may be older than the classes that use it
+    field.found_in = WeakKeyDictionary()  # the function may outlive the classes that use it
     return field
 
 
 def recall_members(wanted: Any) -> tuple[Any, ...]:
-    """The types that a Recall looks for: for `T | None` only T, since None is no value to
-    recall."""
+    """Return the types that a `Recall` looks for. For `T | None` this is only `T`, because a
+    `Recall` never finds None."""
     members = union_members(wanted)
-    return tuple(m for m in members if m is not NoneType) or members
+    return tuple(member for member in members if member is not NoneType) or members
 
 
 def recall_from_trace(trace: Iterable[Node], target_type: Any) -> Any:
-    """The newest value of type `target_type` in a trace, except in Dep and Recall fields.
+    """Return the newest value of type `target_type` in a trace, or the newest node if the type is a
+    node class. Fields with a `Dep` or `Recall` are skipped.
 
-    Raises `RecallError` if there is none. For a node class, it is the newest such node.
+    Raise `RecallError` if there is no such value.
     """
     members, wanted = recall_members(target_type), type_name(target_type)
     nodes = list(trace)
     for node in reversed(nodes):
-        held = _find_value(node, holders(type(node), members), members)
-        if held is not None:
-            return held[1]
+        field_value = _find_value(node, holders(type(node), members), members)
+        if field_value is not None:
+            return field_value[1]
     raise RecallError(
         f"no {wanted} in the trace",
         path=" -> ".join(type(node).__name__ for node in nodes) or "the trace is empty",
@@ -208,8 +210,8 @@ def recall_from_trace(trace: Iterable[Node], target_type: Any) -> Any:
 
 
 def holders(node_type: type[Node], members: tuple[Any, ...], name: str = "") -> Holders:
-    """The fields of `node_type` whose type is one of `members`; a field named `name` comes
-    first."""
+    """Return the fields of `node_type` that may hold a value of the types in `members`. A field
+    named `name` comes first."""
     if any(isinstance(m, type) and issubclass(m, Node) for m in members) and any(
         assignable(node_type, m) is True for m in members
     ):
@@ -220,16 +222,19 @@ def holders(node_type: type[Node], members: tuple[Any, ...], name: str = "") -> 
             continue
         sure = all(_fits(part, members) for part in union_members(field.annotation))
         if sure or any(
-            _fits(part, members) or _unknown(part, members)
+            _fits(part, members) or _is_undecided(part, members)
             for part in union_members(field.annotation)
         ):
             fields.append((field.name, sure))
     return tuple(sorted(fields, key=lambda holder: holder[0] != name))
 
 
-def _find_value(node: Node, held_by: Holders, members: tuple[Any, ...]) -> tuple[str, Any] | None:
-    """The field of a node that holds a value of these types, and the value."""
-    for name, sure in held_by:
+def _find_value(
+    node: Node, node_holders: Holders, members: tuple[Any, ...]
+) -> tuple[str, Any] | None:
+    """Return the first field of the node that holds a value of these types, with the value. Return
+    None if no field does."""
+    for name, sure in node_holders:
         if not name:
             return "", node
         if name in node.__dict__:
@@ -249,10 +254,10 @@ def _fits(part: Any, members: tuple[Any, ...]) -> bool:
 
 
 def _only_promoted(part: Any, member: Any) -> bool:
-    """Whether an int is accepted only because a float is declared: it is not the float to
-    recall."""
+    """Return whether an int type is accepted only because Python accepts an int as a float. A
+    `Recall` of a float does not find ints."""
     return part is not member and member in (int, float, complex) and part in (bool, int, float)
 
 
-def _unknown(part: Any, members: tuple[Any, ...]) -> bool:
+def _is_undecided(part: Any, members: tuple[Any, ...]) -> bool:
     return any(assignable(part, member) is None for member in members)

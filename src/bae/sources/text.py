@@ -1,4 +1,4 @@
-"""`Text`: a field without a source that the LM answers in plain text, not in JSON."""
+"""`Text`: a field without a source that the LLM answers in plain text, not in JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TextField(PlainField):
-    """A field that the LM answers in plain text."""
+    """The plan of a field with a `Text`."""
 
     __slots__ = ("is_parsed", "parse")
     fills = "text"
@@ -38,16 +38,15 @@ class TextField(PlainField):
         return field
 
     def schema_words(self) -> str:
-        """A note that the LM answers in plain text."""
         return " in plain text"
 
     @property
     def is_provisional(self) -> bool:
-        """Whether a name is missing in the function that parses the text."""
+        """Whether the function that parses the text needs a name that is not defined yet."""
         return lacks_name(self.parse)
 
     def problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """The problems of the function, and a type that does not fit."""
+        """Yield the problems of the parsing function, and a type that does not fit the field."""
         call, declared = self.parse, type_name(self.annotation)
         if call is not None:
             yield from call.problems
@@ -58,20 +57,20 @@ class TextField(PlainField):
                     "async",
                     f"write `def {call.name}(text: str) -> {declared}`",
                 )
-        made = str if call is None else call.returns
-        if made is MISSING or converts(plan.node, self.name):
+        returned = str if call is None else call.returns
+        if returned is MISSING or converts(plan.node, self.name):
             return
-        if assignable(made, self.annotation) is False:
-            by = "the answer of the LM is a str" if call is None else f"{call.name} returns "
+        if assignable(returned, self.annotation) is False:
+            subject = "the answer of the LM is a str" if call is None else f"{call.name} returns "
             yield an_error(
                 "bae-text-type",
-                f"is {declared}, but {by}{'' if call is None else type_name(made)}",
-                f"declare the field {type_name(made)}, or give Text a function that returns "
+                f"is {declared}, but {subject}{'' if call is None else type_name(returned)}",
+                f"declare the field {type_name(returned)}, or give Text a function that returns "
                 f"{declared}",
             )
 
     def read_text(self, text: str) -> Any:
-        """The value for an answer: the result of the function."""
+        """Return the parsed value of an answer, or the answer itself without a parsing function."""
         return text if self.parse is None else self.parse.fn(text)
 
 

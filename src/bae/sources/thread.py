@@ -1,5 +1,6 @@
-"""`Thread`: the value of a field is the earlier turns of the thread that the run belongs to. They
-are read once, when the run begins. A journal stores only the ids of their runs."""
+"""`Thread`: the value of a field is the earlier turns of the thread that the run belongs to. bae
+reads the turns once, when the run begins. A journal stores only the ids of the runs in the
+turns."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ThreadField(FieldPlan):
-    """A field whose value is the earlier turns of the thread."""
+    """The plan of a field with a `Thread`."""
 
     __slots__ = ("turn_calls_read", "turns_read")
     kind = "thread"
@@ -48,25 +49,21 @@ class ThreadField(FieldPlan):
 
     @classmethod
     def sentence(cls, told: Told) -> str:
-        """The origin of the turns, for `why`."""
         return f"from the thread: {told.by}"
 
     @classmethod
     def phrase(cls, told: Told) -> str:
-        """The turns, in words beside the value."""
         return told.by
 
     def schema_words(self) -> str:
-        """The source in the schema of a node."""
         return " from the thread"
 
     def origin(self, cls: type[Node], before: Before | None) -> str:
-        """The turns that the field may have, in a picture."""
         last = self.marker.last
         return "the earlier turns" if last is None else f"up to {last} earlier turns"
 
     def problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """The problem of a field whose type is not `Messages`."""
+        """Yield a problem if the type of the field is not `Messages`."""
         if self.annotation is not Messages:
             yield an_error(
                 "bae-thread-type",
@@ -75,7 +72,8 @@ class ThreadField(FieldPlan):
             )
 
     def find(self, run: Run, node_type: type[Node], place: Place) -> tuple[Any, TurnsShown]:
-        """The newest turns of the thread; none for a run that belongs to no thread."""
+        """Return the newest turns of the thread, with their record. There are no turns if the run
+        belongs to no thread."""
         marker, outermost = self.marker, run.outermost
         known = outermost.turns
         if known is None and outermost.options.turn is not None:
@@ -93,7 +91,6 @@ class ThreadField(FieldPlan):
         return shown, TurnsShown(*where, shown, *shown.ends, len(shown), shown.omitted)
 
     def shown_turns(self, known: Messages, count: int, omitted: int) -> Messages | None:
-        """The newest `count` of the known turns. None if fewer turns are known."""
         if count > len(known):
             return None
         shown = Messages(known[len(known) - count :], known.thread, omitted)

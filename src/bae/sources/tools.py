@@ -1,4 +1,4 @@
-"""`Tools`: the tool calls that the LM makes before it fills the other fields of a node."""
+"""`Tools`: the tool calls that the LLM makes before it fills the other fields of a node."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ _OPTIONS: Final = {
     "accept": ("bae-tools-accept", "node"),
     "before_round": ("bae-tools-before-round", "progress"),
 }
-"""The functions of the marker: the code of their problems, and a name for their parameter."""
+"""For each function in the marker, the code of its problems and a parameter name for the fix."""
 
 
 class ToolsField(PlainField):
-    """A field whose value is the list of tool calls of the LM that fills the node.
+    """The plan of a field with `Tools`. Its value is the list of tool calls of the LLM that fills
+    the node.
 
-    The value is stored with the node. `call` stands for all tools: each tool is one of its inputs,
-    so that the calls behind a tool are found like those behind any other call.
+    A journal stores the value in its node. `call` stands for all tools: each tool is an input of
+    `call`. So bae finds the dependencies of tools as it finds the dependencies of any other call.
     """
 
     __slots__ = ("__dict__", "accept", "before_round", "natives", "pickers", "planned", "servers")
@@ -58,41 +59,44 @@ class ToolsField(PlainField):
     planned: tuple[ToolPlan | AskPlan, ...]
     """The tools that are known before a run."""
     natives: tuple[Native, ...]
-    """The tools that the provider runs."""
+    """The tools that the LLM's provider runs."""
     pickers: tuple[Input, ...]
-    """The functions that are called for more tools."""
+    """The functions that bae calls during a run to get more tools."""
     servers: tuple[tuple[ToolServer, Input], ...]
+    """The servers that bae opens for more tools, each with the call that opens the server."""
     accept: CallPlan | None
     before_round: CallPlan | None
 
     @classmethod
     def make(cls, name: str, info: FieldInfo, marker: Tools, names: Names) -> Self:
-        """Plan a field, and its tools."""
+        """Plan a field and its tools."""
         planned: list[ToolPlan | AskPlan] = []
         natives: list[Native] = []
         pickers: list[Input] = []
         servers: list[tuple[ToolServer, Input]] = []
-        for each in as_tools(marker.tools):
-            match each:
+        for tool in as_tools(marker.tools):
+            match tool:
                 case Ask():
-                    planned.append(AskPlan(each))
+                    planned.append(AskPlan(tool))
                 case Native():
-                    natives.append(each)
+                    natives.append(tool)
                 case ToolServer():
-                    opened = Dep(each.open, scope="app", timeout=each.open_timeout)
-                    servers.append((each, Input(plan_call(each.open, names), opened)))
+                    opened = Dep(tool.open, scope="app", timeout=tool.open_timeout)
+                    servers.append((tool, Input(plan_call(tool.open, names), opened)))
                 case Tool():
-                    tool = plan_tool(each, names)
-                    if _is_picker(tool):
-                        pickers.append(Input(tool.call, Dep(each.fn)))
+                    tool_plan = plan_tool(tool, names)
+                    if _is_picker(tool_plan):
+                        pickers.append(Input(tool_plan.call, Dep(tool.fn)))
                     else:
-                        planned.append(tool)
+                        planned.append(tool_plan)
         inputs = [(t.name, Input(t.call, t.marker)) for t in planned if isinstance(t, ToolPlan)]
         inputs += [(picker.call.name, picker) for picker in pickers]
         inputs += [(server.name, opened) for server, opened in servers]
-        call = CallPlan(None, ("tools", *(each.call.key for _, each in inputs)), "Tools", "sync")
+        call = CallPlan(
+            None, ("tools", *(tool_input.call.key for _, tool_input in inputs)), "Tools", "sync"
+        )
         call.declared, call.inputs = list[ToolCall], tuple(inputs)
-        call.needs_lm = any(each.call.needs_lm for _, each in inputs)
+        call.needs_lm = any(tool_input.call.needs_lm for _, tool_input in inputs)
         field = cls(name, info, marker, call)
         field.planned, field.natives = tuple(planned), tuple(natives)
         field.pickers, field.servers = tuple(pickers), tuple(servers)
@@ -106,38 +110,34 @@ class ToolsField(PlainField):
 
     @classmethod
     def sentence(cls, told: Told) -> str:
-        """The number of calls that the LM made."""
-        return f"the LLM made {_calls(told.items)}"
+        return f"the LLM made {_count_calls(told.items)}"
 
     @classmethod
     def phrase(cls, told: Told) -> str:
-        """The number of calls that the LM made."""
-        return f"{_calls(told.items)}{told.took}"
+        return f"{_count_calls(told.items)}{told.took}"
 
     @classmethod
     def row(cls, told: Told) -> str:
-        """The number of calls that the LM made."""
-        return _calls(told.items)
+        return _count_calls(told.items)
 
     def schema_words(self) -> str:
-        """The names of the tools."""
         return f" from tools {', '.join(self.tool_names)}"
 
     def origin(self, cls: type[Node], before: Before | None) -> str:
-        """The names of the tools."""
         return ", ".join(self.tool_names)
 
     @cached_property
     def tool_names(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The names of the tools, as far as they are known before a run."""
-        named = [*(each.name for each in self.planned), *(native.name for native in self.natives)]
-        named += [f"those of {picker.call.name}" for picker in self.pickers]
-        return (*named, *(f"those of {server.name}" for server, _ in self.servers))
+        """The names of the tools that are known before a run. For a function or server that adds
+        tools, its name."""
+        names = [*(tool.name for tool in self.planned), *(native.name for native in self.natives)]
+        names += [f"those of {picker.call.name}" for picker in self.pickers]
+        return (*names, *(f"those of {server.name}" for server, _ in self.servers))
 
     @cached_property
     def tool_specs(self) -> tuple[ToolSpec, ...]:  # type: ignore[override]
         """The specs of the tools that are known before a run."""
-        return (*(each.spec for each in self.planned), *self.native_specs)
+        return (*(tool.spec for tool in self.planned), *self.native_specs)
 
     @cached_property
     def native_specs(self) -> tuple[ToolSpec, ...]:
@@ -146,37 +146,38 @@ class ToolsField(PlainField):
 
     @property
     def is_provisional(self) -> bool:
-        """Whether a name is missing in a tool; it may be defined later."""
+        """Whether a tool, or a function in the marker, needs a name that is not defined yet."""
         return any(map(lacks_name, (self.call, self.accept, self.before_round)))
 
     @property
     def has_secret_arguments(self) -> bool:  # type: ignore[override]
-        """Whether an LM passes a secret to a tool."""
-        return any(isinstance(each, ToolPlan) and each.secret_parameters for each in self.planned)
+        """Whether the LLM passes a secret to a tool."""
+        return any(isinstance(tool, ToolPlan) and tool.secret_parameters for tool in self.planned)
 
     @property
     def asks_person(self) -> bool:  # type: ignore[override]
-        """Whether a person may be asked in the conversation."""
-        return any(each.asks_person for each in self.planned) or any(
+        """Whether a tool may ask a person, or a call may need a person's approval."""
+        return any(tool.asks_person for tool in self.planned) or any(
             server.approve for server, _ in self.servers
         )
 
     def takes_answer(self, gate: OpenGate) -> bool:
-        """Whether a person's answer is about a call."""
+        """Return whether a person's answer is about a tool call."""
         return bool(gate.parameter)
 
     def answer_type(self, tool: str, names: int) -> Any:
-        """The type of a person's answer about a call. For a tool that only the run knows, any
-        answer fits, and is checked when the run is resumed."""
+        """Return the type of a person's answer about a call. If only the run knows the tool, return
+        Any: bae then checks the answer when the run resumes."""
         if names > 2:
             return Interruption
-        plan = next((each for each in self.planned if each.name == tool), None)
+        plan = next((tool_plan for tool_plan in self.planned if tool_plan.name == tool), None)
         if plan is None:
             return Any
         return plan.ask.type if isinstance(plan, AskPlan) else Approval
 
     def check_answer(self, cls: type[Node], gate: OpenGate, value: Any) -> Any:
-        """A person's answer about a call, with arguments that the tool takes."""
+        """Check a person's answer about a call, including changed arguments, and return the value
+        to store."""
         answer = TypeAdapter(gate.type).validate_python(value)
         if gate.type is Any:
             with suppress(ValidationError):
@@ -189,17 +190,17 @@ class ToolsField(PlainField):
         return answer
 
     def recalls(self) -> Iterator[tuple[str, Hashable, RecallField]]:
-        """The look-ups in the trace for the tools."""
+        """Yield the lookups in the trace that the tools need."""
         for name, below in cast(CallPlan, self.call).inputs:
-            for found_name, recall in below.call.recalls:
-                yield f"({name})({found_name})", (below.call.key, found_name, recall.marker), recall
+            for parameter, recall in below.call.recalls:
+                yield f"({name})({parameter})", (below.call.key, parameter, recall.marker), recall
 
     def draw(self) -> dict[str, Any]:
-        """The names of the tools."""
+        """Return the names of the tools."""
         return {"tools": [*self.tool_names]}
 
     def problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """The problems of the tools, repeated names, and a type that does not fit."""
+        """Yield the problems of the tools, repeated names, and a type that does not fit."""
         if not self.marker.tools:
             yield an_error(
                 "bae-tools-none",
@@ -212,15 +213,15 @@ class ToolsField(PlainField):
                 f"is {type_name(self.annotation)}, but Tools makes a list[ToolCall]",
                 "declare the field list[ToolCall]",
             )
-        seen: dict[str, None] = {}
-        for each in (*self.planned, *self.natives):
-            if each.name in seen:
+        used_names: dict[str, None] = {}
+        for named_tool in (*self.planned, *self.natives):
+            if named_tool.name in used_names:
                 yield an_error(
                     "bae-tool-same-name",
-                    f"has two tools named {each.name}, which the LM cannot tell apart",
-                    f'rename one: Tool({each.name}, name="…")',
+                    f"has two tools named {named_tool.name}, which the LM cannot tell apart",
+                    f'rename one: Tool({named_tool.name}, name="…")',
                 )
-            seen[each.name] = None
+            used_names[named_tool.name] = None
         servers = [server.name for server, _ in self.servers]
         for name in sorted({name for name in servers if servers.count(name) > 1}):
             yield an_error(
@@ -231,15 +232,16 @@ class ToolsField(PlainField):
         for tool in self.planned:
             yield from tool_problems(tool)
         for _, below in cast(CallPlan, self.call).inputs:
-            yield from _problems_behind(below)
+            yield from _check_inputs(below)
         if self.accept is not None:
             yield from _option_problems("accept", self.accept, plan.node, f"the filled {plan.name}")
             if _needs_lm(self.accept):
                 yield an_error(
                     "bae-tools-accept",
-                    f"accept={self.accept.name} takes an LM, which it is not given",
-                    f"leave it out: {self.accept.name} checks the answer by itself. To have an LM "
-                    f"judge it, lead on from {plan.name} to a node that the LM fills, and back",
+                    f"accept={self.accept.name} takes an LM, but gets none",
+                    f"remove the parameter: {self.accept.name} checks the answer without an LM. "
+                    f"To have an LM judge the answer, go from {plan.name} to a node that the LM "
+                    "fills, and back",
                 )
         if self.before_round is not None:
             yield from self._steering_problems(self.before_round)
@@ -255,8 +257,8 @@ class ToolsField(PlainField):
         if _needs_lm(steer):
             yield an_error(
                 "bae-tools-before-round",
-                f"before_round={steer.name} takes an LM, which it is not given",
-                f"leave it out: {steer.name} decides by the calls so far",
+                f"before_round={steer.name} takes an LM, but gets none",
+                f"remove the parameter: {steer.name} decides by the calls so far",
             )
         if assignable(steer.declared, str | None) is False:
             yield an_error(
@@ -266,11 +268,11 @@ class ToolsField(PlainField):
             )
 
     def fill_problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """None: the LM is not asked for the value."""
+        """Return no problems, because the LLM is not asked for the value."""
         return iter(())
 
     def given_problems(self) -> Iterator[Problem]:
-        """A note that no LM calls the tools of a start node."""
+        """Yield a problem, because no LLM calls the tools of a start node that the caller fills."""
         if self.required:
             yield an_error(
                 "bae-tools-start",
@@ -280,12 +282,13 @@ class ToolsField(PlainField):
 
 
 def tools_of(plan: NodePlan) -> ToolsField:
-    """The field with the tools of a node that has tools."""
+    """Return the field with the tools, for a node that has tools."""
     return cast(ToolsField, plan.tools)
 
 
 def _refuse_secrets(plan: ToolPlan | AskPlan, arguments: Mapping[str, Any]) -> None:
-    """Raise an error if a person changes a secret in an answer that is stored."""
+    """Raise `ValueError` if a person changes a secret argument in an answer, because the answer is
+    stored."""
     masked = plan.mask_secrets(arguments) if isinstance(plan, ToolPlan) else arguments
     changed = [name for name, value in arguments.items() if masked[name] != value]
     if changed:
@@ -295,43 +298,46 @@ def _refuse_secrets(plan: ToolPlan | AskPlan, arguments: Mapping[str, Any]) -> N
         )
 
 
-def _option_problems(option: str, call: CallPlan, given: type, what: str) -> Iterator[Problem]:
-    """The problems of a function in `Tools(accept=…)` or `Tools(before_round=…)`, which is called
-    with one value."""
+def _option_problems(
+    option: str, call: CallPlan, value_type: type, description: str
+) -> Iterator[Problem]:
+    """Yield the problems of a function in `Tools(accept=…)` or `Tools(before_round=…)`. bae calls
+    the function with one value."""
     code, parameter = _OPTIONS[option]
     yield from call.problems
     free = [name for name, _ in call.free]
     if len(free) != 1:
         yield an_error(
             code,
-            f"{option}={call.name} must take {what} and nothing else that is not filled, but takes "
-            f"{', '.join(free) or 'nothing'}",
-            f"write `def {call.name}({parameter}: {given.__name__})`; give other "
+            f"{option}={call.name} must take {description} as its only free parameter, "
+            f"but takes {', '.join(free) or 'nothing'}",
+            f"write `def {call.name}({parameter}: {value_type.__name__})`; give other "
             "parameters a Dep or a Recall",
         )
-    elif assignable(given, call.free[0][1]) is False:
+    elif assignable(value_type, call.free[0][1]) is False:
         yield an_error(
             code,
-            f"{option}={call.name} takes {type_name(call.free[0][1])}, and not {given.__name__}",
-            f"annotate its parameter {given.__name__}",
+            f"{option}={call.name} takes {type_name(call.free[0][1])}, "
+            f"and not {value_type.__name__}",
+            f"annotate its parameter {value_type.__name__}",
         )
 
 
 def _needs_lm(call: CallPlan) -> bool:
-    """Whether a function cannot be called without an LM."""
+    """Return whether a function has a required parameter for an LM."""
     if not call.lm_parameters:
         return False
-    taken = signature_of(call.fn).parameters
-    return any(taken[name].default is Parameter.empty for name in call.lm_parameters)
+    parameters = signature_of(call.fn).parameters
+    return any(parameters[name].default is Parameter.empty for name in call.lm_parameters)
 
 
-def _calls(count: int) -> str:
+def _count_calls(count: int) -> str:
     return "1 tool call" if count == 1 else f"{count} tool calls"
 
 
 def _is_picker(tool: ToolPlan) -> bool:
-    """Whether a function is called for tools: the model passes it nothing, and it returns a list of
-    `Tool`."""
+    """Return whether bae calls a function for tools. Such a function takes no arguments from the
+    model, and returns a list of `Tool` or of functions."""
     returned = tool.call.declared
     if tool.call.graph is not None or tool.call.unfilled or tool.call.optional:
         return False
@@ -341,12 +347,12 @@ def _is_picker(tool: ToolPlan) -> bool:
     return is_listed and any(member in kinds for member in union_members(arguments[0]))
 
 
-def _problems_behind(below: Input) -> Iterator[Problem]:
-    """The problems of the parameters of a tool that bae fills."""
+def _check_inputs(below: Input) -> Iterator[Problem]:
+    """Yield the problems of a tool's parameters that bae fills."""
     from bae.node_proof import check_input, problems_of
 
-    for parameter, each in below.call.inputs:
-        yield from problems_of(each.call)
-        yield from check_input(below.call, parameter, each)
-        yield from missing_return_problems(each.call, each.wanted)
-        yield from check_scope(each.call, each.marker)
+    for parameter, parameter_input in below.call.inputs:
+        yield from problems_of(parameter_input.call)
+        yield from check_input(below.call, parameter, parameter_input)
+        yield from missing_return_problems(parameter_input.call, parameter_input.wanted)
+        yield from check_scope(parameter_input.call, parameter_input.marker)

@@ -15,6 +15,7 @@ from bae import BaeLMError, GateError
 from bae.journal import Journal, RunInfo
 from bae.lm import check_lm_name
 from bae.serve import API, ApiCall, Endpoint, Form, GateView, InputFault, Refused, User, Value
+from bae.tasks import finish_despite_cancel
 from bae.team.endpoints import ServedTeam, ServedTeams, get_row, put_row, wait_row
 from bae.team.jobs import JobKind, JobStatus, TeamJob, TeamJobs
 from bae.team.models import Project
@@ -172,14 +173,15 @@ class _TeamWork:
         if query.wait:
             first = asyncio.FIRST_COMPLETED
             tasks = [
-                asyncio.create_task(each)
-                for each in (self._jobs.wait(query.after), call.api.owner.closing.wait())
+                asyncio.create_task(wait)
+                for wait in (self._jobs.wait(query.after), call.api.owner.closing.wait())
             ]
             try:
                 await asyncio.wait(tasks, timeout=query.wait, return_when=first)
             finally:
                 for task in tasks:
                     task.cancel()
+                await finish_despite_cancel(asyncio.wait(tasks))
         jobs = [_make_view(each) for each in self._jobs.jobs_of(name)]
         return JobPage(jobs=jobs, change=self._jobs.change)
 

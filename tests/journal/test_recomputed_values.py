@@ -13,7 +13,7 @@ from bae import BaeError, Dep, DepError, Gate, Graph, Map, Node, NodeError, Reca
 from bae.journal import Journal
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import WORLD, Client, cut_journal, make_client
+from journal_graphs import WORLD, Client, cut_journal, make_client
 
 JOBS: list[str] = []
 

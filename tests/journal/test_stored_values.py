@@ -12,8 +12,8 @@ from pydantic import Field, SecretStr
 from bae import Dep, DepError, Graph, JournalError, Map, Node, NodeError, ProofError, Recall
 from bae.journal import Journal
 from end_node import EndNode
+from journal_graphs import WORLD, Client, make_client
 from journal_parts import expect_refusal
-from kept_runs import WORLD, Client, make_client
 
 
 async def get_key() -> SecretStr:

@@ -18,10 +18,10 @@ def wait_at_pipe() -> str:
         return Path(PIPE.get()).read_text()
 
 
-class Held(Node):
-    said: Annotated[str, Dep(wait_at_pipe)]
+class Waiting(Node):
+    text: Annotated[str, Dep(wait_at_pipe)]
 
     async def __call__(self) -> None: ...
 
 
-graph = Graph(start=Held, name="held")
+graph = Graph(start=Waiting, name="waiting_run")

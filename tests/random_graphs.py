@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from bae import Graph
 from bae.lm import Answer, Backend, Prompt
-from kept_runs import Trouble
+from journal_graphs import Trouble
 
 HEAD = """
 from collections.abc import AsyncIterator
@@ -470,7 +470,7 @@ def _graph(d: _Draw, name: str, start: str, gates: bool, most: int) -> str:
 
 
 @st.composite
-def made_graphs(draw: Any, *, gates: bool = True) -> Made:
+def random_graphs(draw: Any, *, gates: bool = True) -> Made:
     """Programs with a graph `main`, and graphs inside it."""
     d = _Draw(draw, draw(st.booleans()))
     d.lines += HEAD.strip().splitlines()

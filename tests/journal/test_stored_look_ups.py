@@ -14,7 +14,7 @@ from bae.journal import MemoryJournal, RunResumed
 from bae.journal.why import why
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import WORLD, Client, cut_journal
+from journal_graphs import WORLD, Client, cut_journal
 
 
 def connect() -> Iterator[Client]:
