@@ -33,9 +33,10 @@ class JudgedAnswer:
     """One answer of a model, with its verdict."""
 
     number: int
-    """The number of the answer to its question, from 1."""
+    """The number of the answer among the answers to its question, from 1."""
     verdict: str
-    """The judgment of the answer, such as "valid"."""
+    """The verdict: "valid", or "invalid", "unparsable", "empty", "cut-off" or "refused". The
+    entries of `NodeReport.calls` may also have "restarted" or "used"; their `number` is 0."""
     errors: tuple[str, ...] = ()
     """What was wrong with the answer."""
     prompt: str = ""

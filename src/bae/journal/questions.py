@@ -21,7 +21,7 @@ class AskedQuestion:
     by: str
     """The part of the graph that asked, as `filling Outfit`."""
     place: str
-    """The place of the node for which it asked."""
+    """The place of the node whose step has the question, as `1:Outfit`."""
     at: float
     """The time when the question began, in seconds since 1970."""
     seconds: float

@@ -144,9 +144,9 @@ class ReplayedPast(RecordedPast):
     ) -> tuple[Node, bool, FindNext | None]:
         """Return the first node: `start`, or the node that a fork put in its place.
 
-        Before the first step, give the run the values of its shared dependencies. Graphs are left
-        out, because they run again. Dependencies that failed at first are left out too, because
-        their outcome depends on the step.
+        Before the first step, give the run the values of its shared dependencies. Leave out the
+        values of graphs, because graphs run again. Leave out dependencies that failed at first,
+        because their outcome depends on the step.
         """
         drawn = self._shape.graph_at(run.path)
         if drawn is not None and graph.needs_lm and drawn.get("system") != graph.system:
@@ -303,7 +303,7 @@ class ReplayedPast(RecordedPast):
         elif source is not None and source.error is not None:
             raise _restore_error(source.error)
         elif source is not None and source.state == "waiting":
-            return NOTHING  # so that it waits again
+            return NOTHING  # so that the gate waits again
         if value is NOTHING or isinstance(value, Unstored):
             raise self._missing_value_error(place, call.name if call is not None else "the gate")
         return value

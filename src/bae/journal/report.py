@@ -47,17 +47,17 @@ class TimelineEntry:
     """The name of the node's class, the function, the graph, the tool, the question, or the node
     that the LM chose."""
     spans: tuple[Span, ...]
-    """The times when a process worked on it; several if the work was interrupted and resumed."""
+    """The times when a process did the work; several if the work was interrupted and resumed."""
     outcome: State
     error: str = ""
     """Why the work failed, in one line."""
     note: str = ""
     """Any other remark, such as the arguments of a tool call."""
     marks: tuple[float, ...] = ()
-    """The times when the items of a map were finished, except items in `inside`: there, each item
-    that a graph computed has an entry."""
+    """The times when items of a map were finished. An item that a graph computed is an entry in
+    `inside` instead."""
     usage: Usage = NOTHING_USED
-    """The usage of its LM calls, without the entries in `inside`."""
+    """The usage of the LM calls in this work, without the usage of the entries in `inside`."""
     inside: tuple[TimelineEntry, ...] = ()
     """The parts of the work, in the order in which they began. A part lies between `start` and
     `end`, except an open question to a person: the question lasts until the current time."""
@@ -71,12 +71,12 @@ class TimelineEntry:
 
     @property
     def end(self) -> float:
-        """The time when the work ended, or the last time when a process worked on it."""
+        """The time when the work ended, or the last time when a process did the work."""
         return self.spans[-1].end
 
     @property
     def seconds(self) -> float:
-        """The seconds that processes worked on it, without pauses."""
+        """The seconds that the work took, without pauses."""
         return sum(span.seconds for span in self.spans)
 
     def every(self) -> Iterator[TimelineEntry]:
@@ -144,8 +144,8 @@ class NodeReport:
     changed: tuple[str, ...]
     """The fields that the fork changed."""
     calls: tuple[JudgedAnswer, ...]
-    """The answers of LMs. The verdict "restarted" is a request that was sent again. The verdict
-    "used" has the usage of a body or a dependency."""
+    """The answers of LMs. The verdict "restarted" marks a request that failed and was sent again.
+    The verdict "used" marks the usage of a body or a dependency."""
     fields: tuple[Provenance, ...]
     rounds: tuple[ToolRound, ...] = ()
     """The rounds of conversations with tools."""
@@ -423,7 +423,7 @@ class _TimelineBuilder:
         inside: Iterable[TimelineEntry] = (),
         **more: Any,
     ) -> list[TimelineEntry]:
-        """Return an entry for work in a list; the list is empty if no process worked on it."""
+        """Return a list with the entry of `work`. The list is empty if no process did the work."""
         inside, error = _in_order(inside), "" if work.error is None else error_text(work.error)
         spans = self._spans(work, inside)
         about: dict[str, Any] = {"error": error, "usage": work.usage, "inside": inside, **more}

@@ -76,8 +76,8 @@ async def resume(
     skip_ended: bool = False,
 ) -> GraphResult[T]:
     """Resume a run where it stopped. If the run has ended, return its result; with `skip_ended`,
-    raise `bae-run-ended` instead. `earlier` is the writer with which this process ran the run until
-    now. Its log in memory continues, because observers of the run may be reading it."""
+    raise `bae-run-ended` instead. If this process has just run the run, `earlier` is its writer.
+    The run then continues the log of `earlier`, because observers may be reading that log."""
     graph.prove()
     _check_given(graph, given or {})
     stored = await journal.read(run_id)
@@ -119,7 +119,7 @@ async def resume(
         steps = sum(step.whole for step in past.run.steps.values())
         message = tuple(str(change) for change in changes)
         await writer.store(RunResumed(time(), "", steps, claim.owner, message))
-        if thread is not None and past.turn is None:  # interrupted before it was stored
+        if thread is not None and past.turn is None:  # the run stopped too early to store it
             await writer.begin_turn(run, graph, thread)
         writer.watch(run_id, requests)
         with visible(stored.files):
@@ -127,7 +127,7 @@ async def resume(
     except BaseException as error:
         if writer is not None:
             await writer.stop_watching()
-        if claims and (writer is None or writer.has_claim):  # the run has not released it
+        if claims and (writer is None or writer.has_claim):  # run_graph has not released it
             await give_up_claim(journal, claims[0], before, error)
         ended = isinstance(error, JournalError) and error.code == "bae-run-ended"
         if claims or skip_ended or not ended:
@@ -175,7 +175,8 @@ async def continue_if_answered(
     given: Mapping[str, Any] | None = None,
 ) -> GraphResult[T]:
     """Resume a run that has just stopped at gates, if one of these gates was answered before the
-    run stopped. Otherwise, and if another process has resumed the run, return `result`."""
+    run stopped. If another process has ended the run since, return the final result. In all other
+    cases, return `result`."""
     if not result.waiting:
         return result
     earlier = cast(JournalWriter, run.writer)
@@ -242,8 +243,8 @@ async def fork_line(
     journal: Journal,
     changed: Mapping[str, Any],
 ) -> tuple[Line, dict[str, bytes]]:
-    """Return the first line of a fork after the lines that it shares, and the files in the node of
-    this line."""
+    """Return the first line that a fork adds to its shared lines, and the files in the node of that
+    line."""
     run_id = stored.info.run_id
     kinds = ("StepStarted", "RunForked")
     steps = {line.step: line.n for line in stored.lines if not line.path and line.kind in kinds}

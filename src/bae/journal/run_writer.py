@@ -80,7 +80,7 @@ class JournalWriter(Writer):
         self._n = 0
         self._token = 0
         self.told = 0
-        """How many messages of people are in the records."""
+        """The number of messages of people in the records."""
         self._message_lock = asyncio.Lock()
         self._broken: JournalError | None = None
         self._files: set[str] = set()
@@ -90,7 +90,7 @@ class JournalWriter(Writer):
 
     @property
     def journal(self) -> Journal:
-        """The store that the run is written to."""
+        """The journal to which the run is written."""
         return self._journal
 
     @property
@@ -217,7 +217,7 @@ class JournalWriter(Writer):
                 data = self._encode(encoder.step, node)
             else:
                 data = self._encode(encoder.encode, started)
-            # The last node need not be awaited: the end of the run is stored next.
+            # Wait only if a body or another node follows. Otherwise the end is stored next.
             if plan.written or plan.successors:
                 return self.store_unlogged(started, data=data)
         with self._order:
@@ -370,7 +370,7 @@ class JournalWriter(Writer):
 
     async def hand_over(self, run: Run, error: BaseException | None = None) -> None:
         """Release the claim without ending the run. The run is then interrupted, and can be resumed
-        at once. Its entry has the `error` that made this process stop."""
+        at once. If an `error` made this process stop, the entry of the run has it."""
         await self.stop_watching()
         claim, self._claim = self._claim, None
         if claim is not None:

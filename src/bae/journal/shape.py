@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bae.sources.recall import RecallField
 
 FORMAT: Final = 2
-"""The version of the JSON. bae ignores a shape of any other version."""
+"""The version of the JSON of shapes. bae ignores a shape of any other version."""
 
 Json = dict[str, Any]
 
@@ -154,7 +154,7 @@ class ShapeView:
         the name `graph`."""
         parsed = Place.parse(place) or Place()
         for entry in self.graphs:
-            cls = cast(Json, root["classes"]).get(parsed.node) if root["name"] == graph else None
+            cls = cast(Json, entry["classes"]).get(parsed.node) if entry["name"] == graph else None
             if cls is not None:
                 return self._behind(cls["fields"].get(parsed.field) or {}, parsed).get("call")
         return None
@@ -192,8 +192,8 @@ class ShapeView:
 
     @staticmethod
     def arguments_of(uses: Json) -> list[str]:
-        """Return, in words, the arguments that come from the run: `query from the field
-        question`."""
+        """Return, in words, the arguments that come from the run:
+        `query from the field question`."""
         inputs_text: list[str] = []
         for name, use in uses.items():
             if "field" in use:
@@ -225,8 +225,8 @@ class ShapeView:
         return {name for name, cls in classes.items() if cls["ends"]}
 
     def calls_behind(self, use: Json) -> Iterator[tuple[str, Json]]:
-        """Yield the calls that compute a field and the arguments of these calls, each call once,
-        with its parameter, as `(city)`. The call for the field itself has no parameter."""
+        """Yield each call that computes a field or an argument behind the field, once. Before the
+        call comes its parameter, as `(city)`, which is empty for the field itself."""
         ahead, yielded = [("", use)], set[int]()
         while ahead:
             parameter, use = ahead.pop()

@@ -94,7 +94,8 @@ async def delete_free(db: Any, reader: PostgresReader, keys: Sequence[int]) -> i
 async def drop_day(db: Any, reader: PostgresReader, day: date, keys: Sequence[int]) -> int | None:
     """Delete runs of a day by dropping the partition of the day, and return how many were deleted.
     A run stays if it has an owner, or if a fork of it stays. Lines of runs that stay are moved to
-    `lines_kept`. If the runs must be deleted row by row, delete nothing and return None."""
+    `lines_kept`. If most runs of the day stay, or the day can still get runs, delete nothing and
+    return None."""
     return await db.fetchval(reader.sql("select {s}.drop_day($1, $2)"), day, list(keys))
 
 

@@ -146,8 +146,8 @@ class Connections:
 
 
 class Patience:
-    """Waits between attempts to reach the database. The waits grow up to `LONGEST_PAUSE`, and end
-    after `seconds` in all."""
+    """Waits between attempts to reach the database. The waits grow up to `LONGEST_PAUSE`, and stop
+    after `seconds` in total."""
 
     def __init__(self, connections: Connections) -> None:
         self.name = connections.name

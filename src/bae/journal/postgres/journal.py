@@ -1,4 +1,4 @@
-"""`PostgresJournal`: runs in a database, written by processes of many machines."""
+"""`PostgresJournal`: runs in a Postgres database, for processes on many machines."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 
 
 class PostgresJournal(Journal):
-    """Stores runs in Postgres, for processes on many machines. Make it with
+    """Stores runs in Postgres, for processes on many machines. Make a journal with
     `PostgresJournal("postgresql://HOST/DB")`, and pass it to `graph.arun(start, journal=journal)`.
     It needs the extra `postgres`, and the tables that `bae db upgrade` makes.
 
@@ -65,8 +65,8 @@ class PostgresJournal(Journal):
 
     `schema` is the database schema of the tables. Keep the password in the passfile or the
     environment (`PGPASSWORD`), or give it in the address: bae never shows it. `SQLiteJournal`
-    explains the other arguments. Close the journal with `await journal.close()`, or write `async
-    with`.
+    explains the other arguments. Close the journal with `await journal.close()`, or write
+    `async with`.
     """
 
     def __init__(
@@ -334,7 +334,7 @@ class PostgresJournal(Journal):
         return await self._read(lambda db: self._reader.page(db, run_id, after, limit))
 
     async def forks(self, run_id: str, *, limit: int = 50) -> list[RunInfo]:
-        """Return the forks of a run, which an index finds."""
+        """Return the forks of a run, found by an index."""
         return await self._read(lambda db: self._reader.forks(db, run_id, limit))
 
     async def answers(self, run_id: str) -> dict[str, str]:
@@ -366,7 +366,7 @@ class PostgresJournal(Journal):
             try:
                 if not sees(await self.info(row["id"])):
                     continue
-                if not row["is_own"]:  # an ancestor has the file; the run may not refer to it
+                if not row["is_own"]:  # an ancestor has the file: find a shared line with it
                     texts = await self.read_texts(row["id"])
                     if not any(hash in line.data for line in texts.lines):
                         continue

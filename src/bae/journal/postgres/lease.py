@@ -70,8 +70,8 @@ class PostgresClaim(Claim):
 
 class PostgresLease:
     """The lease and the claims of this process. One database row is the lease for all runs of the
-    process. The writer renews the lease three times per `seconds`, and stores no lines without it.
-    Only the thread of the writer uses this object, except for `is_over`."""
+    process. The writer renews the lease three times per period, and stores no lines without the
+    lease. Only the thread of the writer uses this object, except for `is_over`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

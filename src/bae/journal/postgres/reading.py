@@ -119,8 +119,7 @@ class PostgresReader:
         return row
 
     async def read(self, db: Any, run_id: str, *, with_files: bool = True) -> StoredRun:
-        """Read a complete run. One statement reads all its parts, so the parts are of one
-        moment."""
+        """Read a complete run. One statement reads all parts, so they show the same moment."""
         row = await db.fetchrow(self.sql(_READ_FILES if with_files else _READ_TEXTS), run_id)
         if row is None:
             raise error_of("bae-run-unknown", self.name, run_id)

@@ -67,7 +67,7 @@ create index runs_of_busy_threads on {s}.runs (thread)
     where thread is not null and status in ('running', 'waiting');
 """
 UPGRADES: Final[dict[int, str]] = {1: SHARED_TABLES + _INDEXES}
-"""The statements that upgrade the tables from a version to the next version, by the old version."""
+"""The statements that upgrade the tables to the next version, by the version before."""
 
 
 async def upgrade(connection: Any, schema: str) -> tuple[int, int]:

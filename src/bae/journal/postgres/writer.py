@@ -30,8 +30,8 @@ awaits."""
 PARTITION_CHECK_SECONDS: Final = 3600.0
 """Seconds between two checks that partitions exist for the next days."""
 
-# Adds one line, in a third of the time that `write` takes. If the lease is lost, the server is
-# another, or the line exists, this adds nothing, and `write` deals with the line.
+# Adds one line, in a third of the time that `write` takes. If the lease is lost, the server has
+# changed, or the line exists, this adds nothing, and `write` deals with the line.
 _ADD_LINE: Final = """with mine as (select from {s}.owners
     where name = $1 and pg_postmaster_start_time() = $2 for key share)
 insert into {s}.lines (run, n, kind, at, path, step, data, version)
@@ -52,8 +52,8 @@ class PostgresJob:
     files: Mapping[str, bytes] = field(default_factory=lambda: NO_FILES)
     """Files of the run, by hash. The writer stores them together with the lines."""
     job: dict[str, Any] | None = None
-    """The arguments of a database function. It is called in the transaction that stores the lines,
-    after the lines."""
+    """The arguments of a database function. The writer calls the function in the transaction that
+    stores the lines, after the lines."""
     special: Callable[[Any], Awaitable[Any]] | None = None
     """A function that the writer calls with the connection, in a transaction of its own."""
     creates: bool = False
@@ -354,7 +354,7 @@ class PostgresWriter:
             status = await connection.fetchval(query, job.transaction[1])
             if status == "committed":
                 return
-            if status not in ("aborted", None):  # it is still in progress
+            if status not in ("aborted", None):  # the transaction is still in progress
                 raise TimeoutError
         async with asyncio.timeout(max(self._timeout, 60)), connection.transaction():
             await connection.execute(f"select from {self._schema}.changes for update")
@@ -459,7 +459,7 @@ class PostgresWriter:
                     self._heart = None
                     await asyncio.sleep(self.lease.seconds / 15)
             if self.lease.unreleased:
-                self.queue.append(PostgresJob())  # any commit releases them
+                self.queue.append(PostgresJob())  # any commit releases these claims
                 self._wake.set()
             if (
                 self._heart is not None
@@ -494,8 +494,8 @@ class PostgresWriter:
 
     async def _adopt_server(self, connection: Any) -> None:
         """Continue with a server that was restarted, or that replaced another server. The new
-        server may be a copy without the newest lines: give up each run whose stored lines it does
-        not have."""
+        server may be a copy without the newest lines: give up each run with acknowledged lines that
+        the server does not have."""
         server = await connection.fetchval("select pg_postmaster_start_time()")
         claims = {claim.run: claim for claim in self.lease.claims}
         rows = await connection.fetch(self._line_counts, [*claims], self.lease.owner)
