@@ -468,6 +468,7 @@ def test_a_module_imports_pydantic_the_standard_library_and_the_packages_of_its_
 
 
 FORMER = {
+    "bae.evals": "load_dataset: call load_cases(path, graph, evaluators=[…])",
     "bae.mcp": "servers_of: `bae mcp list` lists the tools of servers",
     "bae.optimizer": "example_of: call examples_from",
     "bae.team": "detect: `bae team init` detects the settings of a repository",

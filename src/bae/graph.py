@@ -500,8 +500,15 @@ class Graph(Generic[S, T]):
         await rooms.tell_run(run_id, text, checked_store(journal))
 
     async def cancel(self, run_id: str, *, journal: Journal, timeout: float = 10.0) -> RunInfo:
-        """Cancel a run, in any process, and return the run's `RunInfo` after that. The run may
-        belong to another graph. See `Journal.cancel`."""
+        """Cancel a run. Deprecated: call `journal.cancel(run_id)`."""
+        import warnings
+
+        warnings.warn(
+            f"Graph.cancel is not public any more, and bae {rooms.LAST_VERSION} is the last "
+            "version that has it: call journal.cancel(run_id)",
+            DeprecationWarning,
+            stacklevel=2,
+        )
         return await checked_store(journal).cancel(run_id, timeout=timeout)
 
     def thread(self, id: str, *, journal: Journal) -> StoredThread:
