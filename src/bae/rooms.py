@@ -65,7 +65,8 @@ def export_lazily(
     """The `__getattr__` and the `__dir__` of a package. `modules` maps each module to the names
     that the package exports from it, with spaces between them. The modules are those of `root`, if
     it is given. `former` maps a name that was public to its module, from `bae` on, and to what a
-    user writes instead: the name can still be imported, with a DeprecationWarning."""
+    user writes instead: the name can still be imported, with a DeprecationWarning. A new name of
+    the object follows the module, as in `usage:report_usage`."""
     origins = {name: module for module, names in modules.items() for name in names.split()}
     namespace = vars(sys.modules[package])
 
@@ -100,7 +101,8 @@ def _import_former(package: str, name: str, module: str, instead: str) -> Any:
         DeprecationWarning,
         stacklevel=3,
     )
-    return getattr(import_module(f"bae.{module}"), name)
+    module, _, renamed = module.partition(":")
+    return getattr(import_module(f"bae.{module}"), renamed or name)
 
 
 __getattr__, __dir__ = export_lazily(

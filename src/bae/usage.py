@@ -1,5 +1,5 @@
-"""The cost of LM calls. `report` reports the usage of a call. The runner collects the reports of a
-step and writes them into the journal, and `result.usage` is their sum."""
+"""The cost of LM calls. `report_usage` reports the usage of a call. The runner collects the reports
+of a step and writes them into the journal, and `result.usage` is their sum."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ Meter = tuple[Callable[[Usage], None], Callable[[CallEvent], None] | None]
 """The callable that gets each usage, and the callable that gets each event."""
 
 
-def report(usage: Usage) -> None:
+def report_usage(usage: Usage) -> None:
     """Report what a call used. An LM of your own calls this once per request; a backend returns the
     usage with its answer. Outside a run it does nothing."""
     meter = meter_in_force.get()
