@@ -61,7 +61,7 @@ from bae.resolver import (
     resolve_fields,
     validate_node_deps,
 )
-from bae.testing import Provider, ScriptedLM
+from bae.testing import ScriptedLM, ThreadedProvider
 from bounded import error_from
 from end_node import EndNode
 
@@ -570,7 +570,7 @@ def test_a_pydantic_ai_backend_has_a_model_that_is_made_on_first_use(
     assert lm.model == "openai:gpt-5-mini"
     with pytest.raises(BaeError, match="OPENAI_API_KEY"):
         asyncio.run(lm.fill(Reply, {"question": "Cold?"}, "Reply"))
-    with Provider.in_thread() as provider:
+    with ThreadedProvider() as provider:
         provider.always({"text": "No."})
         monkeypatch.setenv("OPENAI_API_KEY", "a key")
         monkeypatch.setenv("OPENAI_BASE_URL", f"{provider.url}/v1")
@@ -615,7 +615,7 @@ async def test_a_compiled_graph_in_an_event_loop_is_refused_in_favor_of_arun():
 
 @pytest.fixture
 def provider() -> Iterator[Any]:
-    with Provider.in_thread() as made:
+    with ThreadedProvider() as made:
         yield made
 
 

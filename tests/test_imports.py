@@ -468,6 +468,7 @@ def test_a_module_imports_pydantic_the_standard_library_and_the_packages_of_its_
 
 
 FORMER = {
+    "bae.evals.load_dataset": "call load_cases(path, graph, evaluators=[…])",
     "bae.lm.DefaultName": "`bae lm list --json` has the name and why",
     "bae.lm.LMKind": "`bae lm list --json` lists the models",
     "bae.lm.estimate_tokens": "Budget and RateLimit estimate tokens",

@@ -126,8 +126,9 @@ __all__ = [
     "set_thread_limit",
 ]
 
-# Pydantic loads its model machinery when the first model is defined, and so does bae. The second
-# group is names that bae 3.0 had here as well; a star import leaves them out, since they load more.
+# A name is imported when it is first used, so that `import bae` is fast and does not load pydantic.
+# The names that are not in `__all__` were here in bae 3.0. A star import leaves them out, because
+# their modules take longer to load.
 __getattr__, __dir__ = export_lazily(
     __name__,
     {

@@ -1,4 +1,4 @@
-"""`python -m bae` is the command `bae`."""
+"""Lets `python -m bae` run the command `bae`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`AnswerForm`: where the text of an answer has the fields of nodes. It reads a complete answer, or
-pieces as they arrive."""
+"""`AnswerForm` finds the fields of nodes in the text of an LLM's answer. `ArrivingAnswer` finds
+them while the answer arrives."""
 
 from __future__ import annotations
 
@@ -18,35 +18,38 @@ if TYPE_CHECKING:
 
 
 class FieldPart(NamedTuple):
-    """A string in a field: the path to it inside the value, and its text or a piece of the text."""
+    """A string inside the value of a field."""
 
     node: type[Node]
     field: str
     within: JSONPath
+    """The path from the field's value to the string."""
     text: str
+    """The text of the string, or the piece of the text that has just arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """The form of an answer. `targets` are the classes that the answer may fill, each with its
-    requested fields. Their keys are the names at `tag`, or "" for a single class. `base` is the
-    path to the object with the fields.
-
-    With `is_text` the answer is plain text, the value of one field. `renamed` has the keys that
-    stand for fields.
-    """
+    """Says which classes an answer may fill, and where the answer has their fields."""
 
     targets: Mapping[str, tuple[type[Node], tuple[str, ...]]] = field(
         default_factory=dict[str, Any]
     )
+    """The classes that the answer may fill, with the requested fields of each class. The keys are
+    tags. If the answer has no tag, there is one class with the key ""."""
     base: JSONPath = ()
+    """The path to the object with the fields."""
     tag: JSONPath = ()
+    """The path to the tag: the string in the answer that tells which class the answer fills."""
     is_text: bool = False
+    """Whether the answer is plain text, the value of one field."""
     renamed: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The fields that have another key in the answer, by this key."""
 
     @classmethod
     def of(cls, target: type[Node], fields: tuple[str, ...] | None = None) -> AnswerForm:
-        """The form of an answer that fills a node: `fields`, or all fields that an LM is asked."""
+        """Make the form of an answer that fills `fields` of a node; by default, all fields that an
+        LLM is asked for."""
         from bae.prompts.values import asked_fields
 
         names = asked_fields(target) if fields is None else fields
@@ -55,7 +58,7 @@ class AnswerForm:
 
     @property
     def target(self) -> type[Node] | None:
-        """The class that is filled, if it is known before the answer."""
+        """The class that the answer fills; None if only the answer tells which class."""
         return None if self.tag and len(self.targets) != 1 else next(self._classes, None)
 
     @property
@@ -63,11 +66,11 @@ class AnswerForm:
         return (node for node, _ in self.targets.values())
 
     def asks_for(self, node: str, name: str) -> bool:
-        """Whether the answer may have a field of a class of that name."""
+        """Return whether the answer may have the field `name` of the class named `node`."""
         return any(cls.__name__ == node and name in names for cls, names in self.targets.values())
 
     def parts_of(self, text: str) -> list[FieldPart]:
-        """The strings in a complete answer; none if it cannot be read."""
+        """Return the strings in a complete answer. The list is empty if the answer is not JSON."""
         if self.is_text:
             return [*self._text_part(text)]
         try:
@@ -77,12 +80,13 @@ class AnswerForm:
         tagged = _at(value, self.tag) if self.tag else ""
         return [
             part
-            for path, each in _strings_in(_at(value, self.base))
-            if (part := self.part(tagged, path, each)) is not None
+            for path, string in _strings_in(_at(value, self.base))
+            if (part := self.part(tagged, path, string)) is not None
         ]
 
     def part(self, tagged: Any, path: JSONPath, text: str) -> FieldPart | None:
-        """The string at a path from the base, in the class with this tag."""
+        """Return the string at `path`, counted from `base`, as a part of a field. `tagged` is the
+        tag of the class. Return None if the answer may not have this field."""
         if not path or tagged not in self.targets:
             return None
         node, names = self.targets[tagged]
@@ -97,7 +101,7 @@ class AnswerForm:
 
 
 class ArrivingAnswer:
-    """An answer that arrives in pieces. It is `broken` if it cannot be an answer of its form."""
+    """Reads an answer that arrives in pieces."""
 
     __slots__ = ("_early", "_form", "_strings", "_tagged")
 
@@ -106,15 +110,16 @@ class ArrivingAnswer:
         self._strings = JSONStrings()
         self._tagged = ""
         self._early: list[tuple[JSONPath, str]] = []
-        """Strings that arrived before the class was known."""
+        """The strings that arrived before the tag of the class."""
 
     @property
     def broken(self) -> bool:
-        """Whether the pieces are no longer used."""
+        """Whether the text so far cannot be JSON. All later pieces are then ignored."""
         return self._strings.broken
 
     def feed(self, text: str) -> list[FieldPart]:
-        """Take the next piece. Returns what it adds to each string, in order."""
+        """Read the next piece of the answer. Return the text that the piece adds to each string, in
+        order."""
         form = self._form
         if form.is_text:
             return form.parts_of(text)
@@ -147,10 +152,10 @@ def _strings_in(value: Any, path: JSONPath = ()) -> Iterator[tuple[JSONPath, str
         case str():
             yield path, value
         case dict():
-            for key, each in cast("dict[str, Any]", value).items():
-                yield from _strings_in(each, (*path, key))
+            for key, member in cast("dict[str, Any]", value).items():
+                yield from _strings_in(member, (*path, key))
         case list():
-            for index, each in enumerate(cast("list[Any]", value)):
-                yield from _strings_in(each, (*path, index))
+            for index, item in enumerate(cast("list[Any]", value)):
+                yield from _strings_in(item, (*path, index))
         case _:
             pass

@@ -1,5 +1,6 @@
-"""`AnswerStream`: the answers to one question of a run while they arrive. It records the text of
-each field in batches, and reports void text."""
+"""`AnswerStream` records the answers to one question of a run while they arrive. It records the
+text of each field in batches. If recorded text turns out to be no part of the final answer, it
+records that this text is void."""
 
 from __future__ import annotations
 
@@ -34,15 +35,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BATCH: Final = 0.05
-"""How many seconds text is collected before it is recorded."""
+"""How many seconds a stream collects text before it records the text."""
 
 
 class AnswerStream:
-    """Takes the events of a question from any thread, records the text of the answers, and passes
-    the events on.
+    """Records the text of the answers to one question, and passes the question's events on.
 
-    `where` is the graph and the step of the places of the answers. Text of an earlier question at
-    these places is void, because a function or a graph may be called again.
+    The events may come from any thread. `where` is the graph and the step of the places where the
+    stream records text. A function or a graph may be called again, and then asks its question
+    again. So text that an earlier stream recorded at the same `where` becomes void.
     """
 
     __slots__ = (
@@ -88,20 +89,20 @@ class AnswerStream:
         self._pieces: list[str] = []
         self._thoughts: list[str] = []
         self._half_character = ""
-        """The first half of a character. The second half is in the next piece."""
+        """The first half of a surrogate pair. The second half is in the next piece."""
         self._timer: asyncio.TimerHandle | None = None
         self._wrong_answer: tuple[AnswerForm, str] | None = None
-        """The last answer, if it was wrong. Its fields stay valid unless the LLM is asked for them
-        again."""
+        """The form and the text of the last answer, if the answer was invalid. A field of this
+        answer stays valid unless the LLM is asked for the field again."""
         self._thinking_place: Place | None = None
-        """The place of the thinking of the last answer."""
+        """The place of the last answer's thinking."""
         self._texts: dict[Place, str] = {}
-        """The text of each place that is not void."""
+        """The valid text at each place."""
         self._void_places(run.notes.streamed.pop(where, ()))
 
     async def follow(self, asking: Awaitable[T]) -> T:
-        """Wait for the answer to the question, and take its events in the meantime. If the question
-        fails, all its text is void."""
+        """Wait for the answer to the question, and record its events meanwhile. If the question
+        fails, all its text becomes void."""
         report, self._pass_on = meter_in_force.get() or (_ignore, None)
         meter = meter_in_force.set((report, self._receive_event))
         followed = text_is_followed.set(True)
@@ -157,7 +158,7 @@ class AnswerStream:
     def _collect(self, pieces: list[str], piece: str) -> None:
         if not piece:
             return
-        if self._has_ended:  # an LM of the user asked again by itself
+        if self._has_ended:  # a user's own LM asks again without an `Asking` event
             self._start_answer(self._form)
         if not self._has_begun:
             self._has_begun = True
@@ -209,7 +210,7 @@ class AnswerStream:
     # Valid and void text.
 
     def _start_answer(self, form: AnswerForm) -> None:
-        """Start an answer of this form. Earlier text of its fields is void."""
+        """Start an answer of this form. Text that the form's fields already have becomes void."""
         self._drop_collected()
         if self._wrong_answer is not None:
             before, text = self._wrong_answer
@@ -220,7 +221,7 @@ class AnswerStream:
         self._begin_next_attempt()
 
     def _discard_answer(self) -> None:
-        """Void the text of this answer so far, since it is not part of the answer."""
+        """Void the text that has arrived so far, because it is not part of the answer."""
         self._pieces.clear()
         self._void_places(self._asked_places(self._form))
         self._begin_next_attempt()
@@ -231,8 +232,8 @@ class AnswerStream:
         self._attempt += 1
 
     def _set_text(self, form: AnswerForm, text: str, without: AnswerForm | None = None) -> None:
-        """Set the text to exactly the strings of a complete answer, except for the fields of the
-        form `without`. Usually the text is the same already."""
+        """Make the recorded text equal to the strings of a complete answer. Leave out the fields of
+        the form `without`. Usually the recorded text is already equal."""
         final_texts: dict[Place, str] = {}
         for part in form.parts_of(text):
             if without is None or not without.asks_for(part.node.__name__, part.field):
@@ -253,7 +254,7 @@ class AnswerStream:
                 self._write_text(place, delta)
 
     def _asked_places(self, form: AnswerForm) -> list[Place]:
-        """The places with text whose fields belong to a form."""
+        """Return the places with valid text whose fields belong to `form`."""
         return [place for place in self._texts if form.asks_for(place.node, place.field)]
 
     def _void_thinking(self) -> None:
@@ -271,7 +272,7 @@ class AnswerStream:
             )
 
     def _drop_collected(self) -> None:
-        """Drop the collected text."""
+        """Drop the text that is collected, but not recorded yet."""
         self._pieces.clear()
         self._thoughts.clear()
         if self._timer is not None:
@@ -284,7 +285,7 @@ class AnswerStream:
         return time(), self._run.path, self._step
 
     def _place_of_part(self, part: FieldPart) -> Place | None:
-        """The place of a string; None if it may not be shown."""
+        """Return the place of a string; None if its field is hidden."""
         node = part.node
         if part.field in self._hidden_fields(node):
             return None
@@ -294,7 +295,7 @@ class AnswerStream:
         return Place(*self._where, node.__name__, part.field, "", item, within)
 
     def _hidden_fields(self, node: type[Node]) -> frozenset[str]:
-        """The fields of a class that may not be shown."""
+        """Return the fields of a class that must not be shown."""
         hidden = self._hidden.get(node)
         if hidden is None:
             copies = (self._run.scene.hidden or {}).get(node, ())
@@ -302,7 +303,7 @@ class AnswerStream:
         return hidden
 
     def _hides_thinking(self) -> bool:
-        """Whether the LLM writes a field that may not be shown: its thinking may have the value."""
+        """Return whether the LLM fills a hidden field. Its thinking may then contain the value."""
         return any(
             field.name in self._hidden_fields(node)
             for node, _ in self._form.targets.values()
@@ -317,14 +318,15 @@ class AnswerStream:
 
 
 def _place_of(run: Run, asker: Asker, step: int) -> Place:
-    """The place of an asker: a node, or the field of a function."""
-    own = step - (asker.kind in ("choice", "body"))
+    """Return the place of an asker: a node, or the field whose function asks."""
+    node_step = step - (asker.kind in ("choice", "body"))
     source = asker.field, asker.parameter, asker.item
-    return Place(run.path, own, asker.node.__name__, *source)
+    return Place(run.path, node_step, asker.node.__name__, *source)
 
 
 def stream_for(run: Run, asker: Asker) -> AnswerStream:
-    """The stream of a question of the run itself: to fill a node, or to choose the next node."""
+    """Make the stream for a question of the run itself: to fill a node, or to choose the next
+    node."""
     form = AnswerForm.of(asker.node) if asker.kind == "fill" else AnswerForm()
     return AnswerStream(run, asker, run.step, (run.path, run.step), form)
 
@@ -332,8 +334,8 @@ def stream_for(run: Run, asker: Asker) -> AnswerStream:
 def inner_stream_for(
     run: Run, asker: Asker, step: int, number: int, target: type[Node] | None
 ) -> AnswerStream:
-    """The stream of a question that a body or a function asks at a step; `number` counts its
-    questions."""
+    """Make the stream for a question that a body or a function asks at a step. `number` counts the
+    questions of this body or function."""
     form = AnswerForm() if target is None else AnswerForm.of(target)
     where = str(_place_of(run, asker, step)), number
     return AnswerStream(run, asker, step, where, form)

@@ -1,5 +1,5 @@
-"""Values with `Dep(fn, scope="app")`: opened when a run first asks for them, shared by the runs of
-all graphs that are open on an event loop, and closed with the last of these graphs."""
+"""The values of `Dep(fn, scope="app")`. A value is opened when a run first asks for it. All graphs
+that are open on the same event loop share the value. It is closed with the last of these graphs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def open_app(graph: Graph[Any, Any]) -> AsyncGenerator[None]:
-    """The implementation of `graph.open()`."""
+    """Implement `graph.open()`."""
     graph.prove()
     loop = asyncio.get_running_loop()
     app = apps.setdefault(loop, _App())
@@ -33,7 +33,7 @@ async def open_app(graph: Graph[Any, Any]) -> AsyncGenerator[None]:
         yield
     except BaseException as caught:
         failure = caught
-    app.openings.remove(opening)  # a run that begins from now on is outside
+    app.openings.remove(opening)  # runs that begin from now on are outside the block
     failure = await opening.let_runs_end(failure)
     app.users -= 1
     if app.users == 0:
@@ -43,12 +43,12 @@ async def open_app(graph: Graph[Any, Any]) -> AsyncGenerator[None]:
         if failure is not None:
             raise failure
     finally:
-        del failure  # the traceback holds this frame; otherwise both would stay alive
+        del failure  # its traceback refers to this frame: the cycle would keep both alive
 
 
 def opening_of(graph: Graph[Any, Any], run: Run) -> Opening | None:
-    """The newest `graph.open()` around a run that begins now. The run has to `leave` it when it is
-    over."""
+    """Return the newest open block of the graph on this event loop, and enter the run into it.
+    Return None if there is no block. The caller must call `leave` when the run is over."""
     app = apps.get(asyncio.get_running_loop())
     for opening in reversed(app.openings if app is not None else ()):
         if opening.graph is graph:
@@ -58,7 +58,7 @@ def opening_of(graph: Graph[Any, Any], run: Run) -> Opening | None:
 
 
 class Opening:
-    """One `graph.open()`, with the runs inside it."""
+    """One `graph.open()` block, with its runs in progress."""
 
     def __init__(self, graph: Graph[Any, Any], flow: Dataflow) -> None:
         self.graph = graph
@@ -66,16 +66,17 @@ class Opening:
         self._runs: dict[Run, tuple[asyncio.Future[None], asyncio.Task[Any] | None]] = {}
 
     def enter(self, run: Run) -> None:
-        """Count a run that begins."""
+        """Add a run that begins."""
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._runs[run] = over, asyncio.current_task()
 
     def leave(self, run: Run) -> None:
-        """Stop counting a run."""
+        """Remove a run that is over."""
         self._runs.pop(run)[0].set_result(None)
 
     async def value(self, wanted: Input, asked: PendingValue) -> Any:
-        """A value of the app. The first run that asks opens it. A failure is not kept."""
+        """Return an app-scoped value. If no run has asked for this value yet, open it. A failure is
+        not stored, so the next run tries again."""
         flow, run = self._flow, Run(outer=asked.run, run_id=asked.run.run_id)
         pending = flow.dependency(wanted, run, asked.node_type, asked.place)
         failed = await flow.gather([pending])
@@ -86,10 +87,11 @@ class Opening:
         raise cast(BaseException, failed.error)
 
     async def let_runs_end(self, failure: BaseException | None) -> BaseException | None:
-        """Wait for the runs in progress; cancel them first if the block has failed. Returns the
-        failure. The run that leaves the block itself is not awaited."""
-        own = asyncio.current_task()
-        runs = [(over, task) for over, task in self._runs.values() if task is not own]
+        """Wait for the runs in progress. If the block has failed, cancel these runs first. Return
+        the failure, or the cancellation if the wait was cancelled. A run in the task that leaves
+        the block is not awaited."""
+        current = asyncio.current_task()
+        runs = [(over, task) for over, task in self._runs.values() if task is not current]
         if runs and failure is None:
             try:
                 await asyncio.wait([over for over, _ in runs])
@@ -102,15 +104,15 @@ class Opening:
 
 
 class _App:
-    """The open graphs and values of one event loop."""
+    """The `graph.open()` blocks and the app-scoped values of one event loop."""
 
     def __init__(self) -> None:
-        # A value outlives the run that asks first, so that run's context is not used.
+        # A value outlives the run that opens it, so it is opened outside that run's context.
         self.flow = Dataflow(context=copy_context())
         self.openings: list[Opening] = []
         self.users = 0
-        """How many blocks have not been left to the end."""
+        """How many blocks are open or still wait for their runs to end."""
 
 
 apps: dict[asyncio.AbstractEventLoop, _App] = {}
-"""The open graphs and values, by event loop."""
+"""The open blocks and values of each event loop."""

@@ -1,5 +1,5 @@
-"""Approvals: people's answers about tool calls, approvals that hold for a whole run or thread, and
-the rules for when a person is asked."""
+"""Approvals of tool calls: the answers of people, approvals for a whole run or thread, and the
+rules that say before which calls a person is asked."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ if TYPE_CHECKING:
     from bae.tools import Tool
 
 WiderScope = Literal["run", "thread"]
-"""How far an approval holds beyond its own call."""
+"""The scope of an approval that covers more than one call."""
 _WIDEST: Final = "thread"
 _WIDER: Final[tuple[WiderScope, ...]] = ("run", _WIDEST)
 REVOKED: Final = "(revoked)"
-"""Follows the address of a gate whose approval was taken back."""
+"""The suffix of a gate's address under which a journal stores that the gate's approval was
+revoked."""
 _NO: Final = re.compile(r"(?:no|n)(?:\s*[:,;]\s*|\s+)(.+)", re.IGNORECASE | re.DOTALL)
 
 
 class Approval(BaseModel):
-    """A person's answer to whether a tool may be called. bae also accepts `True` and `False`, and
-    the words "yes", "no", "no: the reason", "run" and "thread".
+    """A person's answer to the question whether a tool may be called. bae also accepts `True` and
+    `False`, and the words "yes", "no", "no: the reason", "run" and "thread".
 
     - `approve`: whether the call is made.
-    - `arguments`: all arguments of the call, in place of the model's.
-    - `reason`: why the call is refused. The model reads the reason.
-    - `scope`: how far an approval holds. "call" is this call, with these arguments; "run" is all
-      calls of the tool in this run; "thread" adds the calls in other turns of the thread.
+    - `arguments`: all arguments of the call, in place of the model's arguments.
+    - `reason`: why the person refuses the call. The model reads the reason.
+    - `scope`: which calls the approval covers. "call" is this call only. "run" is every call of the
+      tool in this run. "thread" is every call of the tool in this thread.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,15 +51,15 @@ class Approval(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_short(cls, given: Any) -> Any:
-        if isinstance(given, bool):
-            return {"approve": given}
-        if isinstance(given, str):
-            return _read_words(given)
-        if isinstance(given, Mapping):
-            fields = dict(cast("Mapping[str, Any]", given))
+    def _read_short(cls, answer: Any) -> Any:
+        if isinstance(answer, bool):
+            return {"approve": answer}
+        if isinstance(answer, str):
+            return _read_words(answer)
+        if isinstance(answer, Mapping):
+            fields = dict(cast("Mapping[str, Any]", answer))
             return {"approve": True, **fields} if fields.get("arguments") is not None else fields
-        return given
+        return answer
 
     @model_validator(mode="after")
     def _check_refusal(self) -> Approval:
@@ -70,8 +71,8 @@ class Approval(BaseModel):
 
 
 class Interruption(BaseModel):
-    """A person's answer about a call that had begun and has no result. bae also accepts `True` and
-    `False` for `repeat`, and a text for `outcome`.
+    """A person's answer about an interrupted tool call: the call began, and its result is unknown.
+    bae also accepts `True` and `False` for `repeat`, and a text for `outcome`.
 
     - `repeat`: whether to call the tool again.
     - `outcome`: the result that the model reads, if the call is not repeated.
@@ -84,14 +85,14 @@ class Interruption(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_short(cls, given: Any) -> Any:
-        if isinstance(given, bool):
-            return {"repeat": given}
-        if isinstance(given, str) and given.strip():
-            word = given.strip().lower()
-            known = {"y": True, "yes": True, "repeat": True, "n": False, "no": False}
-            return {"repeat": known[word]} if word in known else {"repeat": False, "outcome": given}
-        return given
+    def _read_short(cls, value: Any) -> Any:
+        if isinstance(value, bool):
+            return {"repeat": value}
+        if isinstance(value, str) and value.strip():
+            word = value.strip().lower()
+            words = {"y": True, "yes": True, "repeat": True, "n": False, "no": False}
+            return {"repeat": words[word]} if word in words else {"repeat": False, "outcome": value}
+        return value
 
     @model_validator(mode="after")
     def _check_outcome(self) -> Interruption:
@@ -103,13 +104,15 @@ class Interruption(BaseModel):
 
 
 class Grant(NamedTuple):
-    """An approval that holds for all calls of a tool in a run, as `journal.approvals(run_id)` lists
-    it.
+    """An approval of all calls of a tool in a run or a thread. `journal.approvals(run_id)` returns
+    these approvals.
 
-    - `place`: the field and the tool, as `Reply.calls(refund)`.
-    - `address`: the gate where a person gave the answer, and `run_id` the run that asked.
-    - `revoked`: whether the approval was taken back.
-    - `scope`: "run", or "thread" for an approval that holds in other turns of the thread too.
+    - `tool`: the name of the tool.
+    - `place`: the field and the tool, such as `Reply.calls(refund)`.
+    - `address`: the address of the gate where a person approved.
+    - `revoked`: whether the approval was revoked.
+    - `scope`: "run", or "thread" if the approval covers the other turns of the thread too.
+    - `run_id`: the run that asked the person.
     """
 
     tool: str
@@ -121,12 +124,13 @@ class Grant(NamedTuple):
 
     @property
     def holds_in_thread(self) -> bool:
-        """Whether the approval holds in other turns of the thread too."""
+        """Whether the approval covers the other turns of the thread too."""
         return self.scope == _WIDEST
 
 
 def grants_in(answers: Mapping[str, str], run_id: str) -> list[Grant]:
-    """The answers of a run that hold for all calls of a tool, including revoked answers."""
+    """Return the approvals of all calls of a tool, including revoked approvals. `answers` has the
+    JSON of each answer of a run, by the address of its gate."""
     grants: list[Grant] = []
     for address, text in answers.items():
         place = Place.parse(address)
@@ -143,7 +147,7 @@ def grants_in(answers: Mapping[str, str], run_id: str) -> list[Grant]:
 
 
 def _scope_of(value: Any) -> WiderScope | None:
-    """How far an answer holds beyond its own call; None for other answers."""
+    """Return the scope of an approval of more than one call; None for any other answer."""
     if not isinstance(value, dict):
         return None
     match cast("dict[str, Any]", value):
@@ -156,25 +160,27 @@ def _scope_of(value: Any) -> WiderScope | None:
 async def revoke_grants(
     journal: Journal, given: Sequence[Grant], tool: str, whose: str, run_id: str | None = None
 ) -> list[Grant]:
-    """Take back the given approvals that hold for a tool, and return them."""
-    holding = [each for each in given if not each.revoked]
-    taken = [each for each in holding if tool in (each.tool, each.place)]
-    if not taken:
-        places = ", ".join(sorted({each.place for each in holding}))
+    """Revoke the approvals among `given` that cover a tool, and return them. `tool` is the name of
+    the tool, or the `place` of an approval. Raise `JournalError` if there is no such approval; the
+    message begins with `whose`."""
+    valid = [grant for grant in given if not grant.revoked]
+    to_revoke = [grant for grant in valid if tool in (grant.tool, grant.place)]
+    if not to_revoke:
+        places = ", ".join(sorted({grant.place for grant in valid}))
         raise JournalError(
             f"{whose} has no yes for {tool} that could be revoked",
             run_id=run_id,
             code="bae-approval-unknown",
             fix=f"name one of {places}" if places else "there is none",
         )
-    for each in taken:
-        await journal.answer(each.run_id, f"{each.address}{REVOKED}", "true")
-    return [each._replace(revoked=True) for each in taken]
+    for grant in to_revoke:
+        await journal.answer(grant.run_id, f"{grant.address}{REVOKED}", "true")
+    return [grant._replace(revoked=True) for grant in to_revoke]
 
 
 def for_run_alone(answers: Mapping[str, str]) -> dict[str, str]:
-    """The answers of a run, with approvals for the thread limited to this run: a copy of the run
-    belongs to another thread, or to another journal."""
+    """Return a run's answers for a copy of the run. Approvals for the thread become approvals for
+    the run, because the copy belongs to another thread or to another journal."""
     limited = dict(answers)
     for address, text in answers.items():
         value = json.loads(text)
@@ -184,7 +190,8 @@ def for_run_alone(answers: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_approval_scope(answer: Any, thread: str | None) -> None:
-    """Raise pydantic's ValidationError for an approval for a thread, in a run without a thread."""
+    """Raise pydantic's ValidationError if the answer approves for a thread, but the run has no
+    thread."""
     if isinstance(answer, Approval) and answer.scope == _WIDEST and thread is None:
         why = 'the run belongs to no thread that a yes could hold for: give "run"'
         detail: InitErrorDetails = {"type": PydanticCustomError("answer", why), "input": answer}
@@ -192,43 +199,48 @@ def check_approval_scope(answer: Any, thread: str | None) -> None:
 
 
 def dump_answer(gate: OpenGate, value: Any) -> str:
-    """The answer to a question about a call, in the form in which it is stored."""
+    """Return the JSON that a journal stores for an answer about a tool call."""
     return TypeAdapter(gate.type).dump_json(value).decode()
 
 
 def load_answer(gate: OpenGate, text: str) -> Any:
-    """A stored answer to a question about a call. Raises pydantic's ValidationError."""
+    """Read a stored answer about a tool call. Raises pydantic's ValidationError if the answer does
+    not fit the gate."""
     return TypeAdapter(gate.type).validate_json(text)
 
 
-# --- when a person is asked ----------------------------------------------------------------------
+# --- before which calls a person is asked --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRule:
-    """When a person is asked before a call, and with which question. `takes` are the arguments of
-    the predicate; None if it takes all. `defaults` are values of arguments that a call may leave
-    out."""
+    """Says before which calls of a tool a person is asked, and with which question."""
 
     question: str = ""
+    """The question before the text of the call; bae's own question if empty."""
     timeout: float | None = None
+    """How many seconds the person has to answer; None for no limit."""
     predicate: Callable[..., bool | Awaitable[bool]] | None = None
+    """Decides from the arguments of a call whether a person is asked. If None, a person is asked
+    before every call."""
     takes: frozenset[str] | None = None
+    """The arguments that the predicate takes; None if it takes all."""
     defaults: Mapping[str, Any] | None = None
+    """The default values of the tool's parameters."""
 
     async def holds_for(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether a person is asked before a call with these arguments."""
+        """Return whether a person is asked before a call with these arguments."""
         if self.predicate is None:
             return True
-        known = {**(self.defaults or {}), **arguments}
+        values = {**(self.defaults or {}), **arguments}
         if self.takes is not None:
-            known = {name: value for name, value in known.items() if name in self.takes}
-        verdict = self.predicate(**known)
+            values = {name: value for name, value in values.items() if name in self.takes}
+        verdict = self.predicate(**values)
         return bool(await verdict if isinstance(verdict, Awaitable) else verdict)
 
 
 def approval_rule(tool: Tool, defaults: Mapping[str, Any]) -> ApprovalRule | None:
-    """The rule of a tool; None if nobody is asked."""
+    """Return the approval rule of a tool; None if its calls need no approval."""
     approve, timeout = tool.approve, tool.approve_timeout
     if isinstance(approve, str):
         return ApprovalRule(approve, timeout)
@@ -248,9 +260,9 @@ def _read_words(text: str) -> dict[str, Any]:
         return {"approve": False}
     if word.lower() in _WIDER:
         return {"approve": True, "scope": word.lower()}
-    refused = _NO.fullmatch(word)
-    if refused is not None:
-        return {"approve": False, "reason": refused[1]}
+    refusal = _NO.fullmatch(word)
+    if refusal is not None:
+        return {"approve": False, "reason": refusal[1]}
     raise PydanticCustomError(
         "answer",
         "answer yes, no, `no: the reason`, run for a yes to all calls of the tool in this run, "

@@ -1,5 +1,5 @@
-"""`Arguments`: the arguments of a dependency that come from the run, compared by value, so that
-equal arguments are one call."""
+"""`Arguments` compares the arguments of dependencies by value, so that calls with equal arguments
+share one call."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from bae.records import Unstored
 
 
 class Arguments:
-    """The arguments of a call that come from the run: its `own` arguments by parameter, and the
-    arguments of the functions `below` it, each by its key. They are the key of the call: calls with
-    equal values have equal keys."""
+    """The arguments that a call takes from the run. Two calls with equal `Arguments` share one
+    call."""
 
     __slots__ = ("_frozen", "_hash", "below", "key", "own")
 
@@ -23,21 +22,25 @@ class Arguments:
         self, key: Hashable, own: Mapping[str, Any], below: Mapping[Hashable, Any] | None = None
     ) -> None:
         self.key = key
+        """The key of the dependency that is called."""
         self.own = own
+        """The arguments of the dependency itself, by parameter."""
         self.below = below or {}
+        """The arguments of the functions that the dependency waits for, by an internal key."""
         values: dict[Hashable, Any] = {**self.own, **self.below}
         self._frozen = {name: freeze(value) for name, value in values.items()}
         self._hash = hash((key, frozenset(self._frozen.items())))
 
     def fits(self, other: Arguments) -> bool:
-        """Whether they are equal, except for values that no journal stores."""
-        known = [n for n, value in {**self.own, **self.below}.items() if not _is_unstored(value)]
+        """Return whether these arguments equal `other`, without comparing values that no journal
+        stores."""
+        stored = [n for n, value in {**self.own, **self.below}.items() if not _is_unstored(value)]
         frozen, others = self._frozen, other._frozen
-        return frozen.keys() == others.keys() and all(frozen[n] == others[n] for n in known)
+        return frozen.keys() == others.keys() and all(frozen[n] == others[n] for n in stored)
 
     @property
     def is_known(self) -> bool:
-        """Whether all values among them can be stored in a journal."""
+        """Whether a journal stores all of the values."""
         return not any(map(_is_unstored, (*self.own.values(), *self.below.values())))
 
     def __eq__(self, other: object) -> bool:
@@ -57,32 +60,33 @@ def _is_unstored(value: object) -> bool:
 
 
 def freeze(value: Any) -> Hashable:
-    """A hashable form that is equal for equal values of one type, including models, dataclasses and
-    collections. A NaN equals a NaN here. Any other value without a hash equals only itself."""
+    """Return a hashable form of a value. Two values of one type have equal forms if the values are
+    equal; a NaN also equals a NaN. Models, dataclasses and collections are compared by their
+    contents. Any other value without a hash equals only itself."""
     try:
-        return _frozen(value)
-    except Exception:  # it contains itself, or its class has its own way to compare or iterate
+        return _freeze(value)
+    except Exception:  # the value contains itself, or its class compares or iterates in its own way
         return _Itself(value)
 
 
-def _frozen(value: Any) -> Hashable:
+def _freeze(value: Any) -> Hashable:
     cls = cast("type[Any]", type(value))
     if cls is str:
         return cast(Hashable, value)
     if isinstance(value, BaseModel):
         values = {n: value.__dict__.get(n, _ABSENT) for n in cls.__pydantic_fields__}
-        return cls, _of_mapping(values), freeze(value.__pydantic_extra__)
+        return cls, _freeze_mapping(values), freeze(value.__pydantic_extra__)
     if isinstance(value, Mapping):
-        return cls, _of_mapping(cast("Mapping[Any, Any]", value))
+        return cls, _freeze_mapping(cast("Mapping[Any, Any]", value))
     if isinstance(value, list | tuple):
-        return cls, tuple([_frozen(each) for each in cast("list[Any]", value)])
+        return cls, tuple([_freeze(item) for item in cast("list[Any]", value)])
     if isinstance(value, set | frozenset):
-        return cls, frozenset([_frozen(each) for each in cast("set[Any]", value)])
+        return cls, frozenset([_freeze(item) for item in cast("set[Any]", value)])
     if is_dataclass(value) and not isinstance(value, type):
         values = {
             field.name: getattr(value, field.name) for field in fields(value) if field.compare
         }
-        return cls, _of_mapping(values)
+        return cls, _freeze_mapping(values)
     if value != value:
         return cls, _NAN
     try:
@@ -92,8 +96,8 @@ def _frozen(value: Any) -> Hashable:
     return cls, value
 
 
-def _of_mapping(values: Mapping[Any, Any]) -> Hashable:
-    return frozenset([(_frozen(name), _frozen(each)) for name, each in values.items()])
+def _freeze_mapping(values: Mapping[Any, Any]) -> Hashable:
+    return frozenset([(_freeze(name), _freeze(value)) for name, value in values.items()])
 
 
 _NAN: Final = "not a number"
@@ -101,7 +105,8 @@ _ABSENT: Final = object()
 
 
 class _Itself:
-    """A value that equals only itself. It is kept alive, so that no other gets its identity."""
+    """Wraps a value that equals only itself. The wrapper keeps the value alive, so that no other
+    value gets the same `id`."""
 
     __slots__ = ("value",)
 

@@ -1,8 +1,9 @@
-"""Static questions about types: may a value declared as one type be used where another type is
-declared? The proof asks before a run, to report a Dep that cannot feed its field; `could_hold` is
-the shallow version for run time. The answer is True, False, or None if the types do not tell.
-Arguments of generics are compared covariantly (`list[int]` fits `list[int | str]`): pydantic looks
-at the value that arrives, and nothing writes back through the field it came from."""
+"""Compares types: does every value of one type fit where another type is declared?
+
+The proof uses `assignable` before a run, to report a dependency that does not fit its field.
+`could_hold` checks a value at run time. Arguments of generics are compared covariantly, so
+`list[int]` fits `list[int | str]`. That is safe here, because pydantic validates each value, and no
+code writes to the value through the field that it came from."""
 
 import collections.abc as abc
 import typing
@@ -13,11 +14,12 @@ from typing import Any, Literal, NewType, TypeVar, Union, cast, get_args, get_or
 
 
 def assignable(source: Any, target: Any) -> bool | None:
-    """Say whether every value of type `source` fits where `target` is declared.
+    """Return whether every value of type `source` fits where `target` is declared; None if the
+    types do not tell.
 
-    Report an error only on False: a type checker would complain too. None means that the types do
-    not tell (Any, a bare generic, an unresolved name, a protocol that cannot be checked, a subclass
-    of a generic); leave that case to run time.
+    Report an error only for False, which a type checker would report too. The types do not tell for
+    Any, a bare generic, an unresolved name, a protocol that cannot be checked, and a subclass of a
+    generic.
     """
     return _fits(source, target, ())
 
@@ -42,23 +44,26 @@ def type_name(tp: Any) -> str:
 
 
 def union_members(tp: Any) -> tuple[Any, ...]:
-    """List the members of a union, flat and in order; any other type is its own only member.
+    """Return the members of a union in order, without nested unions. Any other type is the only
+    member.
 
-    Aliases are resolved, Annotated is stripped from every member, and None is `type(None)`.
+    Type aliases are resolved, every member is without `Annotated`, and None is `type(None)`.
     """
     if isinstance(tp, type):
         return (tp,)
     members: list[Any] = []
     for member in _flatten(tp, ()):
-        if not any(_same(member, known) for known in members):
+        if not any(_same(member, earlier) for earlier in members):
             members.append(member)
     return tuple(members) or (tp,)
 
 
 def could_hold(value: Any, tp: Any) -> bool:
-    """Say whether `value` might be a `tp`, judged only by its class; elements are not examined.
+    """Return whether `value` may be of type `tp`. Only the class of the value is checked, not its
+    elements.
 
-    Forms without a class are True. Unlike in `assignable`, an int is not a float here.
+    A type without a class, such as `Any`, accepts every value. Unlike in `assignable`, an int is no
+    float.
     """
     return any(_could_be(value, member) for member in union_members(tp))
 
@@ -66,21 +71,20 @@ def could_hold(value: Any, tp: Any) -> bool:
 _UNIONS = (Union, UnionType)
 _NEVER = (typing.Never, typing.NoReturn)
 _DEEPEST = 8
-"""How far recursive aliases are followed that never meet themselves."""
+"""How many levels of a recursive alias are followed. Some aliases never lead back to themselves."""
 
-# Generics that take some of their arguments, or pass them in another form.
+# Generics whose arguments do not match the arguments of their base classes one by one.
 _OPAQUE = (
     *(get_origin(abc.Callable[..., Any]), abc.Generator, abc.AsyncGenerator),
     *(abc.Coroutine, abc.ItemsView),
 )
 
 _Open = tuple[tuple[Any, Any], ...]
-"""The questions in progress, so that a recursive type meets itself and stops."""
+"""The pairs of types that are being compared. With them, the comparison of recursive types ends."""
 
 
 def _fits(source: Any, target: Any, around: _Open) -> bool | None:
-    # Two recursive types fit unless some finite path shows a misfit; a question that leads back to
-    # itself has found no misfit.
+    # A comparison that leads back to itself has found no misfit, so two recursive types fit.
     if source is target or any(_same(source, s) and _same(target, t) for s, t in around):
         return True
     if len(around) > _DEEPEST:
@@ -109,8 +113,8 @@ def _one_fits(source: Any, target: Any, around: _Open) -> bool | None:
     if issubclass(cls, (bool, Enum, NoneType)) and any(
         isinstance(v, cls) for v in get_args(target)
     ):
-        return None  # all of its few values may be listed
-    # These take only values that were declared with them.
+        return None  # the target may list all values of this class
+    # Never, a Literal and a NewType take only values that are declared as such.
     return False if literal or target in _NEVER or isinstance(target, NewType) else None
 
 
@@ -125,9 +129,9 @@ def _class_fits(source: Any, target: Any, around: _Open) -> bool | None:
     if wanted in _OPAQUE or cls in _OPAQUE or any(map(_is_unpacked, (*(args or ()), *wanted_args))):
         return None
     if cls is not wanted and not (_is_standard(cls) and _is_standard(wanted)):
-        # The model with its arguments is a base of a subclass of a generic model.
+        # A subclass of a generic model has the model with its arguments among its bases.
         bases = (_split(base) for base in cls.__mro__)
-        args = next((given for origin, given in bases if origin is wanted), None)
+        args = next((base_args for origin, base_args in bases if origin is wanted), None)
     if wanted is tuple:
         return _tuple_fits(args or (Any, ...), wanted_args, around)
     if args and cls is tuple:
@@ -136,7 +140,7 @@ def _class_fits(source: Any, target: Any, around: _Open) -> bool | None:
     if len(args) != len(wanted_args):
         return None
     fits = _all(_fits(arg, want, around) for arg, want in zip(args, wanted_args, strict=True))
-    # A user's class may accept its type argument; a model only has fields.
+    # A user's generic class may be contravariant; a generic model has only fields.
     return None if fits is False and not (_is_standard(wanted) or _generic(wanted)) else fits
 
 
@@ -166,12 +170,12 @@ def _could_be(value: Any, tp: Any) -> bool:
 
 
 def _generic(tp: Any) -> dict[str, Any]:
-    """Pydantic's notes on a generic model and on its parametrized subclasses."""
+    """Return pydantic's metadata of a generic model or of its parametrized class."""
     return getattr(tp, "__pydantic_generic_metadata__", {}) if isinstance(tp, type) else {}
 
 
 def _is_standard(cls: type) -> bool:
-    # Code run by exec may claim to be in builtins, but its generics name their bases.
+    # A class made by `exec` may have the module `builtins`; a generic one has `__orig_bases__`.
     standard = cls.__module__ in ("builtins", "collections", "collections.abc")
     return standard and "__orig_bases__" not in vars(cls)
 
@@ -193,7 +197,8 @@ def _is_unpacked(tp: Any) -> bool:
 
 
 def _split(tp: Any) -> tuple[Any, tuple[Any, ...] | None]:
-    """Origin and arguments of a type; the arguments are None, not (), if there are none."""
+    """Return the origin and the arguments of a type. The arguments are None if the type is not
+    parametrized."""
     if origin := _generic(tp).get("origin"):
         return origin, _generic(tp)["args"]
     if get_origin(tp) is None:
@@ -211,7 +216,7 @@ def _flatten(tp: Any, inside: tuple[Any, ...]) -> Iterator[Any]:
     tp = _strip(tp)
     origin, args = get_origin(tp) or tp, get_args(tp)
     if type(origin).__name__ == "TypeAliasType":  # typing_extensions has one of its own
-        # A union that names itself as a member adds nothing by it.
+        # An alias that names itself as a member of its union adds no new member.
         if tp not in inside and len(inside) <= _DEEPEST:
             yield from _flatten(_alias_value(origin, args), (*inside, tp))
     elif origin in _UNIONS:
@@ -222,17 +227,17 @@ def _flatten(tp: Any, inside: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _alias_value(alias: Any, args: tuple[Any, ...]) -> Any:
-    """The type that an alias stands for; without arguments, its parameters are Any."""
+    """Return the type that an alias stands for. Parameters without an argument become Any."""
     try:
         value, params = alias.__value__, alias.__type_params__
         if not all(isinstance(param, TypeVar) for param in params):
             return typing.ForwardRef(alias.__name__)
-        known = dict.fromkeys(params, Any) | dict(zip(params, args, strict=False))
+        arguments = dict.fromkeys(params, Any) | dict(zip(params, args, strict=False))
         if isinstance(value, TypeVar):
-            return known[value]
+            return arguments[value]
         inner = getattr(value, "__parameters__", ())
-        return value[tuple(known.get(param, param) for param in inner)] if inner else value
-    except Exception:  # evaluated only now, so anything in it may fail
+        return value[tuple(arguments.get(param, param) for param in inner)] if inner else value
+    except Exception:  # the alias is evaluated only here, so a name in it may be missing
         return typing.ForwardRef(alias.__name__)
 
 

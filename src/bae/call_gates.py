@@ -1,5 +1,5 @@
-"""The gates of tool calls. One conversation with tools asks people about its calls, in order, and
-finds their answers when the run is resumed."""
+"""The gates of tool calls. A conversation with tools asks people about its calls, in the order of
+the calls. When the run is resumed, it reads their stored answers."""
 
 from __future__ import annotations
 
@@ -35,29 +35,30 @@ if TYPE_CHECKING:
     from bae.tool_plan import ToolPlan
 
 _LONGEST_CALL: Final = 300
-"""How many characters a call may have to be shown unchanged in a question."""
+"""A question shows a call unchanged if the call has at most this many characters."""
 _LONGEST_TEXT: Final = 80
-"""How many characters of each text a question shows of a longer call."""
+"""How many characters of each text in a longer call a question shows."""
 _LONGEST_LIST: Final = 20
-"""How many items of each list a question shows of a longer call."""
+"""How many items of each list in a longer call a question shows."""
 _LONGEST_QUESTION: Final = 4000
-"""How many characters of the model's question, or call, a person reads."""
+"""How many characters of the model's question, or of a call, a person is shown."""
 
 
 _GRANTED: Final = Approval(approve=True)
-"""The answer if another call was approved together with all calls of the tool."""
+"""Stands for an answer if a person, asked about another call, approved all calls of the tool."""
 
 
 class _UnfitAnswer(Exception):
-    """A stored answer does not fit the question."""
+    """Raised if a stored answer does not fit its gate."""
 
 
 class Decision(NamedTuple):
-    """The decision of people about a call: the arguments to make it with. If it `is_over`, its
-    result or error."""
+    """What people have decided about a call."""
 
     arguments: Mapping[str, Any]
+    """The arguments to make the call with."""
     is_over: bool = False
+    """Whether the call is not to be made. It then has the `result` or the `error` here."""
     result: Any = None
     error: str | None = None
 
@@ -70,15 +71,16 @@ class CallGates:
         self._field, self._asker = conversation.field.name, conversation.asker
         self._step, self._question = conversation.step, conversation.question
         self._turns = asyncio.Lock()
-        """Locked until a call has opened its gate: people see gates in the order of the calls."""
+        """Held by a call until its gate is open, so that gates open in the order of the calls."""
         self._granted: dict[str, asyncio.Event] = {}
-        """By tool: set when a person has approved all of its calls."""
+        """For each tool, an event that is set when a person has approved all calls of the tool."""
 
     async def decide(
         self, call: CallPart, plan: ToolPlan | AskPlan, arguments: Mapping[str, Any], starts: int
     ) -> Decision:
-        """Ask people about a call, if that is needed. `starts` is how often it has begun without a
-        result, if a person is to decide about it. Raises `Waiting` if nobody can be asked now."""
+        """Ask people about a call, if the call needs it, and return their decision. If the call was
+        interrupted and a person must decide whether to repeat it, `starts` is how often the call
+        has begun; otherwise it is 0. Raises `Waiting` if the run has no answerer."""
         await self._turns.acquire()
         turn = ExitStack()
         with turn:
@@ -86,7 +88,7 @@ class CallGates:
             try:
                 return await self._decide(call, plan, arguments, starts, turn)
             except _UnfitAnswer as unfit:
-                # Only the run knows such a tool, so nothing could check the answer earlier.
+                # Only the run knows the tool, so the answer was not checked when it was stored.
                 message = f"a person's answer does not fit: {unfit}"
                 return Decision(cast("Mapping[str, Any]", call.arguments), True, error=message)
 
@@ -98,66 +100,66 @@ class CallGates:
         starts: int,
         turn: ExitStack,
     ) -> Decision:
-        given = cast("Mapping[str, Any]", call.arguments)
+        raw = cast("Mapping[str, Any]", call.arguments)
         if isinstance(plan, AskPlan):
-            return await self._ask(call, plan, given, turn)
-        call = replace(call, arguments=plan.mask_secrets(given))  # as people see it
+            return await self._ask(call, plan, raw, turn)
+        call = replace(call, arguments=plan.mask_secrets(raw))  # people see no secrets
         if starts:
-            over = await self._settle(call, given, starts, turn)
-            if over is not None:
-                return over
+            decision = await self._settle(call, raw, starts, turn)
+            if decision is not None:
+                return decision
         if plan.approval is None or not await plan.approval.holds_for(arguments):
-            return Decision(given)
-        return await self._approve(call, plan, plan.approval, given, turn)
+            return Decision(raw)
+        return await self._approve(call, plan, plan.approval, raw, turn)
 
     async def _ask(
-        self, call: CallPart, plan: AskPlan, given: Mapping[str, Any], turn: ExitStack
+        self, call: CallPart, plan: AskPlan, raw: Mapping[str, Any], turn: ExitStack
     ) -> Decision:
         ask = plan.ask
-        gate = self._gate(call, ask.type, given["question"][:_LONGEST_QUESTION])
+        gate = self._gate(call, ask.type, raw["question"][:_LONGEST_QUESTION])
         gate = replace(gate, context={})
         answer = await self._answer(gate, ask.timeout, plan.answers.validate_python, turn)
         if answer is LATE:
-            return Decision(given, True, error=f"no person answered within {ask.timeout:g} s")
-        return Decision(given, True, to_jsonable_python(answer))
+            return Decision(raw, True, error=f"no person answered within {ask.timeout:g} s")
+        return Decision(raw, True, to_jsonable_python(answer))
 
     async def _settle(
-        self, call: CallPart, given: Mapping[str, Any], starts: int, turn: ExitStack
+        self, call: CallPart, raw: Mapping[str, Any], starts: int, turn: ExitStack
     ) -> Decision | None:
-        """A person's decision about a call that was interrupted; None to make it again."""
-        shown = _describe_call(call)
-        asked = f"{shown} was interrupted, and it is unknown whether it ran. Call it again?"
-        gate = self._gate(call, Interruption, asked, f"(unfinished {starts})")
+        """Ask a person about an interrupted call. Return None if the call is to be repeated."""
+        described = _describe_call(call)
+        question = f"{described} was interrupted, and it is unknown whether it ran. Call it again?"
+        gate = self._gate(call, Interruption, question, f"(unfinished {starts})")
         answer: Interruption = await self._answer(gate, None, Interruption.model_validate, turn)
         if answer.repeat:
             return None
         if answer.outcome:
-            return Decision(given, True, answer.outcome)
+            return Decision(raw, True, answer.outcome)
         error = f"the program was interrupted, and a person chose not to repeat the call: {UNKNOWN}"
-        return Decision(given, True, error=error)
+        return Decision(raw, True, error=error)
 
     async def _approve(
         self,
         call: CallPart,
         plan: ToolPlan,
         rule: ApprovalRule,
-        given: Mapping[str, Any],
+        raw: Mapping[str, Any],
         turn: ExitStack,
     ) -> Decision:
-        asked = (
+        question = (
             f"{rule.question} {_describe_call(call)}"
             if rule.question
             else f"Allow {_describe_call(call)}?"
         )
-        gate = self._gate(call, Approval, asked)
+        gate = self._gate(call, Approval, question)
         if await self._is_granted(plan.name, gate):
-            return Decision(given)
+            return Decision(raw)
 
         def check(answer: Any) -> None:
             approval = Approval.model_validate(answer)
             check_approval_scope(approval, self._thread)
             if approval.arguments is not None:
-                plan.validate(plan.restore_secrets(approval.arguments, given))
+                plan.validate(plan.restore_secrets(approval.arguments, raw))
 
         def hide(answer: Approval) -> Approval:
             arguments = answer.arguments
@@ -168,31 +170,32 @@ class CallGates:
         granted = self._granted.setdefault(plan.name, asyncio.Event())
         answer: Approval | Late = await self._answer(gate, rule.timeout, check, turn, granted, hide)
         if isinstance(answer, Late):
-            return Decision(given, True, error=f"no person approved it within {rule.timeout:g} s")
+            return Decision(raw, True, error=f"no person approved it within {rule.timeout:g} s")
         if not answer.approve:
             reason = f": {answer.reason}" if answer.reason else ""
-            return Decision(given, True, error=f"a person refused this call{reason}")
+            return Decision(raw, True, error=f"a person refused this call{reason}")
         if answer.scope != "call":
             if f"{gate.address}{REVOKED}" in await self._run.writer.answers(self._run):
-                return Decision(given, True, error="a person has revoked the approval of this tool")
+                return Decision(raw, True, error="a person has revoked the approval of this tool")
             granted.set()
             if not self._is_stored:
                 self._run.notes.granted.add(self._tool_place(plan.name))
         if answer.arguments is None:
-            return Decision(given)
-        changed: dict[str, Any] = to_jsonable_python(plan.restore_secrets(answer.arguments, given))
-        try:  # only the run may know the tool, so nothing could check them earlier
+            return Decision(raw)
+        changed: dict[str, Any] = to_jsonable_python(plan.restore_secrets(answer.arguments, raw))
+        try:  # perhaps only the run knows the tool, and the arguments were stored unchecked
             plan.validate(changed)
         except ValidationError as error:
             message = (
                 f"a person changed the arguments, which do not fit: {'; '.join(faults(error))}"
             )
-            return Decision(given, True, error=message)
+            return Decision(raw, True, error=message)
         return Decision(changed)
 
     async def _is_granted(self, tool: str, gate: OpenGate) -> bool:
-        """Whether an approval of the tool holds in this run or its thread, and was not revoked. An
-        answer about the call itself counts more."""
+        """Return whether a person has approved all calls of the tool in this run or its thread, and
+        has not revoked that. Return False if the call's own gate has an answer: it takes
+        precedence."""
         place = self._tool_place(tool)
         if not self._is_stored:
             return place in self._run.notes.granted
@@ -206,12 +209,12 @@ class CallGates:
 
     @property
     def _is_outside(self) -> bool:
-        """Whether the class is outside the graph, so that no journal can name the gate."""
+        """Whether the node class is outside the graph. No journal can store its gates."""
         return self._plan.node not in (self._run.plans or ())
 
     @property
     def _thread(self) -> str | None:
-        """The thread that an approval may hold for."""
+        """The thread that a person may approve all calls for; None if there is no such thread."""
         turn = self._run.outermost.options.turn
         return None if turn is None or not self._is_stored else turn.thread
 
@@ -243,8 +246,9 @@ class CallGates:
         granted: asyncio.Event | None = None,
         hide: Callable[[Any], Any] = lambda answer: answer,
     ) -> Any:
-        """The answer to a gate as a value of its type, or `LATE`. Once all calls of the tool are
-        `granted`, it is an approval without an answer. `hide` masks the parts not to be stored."""
+        """Return the answer to a gate as a value of the gate's type, or `LATE`. If `granted` is set
+        before there is an answer, return `_GRANTED`. `hide` masks the secrets in an answer before
+        the answer is stored."""
         run, form = self._run, TypeAdapter(gate.type)
         if self._is_outside:
             if run.options.answer is None:
@@ -260,27 +264,27 @@ class CallGates:
             turn.close()
             answer = await self._first_of(answer_in_time(run.options.answer, gate, check), granted)
             return LATE if answer is LATE else form.validate_python(answer)
-        known = await self._stored_answer(gate)
-        if known is not NOTHING:
-            return known
+        stored = await self._stored_answer(gate)
+        if stored is not NOTHING:
+            return stored
         since, now = run.past.opened.get(gate.address), time()
         if timeout is not None:
             gate = replace(gate, deadline=(since or now) + timeout)
         if since is None:
-            # Store the gate before anyone is asked: an answer needs its gate and its call.
+            # Store the gate before a person is asked: a stored answer refers to a stored gate.
             await run.writer.store(GateOpened(now, run.path, self._step, gate))
         turn.close()
         answer = await self._first_of(answer_in_time(run.options.answer, gate, check), granted)
         if answer is not LATE and answer is not _GRANTED:
-            own = form.validate_python(answer)
-            kept = hide(own)
-            settled = await run.writer.settle_answer(run, gate, kept)
-            return own if settled is kept else settled
-        first = await self._stored_answer(gate)  # of another process
-        return answer if first is NOTHING else first
+            value = form.validate_python(answer)
+            masked = hide(value)
+            first = await run.writer.settle_answer(run, gate, masked)
+            return value if first is masked else first
+        other = await self._stored_answer(gate)  # another process may have stored an answer
+        return answer if other is NOTHING else other
 
     async def _stored_answer(self, gate: OpenGate) -> Any:
-        """The answer that a journal has for a gate, or `NOTHING`."""
+        """Return the gate's answer in the journal, or `NOTHING`."""
         text = (await self._run.writer.answers(self._run)).get(gate.address)
         if text is None:
             return NOTHING
@@ -292,7 +296,8 @@ class CallGates:
     async def _first_of(
         self, asking: Coroutine[Any, Any, Any], granted: asyncio.Event | None
     ) -> Any:
-        """The answer, or `_GRANTED` if the tool is approved for the whole run meanwhile."""
+        """Wait for the answer. Return `_GRANTED` if a person approves all calls of the tool
+        first."""
         if granted is None or self._run.options.answer is None:
             return await asking
         tasks = asyncio.ensure_future(asking), asyncio.ensure_future(granted.wait())
@@ -304,32 +309,32 @@ class CallGates:
                 task.cancel()
             cancelled = await wait_despite_cancel(tasks)
             if not tasks[0].cancelled():
-                tasks[0].exception()  # it is raised already, or came too late to matter
+                tasks[0].exception()  # read it, or asyncio warns that no code has read it
             if cancelled is not None:
                 raise cancelled
 
 
 def _describe_call(call: CallPart) -> str:
-    """A call as people read it in a question. In a long call, each text is cut separately, so that
-    no argument hides another."""
+    """Return the text of a call for a question to a person. In a long call, each argument is cut by
+    itself, so that a person sees the beginning of every argument."""
     arguments = dict(cast("Mapping[str, Any]", call.arguments))
     text = str(ToolCall(id=call.id, name=call.name, arguments=arguments))
     if len(text) <= _LONGEST_CALL:
         return text
-    text = str(ToolCall(id=call.id, name=call.name, arguments=_short(arguments)))
-    left = len(text) - _LONGEST_QUESTION
-    return text if left <= 0 else f"{text[:_LONGEST_QUESTION]} … ({left:,} more characters)"
+    text = str(ToolCall(id=call.id, name=call.name, arguments=_shorten(arguments)))
+    excess = len(text) - _LONGEST_QUESTION
+    return text if excess <= 0 else f"{text[:_LONGEST_QUESTION]} … ({excess:,} more characters)"
 
 
-def _short(value: Any) -> Any:
-    """JSON with its long texts and lists cut, each with its size."""
+def _shorten(value: Any) -> Any:
+    """Cut the long texts and lists in a JSON value, and add the original size to each."""
     if isinstance(value, str) and len(value) > _LONGEST_TEXT:
         return f"{value[:_LONGEST_TEXT]}… ({len(value):,} characters)"
     if isinstance(value, dict):
         parts = cast("dict[str, Any]", value).items()
-        return {_short(name): _short(each) for name, each in parts}
+        return {_shorten(name): _shorten(part) for name, part in parts}
     if isinstance(value, list):
         items = cast("list[Any]", value)
         more = [f"… ({len(items):,} items)"] if len(items) > _LONGEST_LIST else []
-        return [*map(_short, items[:_LONGEST_LIST]), *more]
+        return [*map(_shorten, items[:_LONGEST_LIST]), *more]
     return value

@@ -1,5 +1,5 @@
-"""`CallPlan`: how a dependency is called. It names the inputs, the kind and the return type of a
-function, generator, context manager, graph or node class."""
+"""`CallPlan` says how to call a dependency: a function, generator, context manager, graph or node
+class. It has the dependency's inputs, kind and return type."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ CallKind = Literal["async", "sync", "async_generator", "generator", "context", "
 
 
 OPENING: Final = ("generator", "async_generator", "context")
-"""The kinds that open something, which is closed after the run."""
+"""The kinds of calls that open a resource. bae closes the resource after the run."""
 
 
 DEEPEST: Final = 100
-"""How many functions may wait for each other in a chain."""
+"""The maximum length of a chain of functions in which each function waits for the next."""
 
 MISSING: Final = object()
 """The return type of a function without a return annotation."""
@@ -40,50 +40,52 @@ MISSING: Final = object()
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class CallPlan:
-    """Everything about calling one dependency, computed once.
-
-    `inputs` are its own dependencies by parameter name.
-    """
+    """How to call one dependency. bae computes the plan once."""
 
     fn: Any
     key: Hashable
     name: str
     kind: CallKind
     declared: Any = MISSING
-    """The return annotation of the function; for a graph, read `returns`."""
+    """The return annotation of the function. For a graph, read `returns`."""
     inputs: tuple[tuple[str, Input], ...] = ()
+    """The parameters that are dependencies themselves."""
     recalls: tuple[tuple[str, RecallField], ...] = ()
     """The parameters that are looked up in the trace."""
     by_value: bool = False
-    """Whether the result depends on values of the run: on these parameters, or on those of a
-    function that it waits for. It is then called once for equal values."""
+    """Whether the result depends on values of the run, because the function, or a function that it
+    waits for, has a parameter that is looked up in the trace. A run then calls the function once
+    for equal arguments."""
     lm_parameters: tuple[str, ...] = ()
+    """The parameters that take the LM."""
     needs_lm: bool = False
-    """Whether it cannot be called without an LM."""
+    """Whether the function cannot be called without an LM."""
     borrowed: bool = False
-    """Whether its hints needed names that are visible only to the class that uses it."""
+    """Whether the function's hints use names that only the class with the field can see."""
     stays: bool = False
-    """Whether the plan holds for its function everywhere, now and later."""
+    """Whether the plan is also right where another class uses the function."""
     unfilled: tuple[tuple[str, Any], ...] = ()
-    """The function's parameters that nothing fills; for a graph, read `free`."""
+    """The function's parameters without a source or a default. For a graph, read `free`."""
     optional: tuple[tuple[str, Any], ...] = ()
-    """The function's parameters that only a default fills."""
+    """The function's parameters without a source that have a default."""
     positional: tuple[str, ...] = ()
+    """The parameters that can only be passed by position."""
     graph: Graph[Any, Any] | None = None
     depth: int = 1
-    """How many calls the longest chain from this call on has."""
+    """The number of calls in the longest chain that begins with this call."""
     problems: list[Problem] = field(default_factory=list[Problem])
-    """The problems of the function itself; `problems_of` has those below it too."""
+    """The problems of this function. `problems_of` adds the problems of the functions that it waits
+    for."""
 
     @property
     def opens(self) -> bool:
-        """Whether a call opens something that is closed after the run."""
+        """Whether a call opens a resource, which bae closes after the run."""
         return self.kind in OPENING
 
     @property
     def returns(self) -> Any:
-        """The type of the final value of a call; `MISSING` if it is not annotated."""
-        # Look into a graph late: planning its nodes may have led here in the first place.
+        """The type of a call's final value; `MISSING` if the function has no return annotation."""
+        # Read the graph only now: this plan may have been made while the graph was being planned.
         if self.graph is None:
             return self.declared
         ends = self.graph.terminal_nodes
@@ -91,8 +93,9 @@ class CallPlan:
 
     @property
     def free(self) -> tuple[tuple[str, Any], ...]:
-        """The parameters that nothing fills, or the plain fields of a graph's start node, by name.
-        They are errors for a `Dep`, and the place of the item for a `Map`."""
+        """The names and types of the parameters without a source or a default. For a graph, these
+        are the required plain fields of its start node. A `Dep` must bind all of them. A `Map` must
+        bind all but one, which gets the item."""
         if self.graph is None:
             return self.unfilled
         plain = plan_of_graph(self.graph).given_fields
@@ -100,7 +103,8 @@ class CallPlan:
 
     @property
     def bindable(self) -> dict[str, Any]:
-        """The types of the parameters that a marker can bind, by name: free or with a default."""
+        """The types of the parameters that a marker can bind, by name: all parameters without a
+        source."""
         if self.graph is None:
             return dict((*self.unfilled, *self.optional))
         return {field.name: field.annotation for field in plan_of_graph(self.graph).given_fields}
@@ -110,17 +114,20 @@ class CallPlan:
 
 
 class Input(NamedTuple):
-    """A dependency as a parameter or field asks for it: the call, the options of the marker, the
-    declared type, and the bindings to a field by name, or to a recalled value."""
+    """One use of a dependency, by a parameter or a field."""
 
     call: CallPlan
     marker: Dep
+    """The marker with its options, such as the timeout."""
     wanted: Any = Any
+    """The declared type of the parameter or field."""
     bound: Bound = ()
+    """The bindings that the marker makes."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether all that ask for the same value in a run share one call."""
+        """Whether a run calls the function once for all parameters and fields that need the same
+        value."""
         return self.marker.cache
 
     @property
@@ -130,15 +137,17 @@ class Input(NamedTuple):
 
 
 Bound = tuple[tuple[str, "str | RecallField"], ...]
+"""The names of parameters, each with the name of the node's field that it gets, or with the plan of
+the value that it recalls."""
 
 
 def is_by_value(asked: FieldPlan | Input) -> bool:
-    """Whether the value depends on values of the run; see `CallPlan.by_value`."""
+    """Return whether the value depends on values of the run: see `CallPlan.by_value`."""
     return bool(asked.bound) or (asked.call is not None and asked.call.by_value)
 
 
 def recalls_of(asked: FieldPlan | Input) -> Iterator[tuple[str, RecallField]]:
-    """The parameters of a field or input that are looked up in the trace."""
+    """Yield the parameters of a field or input that are looked up in the trace."""
     if asked.call is not None:
         yield from asked.call.recalls
     for name, source in asked.bound:
@@ -147,59 +156,58 @@ def recalls_of(asked: FieldPlan | Input) -> Iterator[tuple[str, RecallField]]:
 
 
 def recalled_behind(asked: FieldPlan | Input) -> Iterator[tuple[str, Hashable, RecallField]]:
-    """The looked-up parameters behind a field or input, at any depth, each once: its path, such as
-    `(hits)(query)`, its key, and its recall field."""
+    """Yield all parameters behind a field or input that are looked up in the trace, at any depth
+    and without duplicates. Each has its path, such as `(hits)(query)`, its key and its plan."""
     ahead: list[tuple[str, FieldPlan | Input]] = [("", asked)]
-    seen: set[tuple[CallPlan | None, Bound]] = set()
-    for way, each in ahead:
-        if (each.call, each.bound) not in seen:
-            seen.add((each.call, each.bound))
-            key = None if each.call is None else each.call.key
-            for name, recall in recalls_of(each):
-                yield f"{way}({name})", (key, name, recall.marker), recall
-            below = () if each.call is None else each.call.inputs
-            ahead += [(f"{way}({name})", recall) for name, recall in below if is_by_value(recall)]
+    visited: set[tuple[CallPlan | None, Bound]] = set()
+    for path, source in ahead:
+        if (source.call, source.bound) not in visited:
+            visited.add((source.call, source.bound))
+            key = None if source.call is None else source.call.key
+            for name, recall in recalls_of(source):
+                yield f"{path}({name})", (key, name, recall.marker), recall
+            below = () if source.call is None else source.call.inputs
+            ahead += [(f"{path}({name})", input) for name, input in below if is_by_value(input)]
 
 
 def siblings_of(asked: FieldPlan | Input) -> Iterator[tuple[str, str]]:
-    """The parameters that get the value of another field of the node, and that field."""
+    """Yield the parameters that are bound to a field of the node, with the name of the field."""
     for name, source in asked.bound:
         if isinstance(source, str):
             yield name, source
 
 
 def plan_bound(call: CallPlan, marker: Dep | Map) -> Bound:
-    """The bindings of a marker. The proof reports their problems."""
+    """Return the bindings of a marker. The proof reports invalid bindings."""
     if not marker.bound:
         return ()
     from bae.sources.recall import recalled_parameter
 
     types = call.bindable if call.graph is None else _types_at_start(call.graph)
     return tuple(
-        (name, each)
-        if isinstance(each, str)
-        else (name, recalled_parameter(name, types.get(name, Any), each))
-        for name, each in marker.bound
+        (name, source)
+        if isinstance(source, str)
+        else (name, recalled_parameter(name, types.get(name, Any), source))
+        for name, source in marker.bound
     )
 
 
 def _types_at_start(graph: Graph[Any, Any]) -> dict[str, Any]:
-    # Not from the plan of the class: planning that class may have led here.
+    # Not from the plan of the start class, which may be in the making at this point.
     rebuild(graph.start)
     return {name: info.annotation for name, info in graph.start.__pydantic_fields__.items()}
 
 
 def plan_call(fn: Any, names: Names = NOWHERE) -> CallPlan:
-    """Plan calling `fn`, its own dependencies included. Problems are collected, not raised."""
+    """Plan how to call `fn` and its own dependencies. Problems are collected, not raised."""
     return plan_below(fn, CallPlanning(names, {}, {}))
 
 
 def plan_below(fn: Any, planning: CallPlanning) -> CallPlan:
-    """Plan a call that another call may wait for."""
-    # A chain as long as `DEEPEST` takes three frames for each call: this frame, the frame of its
-    # parameters, and that of the source of a parameter.
+    """Plan how to call `fn`, as a part of `planning`."""
+    # Each call in a chain takes three stack frames, so `DEEPEST` keeps this below Python's limit.
     key = key_of(fn)
-    plan = _kept_plan(fn) or planning.made.get(key)
+    plan = _stored_plan(fn) or planning.made.get(key)
     if plan is not None:
         return plan
     graph = _as_graph(fn)
@@ -214,8 +222,8 @@ def plan_below(fn: Any, planning: CallPlanning) -> CallPlan:
         if hints is not None:
             _plan_parameters(plan, hints, planning)
     planning.made[key] = plan
-    # A plan with problems is made again, since missing names may be defined by then. A plan with
-    # borrowed names may mean something else where another class uses it.
+    # A plan with problems is not stored, because missing names may be defined later. A plan with
+    # borrowed names is not stored either: in another class the names may mean something else.
     below_stay = all(below.call.stays for _, below in plan.inputs)
     plan.stays = below_stay and not (plan.problems or plan.borrowed)
     if isinstance(fn, FunctionType) and plan.stays:
@@ -224,7 +232,7 @@ def plan_below(fn: Any, planning: CallPlanning) -> CallPlan:
 
 
 def key_of(fn: Any) -> Hashable:
-    """The key of a dependency: itself, or its identity if it has no hash."""
+    """Return the key of a dependency: the dependency itself, or its identity if it has no hash."""
     try:
         hash(fn)
     except TypeError:
@@ -233,7 +241,7 @@ def key_of(fn: Any) -> Hashable:
 
 
 def name_of(fn: Any) -> str:
-    """A dependency's name in messages, records and pictures."""
+    """Return the name of a dependency for messages, records and pictures."""
     while isinstance(fn, partial):
         fn = cast("partial[Any]", fn).func
     name = getattr(fn, "__qualname__", None) or getattr(fn, "name", None) or type(fn).__name__
@@ -241,7 +249,7 @@ def name_of(fn: Any) -> str:
 
 
 def is_lm(annotation: Any) -> bool:
-    """Whether a parameter asks for the LM: annotated `LM`, alone or in a union."""
+    """Return whether a parameter takes the LM: its annotation is `LM`, alone or in a union."""
     return any(member is LM for member in union_members(annotation))
 
 
@@ -249,15 +257,18 @@ _PLAN = "__bae_call__"
 
 
 class CallPlanning(NamedTuple):
-    """The state of planning one dependency with all dependencies below it."""
+    """The state while a dependency is planned, with all dependencies that it waits for."""
 
     names: Names
+    """The names that the class with the field can see."""
     above: dict[Hashable, str]
-    """The functions that wait for the current plan, with their names."""
+    """The names of the functions that wait for the call being planned, by key."""
     made: dict[Hashable, CallPlan]
+    """The finished plans, by key."""
 
     def problem_with(self, fn: Any) -> Problem | None:
-        """Why the current plan cannot wait for `fn`: a circle, or a chain that is too long."""
+        """Return the problem if the call being planned waited for `fn`: a circle, or a chain that
+        is too long. Return None if there is no problem."""
         key = key_of(fn)
         if key in self.above:
             return _cycle(self.above, key)
@@ -267,9 +278,9 @@ class CallPlanning(NamedTuple):
         return None
 
 
-def _kept_plan(fn: Any) -> CallPlan | None:
+def _stored_plan(fn: Any) -> CallPlan | None:
     plan = fn.__dict__.get(_PLAN) if isinstance(fn, FunctionType) else None
-    # A decorator's wrapper copies the attributes of the wrapped function.
+    # A decorator may have copied the attributes of the wrapped function, its plan included.
     return plan if plan is not None and plan.fn is fn else None
 
 
@@ -285,7 +296,8 @@ def _as_graph(fn: Any) -> Graph[Any, Any] | None:
 
 
 def _hints(plan: CallPlan, names: Names) -> dict[str, Any] | None:
-    """The annotations of a function; its return type is noted. None if they cannot be resolved."""
+    """Return the annotations of a function, and set the return type of its plan. Return None if the
+    annotations cannot be resolved."""
     try:
         try:
             hints = annotations_of(plan.fn)
@@ -296,7 +308,7 @@ def _hints(plan: CallPlan, names: Names) -> dict[str, Any] | None:
         plan.problems.append(
             an_error(error.code, flat(error), error.fix or "correct the annotation")
         )
-        plan.declared = Any  # unknown, so no problem is reported for it
+        plan.declared = Any  # the type is unknown, so that no second problem is reported
         return None
     if inspect.isclass(plan.fn):
         plan.declared = plan.fn
@@ -338,7 +350,7 @@ def _plan_parameters(plan: CallPlan, hints: dict[str, Any], planning: CallPlanni
     plan.lm_parameters = tuple(lms)
     plan.unfilled, plan.optional, plan.positional = tuple(free), tuple(optional), tuple(positional)
     plan.depth = 1 + max((below.call.depth for _, below in plan.inputs), default=0)
-    if plan.depth == DEEPEST + 1:  # the calls around it are too deep as well; report it once
+    if plan.depth == DEEPEST + 1:  # calls that wait for this call are deeper: report only this one
         chain = [plan.name]
         while plan.inputs:
             plan = max((below.call for _, below in plan.inputs), key=lambda call: call.depth)
@@ -349,14 +361,14 @@ def _plan_parameters(plan: CallPlan, hints: dict[str, Any], planning: CallPlanni
 def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
         signature = signature_of(fn)
-    except (ValueError, TypeError):  # some builtins have no signature: their needs are unknown
+    except (ValueError, TypeError):  # some builtins have no signature: bae passes them nothing
         return []
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    given: set[str] = set()
+    bound: set[str] = set()
     while isinstance(fn, partial):
-        given.update(cast("partial[Any]", fn).keywords)
+        bound.update(cast("partial[Any]", fn).keywords)
         fn = cast("partial[Any]", fn).func
-    return [p for n, p in signature.parameters.items() if n not in given and p.kind not in variadic]
+    return [p for n, p in signature.parameters.items() if n not in bound and p.kind not in variadic]
 
 
 def _kind(fn: Callable[..., Any]) -> CallKind:
@@ -373,10 +385,10 @@ def _kind(fn: Callable[..., Any]) -> CallKind:
 
 
 def _final_type(plan: CallPlan, hint: Any) -> Any:
-    """The type of the final value of a call: the yielded, entered or awaited value."""
+    """Return the type of a call's final value: the yielded, entered or awaited value."""
     origin = typing.get_origin(hint) or hint
     arguments = typing.get_args(hint)
-    # Only this exact class: many clients are context managers, and are handed over unentered.
+    # Only these exact classes: many clients are context managers too, and bae does not enter them.
     if origin is AbstractAsyncContextManager or origin is AbstractContextManager:
         plan.kind = "context"
     elif plan.kind == "sync" and origin in (Awaitable, Coroutine):
@@ -393,7 +405,7 @@ def _marker(hint: Any) -> Any:
 
 
 def is_buried(annotation: Any) -> bool:
-    """Whether a source marker is somewhere inside a type, where bae does not look for it."""
+    """Return whether a source marker is somewhere inside a type, where bae ignores it."""
     alias = getattr(annotation, "__value__", None)  # of a `type` statement
     if alias is not None:
         return _marker(alias) is not None or is_buried(alias)
@@ -404,7 +416,7 @@ def is_buried(annotation: Any) -> bool:
 
 
 def buried_marker_problem(whose: str = "") -> Problem:
-    """The problem of a marker inside a type."""
+    """Make the problem of a marker that is inside a type."""
     return an_error(
         "bae-field-buried",
         f"{whose}a source marker is inside its type, where it is not seen",
@@ -423,7 +435,7 @@ def _cycle(above: dict[Hashable, str], key: Hashable) -> Problem:
 
 
 def too_deep(what: str, chain: list[str], bound: int) -> Problem:
-    """The problem of a chain of functions or graphs that is longer than the bound."""
+    """Make the problem of a chain of functions or graphs that is longer than `bound`."""
     names = " -> ".join([*chain[:3], "…", *chain[-2:]])
     return an_error(
         "bae-dep-depth",
@@ -434,13 +446,13 @@ def too_deep(what: str, chain: list[str], bound: int) -> Problem:
 
 
 def every_call(call: CallPlan | None) -> list[CallPlan]:
-    """A call and every call it waits for, at any depth, each once."""
+    """Return a call and all calls that it waits for, at any depth and without duplicates."""
     calls = [] if call is None else [call]
-    seen = set(calls)
-    for each in calls:
-        for _, below in each.inputs:
-            if below.call not in seen:
-                seen.add(below.call)
+    visited = set(calls)
+    for current in calls:
+        for _, below in current.inputs:
+            if below.call not in visited:
+                visited.add(below.call)
                 calls.append(below.call)
     return calls
 
@@ -456,7 +468,8 @@ def _nothing_to_call() -> Problem:
 
 
 def flat(error: HintError) -> str:
-    """The message of a hint's error in one line. A name that is not defined needs no cause."""
+    """Return the message of a `HintError` in one line. The line has the cause, unless the cause is
+    only that a name is not defined."""
     message = error.message
     if error.cause is not None and not isinstance(error.cause, NameError):
         message += f": {describe(error.cause)}"
@@ -464,50 +477,53 @@ def flat(error: HintError) -> str:
 
 
 def asked_at(asked: FieldPlan | Input, parameter: str) -> FieldPlan | Input | None:
-    """The parameter that `(city)(client)` leads to from a field; None if there is none. An empty
-    path leads to the field itself."""
+    """Return the parameter at a path such as `(city)(client)` behind a field; None if there is no
+    such parameter. For an empty path, return the field itself."""
     for name in parameter[1:-1].split(")(") if parameter else ():
         below = None if asked.call is None else dict(asked.call.inputs).get(name)
         if below is None:
-            return dict(recalls_of(asked)).get(name)  # it has nothing below it
+            return dict(recalls_of(asked)).get(name)  # a recalled value has no parameters
         asked = below
     return asked
 
 
 def call_at(asked: FieldPlan | Input, parameter: str) -> CallPlan | None:
-    """The call of that parameter; None for a gate, and if there is no such parameter."""
+    """Return the call for the parameter at a path behind a field. Return None for a gate, or if
+    there is no such parameter."""
     matching = asked_at(asked, parameter)
     return None if matching is None else matching.call
 
 
 def routes(call: CallPlan | None) -> Iterator[str]:
-    """The paths to a call and to every call it waits for, as `(city)(client)`: one for each."""
-    ways = {} if call is None else {call: ""}
-    ahead = [*ways]
-    for each in ahead:
-        yield ways[each]
-        for parameter, below in each.inputs:
-            if below.call not in ways:
-                ways[below.call] = f"{ways[each]}({parameter})"
+    """Yield one path, such as `(city)(client)`, to each call that a call waits for, at any depth.
+    The first path is empty, for the call itself."""
+    paths = {} if call is None else {call: ""}
+    ahead = [*paths]
+    for current in ahead:
+        yield paths[current]
+        for parameter, below in current.inputs:
+            if below.call not in paths:
+                paths[below.call] = f"{paths[current]}({parameter})"
                 ahead.append(below.call)
 
 
 _LONGEST_CHAIN: Final = 12
-"""How many calls are named for one field."""
+"""How many calls `call_chain` names for one field."""
 
 
 def call_chain(field: FieldPlan) -> str:
-    """A call with the calls that it waits for: `get_weather ← get_location`."""
-    left = _LONGEST_CHAIN
+    """Return the names of a field's call and of the calls that it waits for, such as
+    `get_weather ← get_location`."""
+    remaining = _LONGEST_CHAIN
 
     def text_of(asked: FieldPlan | Input) -> str:
-        nonlocal left
-        left -= 1
+        nonlocal remaining
+        remaining -= 1
         call = cast(CallPlan, asked.call)
         name = f"graph {call.name}" if call.graph is not None else call.name
         below = [name for _, name in siblings_of(asked)]
         below += [str(recall.marker) for _, recall in recalls_of(asked)]
-        below += [text_of(each) if left > 0 else "…" for _, each in call.inputs]
+        below += [text_of(input) if remaining > 0 else "…" for _, input in call.inputs]
         below = list(dict.fromkeys(below))
         if len(below) > 1:
             below = [f"({', '.join(below)})"]

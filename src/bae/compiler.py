@@ -1,5 +1,6 @@
-"""The names of bae 3.0 on top of `bae.optimizer`: a graph compiled for DSPy, with a signature and a
-predictor for every node, and any LM with the learned prompts of a directory."""
+"""The names that bae 3.0 had for `bae.optimizer`. `compile_graph` gives every node of a graph a
+DSPy signature and a predictor. `create_optimized_lm` gives an LM the learned prompts of a
+directory."""
 
 from __future__ import annotations
 
@@ -45,23 +46,26 @@ Y = TypeVar("Y", bound=Node)
 
 
 def compile_graph(graph: Graph[S, T]) -> CompiledGraph[S, T]:
-    """Compile a graph, and the graphs inside it, for DSPy. A graph that cannot run is refused."""
-    return CompiledGraph(_proven(graph, "compile_graph"))
+    """Compile a graph, and the graphs inside it, for DSPy. Raises `ProofError` if the graph has
+    errors."""
+    return CompiledGraph(_check_graph(graph, "compile_graph"))
 
 
 class CompiledGraph(Generic[S, T]):
-    """A graph with a DSPy signature and a predictor for every node class; `compile_graph` makes it.
+    """A graph with a DSPy signature and a predictor for every node class. `compile_graph` makes it.
 
     - `graph`: the graph itself.
     - `signatures`: the `dspy.Signature` of every node class, made by `node_to_signature`. The plain
-      fields of a start are inputs, since the caller gives them.
-    - `choices`: the signature of the choice, for classes after which the LM chooses.
-    - `predictors`: the `NodePredictor` of every node class. Each is fresh until it is optimized.
-    - `optimized`: the predictors that `optimize` or `load` has set. A predictor that learned
-      nothing is fresh.
+      fields of a start class are inputs, because the caller gives them.
+    - `choices`: the `dspy.Signature` of the choice, for each class after which the LLM chooses the
+      next node.
+    - `predictors`: the `NodePredictor` of every node class. A predictor is fresh until it has
+      learned something.
+    - `optimized`: the predictors that `optimize` or `load` has set. A predictor here that learned
+      nothing is still fresh.
 
-    `run` and `arun` run it as the graph, with the learned prompts. `optimize` it with examples of
-    its own runs, `save` the learned prompts, and `load` them again.
+    `run` and `arun` run the graph with the learned prompts. `optimize` learns prompts from examples
+    of earlier runs. `save` writes the learned prompts to files, and `load` reads them.
     """
 
     def __init__(
@@ -77,20 +81,22 @@ class CompiledGraph(Generic[S, T]):
                 "compile_graph(graph)"
             )
         self.graph = graph
-        starts = {each.start for each in graph.graphs}
+        starts = {inner.start for inner in graph.graphs}
         self._fresh = fresh = {cls: fresh_predictor(cls) for cls in every_node(graph)}
         self.signatures: dict[type[Node], Any] = {
             cls: node_to_signature(cls, is_start=cls in starts) for cls in fresh
         }
         self.choices: dict[type[Node], Any] = {
-            cls: each.choice.signature for cls, each in fresh.items() if each.choice is not None
+            cls: predictor.choice.signature
+            for cls, predictor in fresh.items()
+            if predictor.choice is not None
         }
         self.optimized = dict(optimized or {})
 
     @property
     def predictors(self) -> ChainMap[type[Node], NodePredictor]:
-        """The predictor of every node class: from `optimized`, otherwise fresh. Setting a predictor
-        here sets it in `optimized`."""
+        """The predictor of every node class: the predictor in `optimized`, or else a fresh
+        predictor. Setting a predictor here sets it in `optimized`."""
         return ChainMap(self.optimized, self._fresh)
 
     def run(
@@ -116,9 +122,9 @@ class CompiledGraph(Generic[S, T]):
     ) -> GraphResult[T]:
         """Run the graph from `start_node` to its end, with the learned prompts.
 
-        `lm` is an LM, the name of an LM, or a `dspy.LM`. It and the other parameters are as for
-        `graph.arun`. A node with a pinned LM asks that LM, also with the learned prompts. If `lm`
-        is a `dspy.LM`, predictors ask only that LM.
+        `lm` is an LM, the name of an LM, or a `dspy.LM`. A node with a pinned LM asks the pinned
+        LM, also with the learned prompts. If `lm` is a `dspy.LM`, all predictors ask it, even
+        predictors with an LM of their own. The other parameters are those of `graph.arun`.
         """
         return await self.graph.arun(start_node, self._with_learned(lm), max_iters, **options)
 
@@ -147,14 +153,14 @@ class CompiledGraph(Generic[S, T]):
         """Optimize the predictors, one node class after the other, and return this graph.
 
         `trainset` has examples from `trace_to_examples` or `examples_from`. `nodes` names the
-        classes to optimize; all classes unless given. The other parameters are as for
-        `optimize_node`; all classes share the budget and the log of calls. A class keeps what it
-        learned before if it learns nothing new. Learned prompts are set as soon as their class is
-        finished, even if a later class fails.
+        classes to optimize, by default all classes. The other parameters are those of
+        `optimize_node`. All classes share the budget and the log of calls. If a class learns
+        nothing new, it keeps its earlier prompts. The prompts of a class are set as soon as the
+        class is finished, even if a later class fails.
         """
         chosen = self._classes_named("nodes", nodes)
         metrics: Any = metric
-        if isinstance(metrics, Mapping):  # a metric for another class would never be used
+        if isinstance(metrics, Mapping):  # a metric for a class outside the graph has no effect
             self._classes_named("metric", cast("Mapping[Any, Any]", metrics))
         examples = list(trainset)
         options |= {"lm": _by_name(lm), "teacher": _by_name(teacher), "graph": self.graph}
@@ -168,16 +174,19 @@ class CompiledGraph(Generic[S, T]):
         return self
 
     def save(self, path: str | Path) -> list[Path]:
-        """Write the learned prompts into a directory, one JSON file for each node class that has
-        any, and return the files."""
+        """Write the learned prompts into a directory, and return the files. There is one JSON file
+        for each node class that has learned something."""
         return save_optimized(self.predictors, path, among=self.graph)
 
     @classmethod
     def load(cls, graph: Graph[X, Y], path: str | Path) -> CompiledGraph[X, Y]:
-        """Compile a graph with saved prompts. A class without a file has a fresh predictor; if no
-        class has a file, a warning is logged. Files for classes that have changed since are refused
-        (`bae-artifact-changed`), and the error names all of them."""
-        predictors = load_optimized(_proven(graph, "CompiledGraph.load"), path)
+        """Compile a graph with saved prompts.
+
+        A class without a file has a fresh predictor. If no class has a file, bae logs a warning. If
+        classes have changed since their files were written, an `ArtifactError`
+        (`bae-artifact-changed`) names all these classes.
+        """
+        predictors = load_optimized(_check_graph(graph, "CompiledGraph.load"), path)
         return CompiledGraph(graph, optimized=predictors)
 
     def __repr__(self) -> str:
@@ -186,29 +195,32 @@ class CompiledGraph(Generic[S, T]):
         return f"<CompiledGraph {self.graph.name}, {len(self.predictors)} nodes, {state}>"
 
     def _predictors_that_learned(self) -> dict[type[Node], NodePredictor]:
-        """The predictors that have learned something."""
-        return {cls: each for cls, each in self.predictors.items() if not each.is_fresh}
+        """Return the predictors that have learned something."""
+        return {
+            cls: predictor for cls, predictor in self.predictors.items() if not predictor.is_fresh
+        }
 
     def _with_learned(self, lm: Any) -> Any:
-        """The LM of a run, with the learned prompts."""
+        """Return the LM of a run with the learned prompts."""
         learned = self._predictors_that_learned()
         if _is_dspy(lm):
             return _optimized_lm(learned, lm)
         if not learned:
             return lm
-        prompts = {cls: artifact_of(each).prompts() for cls, each in learned.items()}
+        prompts = {cls: artifact_of(predictor).prompts() for cls, predictor in learned.items()}
         return WithPrompts(_lm_of(lm, self.graph), prompts)
 
     def _classes_named(self, by: str, nodes: Iterable[Any] | None) -> list[type[Node]]:
-        """The classes that the parameter `by` names, in a list or as the keys of a mapping."""
+        """Return the classes that an argument names. `by` is the name of the parameter, for the
+        error."""
         if nodes is None:
             return list(self.predictors)
         listed: list[Any] = [nodes] if isinstance(nodes, str | type) else [*nodes]
         names = [cls.__name__ for cls in self.predictors]
-        for each in listed:
-            if each not in self.predictors and each not in names:
+        for node in listed:
+            if node not in self.predictors and node not in names:
                 raise ValueError(
-                    f"optimize({by}=…): the graph {self.graph.name} has no node {each!r}; it has "
+                    f"optimize({by}=…): the graph {self.graph.name} has no node {node!r}; it has "
                     f"{', '.join(names)}"
                 )
         return [cls for cls in self.predictors if cls in listed or cls.__name__ in listed]
@@ -217,12 +229,13 @@ class CompiledGraph(Generic[S, T]):
 def create_optimized_lm(
     graph: Graph[Any, Any], compiled_path: str | Path, lm: LM | str | Any = None
 ) -> Backend:
-    """An LM with the saved prompts for the nodes of a graph. Pass it as `lm=` to `graph.run`.
+    """Make an LM that uses the saved prompts for the nodes of a graph. Pass it as `lm=` to
+    `graph.run`.
 
-    `lm` is any LM of bae or the name of one, or a `dspy.LM`; without it, the LM that a run would
-    use. With a `dspy.LM`, given or set by `dspy.configure`, the result is an `OptimizedLM`. Its
-    `get_stats()` counts how many questions used a learned prompt. Errors and warnings about the
-    files are as for `bae.optimizer.load_artifacts`.
+    `lm` is an LM, the name of an LM, or a `dspy.LM`. By default, it is the LM that a run would use.
+    If `lm` is a `dspy.LM`, passed here or set by `dspy.configure`, the result is an `OptimizedLM`.
+    Its `get_stats()` counts the questions that used a learned prompt. For errors and warnings about
+    the files, see `bae.optimizer.load_artifacts`.
     """
     from bae.lm.registry import configured_lm
 
@@ -234,8 +247,8 @@ def create_optimized_lm(
     return WithPrompts(_lm_of(lm, graph), prompts)
 
 
-def _proven(graph: Graph[S, T], by: str) -> Graph[S, T]:
-    """The graph, checked to be a graph that can run."""
+def _check_graph(graph: Graph[S, T], by: str) -> Graph[S, T]:
+    """Check that the argument is a graph that can run, and return it."""
     if not isinstance(cast(object, graph), Graph):
         raise TypeError(f"{by} takes a Graph, and not {graph!r}: give it Graph(start=…)")
     graph.prove()
@@ -243,7 +256,7 @@ def _proven(graph: Graph[S, T], by: str) -> Graph[S, T]:
 
 
 def _is_dspy(lm: object) -> bool:
-    # A caller who passes one has imported dspy.
+    # A caller who passes an LM of dspy has imported dspy.
     dspy: Any = sys.modules.get("dspy")
     return dspy is not None and isinstance(lm, dspy.BaseLM)
 
@@ -251,12 +264,14 @@ def _is_dspy(lm: object) -> bool:
 def _optimized_lm(predictors: Mapping[type[Node], NodePredictor], lm: Any) -> Backend:
     from bae.lm.optimized import OptimizedLM
 
-    return OptimizedLM({cls: each for cls, each in predictors.items() if not each.is_fresh}, lm)
+    return OptimizedLM(
+        {cls: predictor for cls, predictor in predictors.items() if not predictor.is_fresh}, lm
+    )
 
 
 def _lm_of(lm: Any, graph: Graph[Any, Any]) -> LM:
-    """The LM of an argument. Without it, the default LM, which is looked up if the graph asks an LM
-    that is not pinned to a node."""
+    """Return the LM for the argument `lm`. If the argument is None, return the default LM. Look the
+    default up only if the graph asks an LM that is not pinned to a node."""
     from bae.lm.registry import LazyLM, find_default_lm
 
     if lm is not None:
@@ -267,17 +282,18 @@ def _lm_of(lm: Any, graph: Graph[Any, Any]) -> LM:
 
 
 def _by_name(lm: Any) -> Any:
-    """The LM of a name, as runs use it; any other value unchanged."""
+    """Return the LM that a name stands for. Return any other value unchanged."""
     from bae.lm.registry import cached_lm
 
     return cached_lm(lm) if isinstance(lm, str) else lm
 
 
 def _keep_earlier_prompts(before: NodePredictor, learned: NodePredictor) -> NodePredictor:
-    """The predictor with the new prompts, and the earlier prompts of parts that learned nothing."""
-    kept: list[NodePart] = [
+    """Return a predictor with the new prompts. A part that learned nothing new keeps its earlier
+    prompts."""
+    parts: list[NodePart] = [
         p for p in PARTS if has_learned(before, p) and not has_learned(learned, p)
     ]
-    if not kept or learned.is_fresh:
-        return before if kept else learned
-    return predictor_of(learned.node, artifact_of(learned).keeping(artifact_of(before), kept))
+    if not parts or learned.is_fresh:
+        return before if parts else learned
+    return predictor_of(learned.node, artifact_of(learned).keeping(artifact_of(before), parts))

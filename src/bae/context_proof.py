@@ -1,5 +1,5 @@
-"""Whether a model sees the fields of the caller. Where an LM fills or chooses, some field of the
-nodes that it is shown should hold them. The proof warns where none does."""
+"""Checks that LLMs see what the caller gave. If an LLM fills or chooses a node and its prompt shows
+none of the caller's values, the proof warns."""
 
 from __future__ import annotations
 
@@ -22,30 +22,32 @@ if TYPE_CHECKING:
 
 
 def lost_context(graph: Graph[Any, Any], contexts: Sequence[Shown | None]) -> Iterator[Problem]:
-    """A warning for every node class that an LM fills, or whose successor an LM chooses, without
-    seeing anything from the caller on some path. `contexts` are the settings that the graph runs
-    with: several, if graphs with different settings are around it."""
+    """Yield a warning for every node class that an LLM fills, or whose successor an LLM chooses, if
+    on some path the LLM sees none of the caller's values. `contexts` are the values of the setting
+    `context` that the graph runs with. There are several if graphs with different settings contain
+    this graph."""
     start = plan_of_graph(graph).plans[graph.start]
     given = [f for f in plan_of_graph(graph).given_fields if f.required and _is_shown(start, f)]
     if not given:
         return
     walk = _Walk(graph, contexts)
-    for field, own in _filled_for(start):
-        what = f"the LM fills {own.name} without seeing what the caller gave {start.name}: no node "
-        what += "comes before it"
+    for field, filled in _filled_for(start):
+        what = f"the LM fills {filled.name} without seeing what the caller gave {start.name}: "
+        what += "no node comes before it"
         fix = f"put {field.name} on a node after {start.name}"
         yield a_warning("bae-context-lost", what, fix, f"{start.name}.{field.name}")
     warned: set[type[Node]] = set()
     for visit, path in walk.visits():
         if visit.node in warned:
-            continue  # its fix also fixes the questions that follow
+            continue  # the fix for this node also fixes the questions after it
         for target, chooses in walk.unseen(visit):
             if target not in warned:
                 warned.add(target)
-                way = path if chooses else [*path, target.__name__]
-                # Nothing comes before the start, so it cannot recall; the node before it can.
+                names = path if chooses else [*path, target.__name__]
+                # The start cannot recall: no node comes before its first visit. If a loop leads
+                # back to the start, the node before it can recall.
                 place = visit.node if target is graph.start else target
-                yield _warning(graph, target, given[0], way, chooses, place)
+                yield _warning(graph, target, given[0], names, chooses, place)
         for target in walk.unseen_for_fields(visit):
             if target not in warned:
                 warned.add(target)
@@ -53,7 +55,8 @@ def lost_context(graph: Graph[Any, Any], contexts: Sequence[Shown | None]) -> It
 
 
 def _filled_for(plan: NodePlan) -> Iterator[tuple[FieldPlan, NodePlan]]:
-    """The fields of a node for which an LM fills a node, and the plan of that node."""
+    """Yield the fields of a node whose value is a node that an LLM fills, with the plan of the
+    filled node."""
     for field in plan.sourced:
         graph = None if field.call is None else field.call.graph
         if graph is None or not plan_of_graph(graph).is_filled:
@@ -64,23 +67,24 @@ def _filled_for(plan: NodePlan) -> Iterator[tuple[FieldPlan, NodePlan]]:
 
 
 class _Visit(NamedTuple):
-    """A node on a path, and whether its fields hold the values of the caller."""
+    """A visit of a node on a path through the graph."""
 
     node: type[Node]
     shows: bool
+    """Whether the node's fields hold values of the caller."""
 
 
 class _Walk:
-    """The questions that are asked along the paths of a graph."""
+    """Follows the paths of a graph, to find questions that do not show the caller's values."""
 
     def __init__(self, graph: Graph[Any, Any], contexts: Sequence[Shown | None]) -> None:
         self._start, self._plans, self._contexts = graph.start, plan_of_graph(graph).plans, contexts
         plans = self._plans.values()
         self._filled = {cls for p in plans if not p.written for cls in p.successors}
         self._carriers = set(self._plans)
-        """The classes that hold the values of the caller on every path. All at first; then without
-        those that do not, until nothing changes. A field that recalls from such a class has them
-        too."""
+        """The classes whose nodes hold the caller's values on every path. The search begins with
+        all classes. It removes classes until nothing changes, because a class may hold the values
+        only by recalling them from another class."""
         self._recalls: dict[type[Node], bool] = {}
         while True:
             self._recalls = {c: self._recalls_given(plan, c) for c, plan in self._plans.items()}
@@ -90,7 +94,7 @@ class _Walk:
             self._carriers -= without
 
     def visits(self) -> list[tuple[_Visit, list[str]]]:
-        """Every way in which a node can be visited, each once, with the shortest path to it."""
+        """Return all possible visits without duplicates, with the shortest path to each visit."""
         paths = {_Visit(self._start, True): [self._start.__name__]}
         ahead = list(paths)
         for visit in ahead:
@@ -101,8 +105,9 @@ class _Walk:
         return list(paths.items())
 
     def unseen(self, visit: _Visit) -> Iterator[tuple[type[Node], bool]]:
-        """The classes that an LM fills after this node without seeing the values of the caller. If
-        the LM chooses the successor without seeing them, the node itself, with True."""
+        """Yield the classes that an LLM fills after this node without seeing the caller's values,
+        each with False. If the LLM also chooses the successor without seeing these values, yield
+        only the class of this node, with True."""
         plans = self._plans
         plan = plans[visit.node]
         if visit.shows or (plan.written and not plan.needs_lm):
@@ -110,7 +115,7 @@ class _Walk:
         lost = [cls for cls in plan.successors if not self._recalls[cls]]
         is_choice = not plan.written and len(plan.offered) > 1
         if is_choice and not self._shows_start(plan):
-            # Also if the options recall it: not every model chooses and fills in one call.
+            # The options may recall the values, but some models choose before they see an option.
             yield visit.node, True
             return  # the fix of the choice also fixes the fill after it
         for cls in lost:
@@ -118,16 +123,18 @@ class _Walk:
                 yield cls, False
 
     def unseen_for_fields(self, visit: _Visit) -> Iterator[type[Node]]:
-        """The classes that an LM fills, unseeing in the same way, for fields of the next nodes."""
+        """Yield the classes that an LLM fills for fields of the next nodes without seeing the
+        caller's values."""
         plans = self._plans
         for plan in () if visit.shows else (plans[cls] for cls in plans[visit.node].successors):
-            for _, own in _filled_for(plan):
-                if not self._shows_start(own) and not self._recalls_given(own, plan.node):
-                    yield own.node
+            for _, filled in _filled_for(plan):
+                if not self._shows_start(filled) and not self._recalls_given(filled, plan.node):
+                    yield filled.node
 
     def _shows_start(self, plan: NodePlan) -> bool:
-        """Whether questions about a class show the first node, by the setting `context`. Also if
-        they are meant not to: "previous" is the default, so a class that sets it means it."""
+        """Return whether the setting `context` makes questions about a class show the caller's
+        values. Also return True if the class itself sets "previous". That is the default, so its
+        author has decided not to show more."""
         if plan.shows == "previous":
             return True
         contexts = self._contexts if plan.shows is None else [plan.shows]
@@ -139,7 +146,8 @@ class _Walk:
         )
 
     def _passes_given(self, context: type[Node] | tuple[type[Node], ...], goal: type[Node]) -> bool:
-        """Whether every path to a class has a shown node that holds the values of the caller."""
+        """Return whether every path to `goal` has a node that `context` shows and that holds the
+        caller's values."""
         from bae.proof import path_avoiding
 
         start = self._start
@@ -148,17 +156,18 @@ class _Walk:
         return start in shown or path_avoiding(edges, start, goal, shown.__contains__) is None
 
     def _following(self, visit: _Visit) -> Iterator[_Visit]:
-        """The visits that may follow. Code can pass on the values of its node; an LM's answer is
-        not from the caller."""
+        """Yield the visits that may follow. A written body can pass the caller's values on to the
+        next node. An LLM's answer does not have them."""
         plan = self._plans[visit.node]
         for cls in plan.successors:
             passed_on = plan.written and visit.shows and bool(self._plans[cls].plain)
             yield _Visit(cls, cls is self._start or passed_on or self._recalls[cls])
 
     def _recalls_given(self, plan: NodePlan, cls: type[Node]) -> bool:
-        """Whether a field recalls a value of the caller on every path to `cls`."""
+        """Return whether a field that prompts show recalls a value of the caller on every path to
+        `cls`."""
         shown = [field for field in plan.context if _is_shown(plan, field)]
-        recalls = [recall for f in shown for way, _, recall in f.recalls() if not way]
+        recalls = [recall for f in shown for path, _, recall in f.recalls() if not path]
         return any(self._finds_given(field, cls) for field in recalls)
 
     def _finds_given(self, field: RecallField, cls: type[Node]) -> bool:
@@ -170,21 +179,22 @@ class _Walk:
         )
 
     def _leads_to(self, start: type[Node], goal: type[Node]) -> bool:
-        """Whether a run can get from one node to another without passing the graph's start."""
-        seen: set[type[Node]] = {self._start}
+        """Return whether a run can get from one node to another without visiting the graph's
+        start."""
+        visited: set[type[Node]] = {self._start}
         ahead = [start]
         for cls in ahead:
             for following in self._plans[cls].successors:
                 if following is goal:
                     return True
-                if following not in seen:
-                    seen.add(following)
+                if following not in visited:
+                    visited.add(following)
                     ahead.append(following)
         return False
 
 
 def _is_shown(plan: NodePlan, field: FieldPlan) -> bool:
-    """Whether a prompt that shows a node has the value of the field."""
+    """Return whether a prompt that shows a node has the value of the field."""
     is_revealed = field.name in plan.revealed
     if field.info.exclude or not (field.info.repr or is_revealed):
         return False

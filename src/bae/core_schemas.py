@@ -1,5 +1,5 @@
-"""Pydantic's core schemas: of the fields of a node class, of a type, of a dependency's result; the
-schemas inside a schema; and the schemas of nodes that are not complete yet."""
+"""Reads pydantic's core schemas of node classes, types and dependency results. Makes the schemas of
+drafts: nodes that are not complete yet."""
 
 from __future__ import annotations
 
@@ -18,22 +18,27 @@ if TYPE_CHECKING:
 
 CoreSchemaDict = dict[str, Any]
 ValidatorKind = Literal["draft", "some", "rest", "whole"]
-"""The purpose of a validator: a node whose fields `names` may be absent, only the fields `names`, a
-node whose fields `names` are present and valid, or a complete node."""
+"""What a validator validates:
+
+- "draft": a node whose fields `names` may be absent.
+- "some": only the fields `names`.
+- "rest": a node whose fields `names` are valid already.
+- "whole": a complete node.
+"""
 ABSENT: Final = object()
 """The value of a field that a draft does not have yet."""
 
 
 def field_schema(cls: type[Node], name: str, *, alone: bool = False) -> Any:
-    """The core schema of one field, with the definitions it refers to. With `alone`, without
-    validators that may look at other fields."""
+    """Return the core schema of one field, with the definitions that the schema refers to. With
+    `alone`, leave out validators that may look at other fields."""
     model, definitions = _model_fields(cls)
     schema = model["fields"][name]["schema"]
     return _with_definitions(_without_onlookers(schema) if alone else schema, definitions)
 
 
 def field_schemas(cls: type[Node], *, alone: bool = False) -> dict[str, Any]:
-    """The core schemas of all fields, by name."""
+    """Return the core schemas of all fields, by name, as `field_schema` does for one field."""
     model, definitions = _model_fields(cls)
     schemas: dict[str, Any] = {}
     for name, field in model["fields"].items():
@@ -45,14 +50,15 @@ def field_schemas(cls: type[Node], *, alone: bool = False) -> dict[str, Any]:
 
 
 def fields_schema(cls: type[Node], names: Iterable[str]) -> Any:
-    """The core schema of some fields, by their names, not by aliases."""
+    """Return a core schema that validates the fields `names`. Its input has the names of fields,
+    not their aliases."""
     model, definitions = _model_fields(cls)
     chosen = {n: without_aliases(model["fields"][n]) for n in names}
     return _with_definitions({"type": "model-fields", "fields": chosen}, definitions)
 
 
 def computed_schemas(cls: type[Node]) -> dict[str, Any]:
-    """The core schema of the result of each computed field."""
+    """Return the core schema of each computed field's result, by the name of the field."""
     model, definitions = _model_fields(cls)
     computed = cast(list[CoreSchemaDict], model.get("computed_fields", []))
     return {
@@ -61,7 +67,7 @@ def computed_schemas(cls: type[Node]) -> dict[str, Any]:
 
 
 def model_config_of(cls: type[Node]) -> CoreSchemaDict:
-    """Pydantic's own settings of a node class, as its validators take them."""
+    """Return pydantic's settings of a node class, in the form that a validator takes."""
     schema = cast(CoreSchemaDict, cls.__pydantic_core_schema__)
     while schema["type"] != "model":
         schema = inner_schema(schema)
@@ -69,8 +75,8 @@ def model_config_of(cls: type[Node]) -> CoreSchemaDict:
 
 
 def converts(cls: type[Node], name: str) -> bool:
-    """Whether a field converts its value: by a validator that comes before its type, or by a type
-    of pydantic such as `AwareDatetime` or `Json`."""
+    """Return whether a field converts its value: by a validator that runs before the validation of
+    the type, or by one of pydantic's own types, such as `AwareDatetime` or `Json`."""
     members = union_members(cls.__pydantic_fields__[name].annotation)
     if any(getattr(member, "__module__", "").startswith("pydantic") for member in members):
         return True
@@ -79,13 +85,14 @@ def converts(cls: type[Node], name: str) -> bool:
 
 
 def looks_around(field: CoreSchemaDict) -> bool:
-    """Whether a validator of the field may look at other fields, and so needs the whole node."""
+    """Return whether a validator of the field may look at other fields, so that the field can only
+    be validated together with them."""
     return any(_is_onlooker(layer) for layer in _layers(field["schema"]))
 
 
 def type_schema(declared: Any) -> Any:
-    """The core schema of a type. Classes that pydantic does not know stay as they are. Raises
-    pydantic's error if there can be no schema."""
+    """Return the core schema of a type. For a class that pydantic does not know, it accepts the
+    instances of the class. Raises pydantic's error if there can be no schema."""
     from pydantic import ConfigDict, TypeAdapter
     from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
@@ -94,13 +101,13 @@ def type_schema(declared: Any) -> Any:
         adapter = TypeAdapter(declared, config=ConfigDict(arbitrary_types_allowed=True))
     except PydanticSchemaGenerationError:
         raise
-    except PydanticUserError:  # a type with settings of its own
+    except PydanticUserError:  # a type with its own settings takes no others
         adapter = TypeAdapter(declared)
     return adapter.core_schema
 
 
 def returned_schema(call: CallPlan) -> Any:
-    """The core schema of the declared result of a dependency, made once."""
+    """Return the core schema of a dependency's declared result. The schema is made once."""
     schema = _RETURNED.get(call)
     if schema is None:
         schema = _RETURNED[call] = type_schema(call.returns)
@@ -111,8 +118,8 @@ _RETURNED: Final[WeakKeyDictionary[CallPlan, Any]] = WeakKeyDictionary()
 
 
 def parts(schema: Any, *, written: bool = False) -> list[CoreSchemaDict]:
-    """A core schema and the schemas inside it, as they apply to JSON. With `written`, without the
-    schemas inside a schema that has its own serialization."""
+    """Return a core schema and all schemas inside it that apply to JSON. With `written`, leave out
+    the schemas inside a schema with its own serializer, because they do not write the JSON."""
     inside: list[CoreSchemaDict] = []
     ahead = [schema]
     while ahead:
@@ -134,19 +141,19 @@ def parts(schema: Any, *, written: bool = False) -> list[CoreSchemaDict]:
                 case "lax-or-strict":
                     ahead.append(part["lax_schema"])
                 case _:
-                    ahead.extend(each for key, each in part.items() if key not in _NO_SCHEMAS)
+                    ahead.extend(value for key, value in part.items() if key not in _NO_SCHEMAS)
     return inside
 
 
 _NO_SCHEMAS = frozenset(
     {"metadata", "serialization", "default", "members", "config", "expected", "function"}
 )
-"""Keys whose values may look like schemas: defaults are values, and metadata may be anything."""
+"""Keys of a core schema whose values are not schemas, even if they look like schemas."""
 
 
 def unreadable_enum(schema: Any) -> str:
-    """An enum in a core schema that accepts only members, which JSON does not have: an enum that a
-    `Literal` names, or whose values JSON cannot express. Empty if there is none."""
+    """Return the name of an enum in a core schema whose members cannot be read from JSON, or an
+    empty text. Such an enum is named in a `Literal`, or has values that JSON cannot express."""
     for part in parts(schema):
         for member in part.get("expected", ()) if part["type"] == "literal" else ():
             if isinstance(member, Enum) and not isinstance(member, str | int):
@@ -158,7 +165,7 @@ def unreadable_enum(schema: Any) -> str:
 
 
 def inner_schema(schema: CoreSchemaDict) -> CoreSchemaDict:
-    """The schema inside one layer of a model's schema."""
+    """Return the schema inside one layer of a model's schema."""
     inner = cast(CoreSchemaDict, schema["schema"])
     if inner["type"] == "definition-ref":  # a model that refers to itself
         wanted = inner["schema_ref"]
@@ -167,7 +174,7 @@ def inner_schema(schema: CoreSchemaDict) -> CoreSchemaDict:
 
 
 def without_aliases(field: CoreSchemaDict) -> CoreSchemaDict:
-    """The schema of a field that is known only by its name."""
+    """Return the schema of a field without the field's aliases."""
     return {k: v for k, v in field.items() if not k.endswith("_alias")}
 
 
@@ -186,7 +193,7 @@ def _with_definitions(schema: CoreSchemaDict, definitions: list[Any] | None) -> 
 
 
 def _layers(schema: CoreSchemaDict) -> Iterator[CoreSchemaDict]:
-    """The layers of the schema of a field, from the outside in."""
+    """Yield the layers of a field's schema, from the outside in."""
     current: Any = schema
     while isinstance(current, dict) and "type" in current:
         yield cast(CoreSchemaDict, current)
@@ -214,25 +221,30 @@ def reshaped_schema(
     config: CoreSchemaDict,
     post_init: Callable[[Any], Any],
 ) -> Any:
-    """The schema of a node class with other fields, and only some of the layers around them. A
-    validator before the model belongs to the draft, which gets the input. The model and the
-    validators after it belong to the rest. Fields in `json_fields` read JSON. `post_init` replaces
-    pydantic's own after the model is made, if the class has private attributes."""
+    """Make the schema of a node class for one kind of validator.
+
+    A class may have validators around the model. A validator that runs before the model belongs to
+    the kind "draft", which gets the input. The model, and a validator that runs after it, belong to
+    the kind "rest". The fields in `json_fields` read JSON. If the class has private attributes,
+    `post_init` runs after the validation in place of pydantic's own function.
+    """
 
     def reshape(schema: CoreSchemaDict) -> CoreSchemaDict:
         layer = schema["type"]
         if layer == "model-fields":
             fields = schema["fields"]
             if kind != "draft" or json_fields is not None:
-                # The run and an LM know fields by name; aliases are for callers. They also hold
-                # inside the fields, where a parameter of the validator would forbid them too.
+                # The run and an LLM use the names of fields; aliases are for callers. The parameter
+                # `by_alias=False` would turn off aliases in models inside the fields as well.
                 fields = {n: without_aliases(f) for n, f in fields.items()}
-            fields = {n: _read(f) if n in (json_fields or ()) else f for n, f in fields.items()}
-            return {**schema, "fields": _fields(fields, kind, names)}
+            fields = {
+                n: _read_json(f) if n in (json_fields or ()) else f for n, f in fields.items()
+            }
+            return {**schema, "fields": _reshape_fields(fields, kind, names)}
         inner = reshape(inner_schema(schema))
         before = layer == "function-before"
-        mine = {"draft": before, "some": False, "rest": not before, "whole": True}
-        if layer != "definitions" and not mine[kind]:
+        belongs = {"draft": before, "some": False, "rest": not before, "whole": True}
+        if layer != "definitions" and not belongs[kind]:
             return inner
         reshaped = {**{k: v for k, v in schema.items() if k != "ref"}, "schema": inner}
         if layer != "model":
@@ -247,28 +259,30 @@ def reshaped_schema(
     return reshape(cast(CoreSchemaDict, cls.__pydantic_core_schema__))
 
 
-def _fields(fields: CoreSchemaDict, kind: ValidatorKind, names: frozenset[str]) -> CoreSchemaDict:
+def _reshape_fields(
+    fields: CoreSchemaDict, kind: ValidatorKind, names: frozenset[str]
+) -> CoreSchemaDict:
     match kind:
         case "draft":
-            # A field that may be absent goes last: a validator of another field does not see it.
-            absent = {n: _may_be_absent(f) for n, f in fields.items() if n in names}
+            # A field that may be absent goes last, so that no validator of another field sees it.
+            absent = {n: _make_optional(f) for n, f in fields.items() if n in names}
             return {n: f for n, f in fields.items() if n not in names} | absent
         case "some":
             chosen = {n: f for n, f in fields.items() if n in names}
-            held = {"type": "any"}
-            return {n: {**f, "schema": held} if looks_around(f) else f for n, f in chosen.items()}
+            any_ = {"type": "any"}
+            return {n: {**f, "schema": any_} if looks_around(f) else f for n, f in chosen.items()}
         case "rest":
-            held = {"type": "any"}
-            return {n: {**f, "schema": held} if n in names else f for n, f in fields.items()}
+            any_ = {"type": "any"}
+            return {n: {**f, "schema": any_} if n in names else f for n, f in fields.items()}
         case "whole":
             return fields
 
 
-def _read(field: CoreSchemaDict) -> CoreSchemaDict:
-    """The schema of a field that reads JSON, in whichever mode the other fields are read."""
+def _read_json(field: CoreSchemaDict) -> CoreSchemaDict:
+    """Return the schema of a field that reads JSON, even if the other fields do not."""
     inner = field["schema"]
     if inner["type"] == "default":
-        return {**field, "schema": {**inner, "schema": _read(inner)["schema"]}}
+        return {**field, "schema": {**inner, "schema": _read_json(inner)["schema"]}}
     if inner["type"] in _SAME_IN_JSON:
         return field
     text = {"type": "no-info", "function": to_json}
@@ -277,14 +291,15 @@ def _read(field: CoreSchemaDict) -> CoreSchemaDict:
 
 
 _SAME_IN_JSON = ("bool", "int", "str")
-"""Types that accept a parsed JSON value as they accept the JSON itself."""
+"""Types that validate a parsed JSON value in the same way as the JSON text."""
 
 
 class _Whole:
-    """Stands for the node class: pydantic would use the class's own validator as its schema."""
+    """Stands for the node class in a schema. If the schema named the node class, pydantic would use
+    the class's own validator."""
 
 
-def _may_be_absent(field: CoreSchemaDict) -> CoreSchemaDict:
+def _make_optional(field: CoreSchemaDict) -> CoreSchemaDict:
     inner = field["schema"]
     if inner["type"] == "default":
         inner = inner["schema"]

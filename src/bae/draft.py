@@ -1,7 +1,7 @@
-"""Drafts: nodes that are not complete yet. A written body builds the next node from the fields it
-knows; the fields with a source are missing until the run resolves them. A draft has its given
-fields validated and the others absent. `complete` validates the whole node, model validators
-included, on the same object. `node.py` builds drafts, `runner.py` completes them."""
+"""Drafts: nodes that are not complete yet. A written body builds the next node without the fields
+that have a source, and the run resolves these fields later. A draft has valid values for the fields
+that the body gave. `complete` adds the other values to the same object, and validates the complete
+node with its model validators."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ _private: ContextVar[dict[str, Any] | None] = ContextVar("bae_private", default=
 
 
 def start_draft(node: Node, data: dict[str, Any], sourced: frozenset[str]) -> bool:
-    """Validate the given fields and leave the missing sourced fields out.
+    """Make a draft of a new node: validate the values in `data`, and leave out the fields of
+    `sourced` that have none.
 
-    Returns False if nothing was missing after all (aliases), so that the caller validates the node
-    like any other model.
+    Return False if no field is missing, also because `data` has values by alias. The caller must
+    then validate the node like any other model.
     """
     absent = frozenset(name for name in sourced if not _is_given(node, name, data))
     return bool(absent) and _start(node, data, absent)
@@ -47,7 +48,7 @@ def _start(
 ) -> bool:
     validator = _validator(type(node), "draft", absent, json_fields)
     # A copy, since validators may modify their input.
-    values, extra, given = validator.validate_python(data.copy())
+    values, extra, fields_set = validator.validate_python(data.copy())
     missing = [name for name in absent if values[name] is ABSENT]
     if not missing:
         return False
@@ -55,35 +56,36 @@ def _start(
         del values[name]
     if len(missing) < len(absent):
         values = {name: values[name] for name in node.__pydantic_fields__ if name in values}
-    hold(node, values, extra, given.difference(missing))
+    hold(node, values, extra, fields_set.difference(missing))
     return True
 
 
 def hold(node: Node, values: dict[str, Any], extra: dict[str, Any] | None, given: set[str]) -> None:
-    """Set the values of a new node, which are valid already, and nothing else."""
+    """Set the values of a new node without validation. The values must be valid."""
     _put(node, "__dict__", values)
     _put(node, "__pydantic_extra__", extra)
     _put(node, "__pydantic_fields_set__", given)
     _put(node, "__pydantic_private__", None)
     if node.__private_attributes__:
-        # Only pydantic knows how its versions make these; imported only for classes that have some.
+        # How private attributes are made depends on pydantic's version, so pydantic makes them. The
+        # import is here, because few classes need it.
         from pydantic._internal._model_construction import init_private_attributes
 
         init_private_attributes(node, None)
 
 
 def empty_draft(cls: type[N]) -> N:
-    """A node without any values yet."""
+    """Make a node without any values."""
     node = cls.__new__(cls)
     hold(node, {}, None, set())
     return node
 
 
 def from_answer(cls: type[N], data: dict[str, Any], json_fields: frozenset[str]) -> N:
-    """A node, or its draft, from values by the names of its fields, never by an alias.
+    """Make a node, or a draft of it, from values by field name. Aliases are not accepted.
 
-    The fields in `json_fields` are read as JSON: a strict field accepts a text for a date only in
-    JSON. Not for a class with its own constructor.
+    The fields in `json_fields` are read as JSON, because a strict field accepts a text as a date
+    only in JSON. Do not use this function for a class with its own constructor.
     """
     node = cls.__new__(cls)
     absent = (cls.__bae_sourced__ or _NOTHING).difference(data)
@@ -94,7 +96,7 @@ def from_answer(cls: type[N], data: dict[str, Any], json_fields: frozenset[str])
 
 
 def from_resolved(cls: type[N], resolved: Mapping[str, Any]) -> N:
-    """A node, or its draft, in which an LM has nothing to fill."""
+    """Make a node, or a draft of it, if the LLM has no field to fill."""
     from bae.failures import invalid
     from bae.node import Node
     from bae.plan import plan_of
@@ -108,8 +110,9 @@ def from_resolved(cls: type[N], resolved: Mapping[str, Any]) -> N:
 
 
 def from_text(cls: type[Node], text: str) -> dict[str, Any]:
-    """The value of the `Text` field of a class for an answer in plain text, by its name. An error
-    of its `parse` becomes pydantic's ValidationError: it is about the answer."""
+    """Return the value of a class's `Text` field for an answer in plain text, as a dict with the
+    name of the field. If the field's `parse` raises, raise pydantic's ValidationError: the answer
+    is invalid."""
     from bae.plan import plan_of
 
     field = next(field for field in plan_of(cls).plain if field.fills == "text")
@@ -127,37 +130,37 @@ def from_text(cls: type[Node], text: str) -> dict[str, Any]:
 
 
 def with_resolved(node: N, resolved: Mapping[str, Any]) -> N:
-    """The node that an LM built, with the values that the run resolved for it, which replace the
-    LM's own. Fields whose source is still to be resolved are left out.
+    """Put the values that the run resolved into a node that an LLM filled. They replace the LLM's
+    values for these fields. Fields whose source is not resolved yet are left out.
 
-    Returns the node itself if nothing differs. Raises pydantic's ValidationError, and any other
-    error of a validator.
+    Return the node itself if nothing differs. Raises pydantic's ValidationError, or any other error
+    of a validator.
     """
     cls = type(node)
-    held, sourced = node.__dict__, cls.__bae_sourced__ or _NOTHING
-    early = held.keys() & sourced - resolved.keys()
-    if not early and _are_same(held, resolved):
+    current, sourced = node.__dict__, cls.__bae_sourced__ or _NOTHING
+    early = current.keys() & sourced - resolved.keys()
+    if not early and _are_same(current, resolved):
         return node
     values = validate_values(cls, resolved)
-    if not early and _are_same(held, values):
+    if not early and _are_same(current, values):
         return node
     draft = copy(node)
     replaced = early | resolved.keys()
-    kept = {name: value for name, value in held.items() if name not in replaced}
-    given = node.__pydantic_fields_set__ - replaced
+    remaining = {name: value for name, value in current.items() if name not in replaced}
+    fields_set = node.__pydantic_fields_set__ - replaced
     if sourced <= resolved.keys():
-        _put(draft, "__dict__", kept)
-        _put(draft, "__pydantic_fields_set__", given)
+        _put(draft, "__dict__", remaining)
+        _put(draft, "__pydantic_fields_set__", fields_set)
         complete(draft, resolved)
         return draft
-    kept.update(values)
-    _put(draft, "__dict__", {n: kept[n] for n in cls.__pydantic_fields__ if n in kept})
-    _put(draft, "__pydantic_fields_set__", given | values.keys())
+    remaining.update(values)
+    _put(draft, "__dict__", {n: remaining[n] for n in cls.__pydantic_fields__ if n in remaining})
+    _put(draft, "__pydantic_fields_set__", fields_set | values.keys())
     return draft
 
 
-def _are_same(held: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    return all(name in held and _is_same(held[name], values[name]) for name in values)
+def _are_same(current: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    return all(name in current and _is_same(current[name], values[name]) for name in values)
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -165,7 +168,7 @@ def _is_same(one: Any, other: Any) -> bool:
         return True
     try:
         return type(one) is type(other) and bool(one == other)
-    except Exception:  # the value has its own comparison
+    except Exception:  # the class of the value compares in its own way
         return False
 
 
@@ -177,33 +180,33 @@ def _is_given(node: Node, name: str, data: dict[str, Any]) -> bool:
 
 
 def complete(node: Node, values: Mapping[str, Any]) -> None:
-    """Add the resolved values to a draft and complete it, in place.
+    """Complete a draft in place with the resolved values.
 
-    The values of the draft are validated already and stay unchanged. The resolved values, and the
-    node as a whole, are validated now.
+    The draft's own values are valid already and stay unchanged. The resolved values and the
+    complete node are validated now.
     """
     cls = type(node)
-    held = node.__dict__.keys() & cls.__pydantic_fields__.keys()  # no cached properties
-    given = node.__pydantic_fields_set__ | values.keys()
-    data = {name: node.__dict__[name] for name in held}
+    present = node.__dict__.keys() & cls.__pydantic_fields__.keys()  # no cached properties
+    fields_set = node.__pydantic_fields_set__ | values.keys()
+    data = {name: node.__dict__[name] for name in present}
     data.update(node.__pydantic_extra__ or (), **values)
-    validator = _validator(cls, "rest", frozenset(held))
+    validator = _validator(cls, "rest", frozenset(present))
     token = _private.set(node.__pydantic_private__)
     try:
         validator.validate_python(data, self_instance=node)
     finally:
         _private.reset(token)
-    _put(node, "__pydantic_fields_set__", given)
+    _put(node, "__pydantic_fields_set__", fields_set)
 
 
 def validate_values(
     cls: type[Node], values: Mapping[str, Any], json_fields: frozenset[str] | None = None
 ) -> dict[str, Any]:
-    """Some values of a node, validated by its fields, without the rest of the node. The fields in
-    `json_fields` are JSON and are read as such.
+    """Validate the values of some fields of a node, and return the valid values. The fields in
+    `json_fields` are read as JSON.
 
-    A field whose validator may look at other fields is left to the whole node. Raises pydantic's
-    ValidationError, and any other error of a validator.
+    A field whose validator may look at other fields is not validated here, only together with the
+    complete node. Raises pydantic's ValidationError, or any other error of a validator.
     """
     validator = _validator(cls, "some", frozenset(values), json_fields)
     checked, _, _ = validator.validate_python(dict(values))
@@ -216,20 +219,22 @@ def _validator(
     names: frozenset[str],
     json_fields: frozenset[str] | None = None,
 ) -> SchemaValidator:
-    made = cast(dict[Any, SchemaValidator] | None, cls.__dict__.get(_VALIDATORS))
-    if made is None:
-        made = {}
-        setattr(cls, _VALIDATORS, made)
-    validator = made.get((kind, names, json_fields))
+    validators = cast(dict[Any, SchemaValidator] | None, cls.__dict__.get(_VALIDATORS))
+    if validators is None:
+        validators = {}
+        setattr(cls, _VALIDATORS, validators)
+    validator = validators.get((kind, names, json_fields))
     if validator is None:
         config = model_config_of(cls)
         schema = reshaped_schema(cls, kind, names, json_fields, config, _post_init)
-        validator = made[kind, names, json_fields] = SchemaValidator(schema, cast(Any, config))
+        validator = validators[kind, names, json_fields] = SchemaValidator(
+            schema, cast(Any, config)
+        )
     return validator
 
 
 def _post_init(node: Node) -> Node:
-    # Pydantic resets private attributes; those of the draft may have been set or changed.
+    # Pydantic has reset the private attributes. Restore the draft's, which code may have changed.
     _put(node, "__pydantic_private__", _private.get())
     node.model_post_init(None)
     return node

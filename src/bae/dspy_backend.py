@@ -1,4 +1,4 @@
-"""Where bae 3.0 had `DSPyBackend`; it is in `bae.lm`."""
+"""The module of `DSPyBackend` in bae 3.0. The class is now in `bae.lm`."""
 
 from bae.lm.dspy_backend import DSPyBackend
 from bae.rooms import export_lazily

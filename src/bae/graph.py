@@ -474,8 +474,15 @@ class Graph(Generic[S, T]):
         await rooms.tell_run(run_id, text, checked_store(journal))
 
     async def cancel(self, run_id: str, *, journal: Journal, timeout: float = 10.0) -> RunInfo:
-        """Cancel a run, in any process, and return its entry as it is then: see `Journal.cancel`.
-        The run may be of another graph."""
+        """Cancel a run. Deprecated: call `journal.cancel(run_id)`."""
+        import warnings
+
+        warnings.warn(
+            f"Graph.cancel is not public any more, and bae {rooms.LAST_VERSION} is the last "
+            "version that has it: call journal.cancel(run_id)",
+            DeprecationWarning,
+            stacklevel=2,
+        )
         return await checked_store(journal).cancel(run_id, timeout=timeout)
 
     def thread(self, id: str, *, journal: Journal) -> StoredThread:

@@ -81,9 +81,9 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A provider on loopback, which `--lm anthropic` asks."""
     pytest.importorskip("h11")
     pytest.importorskip("anthropic")
-    from bae.testing import Provider
+    from bae.testing import ThreadedProvider
 
-    with Provider.in_thread() as provider:
+    with ThreadedProvider() as provider:
         monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
         yield provider

@@ -13,7 +13,6 @@ from pydantic import BaseModel
 
 from bae import BaeError, Dep, Graph, Node
 from bae.evals import Case, cases_of, evaluate, load_cases
-from bae.evals.datasets import load_dataset
 from bae.testing import ScriptedLM
 
 pydantic_evals = pytest.importorskip("pydantic_evals")
@@ -302,7 +301,7 @@ async def test_a_file_that_the_package_writes_is_read_with_its_evaluators_or_wit
     )
     file = tmp_path / f"rows.{suffix}"
     rows.to_file(file, custom_evaluator_types=[Strong])
-    cases = load_dataset(file, moods, evaluators=[Strong])
+    cases = load_cases(file, moods, evaluators=[Strong])
     assert [case.name for case in cases] == ["one", "two"]
     assert [score for score, _ in await score_cases(moods, cases, strength=2)] == [1.0, 0.25]
     # With a metric of one's own, no evaluator need be there.

@@ -258,7 +258,7 @@ async def test_a_run_in_progress_is_cancelled_through_its_journal(
         began = world.waits_at("one")
         task = asyncio.create_task(say(journal, "one"))
         await began.wait()
-        info = await chat.cancel("one", journal=journal if who == "owner" else another)
+        info = await (journal if who == "owner" else another).cancel("one")
         assert (info.status, info.run_id) == ("cancelled", "one")
         with pytest.raises(RunCancelled):
             await task

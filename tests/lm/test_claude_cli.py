@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from bae import BaeLMError, Document, FillError, Graph, Image, Messages, Node, Thread
 from bae.lm import ClaudeCLIBackend
-from bae.testing import Call, Cut, Provider, Refusal, Status
+from bae.testing import Call, Cut, Provider, Refusal, Status, ThreadedProvider
 from bae.usage import Attempt, metered
 from bounded import BOUND
 from claude_programs import ROOT, children, dead, living, open_files, real_claude
@@ -214,7 +214,7 @@ def test_a_graph_runs_with_the_name_of_the_program(
     folder.mkdir()
     (folder / "claude").symlink_to(real_claude())
     monkeypatch.setenv("PATH", str(folder))
-    with Provider.in_thread() as provider:
+    with ThreadedProvider() as provider:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
         provider.script({"answer": {"choice": "Outfit", "fields": SHIRT}})
         done = Graph(start=Weather).run(Weather(sky="grey", degrees=12), lm="claude-cli:opus")

@@ -13,7 +13,7 @@ from bae import BaeLMError
 from bae.lm import metered
 from bae.lm.extras import is_there
 from bae.prompts.questions import fill_prompt
-from bae.testing import Cut, Malformed, Overlong, Provider, Refusal, Status
+from bae.testing import Cut, Malformed, Overlong, Provider, Refusal, Status, ThreadedProvider
 from bounded import BOUND, some_turns
 from http_backends import AskBack, Weather
 
@@ -76,7 +76,7 @@ async def test_cancelled_fills_among_many_leave_no_connection_open(
 
 
 def test_connections_that_litellm_leaves_open_are_closed_when_the_loop_ends() -> None:
-    with Provider.in_thread() as provider:
+    with ThreadedProvider() as provider:
         backend = ask(provider)
         for _ in range(2):
             assert asyncio.run(backend.fill(AskBack, {}, "AskBack")).question

@@ -12,7 +12,17 @@ import pytest
 from bae import BaeLMError
 from bae.exceptions import BaeParseError, FillError
 from bae.lm.backend import Backend, Correction
-from bae.testing import Cut, Empty, Malformed, Overlong, Provider, Refusal, Stall, Status
+from bae.testing import (
+    Cut,
+    Empty,
+    Malformed,
+    Overlong,
+    Provider,
+    Refusal,
+    Stall,
+    Status,
+    ThreadedProvider,
+)
 from bae.usage import metered
 from bounded import BOUND, run, some_turns
 from http_backends import (
@@ -268,7 +278,7 @@ async def test_a_fill_can_be_cancelled_at_any_moment(provider: Provider, make: M
 
 
 def test_one_backend_serves_two_event_loops_and_closes_with_each(make: Make) -> None:
-    with Provider.in_thread() as provider:
+    with ThreadedProvider() as provider:
         provider.always(SHIRT)
         backend = make(provider)
         before = own_threads()

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from bae import Dep, Node
 from bae.lm.signatures import node_to_signature
-from bae.testing import Call, Provider, Received, Status
+from bae.testing import Call, Provider, Received, Status, ThreadedProvider
 from bounded import BOUND
 from end_node import EndNode
 from tool_nodes import HURRYING, Hurry, Hurrying, rounds
@@ -161,7 +161,7 @@ def test_the_result_of_an_optimizer_is_used(tmp_path: Path) -> None:
         dspy.Example(weather=Weather(sky=sky), top="", layers=0).with_inputs("weather")
         for sky in ("snow", "rain", "fog")
     ]
-    with Provider.in_thread() as provider:
+    with ThreadedProvider() as provider:
         provider.always(SHIRT)
         url = f"{provider.url}/v1"
         lm = dspy.LM("openai/gpt-4o-mini", api_base=url, api_key="k", cache=False)

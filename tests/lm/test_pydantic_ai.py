@@ -13,7 +13,7 @@ import pytest
 
 from bae import BaeLMError
 from bae.lm import Cached
-from bae.testing import Provider, Status
+from bae.testing import Provider, Status, ThreadedProvider
 from bae.usage import metered
 from bounded import run
 from http_backends import SHIRT, Machine, Outfit, Prices, Wardrobe, Weather, prompt
@@ -89,7 +89,7 @@ async def test_a_model_is_found_by_its_name(
 def test_a_model_by_name_serves_two_loops_at_the_same_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with Provider.in_thread() as provider:
+    with ThreadedProvider() as provider:
         _environment(monkeypatch, provider.url)
         provider.always(SHIRT)
         backend = PydanticAIBackend("openai-chat:gpt-4o-mini")

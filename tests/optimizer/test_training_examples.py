@@ -32,7 +32,7 @@ import dspy
 from bae import Dep, Graph, Map, Node, Recall
 from bae.journal import MemoryJournal, SQLiteJournal
 from bae.lm.signatures import node_to_signature, with_source
-from bae.optimizer import examples_from, split, split_apart, trace_to_examples
+from bae.optimizer import examples_from, split_apart, trace_to_examples
 from bae.optimizer.examples import choice_examples, fill_examples
 from bae.optimizer.transitions import transitions_from
 from bae.testing import ScriptedLM
@@ -491,18 +491,18 @@ def test_any_examples_are_split_by_their_runs_and_no_question_is_on_both_sides(
     # The order of the examples changes nothing.
     mixed = list(some)
     random.shuffle(mixed)
-    assert split(mixed, share, seed) == split(some, share, seed) == (train, held_out)
+    assert split_apart(mixed, share, seed)[:2] == (train, held_out)
 
 
 def test_another_seed_holds_out_other_runs():
     some = [{"text": n, "root": f"run {n}", "next_node_type": "Sorted"} for n in range(20)]
-    held = {tuple(sorted(roots(split(some, 0.3, seed)[1]))) for seed in range(5)}
+    held = {tuple(sorted(roots(split_apart(some, 0.3, seed).held_out))) for seed in range(5)}
     assert len(held) == 5
     assert {len(each) for each in held} == {6}
 
 
 async def test_examples_of_one_run_all_go_to_training():
-    training, held = split(trace_to_examples(await run_ticket()))
+    training, held, _ = split_apart(trace_to_examples(await run_ticket()))
     assert (len(training), held) == (3, [])
 
 
@@ -513,7 +513,7 @@ async def test_the_examples_of_a_part_are_split_by_their_runs_too():
         for example in trace_to_examples([Ticket(text=f"nr {n}"), SORTED, Refund(amount=n)])
     ]
     fills = [*fill_examples(Sorted, every), *fill_examples(Refund, every)]
-    training, held = split(fills, 0.5)
+    training, held, _ = split_apart(fills, 0.5)
     sides = [{each["bae"]["root"] for each in side} for side in (training, held)]
     assert [len(side) for side in sides] == [2, 2]
     assert not sides[0] & sides[1]
@@ -562,7 +562,7 @@ def test_held_out_questions_are_scored_against_corrections():
     for number in range(10):
         (corrected, _) = steps(f"fork {number}", Ticket(text=f"nr {number}"), sorted_)
         every.append(corrected.copy(corrected=["kind"]))
-    for side in split(every, 0.4):
+    for side in split_apart(every, 0.4)[:2]:
         fills = fill_examples(Sorted, side)
         assert fills
         assert {fill.kind for fill in fills} == {"claim"}
@@ -572,4 +572,4 @@ def test_held_out_questions_are_scored_against_corrections():
 @pytest.mark.parametrize("share", [-0.1, 1, 2.5, float("nan")])
 def test_a_wrong_share_is_refused(share: float):
     with pytest.raises(ValueError, match="held_out="):
-        split([], share)
+        split_apart([], share)

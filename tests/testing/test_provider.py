@@ -31,6 +31,7 @@ from bae.testing import (  # noqa: E402
     ScriptError,
     Stall,
     Status,
+    ThreadedProvider,
     WrongSchema,
     sample,
 )
@@ -511,7 +512,7 @@ def test_in_a_thread_it_serves_tests_that_are_not_async():
     before = threading.active_count()
     with (
         pytest.raises(LookupError, match="a mistake in the test"),
-        Provider.in_thread() as provider,
+        ThreadedProvider() as provider,
         openai.OpenAI(base_url=f"{provider.url}/v1", api_key="key", max_retries=0) as client,
     ):
 

@@ -251,7 +251,7 @@ class ChatSession:
 
     async def drop(self) -> None:
         """Cancel the last turn: later turns do not see it."""
-        await self.graph.cancel(self.last.run_id, journal=self.journal)
+        await self.journal.cancel(self.last.run_id)
         self.last.standing = "cancelled"
 
     def _make_start_node(self, text: str) -> Node:
@@ -363,7 +363,7 @@ class ChatSession:
         cancelled, so the chat does not offer to resume it."""
         if forever:
             try:
-                await self.graph.cancel(run_id, journal=self.journal)
+                await self.journal.cancel(run_id)
             except JournalError:  # the journal does not have the run yet, or the run has just ended
                 task.cancel()
         else:

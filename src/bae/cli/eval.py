@@ -43,7 +43,7 @@ from bae.cli.printing import err, note, out, print_json
 from bae.cli.signals import work
 from bae.cli.wording import cost, count
 from bae.evals import evaluate as run_cases
-from bae.evals import load_cases, load_dataset
+from bae.evals import load_cases
 from bae.evals.evaluation import check_metrics
 from bae.exceptions import BaeError
 from bae.usage import Usage
@@ -260,9 +260,7 @@ def _cases(
         if not isinstance(cls, type):
             raise refusal(f"--evaluator {each} is no class", fix="name the class of evaluators")
     try:
-        if classes:
-            return load_dataset(data, graph, [*classes.values()])
-        return load_cases(data, graph, own_metric=own_metric)
+        return load_cases(data, graph, evaluators=[*classes.values()], own_metric=own_metric)
     except BaeError as error:
         if isinstance(error.__cause__, ExceptionGroup):  # some evaluators cannot be constructed
             error.fix = (

@@ -2,10 +2,11 @@
 for each node class."""
 
 from bae.evals.cases import Case, CaseMetric, load_cases
-from bae.evals.datasets import cases_of, load_dataset
+from bae.evals.datasets import cases_of
 from bae.evals.evaluation import evaluate
 from bae.evals.intervals import Interval, interval, paired_difference
 from bae.evals.report import CaseResult, Contender, Difference, Evaluation, Row
+from bae.rooms import export_lazily
 
 __all__ = [
     "Case",
@@ -20,6 +21,13 @@ __all__ = [
     "evaluate",
     "interval",
     "load_cases",
-    "load_dataset",
     "paired_difference",
 ]
+
+__getattr__, __dir__ = export_lazily(
+    __name__,
+    {},
+    former={
+        "load_dataset": ("evals.datasets", "call load_cases(path, graph, evaluators=[…])"),
+    },
+)

@@ -60,15 +60,22 @@ class Case:
     answers: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def load_cases(path: str | Path, graph: Graph[Any, Any], *, own_metric: bool = False) -> list[Case]:
+def load_cases(
+    path: str | Path,
+    graph: Graph[Any, Any],
+    *,
+    evaluators: Sequence[type[Any]] = (),
+    own_metric: bool = False,
+) -> list[Case]:
     """Read the cases for a graph from a file.
 
     A `.jsonl` file has one JSON object per line: `{"input": {"message": "hi"}, "expected": {"mood":
     "calm"}}`. The keys `name`, `expected_type`, `nodes`, `metadata` and `answers` are optional; see
     `Case`. For an image or a document, `@photo.png` names a file in the folder of the cases or
     below it. If the start node needs only one field, `input` may be its value alone. A `.json` or
-    `.yaml` file is a dataset of pydantic-evals. With `own_metric=True` its evaluators are ignored,
-    so that you can score the cases with your own metric.
+    `.yaml` file is a dataset of pydantic-evals. If it names evaluators of your own, pass their
+    classes as `evaluators`. With `own_metric=True` all its evaluators are ignored, and you score
+    the cases with your own metric.
 
     Every case is checked against the graph's types. All problems are raised together as one
     `BaeError` (`bae-cases-invalid`), with line and field.
@@ -79,7 +86,9 @@ def load_cases(path: str | Path, graph: Graph[Any, Any], *, own_metric: bool = F
     if file.suffix.lower() in DATASETS:
         from bae.evals.datasets import load_dataset
 
-        return load_dataset(file, graph, own_metric=own_metric)
+        return load_dataset(file, graph, evaluators, own_metric=own_metric)
+    if evaluators:
+        raise ValueError(f"evaluators=…: {file} names none; only a dataset of pydantic-evals does")
     types = CaseTypes(graph)
     try:
         cases = types.check(_lines(file, types), f"{file} has cases that {graph.name} cannot run")

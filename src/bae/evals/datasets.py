@@ -76,7 +76,7 @@ def load_dataset(
         raise invalid_cases(
             f"{path} names evaluators that cannot be made",
             [str(exception) for exception in error.exceptions],
-            fix="read it with load_dataset(path, graph, evaluators=[…]); or with own_metric=True, "
+            fix="read it with load_cases(path, graph, evaluators=[…]); or with own_metric=True, "
             "and score the cases with a metric of yours",
         ) from error
     except Exception as error:  # invalid YAML or JSON, or another shape

@@ -156,7 +156,7 @@ __all__ = [
     "timeline",
 ]
 
-# The stores are imported when they are first used: a run without a journal needs none of this.
+# These modules are imported at their first use, because a run without a journal needs none of them.
 __getattr__, __dir__ = export_lazily(
     __name__,
     {

@@ -1,5 +1,8 @@
-"""Cancelling a run, in any process. A request is stored with the answers to gates, and the process
-that works on the run looks for it."""
+"""Cancel a run from any process.
+
+A request to cancel is stored beside the run's answers to gates. The process that works on the run
+looks there for requests.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +21,35 @@ from bae.journal.stored_runs import CANCEL, Claim, Line, RunInfo, StoredRun
 from bae.tasks import finish_despite_cancel, wait_until_ended
 
 LOOKED_EVERY: Final = 0.5
-"""Seconds between two looks for a request, for a run that takes longer than this."""
+"""Seconds until a run first looks for a request to cancel it, and the shortest pause between two
+looks."""
 _LOOKS_A_SECOND: Final = 1000
-"""How often a process looks in one second, for all of its runs together."""
-_ASKED_AGAIN: Final = 1.0
-"""After how many seconds a request is repeated: another process may have resumed the run since."""
+"""How many times in one second this process looks for requests at most, for all of its runs
+together."""
+_REPEAT_AFTER: Final = 1.0
+"""Seconds after which a request is repeated. A process that has resumed the run since the request
+ignores it."""
 _FIRST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 0.2
-_TAKEN: Final = ("bae-run-owned", "bae-run-taken", "bae-run-ended")
+_TAKEN_CODES: Final = ("bae-run-owned", "bae-run-taken", "bae-run-ended")
+"""The errors for a run that another process has claimed or ended in the meantime."""
 
 
 async def cancel_run(journal: Journal, run_id: str, timeout: float) -> RunInfo:
-    """Cancel a run and return its entry; see `Journal.cancel`."""
+    """Cancel a run and return its entry. `Journal.cancel` has the details."""
     info = await journal.info(run_id)
-    until, asked_at, pause = monotonic() + timeout, -_ASKED_AGAIN, _FIRST_PAUSE
+    until, requested_at, pause = monotonic() + timeout, -_REPEAT_AFTER, _FIRST_PAUSE
     while info.status not in ("ended", "failed", "cancelled"):
         if info.standing() != "running":
             try:
                 await end_unowned(journal, info)
             except JournalError as error:
-                if error.code not in _TAKEN:
+                if error.code not in _TAKEN_CODES:
                     raise
         else:
-            if monotonic() - asked_at >= _ASKED_AGAIN:
+            if monotonic() - requested_at >= _REPEAT_AFTER:
                 await _request(journal, run_id)
-                asked_at = monotonic()
+                requested_at = monotonic()
             if timeout <= 0:
                 return info
             if monotonic() >= until:
@@ -61,7 +68,7 @@ async def cancel_run(journal: Journal, run_id: str, timeout: float) -> RunInfo:
 
 
 def count_requests(answers: Mapping[str, str]) -> int:
-    """The number of requests to cancel a run among its answers."""
+    """Count the requests to cancel a run among the run's `answers`."""
     return sum(address.startswith(CANCEL) for address in answers)
 
 
@@ -69,8 +76,8 @@ async def _request(journal: Journal, run_id: str) -> None:
     number = count_requests(await journal.answers(run_id))
     while not await journal.answer(run_id, f"{CANCEL}{number}", "true"):
         number += 1
-    for watch, watched in [*_watches.items()]:
-        if watched == run_id:
+    for watch, watched_run_id in [*_watches.items()]:
+        if watched_run_id == run_id:
             watch.look_now()
 
 
@@ -80,23 +87,24 @@ async def end_unowned(
     status: Literal["cancelled", "failed"] = "cancelled",
     failure: BaeError | None = None,
 ) -> None:
-    """End a run that no process works on, as cancelled or as failed with an error."""
+    """End a run that no process works on. `status` is its new status, and `failure` the error that
+    is stored."""
     from bae.journal.resume import give_up_claim
 
     run_id, claims = info.run_id, list[Claim]()
     try:
         claim = await finish_despite_cancel(journal.claim(run_id), claims.append)
         stored = await journal.read(run_id)
-        lines = await off_loop(len(stored.lines), _last_lines, stored, claim, status, failure)
+        lines = await off_loop(len(stored.lines), _make_last_lines, stored, claim, status, failure)
     except JournalError as error:
-        if error.code == "bae-thread-busy":  # it is queued, and another run has the thread
-            await journal.replace([_cancelled(await journal.read(run_id))])
+        if error.code == "bae-thread-busy":  # a queued run whose thread another run occupies
+            await journal.replace([_mark_cancelled(await journal.read(run_id))])
             return
         if not claims or error.code != "bae-journal-damaged":
             if claims:
                 await give_up_claim(journal, claims[0], info, error)
             raise
-        claim, lines = claims[0], []  # no line can be written after lines that cannot be read
+        claim, lines = claims[0], []  # write no line after lines that cannot be read
     except BaseException as error:
         if claims:
             await give_up_claim(journal, claims[0], info, error)
@@ -105,18 +113,18 @@ async def end_unowned(
     await finish_despite_cancel(journal.release(claim, status, lines, error=why))
 
 
-def _cancelled(stored: StoredRun) -> StoredRun:
+def _mark_cancelled(stored: StoredRun) -> StoredRun:
     return replace(stored, info=replace(stored.info, status="cancelled", waiting=()))
 
 
-def _last_lines(
+def _make_last_lines(
     stored: StoredRun, claim: Claim, outcome: str, error: BaeError | None
 ) -> list[Line]:
-    """The lines of a run that is resumed and ended at once."""
+    """Make the lines for a run that is resumed and ended at once. A run without lines gets none."""
     n, now = len(stored.lines), time()
     if not n:
         return []
-    step = len([each for each in read_history(stored).run.trace if each.whole])
+    step = len([visited for visited in read_history(stored).run.trace if visited.whole])
     resumed = json.dumps({"owner": claim.owner, "changes": []})
     end: dict[str, Any] = {"outcome": outcome, "gates": []}
     if error is not None:
@@ -130,8 +138,11 @@ def _last_lines(
 
 
 class CancelWatch:
-    """Looks for a request to cancel a run while this process works on the run, and cancels its
-    task. A run that ends before the first look costs only a timer."""
+    """Looks for requests to cancel a run, and cancels the run's task.
+
+    Create the watch in the task of the run. `known` is the number of requests that were stored
+    before. A run that ends before the first look costs only a timer.
+    """
 
     __slots__ = (
         "_before",
@@ -159,7 +170,7 @@ class CancelWatch:
         _watches[self] = run_id
 
     def look_now(self) -> None:
-        """Look at once. May be called in any thread."""
+        """Look for a request at once. Any thread may call this."""
         with suppress(RuntimeError):  # a closed loop has no runs
             self._loop.call_soon_threadsafe(self._begin)
 
@@ -176,7 +187,7 @@ class CancelWatch:
             wake.clear()
             try:
                 answers = await self._journal.answers(self._run_id)
-            except JournalError:  # the run itself reports the problem of its journal
+            except JournalError:  # the run itself reports this error
                 answers = {}
             if count_requests(answers) > self._known:
                 self._has_cancelled = True
@@ -188,7 +199,7 @@ class CancelWatch:
                     await wake.wait()
 
     async def stop(self) -> None:
-        """Stop looking."""
+        """Stop looking for requests."""
         _watches.pop(self, None)
         self._timer.cancel()
         if self._looking is not None:
@@ -196,7 +207,9 @@ class CancelWatch:
             await wait_until_ended([self._looking])
 
     def explain(self, failure: BaseException | None) -> BaseException | None:
-        """The error that the run failed with, once this has stopped."""
+        """Return the error to raise for a run that failed with `failure`. It is `RunCancelled` if a
+        request is the only reason for the cancellation, otherwise `failure`. Call this after
+        `stop`."""
         if not self._has_cancelled:
             return failure
         self._has_cancelled = False
@@ -207,7 +220,7 @@ class CancelWatch:
 
 
 def cancelled_by_request(run_id: str) -> BaeError:
-    """The error of a run that was cancelled by a request."""
+    """Return the error of a run that a request has cancelled."""
     return RunCancelled(
         f"the run {run_id} was cancelled by a request",
         run_id=run_id,
@@ -216,4 +229,4 @@ def cancelled_by_request(run_id: str) -> BaeError:
 
 
 _watches: dict[CancelWatch, str] = {}
-"""The watches of this process, with the id of the run."""
+"""The run id of each watch in this process."""

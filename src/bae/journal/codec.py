@@ -1,6 +1,9 @@
-"""Values as JSON and back, by round trip. A written value is read back through its declared type,
-and is refused if it comes back as anything else. Pydantic's own serializers and validators do the
-work; nothing is imported by a name found in data."""
+"""Write values as JSON, and read them back.
+
+`ValueCodec` reads each value that it has written through the value's declared type. It refuses a
+value that reads back as anything else. Pydantic's own serializers and validators do the work. No
+name in the data is ever imported.
+"""
 
 from __future__ import annotations
 
@@ -25,45 +28,49 @@ from bae.secrets import is_masked, secret_in
 from bae.turns import IS_TURNS, as_references, is_referring
 
 Keeping = Literal["keep", "live", "secret"]
-"""How a value is treated: stored, computed again on resume, or withheld unless asked for."""
+"""How a journal treats a value. "keep": the journal stores it. "live": a resumed run computes it
+again. "secret": the journal withholds it, unless it has `secrets=True`."""
 
 STORED_CONFIG: Final[CoreSchemaDict] = {
     "ser_json_bytes": "base64",
     "val_json_bytes": "base64",
     "ser_json_inf_nan": "constants",
 }
-"""How values outside models are written; a model inside them keeps its own settings."""
+"""The pydantic settings for values outside models. A model inside a value uses its own settings."""
 
 
 class Unkeepable(Exception):
-    """Raised for a value that does not read back unchanged; the text is the reason."""
+    """Raised for a value that does not read back unchanged. The message is the reason."""
 
 
 class ValueCodec:
-    """How the values of one type are stored. `verdict` is "keep", "live" or "secret", and `why` the
-    reason if it is not "keep". Values of the type `plain` are stored without reading them back."""
+    """Writes and reads the values of one type as JSON."""
 
     def __init__(self, schema: Any, config: CoreSchemaDict | None = None, live: str = "") -> None:
         self._schema = schema
         self._config = cast(Any, {**(config or {}), **STORED_CONFIG})
         self.plain = _plain_type(schema, self._config)
-        is_open = self.plain is None  # a value may have more parts than its type declares
-        live = live or (_why_live(schema) if is_open else "")
-        secret = secret_in(schema) if is_open and not live else ""
+        """`str`, `int`, `float` or `bool`, if values of exactly this type are stored without
+        reading them back. Only long numbers are read back. Otherwise None."""
+        has_parts = self.plain is None  # only then may a value have live or secret parts
+        live = live or (_find_live_reason(schema) if has_parts else "")
+        secret = secret_in(schema) if has_parts and not live else ""
         self.verdict: Keeping = "live" if live else "secret" if secret else "keep"
+        """How a journal treats the values of this type."""
         self.why = live or secret
+        """Why the verdict is not "keep"; empty if it is."""
         self._masked = bool(secret) and any(map(is_masked, parts(schema)))
-        self.has_turns = is_open and any(
+        self.has_turns = has_parts and any(
             IS_TURNS in part.get("metadata", ()) for part in parts(schema)
         )
-        """Whether there may be earlier turns of a thread in a value."""
+        """Whether a value may contain earlier turns of a thread."""
 
     def dump(self, value: Any) -> str:
-        """The value as JSON. Raises `Unkeepable` if it does not read back unchanged."""
+        """Return a value as JSON. Raises `Unkeepable` if the value does not read back unchanged."""
         if self.verdict == "live":
             raise Unkeepable(self.why)
         if in_use() and not is_collecting():
-            with collect_files():  # the JSON that is read back below refers to its files
+            with collect_files():  # the JSON has only references to files, and is read back below
                 return self.dump(value)
         if self.has_turns and not is_referring():
             with as_references():
@@ -84,7 +91,7 @@ class ValueCodec:
         return text.decode()
 
     def load(self, data: Any) -> Any:
-        """A value from parsed JSON. Raises any error of pydantic, or of a validator."""
+        """Return the value for parsed JSON. Raises any error of pydantic or of a validator."""
         if self.has_turns and not is_referring():
             with as_references():
                 return self.load(data)
@@ -95,9 +102,9 @@ class ValueCodec:
         write = self._serializer
         if not self._masked:
             return write.to_json(value, by_alias=False, round_trip=True, warnings="none")
-        # In JSON pydantic masks its secrets; as objects it leaves them unmasked.
+        # Pydantic's `to_json` masks secrets, and its `to_python` does not.
         data = write.to_python(value, by_alias=False, round_trip=True, warnings="none")
-        return to_json(_in_clear(data), bytes_mode="base64", inf_nan_mode="constants")
+        return to_json(_unmask(data), bytes_mode="base64", inf_nan_mode="constants")
 
     @cached_property
     def _serializer(self) -> SchemaSerializer:
@@ -109,28 +116,32 @@ class ValueCodec:
 
 
 _SURELY_SHALLOW: Final = 150
-"""How many nested brackets JSON may surely have to be read, including the record around it."""
+"""JSON with at most this number of brackets is never nested too deeply to be read. JSON with more
+brackets is parsed as a test."""
 _AROUND: Final = 8
+"""How many levels of brackets a stored line puts around a value, at most."""
 SURELY_READ: Final = 1000
-"""How many digits a number may surely have to be read."""
+"""JSON with fewer characters than this has no number that is too long to be read."""
 _PLAIN: Final[dict[str, type]] = {"str": str, "int": int, "float": float, "bool": bool}
 
 
 def _plain_type(schema: Any, config: CoreSchemaDict) -> type | None:
-    """The type whose values need not be read back, which saves half the time for a small node: the
-    type of a field without anything else."""
+    """Return the type whose values need not be read back, or None. Without reading back, a small
+    node takes half the time. The schema must be that of a `str`, `int`, `float` or `bool`, without
+    any constraint or setting."""
     while schema["type"] in ("default", "definitions"):
         schema = schema["schema"]
-    more = [*(schema.keys() - {"type", "metadata"})]
-    more += [name for name in config if name.startswith(("str_", "allow_inf_nan"))]
-    return None if more else _PLAIN.get(schema["type"])
+    options = [*(schema.keys() - {"type", "metadata"})]
+    options += [name for name in config if name.startswith(("str_", "allow_inf_nan"))]
+    return None if options else _PLAIN.get(schema["type"])
 
 
 def value_codec(declared: Any, schema: Callable[[], Any] | None = None) -> ValueCodec:
-    """How the values of a type are stored; `schema` makes its core schema."""
+    """Return the codec for the values of a type. `schema` makes the type's core schema, by default
+    `type_schema`."""
     try:
         return ValueCodec(type_schema(declared) if schema is None else schema())
-    except Exception as error:  # making a schema runs any code of the type
+    except Exception as error:  # making a schema may run code of the type
         # Pydantic refuses the TypedDict of older Pythons, whose values are plain dicts.
         if isinstance(declared, type) and hasattr(declared, "__total__"):
             return ANYTHING
@@ -139,9 +150,12 @@ def value_codec(declared: Any, schema: Callable[[], Any] | None = None) -> Value
 
 
 def difference(one: Any, two: Any) -> str:
-    """Where and how a value that was read back differs from the written value; empty if they have
-    the same types and are equal, at every depth. Private attributes of models do not count. A
-    number may come back as the wider type that is declared, and NaN equals itself."""
+    """Describe the first difference between a written value and the value read back.
+
+    The result says where the values differ and how. It is empty if they are equal and have the same
+    types, at every depth. Equal numbers may have different types, because a number reads back as
+    its declared type. NaN equals NaN. Private attributes of models are ignored.
+    """
     if one is two:
         return ""
     kind = _type_of(one)
@@ -154,11 +168,11 @@ def difference(one: Any, two: Any) -> str:
     if kind is list and _same_atoms(one, two):
         return ""
     if issubclass(kind, BaseModel):
-        return _different_model(one, two)
-    inside = _inside(one, kind)
-    if inside is not None:
-        shown, parts_of_one = inside
-        _, parts_of_two = _inside(two, kind) or inside
+        return _compare_models(one, two)
+    listing = _list_parts(one, kind)
+    if listing is not None:
+        template, parts_of_one = listing
+        _, parts_of_two = _list_parts(two, kind) or listing
         if len(parts_of_one) != len(parts_of_two):
             return _OTHER
         for (name, first), (other, second) in zip(parts_of_one, parts_of_two, strict=True):
@@ -166,10 +180,10 @@ def difference(one: Any, two: Any) -> str:
                 continue
             unlike = difference(first, second) or difference(name, other)
             if unlike:
-                return f"{shown.format(name)}{unlike}"
+                return f"{template.format(name)}{unlike}"
         return ""
     if issubclass(kind, datetime | time):
-        unlike = _different_time(one, two)
+        unlike = _compare_times(one, two)
         if unlike:
             return unlike
     try:
@@ -183,12 +197,13 @@ def _same_atoms(one: list[Any], two: list[Any]) -> bool:
     return _ATOMS.issuperset(types) and types == [*map(type, two)] and one == two
 
 
-def _different_model(one: BaseModel, two: BaseModel) -> str:
-    """The `difference` of models of one class, in whatever order their fields were set. Most
-    dependencies return models, so the simplest fields are compared here."""
-    held, other = one.__dict__, two.__dict__
+def _compare_models(one: BaseModel, two: BaseModel) -> str:
+    """Return the `difference` of two models of one class. The order in which fields were set does
+    not matter. Most dependencies return models, so this function compares simple fields itself,
+    which is faster."""
+    values, other_values = one.__dict__, two.__dict__
     for name in type(one).__pydantic_fields__:
-        first, second = held.get(name, ...), other.get(name, ...)
+        first, second = values.get(name, ...), other_values.get(name, ...)
         kind = _type_of(first)
         if kind in _ATOMS and kind is type(second) and first == second:
             continue
@@ -198,8 +213,9 @@ def _different_model(one: BaseModel, two: BaseModel) -> str:
     return difference(one.__pydantic_extra__, two.__pydantic_extra__)
 
 
-def _inside(value: Any, kind: Any) -> tuple[str, Collection[tuple[Any, Any]]] | None:
-    """How the parts of a value are shown, and the parts by name; None if it has none."""
+def _list_parts(value: Any, kind: Any) -> tuple[str, Collection[tuple[Any, Any]]] | None:
+    """Return a format for the names of a value's parts, and the parts by name. None if the value
+    has no parts."""
     if issubclass(kind, (list, tuple, deque)):
         numbered: list[tuple[Any, Any]] = [*enumerate(value)]
         if issubclass(kind, deque):
@@ -215,7 +231,7 @@ def _inside(value: Any, kind: Any) -> tuple[str, Collection[tuple[Any, Any]]] | 
 
 
 def same(one: Any, two: Any) -> bool:
-    """Whether two values have the same types and are equal, at every depth."""
+    """Return whether two values are equal and have the same types, at every depth."""
     return not difference(one, two)
 
 
@@ -225,7 +241,7 @@ _ATOMS: Final = frozenset({str, int, float, bool, bytes, Decimal, UUID, date, ti
 _OTHER: Final = ": it reads back as something else"
 
 
-def _different_time(one: Any, two: Any) -> str:
+def _compare_times(one: Any, two: Any) -> str:
     if one.tzinfo is not None and one.tzinfo.utcoffset(None) is None:
         return (
             f": JSON keeps only the offset of its time zone {one.tzinfo}; convert it to UTC, and "
@@ -242,34 +258,35 @@ _NEVER: Final[dict[str, str]] = {
     "callable": "a function has no place in JSON",
     "generator": "an iterator can be walked only once",
 }
-"""The types that JSON cannot hold, and the reasons."""
+"""Why JSON cannot hold values of a type, by the name of the type in a core schema."""
 
 
-def _why_live(schema: Any) -> str:
-    """Why no value of a type can be stored; empty if values can be, or if only trying tells."""
+def _find_live_reason(schema: Any) -> str:
+    """Return why no value of a type can be stored. Empty if some values can be stored: then each
+    value is tried."""
     for part in parts(schema, written=True):
         kind: str = part["type"]
         function = cast(Any, part.get("function") or {})
         if getattr(function.get("function"), "__name__", "") == "import_string":
-            return "what it names would be imported when it is read"
+            return "reading it back would import the object that it names"
         if kind in _NEVER and "serialization" not in part:
             cls = part.get("cls_repr") or getattr(part.get("cls"), "__name__", "a class")
             return _NEVER[kind].format(cls)
     return ""
 
 
-def _in_clear(value: Any) -> Any:
+def _unmask(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _in_clear(each) for key, each in cast("dict[Any, Any]", value).items()}
+        return {key: _unmask(item) for key, item in cast("dict[Any, Any]", value).items()}
     if isinstance(value, list | tuple | set | frozenset | deque):
-        return [_in_clear(each) for each in cast("list[Any]", value)]
+        return [_unmask(item) for item in cast("list[Any]", value)]
     if isinstance(value, Secret | SecretStr | SecretBytes):
-        return _in_clear(cast(Any, value).get_secret_value())
+        return _unmask(cast(Any, value).get_secret_value())
     return value
 
 
 def json_text(value: Any) -> str:
-    """A JSON value as text; half a surrogate pair is replaced."""
+    """Return a JSON value as text. Half a surrogate pair is replaced."""
     try:
         return to_json(value, inf_nan_mode="constants").decode()
     except ValueError:
@@ -277,4 +294,4 @@ def json_text(value: Any) -> str:
 
 
 ANYTHING: Final = ValueCodec({"type": "any"})
-"""For values without a declared type: stored if they consist of JSON types."""
+"""The codec for values without a declared type. It stores values that consist of JSON types."""

@@ -1,4 +1,4 @@
-"""Two stored runs side by side: their nodes by place, and the fields that differ."""
+"""Compare two stored runs: match their nodes, and find the fields that differ."""
 
 from __future__ import annotations
 
@@ -13,43 +13,51 @@ from bae.journal.report import GraphReport, NodeReport, RunReport
 
 
 class ComparedField(NamedTuple):
-    """A field that differs. It is None for a run that has no such field there."""
+    """A field that differs between two runs, `a` and `b`."""
 
     name: str
     a: Provenance | None
+    """The field in run `a`; None if that run does not have it."""
     b: Provenance | None
+    """The field in run `b`; None if that run does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedNode:
-    """A node of two runs. `path` is the path of its graph, with visits in place of steps. `visit`
-    counts the nodes of the class there from 1. `state` is "same", "differs", or names the only run
-    that has the node. `a` and `b` are its places, and `fields` the fields that differ."""
+    """A node of two runs, `a` and `b`, or of one of them."""
 
     path: str
+    """The path of the node's graph, as `Report#2.summaries[3]`: a node in a path has its visit
+    instead of its step."""
     node: str
+    """The name of the node's class."""
     visit: int
+    """The number of the node among the nodes of its class in its graph, from 1."""
     state: Literal["same", "differs", "a", "b"]
+    """"same" or "differs" if both runs have the node. "a" or "b" if only that run has it."""
     a: str
+    """The place of the node in run `a`; empty if that run does not have it."""
     b: str
+    """The place of the node in run `b`; empty if that run does not have it."""
     fields: tuple[ComparedField, ...] = ()
+    """The fields that differ."""
 
 
 def compare_reports(a: RunReport, b: RunReport) -> list[ComparedNode]:
-    """The nodes of two runs, aligned by path, class and visit. Times do not count as
-    differences."""
-    nodes_a, nodes_b = dict(_nodes(a)), dict(_nodes(b))
+    """Match the nodes of two runs by path, class and visit, and compare their fields. Times are
+    ignored."""
+    nodes_a, nodes_b = dict(_list_nodes(a)), dict(_list_nodes(b))
     keys_a, keys_b = [*nodes_a], [*nodes_b]
     compared: list[ComparedNode] = []
-    # Each key is there once, so matching nodes are in the same order in both runs.
+
     matcher = SequenceMatcher(None, keys_a, keys_b, autojunk=False)
     for _, a1, a2, b1, b2 in matcher.get_opcodes():
         keys = dict.fromkeys([*keys_a[a1:a2], *keys_b[b1:b2]])
         compared += [_compare(key, nodes_a.get(key), nodes_b.get(key)) for key in keys]
-    seen: dict[_Key, ComparedNode] = {}
-    for each in compared:  # a node that both have, in another order, is listed twice
-        seen.setdefault(_Key(each.path, each.node, each.visit), each)
-    return [*seen.values()]
+    by_key: dict[_Key, ComparedNode] = {}
+    for node in compared:  # if the runs have a node in different orders, it is listed twice
+        by_key.setdefault(_Key(node.path, node.node, node.visit), node)
+    return [*by_key.values()]
 
 
 class _Key(NamedTuple):
@@ -63,25 +71,27 @@ class _Placed(NamedTuple):
     node: NodeReport
 
 
-def _nodes(report: RunReport) -> Iterator[tuple[_Key, _Placed]]:
-    """The nodes of a run by a key that names them in another run too; the outer graphs first."""
+def _list_nodes(report: RunReport) -> Iterator[tuple[_Key, _Placed]]:
+    """Yield each node of a run with its key, which names the node in other runs too. The nodes of
+    outer graphs come first."""
     names: dict[str, str] = {"": ""}
-    """By the path of a graph and of each node in it, the same path with visits in place of
+    """The paths of graphs and the places of nodes with visits instead of steps, by the same with
     steps."""
-    for graph in sorted(report.graphs, key=lambda each: each.path.count("/") + bool(each.path)):
-        path = _path_of(graph, names)
-        met: Counter[str] = Counter()
+    for graph in sorted(report.graphs, key=lambda inner: inner.path.count("/") + bool(inner.path)):
+        path = _rename_path(graph, names)
+        visits: Counter[str] = Counter()
         for node in graph.nodes:
-            met[node.name] += 1
-            key = _Key(path, node.name, met[node.name])
+            visits[node.name] += 1
+            key = _Key(path, node.name, visits[node.name])
             place = f"{graph.path}/" if graph.path else ""
             place += f"{node.step}:{node.name}"
             names[place] = f"{path}/{node.name}#{key.visit}" if path else f"{node.name}#{key.visit}"
             yield key, _Placed(place, node)
 
 
-def _path_of(graph: GraphReport, names: dict[str, str]) -> str:
-    """The path of a graph, which begins with the place of the node that it ran for."""
+def _rename_path(graph: GraphReport, names: dict[str, str]) -> str:
+    """Return the path of a graph with visits instead of steps. `names` has the node that the graph
+    ran for."""
     before, slash, last = graph.path.rpartition("/")
     node, dot, rest = last.partition(".")
     outer = names.get(f"{before}{slash}{node}")
@@ -97,9 +107,12 @@ def _compare(key: _Key, a: _Placed | None, b: _Placed | None) -> ComparedNode:
     fields_b = {field.field: field for field in b.node.fields}
     names = dict.fromkeys([*fields_a, *fields_b])
     pairs = [ComparedField(name, fields_a.get(name), fields_b.get(name)) for name in names]
-    fields = tuple(pair for pair in pairs if _what(pair.a) != _what(pair.b))
+    fields = tuple(
+        pair for pair in pairs if _get_compared_parts(pair.a) != _get_compared_parts(pair.b)
+    )
     return ComparedNode(*key, "differs" if fields else "same", a.place, b.place, fields)
 
 
-def _what(field: Provenance | None) -> object:
+def _get_compared_parts(field: Provenance | None) -> object:
+    """Return the parts of a field that a comparison looks at."""
     return None if field is None else (field.state, field.kept, field.value, field.error)

@@ -1,5 +1,6 @@
-"""Whether stored runs can be resumed with today's classes. To decide it, the stored lines are
-decoded: of one run when it is resumed, and of all runs of a journal before a deployment."""
+"""Find out whether stored runs can be resumed with today's classes. The stored lines are read
+through these classes: for one run when it is resumed, and for all unfinished runs before a
+deployment."""
 
 from __future__ import annotations
 
@@ -34,21 +35,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference between the original classes of a run and today's.
-
-    `place` is the class, field or route, as `AnticipateDay.mood`, and `what` the difference. If the
-    change `breaks` the run, it cannot be resumed; `means` then says why, and `fix` what to do.
-    `graph` names the graph if it is inside the run's. A stored value that is "refused" although its
-    class is not known to have changed is a change too.
-    """
+    """A difference between today's classes and the classes that a run began with."""
 
     place: str
+    """The class, field or route, as `AnticipateDay.mood`."""
     what: str
+    """The difference, in words."""
     means: str = ""
+    """Why the run cannot be resumed; empty if the change does not prevent it."""
     breaks: bool = False
+    """Whether the change prevents resuming the run."""
     kind: Literal["new", "gone", "changed", "refused"] = "refused"
+    """"new", "gone" or "changed", compared with the old class. "refused" if today's class refuses a
+    stored value, but the stored shape of the class shows no difference."""
     graph: str = ""
+    """The name of the graph, if it is a subgraph; otherwise empty."""
     fix: str = ""
+    """What to do, if the change breaks the run."""
 
     def __str__(self) -> str:
         where = f"{self.place} (in the graph {self.graph})" if self.graph else self.place
@@ -57,11 +60,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class BrokenRun:
-    """An unfinished run that cannot be resumed with today's classes: `info` is its entry in the
-    journal, and `changes` are the reasons."""
+    """An unfinished run that cannot be resumed with today's classes."""
 
     info: RunInfo
+    """The entry of the run in the journal."""
     changes: tuple[Change, ...]
+    """The changes that prevent resuming the run."""
 
     @property
     def run_id(self) -> str:
@@ -82,18 +86,19 @@ class BrokenRun:
 async def check(
     graph: Graph[Any, Any], journal: Journal, *, was: str | Iterable[str] = ()
 ) -> list[BrokenRun]:
-    """The unfinished runs of a graph that cannot be resumed with today's classes:
+    """Find the unfinished runs of a graph that cannot be resumed with today's classes:
 
     ```python
     broken = await bae.journal.check(graph, journal)
     assert not broken, "\\n".join(map(str, broken))
     ```
 
-    Call it with the new code and the production journal before you deploy; it changes nothing. Runs
-    belong to a graph by its name, which is that of its start class unless you gave it one. If
-    either was renamed, pass the old name as `was=`. All runs are checked that are queued, waiting,
-    failed, cancelled, interrupted, or in progress. A run whose classes are the same is not even
-    read.
+    Call it before you deploy, with the new code and the production journal. It changes nothing.
+
+    Runs are found by the name of their graph. A graph without a name of its own has the name of its
+    start class. If the name has changed, pass the old name as `was=`. The check covers runs that
+    are queued, waiting, failed, cancelled, interrupted or in progress. A run whose classes are
+    unchanged is not even read.
     """
     graph.prove()
     # A run can be listed twice: its status can change between two pages.
@@ -110,8 +115,8 @@ async def check(
             changes = changes_for(await journal.read(info.run_id), graph)
         except JournalError as error:
             if error.code == "bae-run-unknown":
-                continue  # it was deleted meanwhile
-            changes = [_unreadable(error)]
+                continue  # the run was deleted in the meantime
+            changes = [_report_unreadable(error)]
         breaking = tuple(change for change in changes if change.breaks)
         if breaking:
             broken.append(BrokenRun(info, breaking))
@@ -119,28 +124,33 @@ async def check(
 
 
 def refuse_changes(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
-    """The changes since a run began, if none of them prevents resuming it. Otherwise raises
-    `bae-run-changed`, with every change that does."""
+    """Return the changes since a run began, if the run can be resumed. Otherwise raise
+    `bae-run-changed`, which lists every change that prevents it."""
     changes = changes_for(stored, graph)
-    bad = [change for change in changes if change.breaks]
-    if not bad:
+    breaking = [change for change in changes if change.breaks]
+    if not breaking:
         return changes
-    listed = "\n".join(f"  {change}" for change in bad)
-    fine = len(changes) - len(bad)
-    rest = f"\n  (and {fine} that do not prevent it)" if fine else ""
-    fixes = dict.fromkeys(change.fix for change in bad if change.fix)
-    ways = [*fixes, "finish the run with the code it began with", "fork it at a step before that"]
+    listed = "\n".join(f"  {change}" for change in breaking)
+    harmless_count = len(changes) - len(breaking)
+    rest = f"\n  (and {harmless_count} that do not prevent it)" if harmless_count else ""
+    fixes = dict.fromkeys(change.fix for change in breaking if change.fix)
+    remedies = [
+        *fixes,
+        "finish the run with the code it began with",
+        "fork it at a step before that",
+    ]
     raise JournalError(
         f"the classes of {stored.info.graph} have changed since the run {stored.info.run_id} "
         f"began, and it cannot be resumed:\n{listed}{rest}",
         run_id=stored.info.run_id,
         code="bae-run-changed",
-        fix="; or ".join(ways),
+        fix="; or ".join(remedies),
     )
 
 
 def changes_for(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
-    """All changes since a run began; `breaks` is true for changes that prevent resuming it."""
+    """Return all changes since a run began. A change that prevents resuming the run has `breaks`
+    set."""
     shape = shape_of(graph)
     if stored.info.shape == shape.hash:
         return []
@@ -150,28 +160,30 @@ def changes_for(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
         for line in stored.lines:
             reader.read(line)
         reader.check_answers(stored.answers)
-    changes = list(_differences(_parts(old), _parts(ShapeView(shape.json, shape.hash))))
-    gone = {(change.graph, change.place) for change in changes if change.kind == "gone"}
-    refused = dict.fromkeys(_decided_routes(stored, old) & gone, _DECIDED) | reader.refused
-    every: list[Change] = []
+    changes = list(
+        _find_differences(_describe_parts(old), _describe_parts(ShapeView(shape.json, shape.hash)))
+    )
+    removed = {(change.graph, change.place) for change in changes if change.kind == "gone"}
+    refused = dict.fromkeys(_find_chosen_routes(stored, old) & removed, _DECIDED) | reader.refused
+    results: list[Change] = []
     for change in changes:
         why = refused.pop((change.graph, change.place), "")
         fix = _FIXES[change.kind].format(change.place) if why else ""
-        every.append(replace(change, breaks=bool(why), means=why, fix=fix))
+        results.append(replace(change, breaks=bool(why), means=why, fix=fix))
     for (name, place), why in refused.items():
         fix = _FIXES["refused"].format(place)
-        every.append(Change(place, "cannot be read", why, True, graph=name, fix=fix))
-    if reader.failure is not None and not any(change.breaks for change in every):
-        every.append(_unreadable(reader.failure))
-    return every
+        results.append(Change(place, "cannot be read", why, True, graph=name, fix=fix))
+    if reader.failure is not None and not any(change.breaks for change in results):
+        results.append(_report_unreadable(reader.failure))
+    return results
 
 
 _UNFINISHED: Final[tuple[RunStatus, ...]] = ("queued", "running", "waiting", "failed", "cancelled")
 _Key = tuple[str, str]
-"""A graph by its name, which is empty for the run's own, and a place in it."""
-_GONE: Final = "the run has such a node, or is to go there"
-_DECIDED: Final = "the run has decided to go there, and is not there yet"
-_TAKE: Final = "let {} take what was stored: widen its type, or convert it in a validator"
+"""The name of a graph, and a place in the graph. The name is empty for the run's own graph."""
+_GONE: Final = "the run has a node of this class, or goes to this class next"
+_DECIDED: Final = "the run has chosen this route, and has not taken it yet"
+_TAKE: Final = "let {} accept the stored value: widen its type, or convert the value in a validator"
 _FIXES: Final = {
     "new": "give {} a default, or a source",
     "gone": "keep {}, under this name, until these runs are done",
@@ -181,20 +193,23 @@ _FIXES: Final = {
 
 
 class _Checker(LineReader):
-    """Reads the lines of a run through today's classes, and continues where they refuse a stored
-    value: `refused` has these places and reasons. `failure` is a line that fits nothing for another
-    reason, perhaps because an earlier line was refused."""
+    """Reads the lines of a run through today's classes. If a class refuses a stored value, the
+    checker notes it and continues."""
 
     def __init__(self, graph: Graph[Any, Any], shape: ShapeView) -> None:
         super().__init__(graph, {}, partial=True)
         self.refused: dict[_Key, str] = {}
+        """Why a stored value is refused, by graph and place."""
         self.failure: JournalError | None = None
+        """The error of the first line that cannot be read. The cause may be a refused value in an
+        earlier line."""
         self._shape = shape
         self._path = ""
         self._unknown = ""
+        """The class that the current line names and that its graph does not have."""
 
     def check_answers(self, answers: Mapping[str, str]) -> None:
-        """Read the answers to gates that the run has not used yet."""
+        """Check the answers to gates that the run has not used yet."""
         for address, answer in answers.items():
             source = self.history.gates.get(address)
             if source is None or source.gate is None or source.state == "done":
@@ -245,7 +260,7 @@ class _Checker(LineReader):
                 validate_values(cls, {field: value})
             return value
         except Exception as error:  # a type, or a validator, may raise anything
-            if call is None or call.graph is None:  # a graph's own lines show what is refused
+            if call is None or call.graph is None:  # a subgraph's own lines show what is refused
                 self._refuse(f"{cls.__name__}.{field}{parameter}", error)
             return LIVE
 
@@ -257,28 +272,28 @@ class _Checker(LineReader):
             return draft
 
     def _refuse(self, place: str, error: Exception) -> None:
-        """Note why a value is refused; for a node, at the field that pydantic names."""
+        """Note why a value is refused. For a node, note it at the field that pydantic names."""
         graph = _graph_name(self._shape, self._path)
         cause = error.cause if isinstance(error, JournalError) and error.cause else error
         if not isinstance(cause, ValidationError):
             self.refused[graph, place] = f"a stored value is refused: {describe(cause)}"
             return
-        for each, fault in zip(cause.errors(include_url=False), faults(cause), strict=True):
-            is_field = bool(each["loc"]) and "." not in place
-            named = f"{place}.{each['loc'][0]}" if is_field else place
-            if is_field and each["type"] == "missing" and len(each["loc"]) == 1:
+        for details, fault in zip(cause.errors(include_url=False), faults(cause), strict=True):
+            is_field = bool(details["loc"]) and "." not in place
+            fault_place = f"{place}.{details['loc'][0]}" if is_field else place
+            if is_field and details["type"] == "missing" and len(details["loc"]) == 1:
                 fault = "a node that was stored without it cannot be built"
-            self.refused.setdefault((graph, named), fault)
+            self.refused.setdefault((graph, fault_place), fault)
 
 
-def _decided_routes(stored: StoredRun, shape: ShapeView) -> set[_Key]:
+def _find_chosen_routes(stored: StoredRun, shape: ShapeView) -> set[_Key]:
     """The routes that a run has decided on and not taken yet."""
     routes: set[_Key] = set()
     for path, graph in read_history(stored).graphs.items():
-        whole = [number for number, step in graph.steps.items() if step.whole]
-        if not whole or graph.outcome == "ended":
+        complete_steps = [number for number, step in graph.steps.items() if step.whole]
+        if not complete_steps or graph.outcome == "ended":
             continue
-        last, after = graph.steps[max(whole)], graph.steps.get(max(whole) + 1)
+        last, after = graph.steps[max(complete_steps)], graph.steps.get(max(complete_steps) + 1)
         target = ""
         if last.choice is not None and last.choice.chosen is not None:
             chosen = last.choice.chosen
@@ -295,19 +310,21 @@ def _graph_name(shape: ShapeView, path: str) -> str:
 
 
 _Part = tuple[str, str, str]
-"""A graph, a class of it, and a field or a route of the class, as `.mood` or ` -> Outfit`."""
+"""The name of a graph, one of its classes, and a field or route of the class, as `.mood` or ` ->
+Outfit`. The field or route is empty for the class, and the class is empty for the graph."""
 
 
 class _Described(NamedTuple):
-    """The properties of a part of a graph, in words; the hash of a type begins with `#`. A field
-    `is_needed` if the caller or an LM must supply it."""
+    """The properties of a part of a graph."""
 
     words: list[str]
+    """The properties in words. The hash of a type begins with `#`."""
     is_needed: bool = False
+    """Whether the part is a field that the caller or an LM must supply."""
 
 
-def _parts(shape: ShapeView) -> dict[_Part, _Described]:
-    """Each part of a graph."""
+def _describe_parts(shape: ShapeView) -> dict[_Part, _Described]:
+    """Describe each part of the graphs in a shape."""
     parts: dict[_Part, _Described] = {}
     for number, graph in enumerate(shape.graphs):
         name = graph["name"] if number else ""
@@ -321,17 +338,23 @@ def _parts(shape: ShapeView) -> dict[_Part, _Described]:
                 parts[name, cls, f" -> {target}"] = _Described([])
             for field, use in drawn["fields"].items():
                 kind = kind_named(use["kind"])
-                has = [kind.noun, f"the type {use['type']}", f"#{use.get('schema')}"]
-                has.append("no default" if use["required"] else "a default")
+                properties = [kind.noun, f"the type {use['type']}", f"#{use.get('schema')}"]
+                properties.append("no default" if use["required"] else "a default")
                 is_needed = use["required"] and kind.fills != "source"
-                parts[name, cls, f".{field}"] = _Described(has, is_needed)
+                parts[name, cls, f".{field}"] = _Described(properties, is_needed)
                 for parameter, call in shape.calls_behind(use):
                     part = name, cls, f".{field}{parameter}"
-                    has = parts.setdefault(part, _Described([])).words
-                    has += [f"the function {call['by']}", f"#{call.get('schema')}"]
-                    has += [f"the argument {each}" for each in shape.arguments_of(call["inputs"])]
-                has = parts[name, cls, f".{field}"].words
-                has += [f"the argument {each}" for each in shape.arguments_of(use.get("bound", {}))]
+                    properties = parts.setdefault(part, _Described([])).words
+                    properties += [f"the function {call['by']}", f"#{call.get('schema')}"]
+                    properties += [
+                        f"the argument {argument}"
+                        for argument in shape.arguments_of(call["inputs"])
+                    ]
+                properties = parts[name, cls, f".{field}"].words
+                properties += [
+                    f"the argument {argument}"
+                    for argument in shape.arguments_of(use.get("bound", {}))
+                ]
     return parts
 
 
@@ -339,13 +362,15 @@ def _words(drawn: Json, *kinds: str) -> Iterator[str]:
     return (f"the {kind} {drawn[kind]!r}" for kind in kinds if kind in drawn)
 
 
-def _differences(before: dict[_Part, _Described], now: dict[_Part, _Described]) -> Iterator[Change]:
+def _find_differences(
+    before: dict[_Part, _Described], now: dict[_Part, _Described]
+) -> Iterator[Change]:
     for part in {**before, **now}:
         graph, cls, rest = part
-        around = graph, cls if rest else "", ""
+        outer = graph, cls if rest else "", ""
         old, new = before.get(part), now.get(part)
-        if old == new or around not in before or around not in now:
-            continue  # the part around it is new, or gone
+        if old == new or outer not in before or outer not in now:
+            continue  # the class or graph of the part is new or gone itself
         place = f"{cls}{rest}" or "the graph"
         if new is None:
             yield Change(place, "is gone", kind="gone", graph=graph)
@@ -353,13 +378,15 @@ def _differences(before: dict[_Part, _Described], now: dict[_Part, _Described]) 
             what = "is new and has no default" if new.is_needed else "is new"
             yield Change(place, what, kind="new", graph=graph)
         else:
-            had = ", ".join(word for word in old.words if word not in new.words and word[0] != "#")
-            has = ", ".join(word for word in new.words if word not in old.words and word[0] != "#")
-            facts = [f"had {had}"] * bool(had) + [f"has {has} now"] * bool(has)
+            lost = ", ".join(word for word in old.words if word not in new.words and word[0] != "#")
+            gained = ", ".join(
+                word for word in new.words if word not in old.words and word[0] != "#"
+            )
+            facts = [f"had {lost}"] * bool(lost) + [f"has {gained} now"] * bool(gained)
             what = " and ".join(facts) or "has a type that has changed"
             yield Change(place, what, kind="changed", graph=graph)
 
 
-def _unreadable(error: JournalError) -> Change:
-    means = "the classes do not take what was stored, or it is damaged"
+def _report_unreadable(error: JournalError) -> Change:
+    means = "today's classes refuse what is stored, or the stored run is damaged"
     return Change("the run", f"cannot be read: {error.message}", means, True, fix=error.fix or "")

@@ -1,5 +1,5 @@
-"""The consistency of a run that comes from a file. `RunCheck` reads its lines in order, as a
-journal would later, and refuses lines that no run can have written."""
+"""Check a run that comes from a file. `RunCheck` reads its lines in order, as a journal would
+later. It refuses lines that no run can have written."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from bae.work import Step
 
 AHEAD: Final = 2
-"""How far a line may be ahead of the newest complete node: the next node is being filled, and the
-dependencies of the node after it have started."""
+"""How many steps a line may be ahead of the newest complete node. The next node may be in progress,
+and the dependencies of the node after it may have started."""
 NODES: Final = records.kinds_with("node", "start node", "step node", "filled node")
-"""The lines that store a node."""
+"""The kinds of records that store a node."""
 
 
 class RunCheck:
-    """Checks the lines of a run, in order; `run` has the rest of it. A fault is raised as a
-    `JournalError` (`bae-journal-damaged`, `bae-journal-version`)."""
+    """Checks the lines of a run, in order. `run` has everything but the lines. For a contradiction,
+    the check raises a `JournalError` (`bae-journal-damaged` or `bae-journal-version`)."""
 
     def __init__(self, run: StoredRun) -> None:
         self._info = run.info
@@ -46,17 +46,18 @@ class RunCheck:
         self._history = StoredHistory(ShapeView(run.shape, run.info.shape))
         self._reader = LineReader(history=self._history)
         self._newest: dict[str, int] = {}
-        """The number of the newest complete node, by path."""
+        """The step of the newest complete node, by the path of its graph. It is -1 if the graph has
+        no complete node."""
         self._run_id = ""
-        """The id that graphs inside were last started with."""
+        """The run id in the newest `RunStarted`."""
         self._end: records.RunEnded | None = None
-        """The outcome that the last line gives the run, if it ends the run."""
+        """The newest record, if it ends the run."""
         self._conversations: dict[tuple[str, int, Asker, str], _Conversation] = {}
         self._is_changed = False
-        """Whether classes other than those of the shape have resumed the run."""
+        """Whether the run was resumed with classes other than those of its shape."""
 
     def add(self, line: Line) -> None:
-        """Check the next line against the lines before it."""
+        """Check the next line. Raises a `JournalError` if the line contradicts an earlier line."""
         before = self._history.step(line.path, line.step)
         has_node = before is not None and before.node is not None
         try:
@@ -75,8 +76,8 @@ class RunCheck:
             self._end = record
 
     def finish(self) -> str:
-        """The fault in the entry of the run, now that all lines are read; empty if there is
-        none."""
+        """Return the contradiction between the run's entry and its lines; empty if there is none.
+        Call this after the last line."""
         info, history, end = self._info, self._history, self._end
         parent = history.forks[-1].parent if history.forks else None
         if info.parent != parent:
@@ -84,7 +85,7 @@ class RunCheck:
         if not history.forks and self._run_id != info.run_id:
             return f"its lines are those of the run {self._run_id!r}"
         outcome = None if end is None else end.outcome
-        # A run that a process has claimed since is running; a run that was loaded is cancelled.
+        # After the last line, a process may have claimed the run, or a load may have cancelled it.
         possible = (outcome, "running", "cancelled")
         if (info.status == "ended" != outcome) or (outcome and info.status not in possible):
             return f"its status is {info.status!r}, and its lines do not end so"
@@ -93,8 +94,8 @@ class RunCheck:
         if info.waiting and info.status != "waiting":
             return f"its status is {info.status!r}, and it waits for an answer"
         for gate in info.waiting:
-            asked = history.gates.get(gate.address)
-            if asked is None or asked.gate is None or gate.place != asked.gate.place:
+            source = history.gates.get(gate.address)
+            if source is None or source.gate is None or gate.place != source.gate.place:
                 return f"no line opens the gate {gate.address!r} of {gate.place!r}"
         messages = {f"{MESSAGE}{number}" for number, _ in messages_in(self._answers)}
         gates = [answer for answer in self._answers if not answer.startswith((CANCEL, DEATH))]
@@ -103,7 +104,8 @@ class RunCheck:
         return f"no line opens the gate {unknown[0]!r}, which has an answer" if unknown else ""
 
     def _fault(self, record: Record, has_node: bool) -> str:
-        """The contradiction between a record and the lines before it; empty if there is none."""
+        """Return the contradiction between a record and the lines before it; empty if there is
+        none."""
         path, history = record.path, self._history
         is_first = history.count == 1
         if is_first is not (isinstance(record, records.RunStarted) and not path):
@@ -159,19 +161,20 @@ class RunCheck:
         return self._class_fault(record)
 
     def _class_fault(self, record: Record) -> str:
-        """The class or field that the shape of the run's classes does not have."""
+        """Return the fault of a class or field that is missing in the shape of the run's
+        classes."""
         shape, path = self._history.shape, record.path
         if self._is_changed or not shape.graphs:
             return ""
         if path and shape.graph_at(path) is None:
             return f"no graph runs for {path!r}"
-        if isinstance(record, records.CallEnded | records.ClassMet):  # of a class outside the graph
+        if isinstance(record, records.CallEnded | records.ClassMet):  # a class outside the graph
             return ""
         for cls in _classes(record):
             if shape.class_at(path, cls.__name__) is None:
                 return f"its graph has no node {cls.__name__}"
         field: str = getattr(record, "field", "")
-        node: type | None = getattr(record, "node_type", None)  # tools may be of a class outside
+        node: type | None = getattr(record, "node_type", None)  # may be outside the graph for tools
         place = Place(path, node="" if node is None else node.__name__, field=field)
         if field and node is not None and shape.field_at(place) is None:
             return f"there is no field {place}"
@@ -180,7 +183,7 @@ class RunCheck:
         return self._node_fault(record)
 
     def _value_fault(self, record: records.SourceEnded | records.ItemEnded, place: Place) -> str:
-        """The fault of a nested graph whose result is not one of its nodes."""
+        """Return the fault of a subgraph's result that is none of the subgraph's nodes."""
         call = self._history.shape.call_at(
             place._replace(parameter=getattr(record, "parameter", ""))
         )
@@ -196,9 +199,10 @@ class RunCheck:
         return "" if node.type in classes else f"the graph for {place} has no node {node.type}"
 
     def _node_fault(self, record: Record) -> str:
-        """The field that a node must have and lacks."""
+        """Return the fault of a node that lacks a required field."""
         node = getattr(record, "node", None) if isinstance(record, NODES) else None
-        is_inner_start = isinstance(record, records.RunStarted) and record.path  # given again
+        # The outer graph gives the fields of a subgraph's start again.
+        is_inner_start = isinstance(record, records.RunStarted) and record.path
         if not isinstance(node, StoredNode) or is_inner_start:
             return ""
         cls = self._history.shape.class_at(record.path, node.type) or {"fields": {}}
@@ -209,13 +213,13 @@ class RunCheck:
         return ""
 
     def _step_fault(self, record: Record) -> str:
-        """Why there cannot be a line about this step."""
+        """Return why there cannot be a line about this step; empty if there can."""
         path, step = record.path, record.step
         newest = self._newest.get(path, -1)
         match record:
             case records.RunStarted():
                 return "" if step == 0 else "a graph starts at step 0"
-            case records.LMUsed():  # it may replace a graph that was redacted
+            case records.LMUsed():  # it may replace the lines of a redacted graph
                 return ""
             case records.StepStarted():
                 if step != newest + 1:
@@ -235,7 +239,8 @@ class RunCheck:
         return ""
 
     def _conversation_fault(self, record: Record) -> str:
-        """The contradiction between a record and the lines of its conversation with tools."""
+        """Return the contradiction between a record and the earlier lines of its conversation with
+        tools."""
         check = _CHECKS.get(type(record))
         if check is None:
             return ""
@@ -250,19 +255,20 @@ class RunCheck:
         return fault if fault or conversation.is_begun else "no tools were offered before it"
 
     def _forget_conversations(self, path: str, step: int) -> None:
-        """Forget the conversations of a step of a graph, which begins again."""
+        """Forget the conversations of a graph from `step` on, because the graph does that step
+        again."""
         forgotten = [key for key in self._conversations if key[0] == path and key[1] >= step]
         for key in forgotten:
             del self._conversations[key]
 
     def _step_at(self, path: str, number: int) -> Step | None:
-        """The step of that number, if its node is known."""
+        """Return the step with this number if its node is known, otherwise None."""
         step = self._history.step(path, number)
         return None if step is None or step.node is None else step
 
 
 def _classes(record: Record) -> list[type[Node]]:
-    """The classes that the graph of a record must have."""
+    """Return the classes in a record that the record's graph must have."""
     match record:
         case _ if isinstance(record, NODES):
             node: Node | None = getattr(record, "node", None)
@@ -281,18 +287,20 @@ def _classes(record: Record) -> list[type[Node]]:
 
 @dataclass(slots=True)
 class _Conversation:
-    """A conversation with tools, as far as its lines were read: the names of its calls by id, and
-    the calls that have ended."""
+    """The lines of a conversation with tools so far."""
 
     is_begun: bool = False
     rounds: int = 0
     calls: dict[str, str] = field(default_factory=dict[str, str])
+    """The names of the tools, by the id of the call."""
     ended: set[str] = field(default_factory=set[str])
+    """The ids of the calls that have ended."""
 
 
 _Check = Callable[[_Conversation, Any], str]
 _CHECKS: Final[dict[type[Record], _Check]] = {}
-"""By kind of record: the contradiction to the lines before it of one conversation."""
+"""The function that finds the contradiction between a record and its conversation, by kind of
+record."""
 
 
 def _checks(kind: type[Record]) -> Callable[[_Check], _Check]:
@@ -304,59 +312,61 @@ def _checks(kind: type[Record]) -> Callable[[_Check], _Check]:
 
 
 @_checks(records.ToolsOffered)
-def _offer_fault(of: _Conversation, record: records.ToolsOffered) -> str:
-    of.is_begun = True
+def _offer_fault(conversation: _Conversation, record: records.ToolsOffered) -> str:
+    conversation.is_begun = True
     return ""
 
 
 @_checks(records.RoundMade)
-def _round_fault(of: _Conversation, record: records.RoundMade) -> str:
-    if record.number != of.rounds + 1:
-        return f"it is round {record.number}, and round {of.rounds + 1} is next"
-    unfinished = of.calls.keys() - of.ended
+def _round_fault(conversation: _Conversation, record: records.RoundMade) -> str:
+    if record.number != conversation.rounds + 1:
+        return f"it is round {record.number}, and round {conversation.rounds + 1} is next"
+    unfinished = conversation.calls.keys() - conversation.ended
     if unfinished:
         return f"the call {min(unfinished)} of the round before has no result"
-    of.rounds += 1
+    conversation.rounds += 1
     for call in (*record.ran, *record.calls):
         id: str = call["id"]
-        if id in of.calls or not CALL_ID.fullmatch(id):
+        if id in conversation.calls or not CALL_ID.fullmatch(id):
             return f"{id!r} is the id of another call, or of none"
-        of.calls[id] = call["name"]
-    of.ended |= {call["id"] for call in record.ran}
+        conversation.calls[id] = call["name"]
+    conversation.ended |= {call["id"] for call in record.ran}
     strings = [call["id"] for call in record.ran if isinstance(call["arguments"], str)]
     return f"the arguments of the call {strings[0]} are no object" if strings else ""
 
 
 @_checks(records.ToolStarted)
-def _start_fault(of: _Conversation, record: records.ToolStarted | records.ToolEnded) -> str:
-    if record.id in of.ended or of.calls.get(record.id) != record.name:
+def _start_fault(
+    conversation: _Conversation, record: records.ToolStarted | records.ToolEnded
+) -> str:
+    if record.id in conversation.ended or conversation.calls.get(record.id) != record.name:
         return f"the LM has not called {record.name!r} as {record.id!r}, or the call has ended"
     return ""
 
 
 @_checks(records.ToolEnded)
-def _end_fault(of: _Conversation, record: records.ToolEnded) -> str:
-    fault = _start_fault(of, record)
-    if record.reused and record.reused not in of.ended:
+def _end_fault(conversation: _Conversation, record: records.ToolEnded) -> str:
+    fault = _start_fault(conversation, record)
+    if record.reused and record.reused not in conversation.ended:
         fault = fault or f"the call {record.reused!r} has no result to use again"
     if record.error is not None and record.result is not None:
         fault = fault or "a call has a result or an error, and not both"
-    of.ended.add(record.id)
+    conversation.ended.add(record.id)
     return fault
 
 
 @_checks(records.RoundReplied)
-def _reply_fault(of: _Conversation, record: records.RoundReplied) -> str:
-    is_known = record.number == of.rounds
+def _reply_fault(conversation: _Conversation, record: records.RoundReplied) -> str:
+    has_round = record.number == conversation.rounds
     if record.kind == "cut":
-        is_known = 0 < record.number <= of.rounds
+        has_round = 0 < record.number <= conversation.rounds
     elif record.kind not in ("told", "steered"):
-        is_known = is_known and record.number > 0
-    return "" if is_known else f"there is no round {record.number} for this record"
+        has_round = has_round and record.number > 0
+    return "" if has_round else f"there is no round {record.number} for this record"
 
 
 def _number_fault(record: Record) -> str:
-    """A number that cannot have been measured or counted."""
+    """Return the fault of a number that no run can have measured or counted."""
     attempt, gate = getattr(record, "attempt", None), getattr(record, "gate", None)
     usage = getattr(record if attempt is None else attempt, "usage", Usage())
     numbers: dict[str, float | None] = {

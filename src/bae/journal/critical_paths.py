@@ -1,5 +1,7 @@
-"""The critical path of a stored run: the pieces of work that decided how long the run took. It is
-found from the declared inputs of the classes, with the slack of each other piece."""
+"""The critical path of a stored run: the work that decided how long the run took.
+
+It is computed from the declared inputs of the classes. All other work has slack.
+"""
 
 from __future__ import annotations
 
@@ -15,61 +17,61 @@ from bae.place import Place
 from bae.work import GraphRun, LMQuestion, Source, Span, Step, Work
 
 _DEEPEST: Final = 50
-"""How far graphs inside are followed."""
+"""How many levels of subgraphs are followed."""
 _AT_ONCE: Final = 0.002
-"""By how many seconds a piece may begin before its input ended: clocks are read one after the
-other."""
+"""Seconds by which a piece may seem to begin before its input ended. The clock is read once for the
+end and again for the begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class CriticalPart:
-    """A piece of work on the critical path. `kind` and `place` name its entry in the timeline.
-    `spans` are the times when the run waited for nothing else."""
+    """A piece of work on the critical path."""
 
     kind: str
+    """The kind of the piece's entry in the timeline."""
     place: str
+    """The place of the piece's entry in the timeline."""
     name: str
+    """A name for people, such as a function or a node class."""
     spans: tuple[Span, ...]
+    """The times when the run waited for this piece and for nothing else."""
     waits: bool = False
-    """Whether it is a question to a person."""
+    """Whether the piece is a question to a person."""
 
     @property
     def seconds(self) -> float:
-        """How long the run waited for it."""
+        """How long the run waited for this piece."""
         return sum(span.seconds for span in self.spans)
 
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """The critical path of a run.
-
-    - `parts`: the pieces of work on the path, in order. A graph inside is replaced by its own
-      pieces.
-    - `slack`: by kind and place of an entry of the timeline, how many seconds longer the piece
-      could have taken without delaying the run.
-    - `is_exact`: whether the inputs of all pieces are known. They are not for a run of an old
-      version; each piece is then assumed to need the piece that ended last before it.
-    """
+    """The critical path of a run."""
 
     parts: tuple[CriticalPart, ...]
+    """The pieces of work on the path, in order. A subgraph is replaced by its own pieces."""
     slack: dict[tuple[str, str], float]
+    """How many seconds longer each piece could have taken without delaying the run. The key is the
+    kind and place of the piece's entry in the timeline."""
     is_exact: bool
+    """Whether the inputs of all pieces are known. Runs of old versions did not store them. There,
+    each piece is assumed to need the piece that ended last before it."""
 
     @property
     def seconds(self) -> float:
-        """How long the run waited for work on the path, without waiting for people."""
+        """How long the run waited for work on the path. Waiting for people is not included."""
         return sum(part.seconds for part in self.parts if not part.waits)
 
     @property
     def longest(self) -> list[CriticalPart]:
-        """The parts that took longest, without waiting for people."""
-        own = [part for part in self.parts if not part.waits]
-        return sorted(own, key=lambda part: -part.seconds)
+        """The parts by duration, longest first. Questions to people are left out."""
+        work_parts = [part for part in self.parts if not part.waits]
+        return sorted(work_parts, key=lambda part: -part.seconds)
 
 
 def critical_path(stored: StoredRun, *, now: float | None = None) -> CriticalPath:
-    """Find the critical path of a run. `now` is the current time: work of a run in progress lasts
-    until then. Raises `bae-journal-damaged` for a damaged line."""
+    """Find the critical path of a run. Work in progress lasts until `now`, by default the current
+    time. Raises `bae-journal-damaged` for a damaged line."""
     history, at = read_history(stored), time() if now is None else now
     if history.alive:
         status = stored.info.standing(at)
@@ -81,7 +83,7 @@ def critical_path(stored: StoredRun, *, now: float | None = None) -> CriticalPat
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """A piece of work that others may need, and the pieces that it needs."""
+    """A piece of work, and the pieces that it needs."""
 
     kind: str
     place: str
@@ -91,7 +93,7 @@ class _Piece:
     waits: bool = False
     needs: list[_Piece] = field(default_factory=list["_Piece"])
     latest: float = 0.0
-    """When it must have ended at the latest."""
+    """The latest time at which the piece could have ended without delaying the run."""
 
     @property
     def start(self) -> float:
@@ -103,7 +105,7 @@ class _Piece:
 
 
 class _Finder:
-    """Finds the path through the graphs of one run."""
+    """Finds the critical path through the graphs of one run."""
 
     def __init__(self, history: StoredHistory) -> None:
         self._history = history
@@ -112,7 +114,8 @@ class _Finder:
         self._depth = 0
 
     def follow(self, graph: GraphRun, until: float | None = None) -> list[CriticalPart]:
-        """The path through a graph. It must have ended by `until`, by default its own end."""
+        """Return the path through a graph. Slack is measured against `until`, by default the end of
+        the last piece."""
         pieces = self._pieces(graph)
         if not pieces:
             return []
@@ -120,54 +123,57 @@ class _Finder:
         self._note_slack(pieces, last.end if until is None else until)
         path: list[CriticalPart] = []
         piece: _Piece | None = last
-        seen: set[_Piece] = set()
-        while piece is not None and piece not in seen:
-            seen.add(piece)
-            before = max(piece.needs, key=lambda each: each.end, default=None)
+        visited: set[_Piece] = set()
+        while piece is not None and piece not in visited:
+            visited.add(piece)
+            before = max(piece.needs, key=lambda need: need.end, default=None)
             since = piece.start if before is None else max(piece.start, before.end)
             spans = tuple(
                 Span(max(span.start, since), span.end) for span in piece.spans if span.end > since
             )
-            path[:0] = self._part(piece, spans)
+            path[:0] = self._expand(piece, spans)
             piece = before
         return path
 
-    def _part(self, piece: _Piece, spans: tuple[Span, ...]) -> list[CriticalPart]:
-        """A piece on the path, with the path through the graph that ran for it."""
-        inner = self._inner(piece)
+    def _expand(self, piece: _Piece, spans: tuple[Span, ...]) -> list[CriticalPart]:
+        """Return the path through the subgraph that ran for a piece; without a subgraph, the piece
+        itself."""
+        inner = self._find_subgraph(piece)
         parts: list[CriticalPart] = []
         if inner is not None and self._depth < _DEEPEST:
             self._depth += 1
             parts = self.follow(inner, piece.latest)
             self._depth -= 1
-        whole = CriticalPart(piece.kind, piece.place, piece.name, spans, piece.waits)
-        return parts or [whole]
+        part = CriticalPart(piece.kind, piece.place, piece.name, spans, piece.waits)
+        return parts or [part]
 
-    def _inner(self, piece: _Piece) -> GraphRun | None:
-        """The graph that ran for a piece; of several, the graph that ended last."""
+    def _find_subgraph(self, piece: _Piece) -> GraphRun | None:
+        """Return the subgraph that ran for a piece. If several ran, return the subgraph that ended
+        last."""
         if not isinstance(piece.work, Source):
             return None
         graphs = [graph for graph in piece.work.graphs if graph.steps]
-        return max(graphs, key=lambda each: each.ended or 0.0, default=None)
+        return max(graphs, key=lambda graph: graph.ended or 0.0, default=None)
 
     def _note_slack(self, pieces: list[_Piece], until: float) -> None:
-        """Note how much longer each piece could have taken, from the last piece back."""
+        """Compute the slack of each piece, from the last piece back to the first."""
         for piece in pieces:
             piece.latest = max(until, piece.end)
-        for piece in sorted(pieces, key=lambda each: -each.start):
-            begun = piece.latest - (piece.end - piece.start)
+        for piece in sorted(pieces, key=lambda piece: -piece.start):
+            latest_start = piece.latest - (piece.end - piece.start)
             for need in piece.needs:
-                need.latest = max(need.end, min(need.latest, begun))
+                need.latest = max(need.end, min(need.latest, latest_start))
         for piece in pieces:
             self.slack[piece.kind, piece.place] = piece.latest - piece.end
 
     # Pieces and their inputs.
 
     def _pieces(self, graph: GraphRun) -> list[_Piece]:
-        """All pieces of a graph, with the inputs of each."""
+        """Return all pieces of a graph, each with the pieces that it needs."""
         pieces: list[_Piece] = []
         exits: list[_Piece] = []
-        """The work that came before the node: its choice, or the body before it."""
+        """The work that the next node waits for: the choice or the body of the node before. If that
+        node has neither, its sources and its fill."""
         for step in graph.trace:
             entry, exits = exits, []
             sources = self._sources(step)
@@ -176,27 +182,27 @@ class _Finder:
             for key, piece in sources.items():
                 piece.needs = [*self._needs(step, key, piece, sources, by_fill), *entry]
             context = [
-                each
-                for key, each in sources.items()
+                source
+                for key, source in sources.items()
                 if not key[1] and not self._follows_fill(step, key, set())
             ]
-            for each in by_fill:
-                each.needs = [*context, *entry]
-            whole = [*(p for k, p in sources.items() if not k[1]), *by_fill] or entry
+            for question in by_fill:
+                question.needs = [*context, *entry]
+            field_pieces = [*(p for k, p in sources.items() if not k[1]), *by_fill] or entry
             body = self._body(step)
             choice = self._choice(step)
-            for each in (body, choice):
-                if each is not None:
-                    each.needs = [*whole, *entry]
-                    exits.append(each)
-            own = [*sources.values(), *by_fill, *exits]
-            exits = exits or whole
-            pieces += own
+            for exit_piece in (body, choice):
+                if exit_piece is not None:
+                    exit_piece.needs = [*field_pieces, *entry]
+                    exits.append(exit_piece)
+            step_pieces = [*sources.values(), *by_fill, *exits]
+            exits = exits or field_pieces
+            pieces += step_pieces
         for piece in pieces:
             if not self._shape.graphs:
-                piece.needs = _before(piece, pieces)
-            # A dependency of a node that was sure to come started before the node was reached.
-            piece.needs = [*_done_before(piece.needs, piece.start)]
+                piece.needs = _find_previous(piece, pieces)
+            # A prefetched dependency did not wait for the work that led to its node.
+            piece.needs = [*_find_awaited(piece.needs, piece.start)]
         return pieces
 
     def _sources(self, step: Step) -> dict[tuple[str, str], _Piece]:
@@ -217,7 +223,8 @@ class _Finder:
         sources: dict[tuple[str, str], _Piece],
         by_fill: list[_Piece],
     ) -> list[_Piece]:
-        """The pieces from which the value of a field, or of a parameter behind it, was computed."""
+        """Return the pieces from which a value was computed. `key` is the field of the value, and
+        the parameter if the value is an argument of the field's function."""
         pieces: list[_Piece] = []
         for place in self._arguments(step, key):
             need = sources.get((place.field, place.parameter)) or self._shared_piece(place)
@@ -230,44 +237,47 @@ class _Finder:
     def _arguments(self, step: Step, key: tuple[str, str]) -> Iterator[Place]:
         place = step.place._replace(field=key[0], parameter=key[1])
         yield from self._shape.arguments(place).values()
-        about = self._shape.field_at(place)
-        if about is not None and about.get("over") and not key[1]:
-            yield place._replace(field=about["over"])
+        field_shape = self._shape.field_at(place)
+        if field_shape is not None and field_shape.get("over") and not key[1]:
+            yield place._replace(field=field_shape["over"])
 
-    def _follows_fill(self, step: Step, key: tuple[str, str], seen: set[tuple[str, str]]) -> bool:
-        """Whether a field is computed from a field that the LM fills."""
-        if step.fill is None or key in seen:
+    def _follows_fill(
+        self, step: Step, key: tuple[str, str], visited: set[tuple[str, str]]
+    ) -> bool:
+        """Return whether a field is computed from a field that the LM fills."""
+        if step.fill is None or key in visited:
             return False
-        seen.add(key)
+        visited.add(key)
         for place in self._arguments(step, key):
             other = place.field, place.parameter
             is_plain = place.field != key[0] and (place.field, "") not in step.sources
-            if is_plain or self._follows_fill(step, other, seen):
+            if is_plain or self._follows_fill(step, other, visited):
                 return True
         return False
 
     def _shared_piece(self, place: Place) -> _Piece | None:
-        """The call for another field whose value a place has."""
+        """Return the call from which a place shares its value. None if the place has no shared
+        value."""
         source = self._history.shared.get(self._history.shared_key(place))
         spans = () if source is None else _spans(source)
         if source is None or not spans:
             return None
         return _Piece(source.kind, str(source.place), source.by, spans, source)
 
-    def _question(self, kind: str, step: Step, asked: LMQuestion | None) -> _Piece | None:
-        if asked is None or step.filled_by is not asked or not _spans(asked):
+    def _question(self, kind: str, step: Step, question: LMQuestion | None) -> _Piece | None:
+        if question is None or step.filled_by is not question or not _spans(question):
             return None
-        return _Piece(kind, str(step.place), step.name, _spans(asked), asked)
+        return _Piece(kind, str(step.place), step.name, _spans(question), question)
 
     def _choice(self, step: Step) -> _Piece | None:
-        asked = step.choice
-        if asked is None or not _spans(asked):
+        question = step.choice
+        if question is None or not _spans(question):
             return None
         after = step.graph.steps.get(step.number + 1)
-        leads = asked.chosen not in (None, NoneType) and after is not None
-        chosen = "the end" if asked.chosen in (None, NoneType) else asked.chosen.__name__
+        leads = question.chosen not in (None, NoneType) and after is not None
+        chosen = "the end" if question.chosen in (None, NoneType) else question.chosen.__name__
         place = after.place if leads and after is not None else step.place
-        return _Piece("choice", str(place), chosen, _spans(asked), asked)
+        return _Piece("choice", str(place), chosen, _spans(question), question)
 
     def _body(self, step: Step) -> _Piece | None:
         if step.called is None or not _spans(step.called):
@@ -280,23 +290,24 @@ def _spans(work: Work) -> tuple[Span, ...]:
     return tuple(work.spans)
 
 
-def _before(piece: _Piece, pieces: Iterable[_Piece]) -> list[_Piece]:
-    """The piece that ended last before another began, for pieces without known inputs."""
-    done = [each for each in pieces if each is not piece and each.end <= piece.start + _AT_ONCE]
-    return [max(done, key=lambda each: each.end)] if done else []
+def _find_previous(piece: _Piece, pieces: Iterable[_Piece]) -> list[_Piece]:
+    """Return the piece that ended last before another piece began. It stands for the inputs of that
+    piece, which are not known."""
+    earlier = [p for p in pieces if p is not piece and p.end <= piece.start + _AT_ONCE]
+    return [max(earlier, key=lambda piece: piece.end)] if earlier else []
 
 
-def _done_before(needs: Iterable[_Piece], start: float) -> Iterator[_Piece]:
-    """The pieces that had ended when another began. A piece that had not was not awaited, but its
-    own inputs may have been."""
-    seen: set[_Piece] = set()
+def _find_awaited(needs: Iterable[_Piece], start: float) -> Iterator[_Piece]:
+    """Yield the needed pieces that had ended by `start`. A piece that ended later was not awaited,
+    so its own inputs take its place."""
+    visited: set[_Piece] = set()
     ahead = [*needs]
     while ahead:
-        each = ahead.pop()
-        if each in seen:
+        need = ahead.pop()
+        if need in visited:
             continue
-        seen.add(each)
-        if each.end <= start + _AT_ONCE:
-            yield each
+        visited.add(need)
+        if need.end <= start + _AT_ONCE:
+            yield need
         else:
-            ahead += each.needs
+            ahead += need.needs

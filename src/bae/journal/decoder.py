@@ -1,5 +1,5 @@
-"""Lines of a journal into records, through the classes of a graph or without the code of the run.
-Names in a line are looked up in the graph; nothing is imported by a name found in data."""
+"""Read the lines of a journal into records, through the classes of a graph or without the code of
+the run. Names in a line are looked up in the graph. No name in the data is ever imported."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MANY_LINES: Final = 500
-"""From this number of lines on they are read in a worker thread, so that the event loop is free."""
+"""From this number of lines on, a worker thread reads them, so that the event loop stays free."""
 
 
 def decode(
@@ -67,12 +67,14 @@ def decode(
     files: Mapping[str, bytes] | None = None,
     turns: Messages | None = None,
 ) -> tuple[list[Record], History]:
-    """The records of a run, as the run wrote them, and their history. `files` are the files of the
-    run, and `turns` the earlier turns of its thread, which no line has.
+    """Read the lines of a run. Returns its records, as the run wrote them, and its history.
 
-    `given` has the values of plain fields that were withheld as secrets, by `Class.field`. Without
-    them, `JournalError` (`bae-journal-secret`) names all missing values. With `partial` such a
-    field is absent, which is enough to show a run, but not to resume it.
+    - `given`: values of plain fields that were withheld as secrets, by `Class.field`. If a value is
+      missing, `JournalError` (`bae-journal-secret`) names every field that needs a value.
+    - `partial`: leave fields without a value out, and raise no error. The history can then be
+      shown, but not resumed.
+    - `files`: the files of the run.
+    - `turns`: the earlier turns of the run's thread, which no line has.
     """
     reader = LineReader(graph, given, partial, turns=turns)
     token = turns_in_use.set(turns)
@@ -96,13 +98,13 @@ async def decode_run(
     files: Mapping[str, bytes] | None = None,
     turns: Messages | None = None,
 ) -> tuple[list[Record], History]:
-    """The result of `decode`, without blocking the event loop."""
+    """Read the lines of a run as `decode` does, without blocking the event loop."""
     work = partial_of(decode, given=given, partial=partial, files=files, turns=turns)
     return await off_loop(MANY_LINES if files else len(lines), work, graph, lines)
 
 
 def read_history(stored: StoredRun) -> StoredHistory:
-    """The history of a stored run, read without its code."""
+    """Read the history of a stored run, without the code of the run."""
     try:
         history = StoredHistory(ShapeView(stored.shape, stored.info.shape))
         reader = LineReader(history=history)
@@ -115,22 +117,24 @@ def read_history(stored: StoredRun) -> StoredHistory:
 
 
 async def off_loop(count: int, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of `work` on so many lines; it runs in a worker thread if they are many."""
+    """Call `work` and return its result. If `count`, the number of lines, is large, a worker thread
+    calls `work`."""
     if count < MANY_LINES:
         return work(*args, **kwargs)
     return await in_thread(work, *args, **kwargs)
 
 
 def graph_at(graph: Graph[Any, Any], path: str) -> Graph[Any, Any]:
-    """The graph that runs at a path of another graph, which is that graph itself for an empty path.
-    Raises `JournalError` (`bae-journal-unreadable`) if there is none."""
+    """Return the graph that runs at a path of another graph. An empty path leads to that graph
+    itself. Raises `JournalError` (`bae-journal-unreadable`) if no graph runs there."""
     for part in path.split("/") if path else ():
         graph = _graph_behind(graph, part)
     return graph
 
 
 def _graph_behind(outer: Graph[Any, Any], part: str) -> Graph[Any, Any]:
-    """The graph that runs for a field of a graph; `part` is the place of the field there."""
+    """Return the subgraph that runs for a field. `part` is the place of the field in the outer
+    graph."""
     place = Place.parse(part)
     if place is None:
         raise LineRefused(f"{part!r} is no place in a run")
@@ -160,12 +164,13 @@ class LineRefused(JournalError):
 
 
 class Gone(LineRefused):
-    """Raised for a field, or a parameter behind it, that its class no longer has."""
+    """Raised for a field that its class no longer has, or a parameter that its function no longer
+    has."""
 
 
 _Read = Callable[[Any, "Line", Json, str], None]
 _READ: Final[dict[str, _Read]] = {}
-"""By role: the function that reads it."""
+"""The function that reads the data of an attribute, by the role of the attribute."""
 
 
 def _reads(*roles: str) -> Callable[[_Read], _Read]:
@@ -177,7 +182,7 @@ def _reads(*roles: str) -> Callable[[_Read], _Read]:
 
 
 class LineReader:
-    """Reads the lines of a run in order; `history` has the lines so far.
+    """Reads the lines of a run in order. `history` has the lines so far.
 
     With a `graph`, the lines are read through its classes. A node that is not stored in full is put
     together from its draft and the values of its sources, as in the run. Without a graph, classes
@@ -195,17 +200,17 @@ class LineReader:
         self.history = History() if history is None else history
         self._turns = turns
         self.missing_secrets: dict[str, None] = {}
-        """The plain fields, as `Class.field`, that were withheld and are not given."""
+        """The withheld plain fields that need a value in `given`, as `Class.field`."""
         self._graph = graph
         self._given = given or {}
         self._partial = partial
         self._graphs: dict[str, Graph[Any, Any]] = {}
-        """The graphs that run at paths, as far as they are known."""
+        """The graphs that were found so far, by path."""
         self._classes: dict[str, dict[str, type[Node]]] = {}
 
     def read(self, line: Line) -> Record | None:
-        """The record of the next line. None if it is about a field that no longer exists, or about
-        a graph for such a field: nothing that follows depends on it."""
+        """Return the record of the next line. Returns None if the line is about a field that no
+        longer exists, or about a subgraph for such a field. No later line depends on it."""
         data = parse_line(line)
         try:
             self._classes_at(line.path)
@@ -217,18 +222,18 @@ class LineReader:
             if error.code == "bae-journal-unreadable":
                 error.message = f"line {line.n}, {line.kind}: {error.message}"
             raise
-        except Exception as error:  # it contradicts the lines before it, or is no valid line
+        except Exception as error:  # the line is invalid, or contradicts an earlier line
             raise damaged_line_error(line, describe(error), error) from error
         return record
 
     def _record(self, line: Line, data: Json) -> Record:
-        """The record of a line. Most of the data are attributes of the same name."""
+        """Return the record of a line. Most data are attributes with the same name."""
         kind = records.KINDS[line.kind]
         for name, read in _readers(kind):
             read(self, line, data, name)
         return kind(line.at, line.path, line.step, **data)
 
-    # The reader of each role: it replaces stored data by the attribute of the record.
+    # The readers of the roles. Each replaces stored data by an attribute of the record.
 
     @_reads("field class")
     def _read_field_class(self, line: Line, data: Json, name: str) -> None:
@@ -238,11 +243,11 @@ class LineReader:
 
     @_reads("outside class")
     def _read_outside_class(self, line: Line, data: Json, name: str) -> None:
-        data[name] = _outside_class(data.pop("node"))
+        data[name] = _make_outside_class(data.pop("node"))
 
     @_reads("secret class")
     def _read_secret_class(self, line: Line, data: Json, name: str) -> None:
-        data[name] = _outside_class(data.pop("node"), _Hidden)
+        data[name] = _make_outside_class(data.pop("node"), _Hidden)
 
     @_reads("class", "class or end")
     def _read_class(self, line: Line, data: Json, name: str) -> None:
@@ -250,8 +255,8 @@ class LineReader:
 
     @_reads("classes")
     def _read_classes(self, line: Line, data: Json, name: str) -> None:
-        offered = [self._offered(line.path, each) for each in data[name]]
-        data[name] = tuple(cls for cls in offered if cls is not None)
+        classes = [self._find_offered(line.path, cls_name) for cls_name in data[name]]
+        data[name] = tuple(cls for cls in classes if cls is not None)
 
     @_reads("previous node")
     def _read_previous(self, line: Line, data: Json, name: str) -> None:
@@ -275,11 +280,11 @@ class LineReader:
 
     @_reads("tools", "calls")
     def _read_tools(self, line: Line, data: Json, name: str) -> None:
-        data[name] = tuple(each.model_dump(exclude_unset=True) for each in data[name])
+        data[name] = tuple(item.model_dump(exclude_unset=True) for item in data[name])
 
     @_reads("error")
     def _read_error(self, line: Line, data: Json, name: str) -> None:
-        data[name] = None if data[name] is None else _recorded_error(data[name])
+        data[name] = None if data[name] is None else _read_recorded_error(data[name])
 
     @_reads("value", "outcome")
     def _read_value(self, line: Line, data: Json, name: str) -> None:
@@ -301,10 +306,12 @@ class LineReader:
             data[name] = None
             return
         field = plan_of(data["node_type"]).fields[data["field"]]
-        known = Messages() if self.history.turn is None else self._turns
-        shown = None if known is None else field.shown_turns(known, data["count"], data["omitted"])
-        is_same = shown is not None and shown.ends == (data["first"], data["last"])
-        data[name] = shown if is_same else LIVE
+        earlier = Messages() if self.history.turn is None else self._turns
+        turns = (
+            None if earlier is None else field.shown_turns(earlier, data["count"], data["omitted"])
+        )
+        is_same = turns is not None and turns.ends == (data["first"], data["last"])
+        data[name] = turns if is_same else LIVE
 
     @_reads("gate")
     def _read_gate(self, line: Line, data: Json, name: str) -> None:
@@ -352,42 +359,45 @@ class LineReader:
         return classes
 
     def _class(self, path: str, name: str) -> type[Node]:
-        """The class of a name in the graph at a path."""
+        """Return the class with this name in the graph at `path`."""
         classes = self._classes_at(path)
         cls = classes.get(name)
         if cls is not None:
             return cls
         if self._graph is None:
             return classes.setdefault(name, cast(Any, create_model(name, __base__=StoredNode)))
-        graph, known = self._graphs[path], ", ".join(reversed(classes))
-        raise LineRefused(f"the graph {graph.name} has no node {name}; it has {known}")
+        graph, class_names = self._graphs[path], ", ".join(reversed(classes))
+        raise LineRefused(f"the graph {graph.name} has no node {name}; it has {class_names}")
 
-    def _offered(self, path: str, name: str | None) -> type[Node] | type[None] | None:
-        """An offered class; None if it no longer exists."""
+    def _find_offered(self, path: str, name: str | None) -> type[Node] | type[None] | None:
+        """Return an offered class. None if it no longer exists."""
         try:
             return NoneType if name is None else self._class(path, name)
         except LineRefused:
             return None
 
     def _find_call(self, data: Json) -> None:
-        """Find the function that was called for a class outside the graph among the functions of
-        the graph, and read the value through its type. Otherwise the value stays as stored."""
+        """Find the function of a stored call in the graph, and read the call's value through the
+        type of the function. The call was made for a class outside the graph. If no function
+        matches, the value stays as stored."""
         name = data["node_type"].__name__
         value, unstored = data["value"], data.pop("unstored")
         if value is NOTHING:
             data["value"] = WITHHELD if unstored == "withheld" else LIVE
-        named = CallName(data["graph"], data["place"], data["function"], data["arguments"])
+        call_name = CallName(data["graph"], data["place"], data["function"], data["arguments"])
         if self._graph is None:
             shape = getattr(self.history, "shape", None)
-            data["key"] = None if shape is None else shape.call_named(named.graph, named.place)
+            data["key"] = (
+                None if shape is None else shape.call_named(call_name.graph, call_name.place)
+            )
             return
-        asked = named_call(self._graph, named)
-        if asked is None or asked.call is None or is_by_value(asked):
+        target = named_call(self._graph, call_name)
+        if target is None or target.call is None or is_by_value(target):
             return
-        data["key"] = asked.call.key
+        data["key"] = target.call.key
         if value is not NOTHING:
             try:
-                data["value"] = call_codec(asked.call, asked).load(value)
+                data["value"] = call_codec(target.call, target).load(value)
             except JournalError:
                 raise
             except Exception as error:
@@ -400,11 +410,11 @@ class LineReader:
     # Nodes.
 
     def _node(self, line: Line, data: StoredNode) -> Node:
-        """A node, or its draft, from its stored form."""
+        """Return a node, or its draft, from its stored form."""
         cls = self._class(line.path, data.type)
         if self._graph is None:
             return cls.model_construct(**vars(data))
-        # The run around a graph gives its start again, secrets included.
+        # The outer graph gives the start node of a subgraph again, with its secrets.
         is_given = bool(line.path) and line.kind == "RunStarted"
         if is_given and plan_of_graph(self._graphs[line.path]).is_filled:
             return empty_draft(cls)
@@ -415,7 +425,7 @@ class LineReader:
         return node_codec(cls).load(vars(data), self._given)
 
     def _previous(self, line: Line, name: str) -> Node:
-        """The node before the step of a line, by the name of its class."""
+        """Return the node before the step of a line. `name` is the name of the node's class."""
         step = self.history.step(line.path, line.step - 1)
         if step is not None and step.node is not None and step.name == name:
             return step.node
@@ -425,49 +435,52 @@ class LineReader:
         raise LineRefused(f"the run is not at {name} before step {line.step}")
 
     def _last_node(self, line: Line) -> Node | None:
-        """The node that the graph of a line ended at."""
+        """Return the node at which the graph of a line ended."""
         graph = self.history.graphs.get(line.path)
-        whole = [] if graph is None else [step for step in graph.trace if step.whole]
-        return whole[-1].node if whole else None
+        complete_steps = [] if graph is None else [step for step in graph.trace if step.whole]
+        return complete_steps[-1].node if complete_steps else None
 
     def _step_node(
         self, line: Line, stored: StoredNode | None, is_made: bool
     ) -> tuple[Node | None, tuple[str, ...]]:
-        """The node of a step, put together if it is not stored, and the fields whose default a
-        factory computed. It stays a draft if a value must be computed again."""
+        """Return the node of a step, and the names of its fields with a default from a factory. A
+        node that is not stored is put together from its draft and its values. It stays a draft if a
+        value must be computed again."""
         if stored is not None and not is_made:
             return self._node(line, stored), ()
-        made = {} if stored is None else stored.fields
+        defaults = {} if stored is None else stored.fields
         if self._graph is None:
-            return None, tuple(made)
+            return None, tuple(defaults)
         step = self.history.step(line.path, line.step)
         if step is None or step.node is None:
             raise LineRefused(f"nothing is recorded of the node at step {line.step}")
         draft, codec = step.node, node_codec(type(step.node))
-        values = {n: codec.load_field(n, made[n]) for n in made if n in codec.fields}
+        values = {n: codec.load_field(n, defaults[n]) for n in defaults if n in codec.fields}
         absent = [f for f in codec.plan.sourced if f.name not in {*draft.__dict__, *values}]
         resolved = {f.name: self._resolved_value(line, codec.cls, f) for f in absent}
-        whole = not any(isinstance(value, Unstored) for value in resolved.values())
+        complete = not any(isinstance(value, Unstored) for value in resolved.values())
         if not resolved and not values:
             return draft, ()
-        return self._join_values(draft, values | _known_values(resolved), whole), tuple(values)
+        return self._join_values(draft, values | _drop_unstored(resolved), complete), tuple(values)
 
     def _filled_node(self, line: Line, node: Node) -> Node:
-        """The node that the LM filled, with the values that were known before."""
+        """Return the node that the LM filled, with the values that were there before the fill."""
         if self._graph is None:
             return node
-        held, cls = node.__dict__, type(node)
-        known = {n: v for n, v in self._context(line, cls).items() if n not in held}
-        if not known:
+        own_values, cls = node.__dict__, type(node)
+        earlier_values = {n: v for n, v in self._context(line, cls).items() if n not in own_values}
+        if not earlier_values:
             return node
-        names = {*known, *held}
-        return self._join_values(node, known, all(f.name in names for f in plan_of(cls).sourced))
+        names = {*earlier_values, *own_values}
+        return self._join_values(
+            node, earlier_values, all(f.name in names for f in plan_of(cls).sourced)
+        )
 
     def _context(self, line: Line, target: type[Node]) -> dict[str, Any]:
-        """The values that were known before the LM filled a node."""
+        """Return the values of a `target` node that were there before the LM filled it."""
         if self._graph is None:
             return {}
-        return _known_values(
+        return _drop_unstored(
             {f.name: self._resolved_value(line, target, f) for f in plan_of(target).context}
         )
 
@@ -482,7 +495,7 @@ class LineReader:
     # Values.
 
     def _value(self, line: Line, data: Json) -> Any:
-        """The value of a source or of an item, through the declared type."""
+        """Return the value of a source or of an item, read through its declared type."""
         value, unstored = data.pop("value"), data.pop("unstored")
         count = data.pop("items", NOTHING)
         if data.get("error") is not None:
@@ -508,19 +521,20 @@ class LineReader:
         return node_codec(cls).load_source(field, parameter, data)
 
     def _items(self, place: Place, count: int | None) -> Any:
-        """The values of the items of a map, in order. There may be more than counted: when items
-        are computed again, there can be fewer."""
+        """Return the values of the items of a map, in order. There may be more items than `count`,
+        because a map whose items are computed again can have fewer of them."""
         source = self.history.source(place)
         items = {} if source is None else source.items
-        done = {index: item.value for index, item in items.items() if item.state == "done"}
-        wanted = range(len(done) if count is None else count)
-        if not all(index in done for index in wanted):
+        finished = {index: item.value for index, item in items.items() if item.state == "done"}
+        indexes = range(len(finished) if count is None else count)
+        if not all(index in finished for index in indexes):
             raise LineRefused(f"items of {place.node}.{place.field} are missing")
-        values = [done[index] for index in wanted]
+        values = [finished[index] for index in indexes]
         return next((value for value in values if isinstance(value, Unstored)), values)
 
     def _resolved_value(self, line: Line, cls: type[Node], field: FieldPlan) -> Any:
-        """The value of a field's source; `NOTHING` if it has none, so that the default is used."""
+        """Return the value of a field's source. Returns `NOTHING` if the field's default is used,
+        and `LIVE` if the value must be computed again."""
         step = self.history.step(line.path, line.step)
         source = None if step is None else step.sources.get((field.name, ""))
         if (
@@ -538,18 +552,20 @@ class LineReader:
         return NOTHING if is_default and not field.required else LIVE
 
     def _has_failed(self, step: Step | None, cls: type[Node], field: FieldPlan) -> bool:
-        """Whether the source of a field, or a value that it waited for, has failed."""
+        """Return whether the source of a field has failed, or a source that the field waited
+        for."""
         for source in () if step is None else step.sources.values():
             is_mine = source.place.field == field.name and source.node_type is cls
             if is_mine and source.state == "failed":
                 return True
         waits_for = [plan_of(cls).fields[name] for name in field.waits_for]
-        if any(self._has_failed(step, cls, each) for each in waits_for):
+        if any(self._has_failed(step, cls, needed) for needed in waits_for):
             return True
         return any(call.key in self.history.failed_keys for call in every_call(field.call))
 
     def _recalled_value(self, origin: Origin) -> Any:
-        """The value that a recall found. If that was not stored, neither is this."""
+        """Return the value that a recall found. If the value was not stored where it was found,
+        return `LIVE` or `WITHHELD`."""
         if self._graph is None:
             return None
         step = self.history.step(origin.path, origin.step)
@@ -561,8 +577,8 @@ class LineReader:
         return step.node.__dict__.get(origin.field, WITHHELD if is_secret else LIVE)
 
     def _answer(self, line: Line, stored: StoredNode | Json | None) -> Any:
-        """The answer of an LM to a body or a dependency. It stays as stored if its class is outside
-        the graph, since the code that asks again knows the class."""
+        """Return the answer of an LM to a body or a dependency. If the class of the answer is
+        outside the graph, the answer stays as stored: the code that asks again knows the class."""
         if stored is None or self._graph is None:
             return vars(stored) if isinstance(stored, StoredNode) else stored
         classes = self._classes_at(line.path)
@@ -577,40 +593,44 @@ class LineReader:
     # Gates.
 
     def _gate(self, line: Line, data: Json) -> OpenGate:
-        """A gate that was reached, with the values of its node that were known then."""
+        """Return a gate that the run has reached, with the values that its node had then."""
         cls, field = data["node_type"], data["field"]
         place = Place.parse(data["gate"])
         if place is not None and place.parameter:
             return self._call_gate(line, place, cls, data)
-        known: dict[str, Any] = {}
+        node_values: dict[str, Any] = {}
         annotation: Any = Any
         if self._graph is not None:
             annotation = plan_of(cls).fields[field].annotation
             step = self.history.step(line.path, line.step)
             if step is not None and type(step.node) is cls:
-                known = dict(step.node.__dict__)
+                node_values = dict(step.node.__dict__)
             for source in () if step is None else step.sources.values():
                 is_field = source.origin is not None and not source.place.parameter
                 if is_field and not isinstance(source.value, Unstored):
-                    known[source.place.field] = source.value
+                    node_values[source.place.field] = source.value
         where = line.path, line.step, data["deadline"]
-        return OpenGate(data["question"], cls, field, annotation, known, None, *where)
+        return OpenGate(data["question"], cls, field, annotation, node_values, None, *where)
 
     def _call_gate(self, line: Line, place: Place, cls: type[Node], data: Json) -> OpenGate:
-        """The gate of a tool call, with the arguments of the call."""
-        asked = self.history.asked_call(place)
-        call, wanted = None, Any
+        """Return the gate of a tool call, with the arguments of the call."""
+        recorded_call = self.history.asked_call(place)
+        call, answer_type = None, Any
         *parameters, key = place.parameters
-        if asked is not None:
-            made = asked[2]
-            call = ToolCall(id=made["id"], name=made["name"], arguments=made["arguments"])
+        if recorded_call is not None:
+            call_data = recorded_call[2]
+            call = ToolCall(
+                id=call_data["id"], name=call_data["name"], arguments=call_data["arguments"]
+            )
             if self._graph is not None:
-                wanted = plan_of(cls).fields[place.field].answer_type(call.name, len(parameters))
+                answer_type = (
+                    plan_of(cls).fields[place.field].answer_type(call.name, len(parameters))
+                )
         return OpenGate(
             data["question"],
             cls,
             place.field,
-            wanted,
+            answer_type,
             {} if call is None else call.arguments,
             path=line.path,
             step=line.step,
@@ -621,14 +641,14 @@ class LineReader:
         )
 
     def _gate_at(self, line: Line, address: str) -> OpenGate | None:
-        """The gate of an address; None if it no longer exists."""
+        """Return the gate with this address. None if the gate no longer exists."""
         source = self.history.gates.get(address)
         if source is not None and source.gate is not None:
             return source.gate
         place = Place.parse(address)
         if place is None or not place.field or place.parameter:
             raise damaged_line_error(line, f"{address!r} is no gate")
-        cls = cast("type[Node] | None", self._offered(place.path, place.node))
+        cls = cast("type[Node] | None", self._find_offered(place.path, place.node))
         if cls is None:
             return None
         question, annotation = "", Any
@@ -641,12 +661,13 @@ class LineReader:
 
 
 _AS_STORED: Final = ("json", "asked", "said", "echo", "called", "source", "usage", "run")
-"""The roles whose data a record has unchanged."""
+"""The roles whose data need no reader, because the attribute of the record is the stored data."""
 
 
 @cache
 def _readers(kind: type[Record]) -> list[tuple[str, _Read]]:
-    """The functions that read the attributes of a kind of record."""
+    """Return the functions that read the attributes of a kind of record, with the names of the
+    attributes."""
     roles = kind.stored.items()
     return [(name, _READ[role.name]) for name, role in roles if role.name not in _AS_STORED]
 
@@ -657,8 +678,9 @@ class _Hidden(Node):
     async def __call__(self) -> None: ...
 
 
-def _recorded_error(error: ErrorData) -> RecordedError:
-    """An error of a line. Earlier versions wrote no code for a waiting source, only words."""
+def _read_recorded_error(error: ErrorData) -> RecordedError:
+    """Return the error in a line. For a waiting source, earlier versions wrote only words and no
+    code."""
     code, words = error.code, error.message
     if error.type == Waiting.__name__ and code is None:
         is_old = words.startswith("waiting for ") or words in ("", WITHHELD_MESSAGE)
@@ -666,33 +688,34 @@ def _recorded_error(error: ErrorData) -> RecordedError:
     return RecordedError(error.type, words, code)
 
 
-def _outside_class(name: str, base: type[Any] = StoredNode) -> type[Node]:
-    """Stands for a class outside the graph, of which only the name is known."""
+def _make_outside_class(name: str, base: type[Any] = StoredNode) -> type[Node]:
+    """Make a stand-in for a class outside the graph. Only its name is known."""
     return create_model(name, __base__=base)
 
 
-def _known_values(data: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_unstored(data: Mapping[str, Any]) -> dict[str, Any]:
     return {n: v for n, v in data.items() if v is not NOTHING and not isinstance(v, Unstored)}
 
 
 class StoredHistory(History):
-    """A history that takes the properties of classes from the shape that is stored with the run."""
+    """A history that is read without the code of the run. It takes the properties of classes from
+    the shape that is stored with the run."""
 
     def __init__(self, shape: ShapeView) -> None:
         super().__init__()
         self.shape = shape
 
     def shared_key(self, place: Place, node_type: type[Node] | None = None) -> Hashable | None:
-        """The number of the call behind a place, if it is called once for the whole run."""
-        once = self.shape.is_shared(place) and not self.shape.is_by_value(place)
-        return self.shape.call_at(place) if once else None
+        """Return the number of the call for a place, if it is called once for the whole run."""
+        is_shared = self.shape.is_shared(place) and not self.shape.is_by_value(place)
+        return self.shape.call_at(place) if is_shared else None
 
     def may_resolve(self, path: str, node_type: type[Node]) -> bool:
-        """Whether a body may still be working: a line says when it has returned a draft."""
+        """Return True: without the code, the body of any node may have an LM make the next node."""
         return True
 
     def exit_of(self, path: str, node_type: type[Node]) -> Exit:
-        """How a node of a class leads to the next."""
+        """Return how a node of a class leads to the next node."""
         cls = self.shape.class_at(path, node_type.__name__)
         if cls is None or cls.get("written"):
             return "body"

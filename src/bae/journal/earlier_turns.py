@@ -1,5 +1,5 @@
-"""The earlier turns of a thread: found from run to run, and read as texts without the code of the
-runs."""
+"""Find and read the earlier turns of a thread. Each run names the run of the turn before it. Turns
+are read as texts, without the code of their runs."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ if TYPE_CHECKING:
     from bae.work import Step
 
 WITHHELD: Final = "[withheld]"
-"""Stands for a text that the journal does not have."""
+"""The replacement for a text that the journal does not have."""
 _TURNS_KEPT: Final = 1000
-"""How many turns of a journal are kept in memory."""
+"""How many turns are kept in memory for one graph and journal."""
 
 
 async def begin_turn(
     journal: Journal, graph: Graph[Any, Any], thread: str, run_id: str
 ) -> tuple[str, int, Messages | None]:
-    """The run of the previous turn, the number of turns before this one, and the turns that the
-    nodes of the graph may show."""
+    """Return what a new turn of a thread follows: the run of the previous turn, the number of
+    earlier turns, and the turns that the nodes of the graph may show. The run is empty for the
+    first turn."""
     ended = await journal.runs(thread=thread, status="ended", limit=2)
     before = next((info.run_id for info in ended if info.run_id != run_id), "")
     number = 0
@@ -48,16 +49,17 @@ async def begin_turn(
 async def turns_of(
     journal: Journal, graph: Graph[Any, Any], stored: StoredRun, *, strict: bool = True
 ) -> Messages | None:
-    """The earlier turns of a stored run, as far back as its nodes have shown them, or may show
-    them. None if the run belongs to no thread, or no node shows any."""
+    """Return the earlier turns of a stored run, as far back as its nodes have shown or may show
+    them. Returns None if the run belongs to no thread, or if no node shows turns. With `strict`,
+    raises `bae-thread-turn` if a turn that a node has shown is missing."""
     if not plan_of_graph(graph).turns_read:
         return None
     history = await off_loop(len(stored.lines), read_history, stored)
     turn = history.turn
     if turn is None:
         return None
-    shown = [source.turns for step in history.steps() for source in step.sources.values()]
-    needed = max((each.count for each in shown if each is not None), default=0)
+    shown_turns = [source.turns for step in history.steps() for source in step.sources.values()]
+    needed = max((turns.count for turns in shown_turns if turns is not None), default=0)
     thread = stored.info.thread or ""
     return await earlier_turns(
         journal, graph, thread, turn.previous, turn.number, needed=needed if strict else 0
@@ -73,8 +75,9 @@ async def earlier_turns(
     *,
     needed: int = 0,
 ) -> Messages | None:
-    """The turns up to the run `previous`, as many as the nodes of a graph may show. Raises
-    `bae-thread-turn` if one of the `needed` turns is missing."""
+    """Return the turns up to the run `previous`, as many as the nodes of a graph may show. None if
+    no node shows turns. `number` is the number of turns up to that run. Raises `bae-thread-turn` if
+    one of the newest `needed` turns is missing."""
     if not plan_of_graph(graph).turns_read:
         return None
     wanted = max(min(plan_of_graph(graph).turns_read, number), needed)
@@ -104,34 +107,39 @@ async def earlier_turns(
 async def known_turn(
     journal: Journal, graph: Graph[Any, Any], run_id: str, change: int | None = None
 ) -> tuple[Turn, str, int]:
-    """A finished turn, the run before it, and the number of turns before it. It is read once, and
-    again only if a redaction has changed the run since. `change` is that of its entry, if it is
-    known."""
-    known = _known.setdefault(graph, WeakKeyDictionary()).setdefault(journal, OrderedDict())
+    """Return a finished turn, the run of the turn before it, and the number of turns before it.
+
+    Turns are cached. A cached turn is read again only if its run has changed since, for example by
+    a redaction. If the caller has read the run's entry, it passes the entry's `change`.
+    """
+    cache = _caches.setdefault(graph, WeakKeyDictionary()).setdefault(journal, OrderedDict())
     change = (await journal.info(run_id)).change if change is None else change
-    turn = known.get(run_id)
+    turn = cache.get(run_id)
     if turn is None or turn[0] != change:
         stored = await journal.read_texts(run_id)
         count, secrets = len(stored.lines), journal.secrets
-        read = await off_loop(count, read_turn, stored, graph, secrets)
-        turn = known[run_id] = stored.info.change, read
-        while len(known) > _TURNS_KEPT:
-            known.popitem(last=False)
-    known.move_to_end(run_id)
+        result = await off_loop(count, read_turn, stored, graph, secrets)
+        turn = cache[run_id] = stored.info.change, result
+        while len(cache) > _TURNS_KEPT:
+            cache.popitem(last=False)
+    cache.move_to_end(run_id)
     return turn[1]
 
 
-_Known = OrderedDict[str, tuple[int, tuple[Turn, str, int]]]
-_known: WeakKeyDictionary[Graph[Any, Any], WeakKeyDictionary[Journal, _Known]] = WeakKeyDictionary()
-"""By graph and journal: the turns that were read last, with the change of their run."""
+_Cache = OrderedDict[str, tuple[int, tuple[Turn, str, int]]]
+_caches: WeakKeyDictionary[Graph[Any, Any], WeakKeyDictionary[Journal, _Cache]] = (
+    WeakKeyDictionary()
+)
+"""The turns that were read last, each with the `change` of its run. The keys are the graph, the
+journal and the id of the run."""
 
 
 async def runs_shown(journal: Journal, stored: StoredRun) -> list[StoredRun]:
-    """The runs of the earlier turns that a run has shown, the oldest first. A replay elsewhere
-    needs them."""
+    """Return the runs of the earlier turns that a run has shown, the oldest first. A replay with
+    another journal needs these runs."""
     history = await off_loop(len(stored.lines), read_history, stored)
-    shown = [source.turns for step in history.steps() for source in step.sources.values()]
-    needed = max((each.count for each in shown if each is not None), default=0)
+    shown_turns = [source.turns for step in history.steps() for source in step.sources.values()]
+    needed = max((turns.count for turns in shown_turns if turns is not None), default=0)
     runs: list[StoredRun] = []
     run_id = "" if history.turn is None else history.turn.previous
     while run_id and len(runs) < needed:
@@ -147,9 +155,10 @@ async def runs_shown(journal: Journal, stored: StoredRun) -> list[StoredRun]:
 def read_turn(
     stored: StoredRun, graph: Graph[Any, Any], has_secrets: bool
 ) -> tuple[Turn, str, int]:
-    """A stored run as a turn, the run before it, and the number of turns before it."""
+    """Read a stored run as a turn. Returns the turn, the run of the turn before it, and the number
+    of turns before it."""
     history = read_history(stored)
-    search, trace = Search(stored, history), [each for each in history.run.trace if each.name]
+    search, trace = Search(stored, history), [step for step in history.run.trace if step.name]
     classes = {cls.__name__: cls for cls in reversed(graph.nodes)}
     reader = _TextReader(search, classes, has_secrets)
     user = reader.text(trace[0]) if trace else ""
@@ -163,27 +172,28 @@ def read_turn(
 
 
 class _TextReader:
-    """Reads the texts of nodes, without their code. Fields that today's classes hide from a model
-    are masked; a text that the journal does not have is `WITHHELD`."""
+    """Reads the texts of nodes without their code. If today's classes hide a field from models, it
+    is masked. A text that the journal does not have is `WITHHELD`."""
 
     def __init__(self, search: Search, classes: Mapping[str, Any], has_secrets: bool) -> None:
         self._search, self._classes, self._has_secrets = search, classes, has_secrets
 
     def text(self, step: Step) -> str:
-        """The text of a node: of its text field, otherwise its JSON."""
+        """Return the value of a node's text field. Without a text field, return the node as
+        JSON."""
         cls = self._classes.get(step.name)
         if cls is None and self._has_secrets:
-            return f"[{step.name}]"  # its secrets are not known
-        names, only = self._search.text_fields(step)
+            return f"[{step.name}]"  # its class is unknown, and so are its secrets
+        names, text_field = self._search.text_fields(step)
         if cls is not None and (today := plan_of(cls).text) in names:
-            only = today
+            text_field = today
         values = {name: self._value(step, name) for name in names}
         values = {name: value for name, value in values.items() if value is not _MISSING}
-        if not only or only not in names:
+        if not text_field or text_field not in names:
             return _json(with_placeholders(values))
-        value = values.pop(only, "")
+        value = values.pop(text_field, "")
         text = value if isinstance(value, str) else _json(with_placeholders(value))
-        # Files in the text: a model knows that there was an image, and does not get it again.
+        # Placeholders for files: a model reads that there was an image, and does not get it again.
         return "\n".join([*placeholders_in([*values.values()]), text])
 
     def _value(self, step: Step, name: str) -> Any:
@@ -196,16 +206,16 @@ class _TextReader:
         return WITHHELD if provenance.kept == "withheld" else _MISSING
 
     def calls(self, trace: list[Step]) -> tuple[ToolCall, ...]:
-        """The tool calls of a run, in order."""
+        """Return the finished tool calls of a run, in order."""
         calls: list[ToolCall] = []
         for step in trace:
             for loop in step.loops.values():
                 for call in loop.calls.values():
                     if call.state == "done":
-                        given = {} if self._has_secrets else call.arguments
-                        made = ToolCall(id=call.id, name=call.name, arguments=given)
+                        arguments = {} if self._has_secrets else call.arguments
+                        tool_call = ToolCall(id=call.id, name=call.name, arguments=arguments)
                         outcome: Json = {"result": call.result, "error": call.told}
-                        calls.append(made.model_copy(update=outcome))
+                        calls.append(tool_call.model_copy(update=outcome))
         return tuple(calls)
 
 

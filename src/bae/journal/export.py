@@ -1,6 +1,9 @@
-"""Exported runs: files of JSON lines, a header for each run and then a line for each record. They
-are written from a journal, loaded into a journal after a check, or read directly:
-`RecordedRuns`."""
+"""Export runs to files of JSON lines, and load them.
+
+In a file, each run has a header, and then a line for each record. `export` writes runs of a
+journal, `load` checks a file and stores its runs in a journal, and `RecordedRuns` reads a file
+directly.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,8 @@ async def export(
     graph: str | None = None,
     thread: str | None = None,
 ) -> int:
-    """Write runs of a journal to a file and return how many; see `Journal.export`."""
+    """Write runs of a journal to a file, and return the number of runs. `Journal.export` has the
+    details."""
     if isinstance(run_ids, str):
         raise TypeError(f"export(…, {run_ids!r}): give the ids of runs as a list")
     if hasattr(to, "write"):
@@ -85,7 +89,8 @@ async def load(
     existing: Existing = "refuse",
     unfinished: Unfinished = "cancel",
 ) -> list[str]:
-    """Put the runs of a file into a journal and return their ids; see `Journal.load`."""
+    """Check a file, store its runs in a journal, and return their ids. `Journal.load` has the
+    details."""
     if existing not in ("refuse", "keep", "replace"):
         raise ValueError(f'load(existing={existing!r}): give "refuse", "keep" or "replace"')
     if unfinished not in ("cancel", "keep"):
@@ -102,9 +107,10 @@ async def load(
 
 
 def write_run(run: StoredRun, written: set[str] | None = None) -> Iterator[bytes]:
-    """The lines of one run in a file, each with its line end: its images and documents first, then
-    a header, then its records. `written` are the hashes of files that are already written."""
-    check_run(run)  # readers of the file check it too
+    """Yield the lines of one run for a file, with line ends. The run's images and documents come
+    first, then a header, then the records. `written` has the hashes of images and documents that
+    are in the file already, and gets the hashes of new ones."""
+    check_run(run)  # a reader of the file would refuse the run
     info = run.info
     written = set() if written is None else written
     for hash, data in run.files.items():
@@ -113,7 +119,7 @@ def write_run(run: StoredRun, written: set[str] | None = None) -> Iterator[bytes
             row = {"bae": "file", "version": FORMAT, "hash": hash, "data": b64encode(data).decode()}
             yield _json(row) + b"\n"
     listed = asdict(info)
-    del listed["owner"], listed["lease_until"], listed["change"]  # they belong to this journal
+    del listed["owner"], listed["lease_until"], listed["change"]  # valid in this journal only
     what = "an answer"
     try:
         header = {
@@ -124,7 +130,7 @@ def write_run(run: StoredRun, written: set[str] | None = None) -> Iterator[bytes
             "answers": {gate: from_json(answer) for gate, answer in run.answers.items()},
             "answered_by": dict(run.answered_by),
             "shape_hash": info.shape,
-            "shape": _object_or_text(run.shape),
+            "shape": _parse_object(run.shape),
             "lines": len(run.lines),
         }
         if run.files:
@@ -144,10 +150,10 @@ def write_run(run: StoredRun, written: set[str] | None = None) -> Iterator[bytes
 
 
 def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[StoredRun]:
-    """The runs of a file, one at a time, each checked from its first line to its last, so that it
-    can be read. `name` is the name of the file, for errors."""
+    """Yield the runs of a file, one at a time. Each run is checked from its first line to its last,
+    so that bae can read it. `name` is the name of the file, for errors."""
     rows = _rows(lines, name)
-    seen: set[str] = set()
+    run_ids: set[str] = set()
     files: dict[str, bytes] = {}
     for where, row in rows:
         if row.startswith(_FILE):
@@ -155,10 +161,10 @@ def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[Sto
             continue
         header = _parse(_Header, row, where)
         head, run_id = where, header.run_id
-        if run_id in seen:
+        if run_id in run_ids:
             what = f"the run {run_id} is in the file a second time"
             raise _damage_error(where, what, run_id, code="bae-run-exists")
-        seen.add(run_id)
+        run_ids.add(run_id)
         stored = header.stored()
         missing = [hash for hash in header.files if hash not in files]
         if missing:
@@ -167,7 +173,7 @@ def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[Sto
         with _locate_errors(head):
             check_run(stored)
             check = RunCheck(stored)
-        read: list[Line] = []
+        run_lines: list[Line] = []
         for n in range(header.lines):
             where, row = next(rows, (where, b""))
             if not row:
@@ -183,16 +189,16 @@ def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[Sto
             line = entry.line()
             with _locate_errors(where, run_id):
                 check.add(line)
-            read.append(line)
+            run_lines.append(line)
         if fault := check.finish():
-            raise _damage_error(head, f"the run {run_id} cannot be as it is here: {fault}", run_id)
-        own = {hash: files[hash] for hash in header.files}
-        yield with_other(stored, lines=tuple(read), files=own)
+            raise _damage_error(head, f"the run {run_id} is inconsistent: {fault}", run_id)
+        run_files = {hash: files[hash] for hash in header.files}
+        yield with_other(stored, lines=tuple(run_lines), files=run_files)
 
 
 class RecordedRuns(Journal):
-    """Recorded runs, for reading and replaying. Every write is refused with
-    `bae-journal-readonly`. `RecordedRuns.of(path)` reads them from a file."""
+    """A journal of recorded runs, for reading and replaying. `RecordedRuns.of(path)` reads the runs
+    of a file. Every write raises `bae-journal-readonly`."""
 
     def __init__(self, runs: Iterable[StoredRun], name: str = "the recorded runs") -> None:
         self._runs = {run.info.run_id: run for run in runs}
@@ -208,11 +214,12 @@ class RecordedRuns(Journal):
 
     @property
     def infos(self) -> list[RunInfo]:
-        """The runs, newest first."""
+        """The entries of the runs, newest first."""
         return sorted((run.info for run in self._runs.values()), key=lambda i: -i.started)
 
     async def read(self, run_id: str) -> StoredRun:
-        """A run with all of its lines; `bae-run-unknown` if there is none with that id."""
+        """Return a run with all of its lines. Raises `bae-run-unknown` if there is no run with this
+        id."""
         if run_id not in self._runs:
             raise JournalError(
                 f"{self._name} has no run {run_id}",
@@ -233,7 +240,8 @@ class RecordedRuns(Journal):
         before: str | None = None,
         after: int | None = None,
     ) -> list[RunInfo]:
-        """The newest runs, newest first; with `before`, the runs after the run with that id."""
+        """Return the entries of the newest runs, newest first. For the next page, set `before` to
+        the id of the last run."""
         return list_runs(
             self.infos,
             status=status,
@@ -256,15 +264,15 @@ class RecordedRuns(Journal):
 
 
 def is_sqlite(path: StrPath) -> bool:
-    """Whether a file is an SQLite database, by its first bytes."""
+    """Return whether a file is an SQLite database, by its first bytes."""
     with open_journal_file(Path(path)) as file:
         return file.read(16) == b"SQLite format 3\x00"
 
 
 @contextmanager
 def open_journal_file(path: Path, mode: str = "rb", name: Path | None = None) -> Generator[Any]:
-    """An open file. An error of the file system is raised as a `JournalError`, about the file
-    `name` if it is another."""
+    """Open a file. Errors of the file system are raised as a `JournalError`. The error names the
+    file `name`, by default `path`."""
     try:
         if mode == "rb":
             with open_file(path) as file:
@@ -290,7 +298,7 @@ def _file_error(name: object, done: str, error: OSError) -> JournalError:
 
 
 class _Header(BaseModel):
-    """The first line of a run."""
+    """The header of a run."""
 
     model_config = ConfigDict(strict=True)
 
@@ -315,7 +323,7 @@ class _Header(BaseModel):
     files: tuple[str, ...] = ()
 
     def stored(self) -> StoredRun:
-        """The run, without its lines."""
+        """Return the run, without its lines."""
         answers = {gate: _json(answer).decode() for gate, answer in self.answers.items()}
         info = RunInfo(
             self.run_id,
@@ -336,7 +344,7 @@ class _Header(BaseModel):
 
 
 class _File(BaseModel):
-    """An image or a document of the runs after it."""
+    """The line of an image or a document, which comes before the runs that use it."""
 
     model_config = ConfigDict(strict=True)
 
@@ -347,11 +355,12 @@ class _File(BaseModel):
 
 
 _FILE: Final = b'{"bae":"file"'
-"""How the line of a file begins."""
+"""The beginning of the line of an image or a document."""
 
 
 def _read_file(row: bytes, where: str) -> dict[str, bytes]:
-    """A file by its hash, after a check that the bytes have this hash."""
+    """Return the bytes of an image or a document, by their hash. Raises an error if the bytes have
+    another hash."""
     file = _parse(_File, row, where)
     try:
         data = a2b_base64(file.data, strict_mode=True)
@@ -383,7 +392,7 @@ class _Entry(BaseModel):
 
 
 def _rows(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[tuple[str, bytes]]:
-    """The lines of a file that are not empty, each with its position."""
+    """Yield the lines of a file that are not empty, each with its position in the file."""
     number = 0
     try:
         for number, text in enumerate(lines, 1):
@@ -397,16 +406,17 @@ def _rows(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[tuple[s
 
 
 _LONGEST_LINE: Final = 1 << 30
-"""How many bytes a line may have: SQLite stores no texts longer than a thousand million bytes."""
+"""How many bytes a line may have. SQLite cannot store a text of more than a thousand million
+bytes."""
 
 
 def _parse(model: type[M], row: bytes, where: str, run_id: str | None = None) -> M:
     try:
         return model.model_validate_json(row)
     except ValidationError as error:
-        wrong = {each["loc"]: each for each in error.errors()}
-        version = wrong.get(("version",))
-        if version is not None and ("bae",) not in wrong and ("kind",) not in wrong:
+        problems = {details["loc"]: details for details in error.errors()}
+        version = problems.get(("version",))
+        if version is not None and ("bae",) not in problems and ("kind",) not in problems:
             has = "no version" if version["type"] == "missing" else f"version {version['input']!r}"
             what = f"it has {has}, and {READS}"
             raise _damage_error(where, what, run_id, error, "bae-journal-version") from error
@@ -430,14 +440,14 @@ def _damage_error(
     cause: BaseException | None = None,
     code: str = "bae-journal-damaged",
 ) -> JournalError:
-    """An error that names the file and the line."""
+    """Make an error that names the file and the line."""
     message, fix = f"{where}: {what}", _FIXES[code]
     return JournalError(message, run_id=run_id, code=code, cause=cause, fix=fix)
 
 
 @contextmanager
 def _locate_errors(where: str, run_id: str | None = None) -> Generator[None]:
-    """Adds the file and the line to errors inside the block."""
+    """Add the file and the line to errors that are raised inside the block."""
     try:
         yield
     except JournalError as error:
@@ -455,7 +465,7 @@ async def _write_runs(
     graph: str | None,
     thread: str | None,
 ) -> int:
-    is_text = hasattr(file, "encoding")  # files of bytes do not have it
+    is_text = hasattr(file, "encoding")  # binary files do not have an encoding
     written: set[str] = set()
 
     def write(run: StoredRun) -> None:
@@ -469,11 +479,11 @@ async def _write_runs(
     count = 0
     listed = run_ids is None
     unknown: list[str] = []
-    if run_ids is not None and len(run_ids) > 1:  # the newest run of a thread is its last turn
+    if run_ids is not None and len(run_ids) > 1:  # oldest first, so that turns are loaded in order
         wanted = set(run_ids)
-        known = [info.run_id async for info in journal.every_run() if info.run_id in wanted]
-        run_ids = [*reversed(known), *run_ids]
-    if run_ids is None:  # oldest first, the order in which they are loaded
+        existing_ids = [info.run_id async for info in journal.every_run() if info.run_id in wanted]
+        run_ids = [*reversed(existing_ids), *run_ids]
+    if run_ids is None:  # oldest first, the order in which the runs are loaded
         run_ids = (await every_id())[::-1]
     for run_id in dict.fromkeys(run_ids):
         try:
@@ -483,10 +493,11 @@ async def _write_runs(
                 raise
             unknown.append(run_id)
             continue
-        # Awaited, not left in its thread: the caller closes the file after a cancellation.
+        # Wait for the thread even after a cancellation, because the caller then closes the file.
         await in_thread_to_the_end(write, run)
         count += 1
-    if unknown and not set(unknown).isdisjoint(await every_id()):  # others were deleted since
+    # A run that is still listed was not deleted in the meantime: its id is damaged.
+    if unknown and not set(unknown).isdisjoint(await every_id()):
         raise JournalError(
             f"the ids of {len(unknown)} runs are damaged: {', '.join(unknown[:3])}",
             code="bae-journal-damaged",
@@ -500,7 +511,7 @@ async def _load_file(
 ) -> list[str]:
     if file.seekable():
         return await _load_runs(journal, file, name, existing, unfinished)
-    with TemporaryFile() as copy:  # it is read twice
+    with TemporaryFile() as copy:  # the file is read twice
         await in_thread_to_the_end(_copy_lines, file, copy)
         return await _load_runs(journal, copy, name, existing, unfinished)
 
@@ -509,7 +520,7 @@ async def _load_runs(
     journal: Journal, file: IO[Any], name: str, existing: Existing, unfinished: Unfinished
 ) -> list[str]:
     start = file.tell()
-    # Check all of it before anything is stored.
+    # Check the complete file before any run is stored.
     await in_thread_to_the_end(lambda: deque(_runs_of(file, name), maxlen=0))
     file.seek(start)
     runs = _runs_of(file, name)
@@ -517,7 +528,7 @@ async def _load_runs(
     try:
         while (run := await in_thread_to_the_end(lambda: next(runs, None))) is not None:
             if unfinished == "cancel":
-                run = _set_apart(run)
+                run = _isolate_run(run)
             try:
                 await journal.put(run, replace=existing == "replace")
             except JournalError as error:
@@ -542,20 +553,22 @@ def _copy_lines(source: IO[Any], target: IO[bytes]) -> None:
     target.seek(0)
 
 
-def _set_apart(run: StoredRun) -> StoredRun:
-    """A run that `graph.recover` ignores, and whose approvals hold for no other run."""
+def _isolate_run(run: StoredRun) -> StoredRun:
+    """Return a copy of a run for another journal: `graph.recover` ignores it, and its approvals
+    hold for no other run."""
     info = run.info
     if run.answers:
         run = with_other(run, answers=for_run_alone(run.answers))
     if info.status not in ("queued", "running", "waiting"):
         return run
-    how = "in progress" if info.status == "running" else info.status
-    error = f"it was {how} where it was exported; graph.resume continues it here"
+    state = "in progress" if info.status == "running" else info.status
+    error = f"it was {state} where it was exported; graph.resume continues it here"
     return with_other(run, info=with_other(info, status="cancelled", waiting=(), error=error))
 
 
-def _object_or_text(text: str) -> dict[str, Any] | str:
-    """The JSON object in a text, so that people can read it; otherwise the text."""
+def _parse_object(text: str) -> dict[str, Any] | str:
+    """Return the JSON object in a text, so that people can read it in the file. Any other text is
+    returned as it is."""
     try:
         value = from_json(text)
     except ValueError:

@@ -1,5 +1,9 @@
-"""Following changes: `subscribe` yields the numbered items of a feed, from any number on. A feed is
-a run, by the numbers of its lines, or the list of runs, by the numbers of its changes."""
+"""Follow the changes of a journal. `subscribe` yields the numbered items of a feed, from any number
+on.
+
+A `RunFeed` has the lines of a run, by line number. A `RunsFeed` has the entries of all runs, by the
+number of their change.
+"""
 
 from __future__ import annotations
 
@@ -21,28 +25,33 @@ T = TypeVar("T")
 PAGE: Final = 500
 """How many items are read, or yielded, at once at most."""
 KEPT: Final = 5_000
-"""How many of the newest items a feed keeps for its subscribers."""
+"""How many of its newest items a feed keeps in memory for its subscribers."""
 KEPT_SIZE: Final = 32 << 20
-"""How large the kept items of a feed may be together. Older items are read again."""
+"""How large the items that a feed keeps in memory may be together. Older items are read from the
+store again."""
 GATHER: Final = 0.05
-"""For how many seconds items gather before they are read together."""
+"""Seconds for which new items gather before they are read together."""
 POLL: Final = 0.1
-"""Seconds between two looks for items of other processes, if a look is cheap."""
+"""Seconds between two looks for items of other processes, if the store has a cheap `version`."""
 SLOW_POLL: Final = 1.0
-"""Seconds between two looks at a store without `version`."""
+"""Seconds between two looks for items of other processes, if the store has no `version`."""
 LOOK: Final = 5.0
-"""After how many seconds a feed is read again in any case: for example, a lease may have run
+"""Seconds after which a feed is read even if nothing was stored. For example, a lease may have run
 out."""
 
 FeedEnd = Literal["", "ended", "failed", "cancelled", "waiting", "deleted", "reset", "gap"]
-"""Why a subscription is over. A "waiting" run waits for a person. A "deleted" run no longer exists.
-A "reset" run has fewer lines than the subscriber has seen. With a "gap" the subscriber was too
-slow. Empty while the subscription continues."""
+"""Why a subscription has ended; empty while it continues.
+
+- "ended", "failed", "cancelled": the run has this status.
+- "waiting": the run waits for a person.
+- "deleted": the run no longer exists.
+- "reset": the run has fewer lines than the subscriber has seen.
+- "gap": the subscriber was too slow.
+"""
 
 
 class FeedItem(Generic[T]):
-    """One numbered item. `size` is its approximate number of characters. `encoded` is for the form
-    in which it is sent, so that it is computed once for all subscribers."""
+    """One numbered item of a feed."""
 
     __slots__ = ("encoded", "number", "size", "value")
 
@@ -50,35 +59,43 @@ class FeedItem(Generic[T]):
         self.number = number
         self.value = value
         self.size = size
+        """The approximate number of characters in the item."""
         self.encoded = ""
+        """The form in which a server sends the item. It is stored here, so that all subscribers
+        share it."""
 
     def __repr__(self) -> str:
         return f"<FeedItem {self.number}: {self.value!r}>"
 
 
 class FeedPage(NamedTuple, Generic[T]):
-    """The items of a feed after a number: `items` in order, the number of the newest item, the
-    state of the whole (the status of a run), and why nothing follows after `last`."""
+    """Some items of a feed, in order."""
 
     items: Sequence[FeedItem[T]]
+    """The items, in the order of their numbers."""
     last: int
+    """The number of the newest item of the feed."""
     state: str = ""
+    """The state of the feed, such as the status of its run."""
     end: FeedEnd = ""
+    """Why no item will follow after `last`; empty if items may follow."""
 
 
 class FeedBatch(NamedTuple, Generic[T]):
-    """Items for a subscriber, and the state of the whole when they were read. There are no items if
-    only the `state` has changed."""
+    """New items for a subscriber."""
 
     items: Sequence[FeedItem[T]]
+    """The items, in the order of their numbers. There are none if only the `state` has changed."""
     state: str
+    """The state of the feed when the items were read."""
 
 
 class Feed(ABC, Generic[T]):
-    """Numbered items in a store. Subscribers of one object share the newest items and one reader,
-    which works while there are subscribers.
+    """Numbered items in a store, which subscribers can follow. Subscribers of one `Feed` object
+    share its newest items and one reader. The reader works while there are subscribers.
 
-    A subclass writes `read`; `version` and `listen` spare it needless reads.
+    A subclass implements `read`. It may also implement `version` and `listen`, to avoid needless
+    reads.
     """
 
     def __init__(self) -> None:
@@ -87,46 +104,48 @@ class Feed(ABC, Generic[T]):
 
     @abstractmethod
     async def read(self, after: int, limit: int) -> FeedPage[T]:
-        """At most `limit` items with numbers greater than `after`, in order, from the store. With a
-        limit of 0, only the state of the feed."""
+        """Return at most `limit` items with numbers greater than `after`, in order. If `limit` is
+        0, the page has no items. Only its `last`, `state` and `end` are used."""
 
     async def version(self) -> int | None:
-        """A number that changes when something is stored; None if there is no cheap number."""
+        """Return a number that changes when something is stored. None if no such number is cheap to
+        read."""
         return None
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake`, from any thread, when this process has stored something. Returns the
-        function that stops it."""
+        """Call `wake`, from any thread, whenever this process has stored something. Returns a
+        function that stops the calls."""
         return lambda: None
 
 
 class Tail(Generic[T]):
-    """The newest items of a feed, and the task that reads new items while there are subscribers.
-    `recent` has all items with numbers greater than `floor`, up to `last`."""
+    """The newest items of a feed, and the task that reads new items while there are subscribers."""
 
     def __init__(self, feed: Feed[T]) -> None:
         self._feed = feed
         self.recent: list[FeedItem[T]] = []
+        """All items with numbers greater than `floor`, up to `last`."""
         self.floor = self.last = -1
         self.state = ""
         self.end: FeedEnd = ""
         self.error: Exception | None = None
-        """Why the feed cannot be read."""
+        """The error of the store, if the feed cannot be read."""
         self.news = asyncio.Event()
-        """Set at any change of these attributes; another event then replaces it."""
+        """An event that is set when an attribute changes. A new event replaces it then."""
         self._is_known = False
-        """Whether `last` is known."""
+        """Whether `last` was read from the store."""
         self._seen: int | None = None
+        """The version of the store at the last read."""
         self._subscribers = 0
         self._reader: asyncio.Task[None] | None = None
 
     @property
     def is_followed(self) -> bool:
-        """Whether there are subscribers."""
+        """Whether the feed has subscribers."""
         return self._subscribers > 0
 
     async def enter(self) -> None:
-        """Start reading, for the first subscriber."""
+        """Add a subscriber. The first subscriber starts the reader."""
         self._subscribers += 1
         if self._reader is None or self._reader.done():
             self.error, self.end = None, ""
@@ -135,7 +154,7 @@ class Tail(Generic[T]):
             await self.news.wait()
 
     async def leave(self) -> None:
-        """Stop reading, after the last subscriber."""
+        """Remove a subscriber. The last subscriber stops the reader."""
         self._subscribers -= 1
         if not self._subscribers and self._reader is not None:
             reader, self._reader = self._reader, None
@@ -207,38 +226,39 @@ class Tail(Generic[T]):
                 await asyncio.sleep(GATHER / 10)
 
     def _keep(self, items: list[FeedItem[T]]) -> None:
-        """Keep the newest items."""
+        """Keep the newest of these items."""
         first = max(0, len(items) - KEPT)
         room = KEPT_SIZE
-        for place in range(len(items) - 1, first - 1, -1):
-            room -= items[place].size
-            if room < 0 and place < len(items) - 1:
-                first = place + 1
+        for index in range(len(items) - 1, first - 1, -1):
+            room -= items[index].size
+            if room < 0 and index < len(items) - 1:
+                first = index + 1
                 break
         if first:
             self.floor = items[first - 1].number
         self.recent = items[first:]
 
     def wake(self) -> None:
-        """Have every subscriber look again."""
+        """Wake all waiting subscribers, so that they look for changes."""
         news, self.news = self.news, asyncio.Event()
         news.set()
 
 
 class Subscriber(Generic[T]):
-    """Batches of the items of a feed: iterate it. `number` is the number of the last item, and
-    `end` the reason why the iteration is over."""
+    """An iterator over batches of a feed's items."""
 
     def __init__(self, feed: Feed[T], after: int | None, behind: int | None) -> None:
         self._feed = feed
         self._behind = behind
         self._live = after is None
-        """Whether it has once had every item: from then on it must not fall behind."""
+        """Whether the subscriber has once had every item. From then on, it must not fall behind."""
         self._state = ""
         self._closed = False
         tail = feed.tail
         self.number = tail.last if after is None else after
+        """The number of the last item. At first, the number that the subscription starts after."""
         self.end: FeedEnd = "reset" if self.number > tail.last else ""
+        """Why the iteration has ended; empty before it ends."""
 
     def __aiter__(self) -> Self:
         return self
@@ -264,7 +284,7 @@ class Subscriber(Generic[T]):
                 page = await feed.read(self.number, PAGE)
                 if page.items:
                     return self._take(page.items, page.state)
-                self.number = tail.floor  # the items in between are no longer kept
+                self.number = tail.floor  # the store has no items in between
         raise StopAsyncIteration
 
     def _take(self, items: Sequence[FeedItem[T]], state: str) -> FeedBatch[T]:
@@ -273,7 +293,7 @@ class Subscriber(Generic[T]):
         return FeedBatch(items, state)
 
     def close(self) -> None:
-        """End the iteration, also while it waits."""
+        """End the iteration, even while it waits."""
         self._closed = True
         self._feed.tail.wake()
 
@@ -282,17 +302,19 @@ class Subscriber(Generic[T]):
 async def subscribe(
     feed: Feed[T], after: int | None = -1, *, behind: int | None = None
 ) -> AsyncGenerator[Subscriber[T]]:
-    """Follow a feed: the items whose numbers are greater than `after`, and then each new item.
+    """Follow a feed: first the items with numbers greater than `after`, and then each new item.
 
         async with subscribe(feeds.run("order-7"), after=41) as lines:
             async for batch in lines: ...
         print(lines.end)
 
     No item is missing or repeated. `after=None` skips all existing items. Items are read from the
-    store when the subscriber asks for them, so a slow subscriber costs no memory, and delays nobody
-    else. A subscriber that has caught up once, and is then more than 5,000 items behind, is
-    dropped: its iteration ends with "gap", and it can subscribe again. With `behind`, the same
-    holds for a subscriber that begins with more items than that before it.
+    store when the subscriber asks for them. A slow subscriber therefore costs no memory, and does
+    not delay others.
+
+    A subscriber that has once had every item must not fall more than 5,000 items behind. Otherwise
+    its iteration ends with "gap", and it can subscribe again. `behind` is the same limit for a
+    subscriber that has not had every item yet. By default, it may be any number of items behind.
     """
     try:
         await feed.tail.enter()
@@ -308,9 +330,11 @@ async def subscribe(
 
 
 class RunFeed(Feed[Line]):
-    """The lines of a run, from any process, with their numbers in the store. It is over with the
-    run: when the run has ended, has failed, was cancelled, or waits for a person. A run whose
-    process has died is not over; its `state` is "interrupted"."""
+    """The lines of a run, from any process, with their numbers in the store.
+
+    The feed ends when the run has ended, has failed, was cancelled, or waits for a person. If the
+    process of the run has died, the feed continues, and its `state` is "interrupted".
+    """
 
     def __init__(self, journal: Journal, run_id: str) -> None:
         super().__init__()
@@ -319,7 +343,7 @@ class RunFeed(Feed[Line]):
         self._was_there = False
 
     async def read(self, after: int, limit: int) -> FeedPage[Line]:
-        """Some lines, and the status of the run."""
+        """Return some lines of the run, and the run's status."""
         try:
             info, lines, count = await self.journal.lines(self.run_id, after=after, limit=limit)
         except JournalError as error:
@@ -331,24 +355,24 @@ class RunFeed(Feed[Line]):
         return FeedPage(items, count - 1, info.standing(), _end_of(info))
 
     async def version(self) -> int | None:
-        """The version of the journal."""
+        """Return the version of the journal."""
         return await self.journal.version()
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` when this process has written the run."""
+        """Call `wake` whenever this process has written a line of the run."""
         return self.journal.listen(lambda run_id: wake() if run_id == self.run_id else None)
 
 
 class RunsFeed(Feed[RunInfo]):
-    """The entries of all runs, each numbered by its `change`. An entry comes again when the run is
-    created, claimed, released, answered or replaced. A deleted run has no entry."""
+    """The entries of all runs, each numbered by its `change`. An entry comes again when its run is
+    claimed, released, answered or replaced. A deleted run has no entry."""
 
     def __init__(self, journal: Journal) -> None:
         super().__init__()
         self.journal = journal
 
     async def read(self, after: int, limit: int) -> FeedPage[RunInfo]:
-        """The entries that have changed since."""
+        """Return the entries that have changed since the change `after`."""
         if not limit:
             return FeedPage((), await self.journal.last_change())
         infos = await self.journal.runs(after=after, limit=limit)
@@ -356,16 +380,16 @@ class RunsFeed(Feed[RunInfo]):
         return FeedPage(items, max([after, *(item.number for item in items)]))
 
     async def version(self) -> int | None:
-        """The version of the journal."""
+        """Return the version of the journal."""
         return await self.journal.version()
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` when this process has written a run."""
+        """Call `wake` whenever this process has written a run."""
         return self.journal.listen(lambda _: wake())
 
 
 class Feeds:
-    """The feeds of a journal, one object for each, so that all subscribers of a run share one
+    """The feeds of a journal. Each run has one feed object, so that its subscribers share one
     reader."""
 
     def __init__(self, journal: Journal) -> None:
@@ -375,7 +399,7 @@ class Feeds:
         self._of_runs: WeakValueDictionary[str, RunFeed] = WeakValueDictionary()
 
     def run(self, run_id: str) -> RunFeed:
-        """The lines of a run."""
+        """Return the feed of a run's lines."""
         feed = self._of_runs.get(run_id)
         if feed is None:
             feed = self._of_runs[run_id] = RunFeed(self.journal, run_id)
@@ -383,7 +407,7 @@ class Feeds:
 
 
 _LAST: Final = 1 << 53
-"""Greater than the number of any item."""
+"""A number greater than the number of any item."""
 
 
 def _number_of(item: FeedItem[Any]) -> int:

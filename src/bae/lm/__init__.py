@@ -1,5 +1,7 @@
-"""Language models behind one protocol: backends, the policies around them, and their names. Each
-module is imported on first use. The package of a provider is imported when its backend is made."""
+"""Language models: backends, the policies that wrap them, and the names of LMs.
+
+bae imports each module on first use, and a provider's package when you construct its backend.
+"""
 
 from typing import TYPE_CHECKING
 

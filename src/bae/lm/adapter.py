@@ -1,5 +1,5 @@
-"""An adapter for LMs that are not a `Backend`: it lets policies and budgets wrap a `ScriptedLM`, or
-your own class with the four methods of `bae.LM`."""
+"""The adapter for an LM that is no `Backend`, such as a `ScriptedLM` or your own class with the
+four methods of `bae.LM`. Policies and budgets can wrap the adapter."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ N = TypeVar("N", bound="Node")
 
 
 class LMAdapter(Backend):
-    """An LM with its own `fill`, `choose_type`, `make` and `decide`, as a backend. The LM corrects
-    invalid answers itself, so the adapter never asks again. It chooses first, then fills."""
+    """Adapts an LM to `Backend`. The LM has its own `fill`, `choose_type`, `make` and `decide`.
+
+    The LM corrects invalid answers itself, so the adapter never asks again. It asks the LM to
+    choose a node and to fill the node in two separate calls.
+    """
 
     runs_tools = False
 
@@ -44,7 +47,7 @@ class LMAdapter(Backend):
         super().__init__(attempts=0, retries=0, one_call=False)
         self.lm = lm
         self.native_tools = lm.native_tools if isinstance(lm, RoutingLM) else frozenset()
-        # An LM with the four methods alone gets the nodes, with their files in them.
+        # An LM that is no `RoutingLM` gets complete nodes, so files of all kinds reach it.
         self.takes_files = (lm if isinstance(lm, RoutingLM) else RoutingLM).takes_files
         model = getattr(lm, "model", None)
         self.model = model if isinstance(model, str) and model else _class_of(lm)
@@ -52,20 +55,22 @@ class LMAdapter(Backend):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The class of the LM and its `settings`. An LM without settings shares no cache entry with
-        another LM."""
+        """The LM's class and its `settings`, for cache keys. An LM without `settings` gets a random
+        id instead, so that it shares no cache entry with another LM."""
         if not self.has_settings:
             return {"lm": _class_of(self.lm), "instance": self._instance}
         return {"lm": _class_of(self.lm), "settings": dict(cast(Any, self.lm).settings)}
 
     @property
     def has_settings(self) -> bool:
-        """Whether the LM has `settings` for the keys of a cache."""
+        """Whether the LM has a mapping `settings` for cache keys."""
         return isinstance(getattr(self.lm, "settings", None), Mapping)
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Call the method of the LM that the prompt is for. The usage that the LM reports during
-        the call is the usage of the answer."""
+        """Answer the prompt by calling the LM's own `fill`, `choose_type`, `make` or `decide`.
+
+        If the LM reports usage during the call, `request` charges the reported usage.
+        """
         question = prompt.question
         if question.method == "decide":
             value, text = await self._decide(question)
@@ -80,7 +85,7 @@ class LMAdapter(Backend):
             chosen = await ask_lm(
                 self.lm, "choose_type", question.scene, [*question.types], context
             )
-            # A type without a name was not offered. Validation of the answer reports that.
+            # A chosen type without a name is not an offered type. Validation reports the error.
             value, text = {"choice": _name_of(question, chosen) or repr(chosen)}, ""
         else:
             value = await self._build(question, question.target)
@@ -89,12 +94,12 @@ class LMAdapter(Backend):
         return Answer(text, Usage(calls=1, cost=None), value=value)
 
     async def request(self, prompt: Prompt) -> Answer:
-        """Ask the LM once and charge the active budgets. Backends that the LM asks are charged
-        separately."""
+        """Call `answer` once and charge the active budgets. If the LM asks a backend, the budgets
+        are charged for the backend's request instead."""
         return await send(self, prompt, asks_others=True)
 
     def least_cost(self, usage: Usage) -> float | None:
-        """0.0: the cost is known only from the usage that the LM reports."""
+        """Return 0.0, because only the usage that the LM reports has a cost."""
         return 0.0
 
     async def aclose(self) -> None:
@@ -104,11 +109,12 @@ class LMAdapter(Backend):
             await close()
 
     async def make(self, node: Node, target: type[N], *, scene: Scene | None = None) -> N:
-        """Have the LM build a `target` by its own `make`."""
+        """Build a `target` with the LM's own `make`."""
         return await make_with(self, node, target, scene or scene_around.get())
 
     async def decide(self, node: Node, *, scene: Scene | None = None) -> Node | None:
-        """Have the LM choose and build by its own `decide`."""
+        """Choose and build the successor of `node` with the LM's own `decide`. None ends the
+        run."""
         return await decide_with(self, node, scene or scene_around.get())
 
     def __getattr__(self, name: str) -> Any:
@@ -150,19 +156,21 @@ class LMAdapter(Backend):
 
 
 async def make_with(backend: Backend, node: Node, target: type[N], scene: Scene) -> N:
-    """Build a `target` with the `make` of an adapted LM, through the policies around it."""
+    """Build a `target` with the `make` of an adapted LM. `backend` is the LM's adapter, or a policy
+    around the adapter."""
     instruction = plan_of(target).instruction
     prompt = _with_method("make", fill_question(target, {}, instruction, node, scene))
     answer = await ask(backend, prompt)
     if isinstance(answer.value, target):
         tell(attempt(1, prompt, answer))
         return answer.value
-    first = prompt, answer, read_fill(prompt, answer)  # JSON from a cache
+    first = prompt, answer, read_fill(prompt, answer)  # JSON, if a cache answered
     return await ask_to_fill(backend, target, {}, instruction, node, scene, first)
 
 
 async def decide_with(backend: Backend, node: Node, scene: Scene) -> Node | None:
-    """Get a successor of `node` from the `decide` of an adapted LM. None ends the run."""
+    """Choose and build a successor of `node` with the `decide` of an adapted LM. None ends the
+    run."""
     choice = choice_of(plan_of(type(node), strict=True).offered, ())
     prompt = _with_method("decide", choice.prompt(node, scene=scene))
     answer = await ask(backend, prompt)
@@ -176,7 +184,7 @@ async def decide_with(backend: Backend, node: Node, scene: Scene) -> Node | None
         await record_wrong(backend, prompt, answer, choice_read, tried)
         raise choice_error(choice.names, node, tried)
     chosen, fields = choice_read[0], cast(dict[str, Any], data).get("fields")
-    if chosen is not NoneType and isinstance(fields, dict):  # JSON from a cache
+    if chosen is not NoneType and isinstance(fields, dict):  # JSON, if a cache answered
         first = prompt, answer, cast(dict[str, Any], fields)
         instruction = plan_of(chosen).instruction
         return await ask_to_fill(backend, chosen, {}, instruction, node, scene, first)
@@ -185,8 +193,8 @@ async def decide_with(backend: Backend, node: Node, scene: Scene) -> Node | None
 
 
 def is_lossless(prompt: Prompt, answer: Answer) -> bool:
-    """Whether the text of an answer is enough to build an equal node again. JSON cannot express
-    every value, and serializers may hide some."""
+    """Whether an equal node can be built from the text of an answer. JSON cannot express every
+    value, and a node's serializers may hide values."""
     node, question = answer.value, prompt.question
     if not isinstance(node, Node):
         return True
@@ -205,7 +213,7 @@ def is_lossless(prompt: Prompt, answer: Answer) -> bool:
 
 
 def _json_of(node: Node) -> str:
-    """The fields that an LM has filled, as JSON. Empty if JSON cannot express them."""
+    """Return the LM-filled fields of a node as JSON. Empty if JSON cannot express the values."""
     try:
         fields = set(asked_fields(type(node)))
         return node.model_dump_json(include=fields, by_alias=False, round_trip=True, warnings=False)
@@ -214,7 +222,7 @@ def _json_of(node: Node) -> str:
 
 
 def _text_of(node: Node) -> str:
-    """The text that an LM has filled a node with, or JSON if the value is not a text."""
+    """Return the value of a node's free-text field, or JSON if the value is no string."""
     value = getattr(node, asked_fields(type(node))[0])
     return value if isinstance(value, str) else _json_of(node)
 
@@ -224,7 +232,7 @@ def _with_method(method: Literal["make", "decide"], prompt: Prompt) -> Prompt:
 
 
 def _name_of(question: Question, chosen: Any) -> str | None:
-    """The name of a chosen type among the offered types, or None if it was not offered."""
+    """Return the name of a chosen type, or None if the question did not offer the type."""
     return next((name for name, cls in names_of(question.types).items() if cls is chosen), None)
 
 

@@ -1,5 +1,5 @@
-"""Validation of answers: parse the JSON, build the node, and write the correction that is sent to
-the model or the error that is raised."""
+"""Validates answers: parses the JSON and builds the node. For an invalid answer, writes the
+correction that the model gets, or the error to raise."""
 
 from __future__ import annotations
 
@@ -40,22 +40,24 @@ N = TypeVar("N", bound="Node")
 
 _JSON: Final = "Answer with one JSON object that fits the schema."
 LONGEST_QUOTE = 4000
-"""Characters of a wrong answer that are sent back to the model."""
+"""The most characters of a wrong answer that a correction quotes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """Why an answer is invalid: the `fields` to ask for again, and as `cause` the error that
-    pydantic raised."""
+    """The reasons why an answer is invalid."""
 
     verdict: AnswerVerdict
     errors: tuple[str, ...]
     fields: tuple[str, ...] = ()
+    """The fields to ask for again."""
     cause: ValidationError | None = None
+    """The error that pydantic raised, if validation failed."""
 
 
 def read_json(answer: Answer) -> dict[str, Any] | Wrong:
-    """Parse the JSON object of an answer. Text around the object makes the answer unparsable."""
+    """Return the JSON object of an answer, or why the answer is wrong. An answer with text around
+    the object is unparsable."""
     value: Any = answer.value
     if answer.stop == "refused" or (value is UNPARSED and not answer.text.strip()):
         return no_text(answer)
@@ -77,7 +79,7 @@ def read_json(answer: Answer) -> dict[str, Any] | Wrong:
 
 
 def no_text(answer: Answer) -> Wrong:
-    """Why an answer has no text: the model refused, was cut off, or sent an empty answer."""
+    """Return why an answer has no usable text: the model refused, was cut off, or sent nothing."""
     text = answer.text.strip()
     if answer.stop == "refused":
         return Wrong("refused", (readable(text) or "no reason was given",))
@@ -86,7 +88,8 @@ def no_text(answer: Answer) -> Wrong:
 
 
 def read_fill(prompt: Prompt, answer: Answer) -> dict[str, Any] | Wrong:
-    """Parse an answer that fills a node: its JSON object, or the text of its single field."""
+    """Return the field values of an answer that fills a node, or why the answer is wrong. The
+    answer is a JSON object, or the text of the node's single field."""
     if prompt.schema is not None:
         return read_json(answer)
     if answer.stop != "end" or not answer.text.strip():
@@ -103,8 +106,9 @@ def read_fill(prompt: Prompt, answer: Answer) -> dict[str, Any] | Wrong:
 def read_choice(
     choice: Choice, data: dict[str, Any]
 ) -> tuple[type[Node] | type[None], dict[str, Any] | Wrong | None] | Wrong:
-    """The chosen type, and its fields if the schema of the choice has them."""
-    # With fields, the choice is one level down: see `choice_schema`.
+    """Return the chosen type and its field values, or why the choice is wrong. The values are None
+    if the schema of the choice has no fields for the type."""
+    # If the answer can fill a type, `choice_schema` puts the choice into the property `answer`.
     inner: Any = data.get("answer") if choice.fillable else data
     if not isinstance(inner, dict):
         return Wrong(
@@ -130,18 +134,21 @@ def build(
     resolved: Mapping[str, Any],
     scene: Scene = PLAIN_SCENE,
 ) -> N | Wrong:
-    """Build and validate the node. If it is invalid, return the `asked` fields to ask for again. A
-    validation error that belongs to no single field asks for all of them again."""
+    """Build and validate a node. If the node is invalid, return a `Wrong` with the fields to ask
+    for again.
+
+    If a validation error belongs to no `asked` field, these are all `asked` fields.
+    """
     data = {**answered, **resolved}
     from_json = _fields_from_json(target)
     try:
         node = target(**data) if from_json is None else from_answer(target, data, from_json)
     except ValidationError as error:
         places = [e["loc"][0] if e["loc"] else None for e in error.errors(include_url=False)]
-        wrong = asked
+        wrong_fields = asked
         if all(place in asked for place in places):
-            wrong = tuple(name for name in asked if name in places)
-        return Wrong("invalid", tuple(faults(error)), wrong, error)
+            wrong_fields = tuple(name for name in asked if name in places)
+        return Wrong("invalid", tuple(faults(error)), wrong_fields, error)
     except Exception as error:
         raise NodeError(
             f"{target.__name__}: a validator raised {type(error).__name__}",
@@ -150,8 +157,12 @@ def build(
             code="bae-node-invalid",
             fix=f"fix the validators of {target.__name__}: to refuse a value, raise ValueError",
         ) from error
-    find = scene.unstorable
-    unstorable = {} if find is None else {n: w for n, w in find(node).items() if n in asked}
+    find_unstorable = scene.unstorable
+    unstorable = (
+        {}
+        if find_unstorable is None
+        else {n: reason for n, reason in find_unstorable(node).items() if n in asked}
+    )
     if unstorable:
         errors = (f"{name}: it cannot be stored: {why}" for name, why in unstorable.items())
         return Wrong("invalid", tuple(errors), tuple(unstorable))
@@ -159,10 +170,13 @@ def build(
 
 
 def _fields_from_json(target: type[Node]) -> frozenset[str] | None:
-    """The fields to validate in pydantic's JSON mode: the fields that a model is asked for. In
-    Python mode, a union with `date` would keep a date as text, and a strict field would refuse it.
-    A field that a function has parsed is excluded. None for a class with its own constructor, which
-    is called directly."""
+    """Return the fields to validate in pydantic's JSON mode. None for a class with its own
+    constructor, because bae calls the constructor directly.
+
+    The fields that a model fills need JSON mode. In Python mode, a union with `date` would keep a
+    date as text, and a strict field would refuse the text. If a function has parsed the model's
+    text, no field needs JSON mode.
+    """
 
     def find() -> frozenset[str] | None:
         if target.__init__ is not Node.__init__:
@@ -174,7 +188,7 @@ def _fields_from_json(target: type[Node]) -> frozenset[str] | None:
 
 
 def attempt(number: int, prompt: Prompt, answer: Answer, wrong: Wrong | None = None) -> Attempt:
-    """The record of an answer: valid, or `wrong`."""
+    """Return the record of an answer. `wrong` says why the answer is invalid; None means valid."""
     text = answer.text
     if not text and answer.value is not UNPARSED:
         try:
@@ -184,21 +198,21 @@ def attempt(number: int, prompt: Prompt, answer: Answer, wrong: Wrong | None = N
     text = text if text.isascii() else readable(text, 0)
     question, filled = prompt.question, ()
     if question.fillable:
-        named = names_of(question.types).items()
-        filled = tuple(name for name, cls in named if cls in question.fillable)
-    asked = (prompt if question.turns is None else prompt.without_turns()).flat()
+        named_types = names_of(question.types).items()
+        filled = tuple(name for name, cls in named_types if cls in question.fillable)
+    prompt_text = (prompt if question.turns is None else prompt.without_turns()).flat()
     thinking = answer.thinking and readable(answer.thinking, 0)
-    rest = answer.usage, asked, "", filled, thinking
+    details = answer.usage, prompt_text, "", filled, thinking
     if wrong is None:
-        return Attempt(number, text, "valid", (), *rest)
+        return Attempt(number, text, "valid", (), *details)
     is_cut = wrong.verdict == "invalid" and answer.stop == "cut-off"
     verdict = "cut-off" if is_cut else wrong.verdict
-    return Attempt(number, text, verdict, wrong.errors, *rest)
+    return Attempt(number, text, verdict, wrong.errors, *details)
 
 
 def correction(tried: Attempt, wanted: Sequence[str], form: str = _JSON) -> Correction:
-    """An invalid answer and the message to the model about it. `wanted` are the fields to answer
-    again; `form` says how."""
+    """Return an invalid answer with the message to the model about it. `wanted` are the fields to
+    answer again. `form` describes the form of a complete answer."""
     quoted = tried.answer
     if len(quoted) > LONGEST_QUOTE:
         quoted = f"{quoted[:LONGEST_QUOTE]}…"
@@ -211,19 +225,19 @@ def correction(tried: Attempt, wanted: Sequence[str], form: str = _JSON) -> Corr
             text = f"That was {tried.errors[0]}. {form}"
         case _:
             text = "\n".join(["That was not valid:", *(f"- {error}" for error in tried.errors)])
-            again = f" with these fields alone: {', '.join(wanted)}" if wanted else ""
-            text += f"\nAnswer again{again}."
+            field_names = f" with these fields alone: {', '.join(wanted)}" if wanted else ""
+            text += f"\nAnswer again{field_names}."
     return Correction(quoted, text)
 
 
 def fill_error(
     target: type[Node], tried: Sequence[Attempt], cause: ValidationError | None
 ) -> FillError:
-    """The error after the last attempt at filling a node."""
+    """Return the error to raise after the last attempt to fill a node."""
     last = tried[-1]
     none_valid = ", none valid" if last.verdict == "invalid" else ""
     return (UnparsableFillError if last.verdict == "unparsable" else FillError)(
-        f"{target.__name__}: {_what_failed(tried, 'fill it', none_valid)}",
+        f"{target.__name__}: {_describe_failure(tried, 'fill it', none_valid)}",
         node_type=target,
         validation_errors=() if cause is None else cause.errors(include_url=False),
         attempts=len(tried),
@@ -239,13 +253,13 @@ def fill_error(
 def choice_error(
     names: Iterable[str], previous: Node | None, tried: Sequence[Attempt]
 ) -> RouteError:
-    """The error after the last attempt at a choice."""
+    """Return the error to raise after the last attempt at a choice."""
     last = tried[-1]
     among = f"among {', '.join(names)}"
-    what = _what_failed(tried, f"choose {among}", f", none a choice {among}")
+    failure = _describe_failure(tried, f"choose {among}", f", none a choice {among}")
     place = f"{type(previous).__name__}: " if previous is not None else ""
     return (UnparsableRouteError if last.verdict == "unparsable" else RouteError)(
-        f"{place}{what}",
+        f"{place}{failure}",
         node_type=type(previous) if previous is not None else None,
         tried=tried,
         code=_CODES[last.verdict][1],
@@ -255,12 +269,12 @@ def choice_error(
     )
 
 
-def _what_failed(tried: Sequence[Attempt], asked: str, none_valid: str) -> str:
+def _describe_failure(tried: Sequence[Attempt], request: str, none_valid: str) -> str:
     errors = "; ".join(tried[-1].errors)
     answers = "1 answer" if len(tried) == 1 else f"{len(tried)} answers"
     match tried[-1].verdict:
         case "refused":
-            return f"the LM refused to {asked}: {errors}"
+            return f"the LM refused to {request}: {errors}"
         case "empty":
             return f"{answers}{none_valid}, and the last was empty"
         case "cut-off":
@@ -278,7 +292,7 @@ _CODES: Final[Mapping[str, tuple[str, str]]] = {
     "unparsable": ("bae-fill-unparsable", "bae-choice-unparsable"),
     "cut-off": ("bae-fill-cut-off", "bae-choice-cut-off"),
 }
-"""The error codes for each verdict on the last answer: of a fill, and of a choice."""
+"""For each verdict on the last answer, the error code of a fill and the error code of a choice."""
 
 _STRUCTURED = "check that the model can give structured answers, or raise attempts=…"
 _FIXES: Final[Mapping[str, str]] = {

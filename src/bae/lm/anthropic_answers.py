@@ -1,4 +1,4 @@
-"""A message from Claude, streamed or complete: its text, its tool calls and its usage."""
+"""Reads messages from Claude, streamed or complete: their text, tool calls and usage."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ _COUNTED: Final = (
 
 @dataclass(slots=True)
 class _BlockInProgress:
-    """A block of content while it arrives: its start, and the pieces of its text or input."""
+    """A block of content while it arrives."""
 
     block: ContentBlock
+    """The block at its start."""
     pieces: list[str] = field(default_factory=list[str])
+    """The pieces of the block's text or input."""
 
     @property
     def kind(self) -> str:
@@ -47,16 +49,16 @@ class _BlockInProgress:
 
     @property
     def input(self) -> dict[str, Any] | str:
-        """The input of a call, or its text if that is no JSON object."""
+        """The arguments of a call, or the raw text if it is no JSON object."""
         # A call without arguments is streamed as an empty text.
         try:
-            given: Any = json.loads(self.text or "{}")
+            arguments: Any = json.loads(self.text or "{}")
         except (ValueError, RecursionError):
             return self.text
-        return cast("dict[str, Any]", given) if isinstance(given, dict) else self.text
+        return cast("dict[str, Any]", arguments) if isinstance(arguments, dict) else self.text
 
     def to_content(self) -> ContentBlock:
-        """The complete block, as the API accepts it in a later request."""
+        """Return the complete block in the form that the API accepts in a later request."""
         if self.is_call:
             return {**self.block, "input": as_input(self.input)}
         if self.kind in _TEXT_OF:
@@ -66,31 +68,38 @@ class _BlockInProgress:
 
 @dataclass(slots=True)
 class ClaudeMessage:
-    """A message from Claude while it arrives. The input of the `answer_tool`, if there is one, is
-    the answer; the caller runs the other tool calls.
-
-    If the provider pauses a message, its continuation becomes part of this message."""
+    """A message from Claude while it arrives. If the provider pauses the message, its continuations
+    become part of the same `ClaudeMessage`."""
 
     model: str
+    """The model that answers, or the requested model until the response names a model."""
     asked: str
     """The name of the model in the request."""
     secrets: tuple[str, ...] = ()
+    """The values to mask in text for observers."""
     answer_tool: str | None = None
+    """The tool whose input is the answer, or None. The caller runs the calls of all other tools."""
     blocks: list[_BlockInProgress] = field(default_factory=list[_BlockInProgress])
     reason: str | None = None
+    """The API's reason why the message ended."""
     explanation: str = ""
+    """The API's explanation of a refusal."""
     container: dict[str, str] | None = None
-    """The container in which the provider has run code, and when its files expire."""
+    """The id of the container in which the provider ran code, and the time when its files
+    expire."""
     began: bool = False
+    """Whether the response to the last request has begun."""
     ended: bool = False
+    """Whether the response to the last request is complete."""
     pauses: int = 0
+    """How often the message was continued after a pause."""
     _counts: dict[str, int] = field(default_factory=dict[str, int])
-    _before: Usage | None = None
-    """The usage of the paused messages."""
-    _first: int = 0
-    """The index of the first block of the message in progress."""
+    _paused_usage: Usage | None = None
+    """The usage of the responses that ended in a pause."""
+    _first_block: int = 0
+    """The index of the first block of the response in progress."""
     _sent_text: bool = False
-    """Whether observers got text that may not be part of the answer."""
+    """Whether observers got text that may turn out not to be part of the answer."""
 
     def take(self, event: RawMessageStreamEvent) -> None:
         """Add an event of a stream."""
@@ -101,7 +110,7 @@ class ClaudeMessage:
             case "content_block_start":
                 self._begin(event.content_block, streams=True)
             case "content_block_delta":
-                self._add(self.blocks[self._first + event.index], event.delta)
+                self._add(self.blocks[self._first_block + event.index], event.delta)
             case "message_delta":
                 self._stop(event.delta)
                 self._count(event.usage)
@@ -123,11 +132,13 @@ class ClaudeMessage:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the provider has paused and waits for the message to continue it."""
+        """Whether the provider has paused the message. To continue, send the request of
+        `resume`."""
         return self.ended and self.reason == "pause_turn"
 
     def content(self) -> list[ContentBlock]:
-        """The message as the API accepts it in a later request. The API refuses a blank text."""
+        """Return the message in the form that the API accepts in a later request. Blank texts are
+        left out, because the API refuses them."""
         return [
             block.to_content()
             for block in self.blocks
@@ -135,42 +146,53 @@ class ClaudeMessage:
         ]
 
     def resume(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The request that continues a paused message; `request` is the original request."""
+        """Return the request that continues a paused message, and get ready for its response.
+        `request` is the original request."""
         paused = {"role": "assistant", "content": self.content()}
-        used = self._used_now()
-        self._before = used if self._before is None else self._before + used
+        used = self._current_usage()
+        self._paused_usage = used if self._paused_usage is None else self._paused_usage + used
         self._counts, self.began, self.ended = {}, False, False
-        self._first, self.pauses = len(self.blocks), self.pauses + 1
-        more = {**request, "messages": [*request["messages"], paused]}
-        return more if self.container is None else {**more, "container": self.container["id"]}
+        self._first_block, self.pauses = len(self.blocks), self.pauses + 1
+        continuation = {**request, "messages": [*request["messages"], paused]}
+        return (
+            continuation
+            if self.container is None
+            else {**continuation, "container": self.container["id"]}
+        )
 
     def used(self) -> Usage | None:
-        """The usage of an incomplete message, as far as it is known. None if it is unknown."""
-        known = self._counts or self._before is not None
-        return replace(self._usage(), cost=None) if known else None
+        """Return the usage so far of an incomplete message, without a cost. None if nothing is
+        known yet."""
+        has_usage = self._counts or self._paused_usage is not None
+        return replace(self._usage(), cost=None) if has_usage else None
 
     def answer(self, *, echoes: bool) -> Answer:
-        """The answer of a complete message. With `echoes`, it includes the echo for the API."""
+        """Return the answer of a complete message. With `echoes`, the answer also has the tool
+        calls, the calls that the provider ran, and the echo for the API."""
         usage, text = self._usage(), self._text()
         if self.reason in ("max_tokens", "model_context_window_exceeded"):
             return Answer(self._tool_answer() or text, usage, "cut-off")
         if self.reason == "refusal":
             return Answer(text or self.explanation, usage, "refused")
         if not echoes:
-            return Answer(text if (given := self._tool_answer()) is None else given, usage)
+            return Answer(
+                text if (tool_answer := self._tool_answer()) is None else tool_answer, usage
+            )
         calls = tuple(
             CallPart(str(block.block["id"]), str(block.block["name"]), block.input)
             for block in self.blocks
             if block.kind == "tool_use" and not self._is_answer(block)
         )
-        given = None if calls else self._tool_answer()
-        if given is None:
-            given = self._text(calls=bool(calls))
-        return Answer(given, usage, calls=calls, ran=self._ran(), echo=self._echo())
+        tool_answer = None if calls else self._tool_answer()
+        if tool_answer is None:
+            tool_answer = self._text(calls=bool(calls))
+        return Answer(
+            tool_answer, usage, calls=calls, ran=self._provider_calls(), echo=self._echo()
+        )
 
     def _text(self, *, calls: bool = True) -> str:
-        """The text of the message. Without `calls`, only the text after the provider's own
-        tools."""
+        """Return the text of the message. If `calls` is False, return only the text after the last
+        result of the provider's own tools."""
         texts: list[str] = []
         for block in self.blocks:
             if block.kind == "text":
@@ -183,12 +205,13 @@ class ClaudeMessage:
         return block.kind == "tool_use" and block.block["name"] == self.answer_tool
 
     def _tool_answer(self) -> str | None:
-        """The input of the first call of the answer tool, or None if it was not called."""
+        """Return the input of the first call of the answer tool, or None if there is no such
+        call."""
         block = next(filter(self._is_answer, self.blocks), None)
         return None if block is None else block.text or "{}"
 
-    def _ran(self) -> tuple[tuple[CallPart, ResultPart], ...]:
-        """The calls that the provider has run, with their results."""
+    def _provider_calls(self) -> tuple[tuple[CallPart, ResultPart], ...]:
+        """Return the calls that the provider has run, each with its result."""
         results = {
             str(block.block["tool_use_id"]): block.block.get("content")
             for block in self.blocks
@@ -206,10 +229,10 @@ class ClaudeMessage:
         )
 
     def _echo(self) -> dict[str, Any] | None:
-        """The message as the API needs it back, or None if it has neither an answer nor a call: the
-        API refuses such a message."""
+        """Return the message to send back to the API in the next request. None if the message has
+        neither text nor a call, because the API refuses such a message."""
         content = self.content()
-        if not any(each["type"] in ("text", "tool_use") for each in content):
+        if not any(part["type"] in ("text", "tool_use") for part in content):
             return None
         answers = [str(block.block["id"]) for block in self.blocks if self._is_answer(block)]
         echo: dict[str, Any] = {"model": self.asked, "content": content}
@@ -218,18 +241,18 @@ class ClaudeMessage:
         return as_echo({**echo, "answers": answers} if answers else echo)
 
     def _begin(self, block: Any, *, streams: bool = False) -> None:
-        started = _BlockInProgress(block.model_dump(exclude_unset=True, warnings=False))
-        self.blocks.append(started)
-        if self._sent_text and started.kind not in _TEXT_OF:
-            # The answer is the text after the provider's own tools, or the input of the answer
-            # tool.
+        new_block = _BlockInProgress(block.model_dump(exclude_unset=True, warnings=False))
+        self.blocks.append(new_block)
+        if self._sent_text and new_block.kind not in _TEXT_OF:
+            # A tool's block follows the text, so observers must discard the text. The answer is
+            # the text after the provider's own tools, or the input of the answer tool.
             self._sent_text = False
             tell(Discard())
-        if started.is_call:
-            given = started.block.pop("input", None)
-            self._add_piece(started, json.dumps(given) if given or not streams else "")
-        elif started.kind in _TEXT_OF:
-            self._add_piece(started, str(started.block.get(_TEXT_OF[started.kind]) or ""))
+        if new_block.is_call:
+            arguments = new_block.block.pop("input", None)
+            self._add_piece(new_block, json.dumps(arguments) if arguments or not streams else "")
+        elif new_block.kind in _TEXT_OF:
+            self._add_piece(new_block, str(new_block.block.get(_TEXT_OF[new_block.kind]) or ""))
 
     def _add(self, to: _BlockInProgress, delta: Any) -> None:
         match delta.type:
@@ -242,15 +265,15 @@ class ClaudeMessage:
             case "signature_delta":
                 to.block["signature"] = delta.signature
             case "citations_delta":
-                cited = delta.citation.model_dump(exclude_unset=True, warnings=False)
-                to.block["citations"] = [*(to.block.get("citations") or ()), cited]
+                citation = delta.citation.model_dump(exclude_unset=True, warnings=False)
+                to.block["citations"] = [*(to.block.get("citations") or ()), citation]
             case _:
                 pass
 
     def _add_piece(self, to: _BlockInProgress, piece: str) -> None:
         if piece:
             to.pieces.append(piece)
-            # The arguments of other calls are not part of the answer.
+            # Observers get no arguments of other calls: those are not part of the answer.
             if to.kind == "text" or self._is_answer(to):
                 self._sent_text = self._sent_text or to.kind == "text"
                 tell(mask(piece, self.secrets))
@@ -267,17 +290,18 @@ class ClaudeMessage:
             self.container = {"id": str(container.id), "expires_at": expiry}
 
     def _count(self, usage: Any) -> None:
-        """Store the token counts so far. The counts at the end of a stream are totals."""
+        """Store the token counts of an event. Later counts are totals and replace earlier
+        counts."""
         for name in _COUNTED:
             count = getattr(usage, name, None)
             if count is not None:
                 self._counts[name] = read_count(count)
 
     def _usage(self) -> Usage:
-        used = self._used_now()
-        return used if self._before is None else self._before + used
+        used = self._current_usage()
+        return used if self._paused_usage is None else self._paused_usage + used
 
-    def _used_now(self) -> Usage:
+    def _current_usage(self) -> Usage:
         fresh, output, read, written = (self._counts.get(name, 0) for name in _COUNTED)
         usage = Usage(
             calls=1,
@@ -291,7 +315,7 @@ class ClaudeMessage:
 
 
 def _result_of(id: str, name: str, content: Any) -> ResultPart:
-    """The result of a tool that the provider has run, as text without the encrypted parts."""
+    """Return the result of a tool that the provider ran, as text without encrypted parts."""
     kind: Any = cast("dict[str, Any]", content).get("type") if isinstance(content, dict) else ""
     is_error = str(kind).endswith("_error")
     text = json.dumps(_readable(content), ensure_ascii=False)
@@ -300,7 +324,7 @@ def _result_of(id: str, name: str, content: Any) -> ResultPart:
 
 def _readable(value: Any) -> Any:
     if isinstance(value, list):
-        return [_readable(each) for each in cast("list[Any]", value)]
+        return [_readable(item) for item in cast("list[Any]", value)]
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value).items()
         return {

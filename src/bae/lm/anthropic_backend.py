@@ -1,5 +1,5 @@
-"""Claude through Anthropic's SDK: one request, streamed or not. The schema goes into the channel
-for structured output if Claude can enforce it, otherwise into a tool."""
+"""The backend for Claude through Anthropic's SDK. If Claude can enforce a schema, the backend sends
+the schema as structured output, otherwise as the input schema of a tool."""
 
 from __future__ import annotations
 
@@ -50,27 +50,29 @@ MODEL = "claude-sonnet-5-5"
 class AnthropicBackend(Backend):
     """Claude, asked through the package `anthropic`. Set `ANTHROPIC_API_KEY`, or pass `api_key`.
 
-    - `max_tokens`: the longest answer, including the thinking before it.
+    - `max_tokens`: the most tokens of an answer, including the thinking before it.
     - `temperature`: leave it out for newer models, which do not accept it.
     - `effort`: how much the model thinks and writes, such as "low". By default the model decides.
-    - `stream`: whether to read the answer while it is written. Observers of the run see the pieces,
-      and `idle_timeout` notices a stalled answer early.
+    - `stream`: whether to read the answer while the model writes it. Observers of the run see the
+      pieces, and `idle_timeout` notices a stalled answer early.
     - `cache`: whether the provider caches the constant part of the prompt and conversations with
       tools.
-    - `timeout`: seconds for the whole call. `idle_timeout`: seconds between two pieces of a
-      streamed answer. `connect_timeout`: seconds for the connection.
-    - `channel`: how the schema is sent. "schema" is the channel for structured output. "tool" sends
-      it as the input of a tool that the model must call; use it for models without structured
-      output. "auto" is "schema" if Claude can enforce the schema (`bae.lm.provider_schemas.unfit`
-      says why not), otherwise "tool".
-    - `headers`: sent with every request. `extra`: added to the body of every request, for example
-      `{"thinking": {"type": "adaptive"}}`.
+    - `timeout`: seconds for the whole call.
+    - `idle_timeout`: seconds between two pieces of a streamed answer.
+    - `connect_timeout`: seconds to open the connection.
+    - `channel`: how to send the schema. "schema" sends it as structured output. "tool" sends it as
+      the input schema of a tool that the model must call, for models without structured output.
+      "auto" means "schema" if Claude can enforce the schema, otherwise "tool".
+      `bae.lm.provider_schemas.unfit` returns why Claude cannot enforce a schema.
+    - `headers`: headers to send with every request.
+    - `extra`: added to the body of every request, such as `{"thinking": {"type": "adaptive"}}`.
     - `max_bytes`: the largest response to read, after decompression.
     - `http_client`: your own `httpx2.AsyncClient`, for one event loop. bae does not close it, does
-      not bound its responses, and does not change how it follows redirects.
+      not limit its responses, and does not change how it follows redirects.
 
-    Tools are native, and the schema is sent next to them. `Native("web_search")`, `"web_fetch"` and
-    `"code_execution"` are Anthropic's own tools, with the options of the API.
+    The model calls tools natively, also if the answer has a schema. `Native("web_search")`,
+    `Native("web_fetch")` and `Native("code_execution")` are Anthropic's own tools, with the options
+    of the API.
     """
 
     calls_tools = True
@@ -103,7 +105,7 @@ class AnthropicBackend(Backend):
         super().__init__(attempts=attempts, retries=retries, one_call=one_call)
         check_positive(self, timeout=timeout, idle_timeout=idle_timeout, max_tokens=max_tokens)
         check_positive(self, connect_timeout=connect_timeout, max_bytes=max_bytes)
-        # Import packages and read prices now, so that the first request does not wait for that.
+        # Import packages and read prices now, so that the first request does not have to.
         for module in ("anthropic", "anthropic.resources.messages", "httpx2"):
             need(module, extra="anthropic", by="AnthropicBackend")
         cost_of(model, Usage(), "anthropic")
@@ -140,18 +142,19 @@ class AnthropicBackend(Backend):
             "temperature": self.temperature,
             "channel": self.channel,
             "base_url": remove_passwords(str(self._offline_client.base_url)),
-            "headers": _shown_headers(self._headers),
+            "headers": _without_secret_values(self._headers),
             "extra": without_secrets(self.extra),
         }
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The key and the secret headers."""
+        """The key, and the secrets in `headers` and `extra`."""
         client = self._offline_client
         return tuple(filter(None, (client.api_key, client.auth_token, *self._hidden)))
 
     def least_cost(self, usage: Usage) -> float | None:
-        """The cost of a request with this usage, by Anthropic's prices."""
+        """Return the cost of a request with this usage by Anthropic's prices, or None if
+        unknown."""
         return cost_of(self.model, usage, "anthropic")
 
     async def aclose(self) -> None:
@@ -159,8 +162,8 @@ class AnthropicBackend(Backend):
         await self._clients.aclose()
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Send one request to Claude, and another each time Claude pauses in the middle of its
-        message, which may happen while it runs its own tools."""
+        """Send a request to Claude. While the provider runs its own tools, it may pause the
+        message. Each pause takes one more request to continue."""
         client = await self._clients.get()
         request, answer_tool = self._request(prompt)
         reply = ClaudeMessage(self.model, self.model, self.secrets, answer_tool)
@@ -185,7 +188,7 @@ class AnthropicBackend(Backend):
     async def _exchange(
         self, client: AsyncAnthropic, request: Mapping[str, Any], reply: ClaudeMessage
     ) -> None:
-        """Send a request, and read the message that comes back."""
+        """Send a request, and add the response to `reply`."""
         if self.stream:
             stream: AsyncStream[RawMessageStreamEvent] = await client.messages.create(
                 **request, stream=True
@@ -222,20 +225,21 @@ class AnthropicBackend(Backend):
         failure = error_for(self._who, error, self._idle)
         if failure is not error or isinstance(error, BaeLMError):
             return failure
-        # Once a response began, the response is malformed. Earlier it may be a wrong argument.
+        # If the response has begun, an unknown error means that the response is malformed. An
+        # earlier error may be about a wrong argument.
         if reply.began or isinstance(error, ValueError | AttributeError | RecursionError):
             return malformed_error(self._who, error)
         return error
 
     @property
     def _idle(self) -> float:
-        """Seconds between two pieces. An answer that is not streamed is one piece."""
+        """The most seconds between two pieces. An answer that is not streamed is one piece."""
         return self.idle_timeout if self.stream else self.timeout
 
     @cached_property
     def _offline_client(self) -> AsyncAnthropic:
-        """A client that never connects. It reads the base URL and the key, which may come from the
-        environment or a profile."""
+        """A client that never connects. It has the base URL and the key that the SDK finds in the
+        arguments, the environment or a profile."""
         import httpx2
 
         nowhere = httpx2.AsyncClient(transport=httpx2.AsyncBaseTransport(), trust_env=False)
@@ -246,7 +250,7 @@ class AnthropicBackend(Backend):
         from anthropic import AnthropicError, AsyncAnthropic
 
         try:
-            made = AsyncAnthropic(
+            client = AsyncAnthropic(
                 api_key=self._api_key,
                 base_url=self._base_url,
                 timeout=httpx2.Timeout(self._idle, connect=self.connect_timeout),
@@ -257,32 +261,33 @@ class AnthropicBackend(Backend):
         except AnthropicError as error:
             raise _no_key(self._who, error) from error
         signed = {"authorization", "x-api-key"} & {name.lower() for name in self._headers}
-        signed = signed or self._http_client or made.credentials
-        if not (signed or made.api_key or made.auth_token):
+        signed = signed or self._http_client or client.credentials
+        if not (signed or client.api_key or client.auth_token):
             raise _no_key(self._who, None)
-        return made
+        return client
 
     def _connect(self) -> AsyncAnthropic:
         from anthropic import DefaultAsyncHttpxClient
 
         if self._http_client is not None:
             return self._client(self._http_client)
-        # The SDK's own client would start a task to close itself when it is dropped unused, and
-        # would send the prompt to other hosts after a redirect.
-        made = DefaultAsyncHttpxClient(follow_redirects=False)
-        bound_responses(made, self._who, self.max_bytes)
-        return self._client(made)
+        # Do not use the SDK's default client. If dropped unused, it starts a task to close itself.
+        # After a redirect, it would send the prompt to another host.
+        http_client = DefaultAsyncHttpxClient(follow_redirects=False)
+        bound_responses(http_client, self._who, self.max_bytes)
+        return self._client(http_client)
 
     async def _disconnect(self, client: AsyncAnthropic) -> None:
         if self._http_client is None:
             await client.close()
 
     def _request(self, prompt: Prompt) -> tuple[dict[str, Any], str | None]:
-        """The request, and the name of the answer tool if the schema goes into a tool."""
+        """Return the request. If the schema goes into a tool, also return the tool's name,
+        otherwise None."""
         body = dict(self.extra)
         if self.temperature is not None:
             body["temperature"] = self.temperature  # the SDK no longer has this argument
-        configured = cast(dict[str, Any], body.pop("output_config", {}))
+        output_config = cast(dict[str, Any], body.pop("output_config", {}))
         request: dict[str, Any] = {
             "model": self.model,
             "max_tokens": self.max_tokens,
@@ -292,7 +297,8 @@ class AnthropicBackend(Backend):
         if prompt.system:
             request["system"] = [{"type": "text", "text": prompt.system, **cached}]
         if _thinks_manually(body) and has_unsigned_calls(request["messages"]):
-            # Another model of a `Fallback` made these calls, without Claude's thinking.
+            # Another model of a `Fallback` made these calls without Claude's thinking, so the API
+            # would refuse them while thinking is enabled.
             body["thinking"] = {"type": "disabled"}
         tools = tool_params(prompt.tools)
         if prompt.tools:
@@ -305,31 +311,33 @@ class AnthropicBackend(Backend):
         answer_tool = None
         schema = None if prompt.schema is None else self._schema_for_channel(prompt.schema)
         if schema is not None:
-            configured = {**configured, "format": {"type": "json_schema", "schema": schema}}
+            output_config = {**output_config, "format": {"type": "json_schema", "schema": schema}}
         elif prompt.schema is not None:
             answer_tool = answer_tool_name(prompt)
-            marked = {} if prompt.tools else cached
+            cache_mark = {} if prompt.tools else cached
             tools.append(
                 {
                     "name": answer_tool,
                     "description": "Give your answer, the whole of it, to this tool.",
                     "input_schema": dict(prompt.schema),
-                    **marked,
+                    **cache_mark,
                 }
             )
             if not prompt.tools or not prompt.may_call:
-                forced = {"type": "tool", "name": answer_tool} if self._takes_force() else _FREE
-                request["tool_choice"] = {**forced, "disable_parallel_tool_use": True}
+                tool_choice = (
+                    {"type": "tool", "name": answer_tool} if self._takes_force() else _FREE
+                )
+                request["tool_choice"] = {**tool_choice, "disable_parallel_tool_use": True}
         if tools:
             request["tools"] = tools
-        if configured:
-            request["output_config"] = configured
+        if output_config:
+            request["output_config"] = output_config
         if body:
             request["extra_body"] = body
         return request, answer_tool
 
     def _schema_for_channel(self, schema: Mapping[str, Any]) -> Schema | None:
-        """The schema for structured output, or None if the schema goes into a tool."""
+        """Return the schema for structured output, or None if the schema goes into a tool."""
         if self.channel == "tool":
             return None
         try:
@@ -345,9 +353,9 @@ class AnthropicBackend(Backend):
             ) from error
 
     def _takes_force(self) -> bool:
-        """Whether the model can be forced to use a tool. Some models never can, and none can while
-        thinking. Such a model is only asked to use the tool; if it answers in text, it is asked
-        again."""
+        """Whether the API can force the model to call a tool. Some models can never be forced, and
+        no model can be forced while thinking. Such a model may answer in text instead. Then bae
+        asks it again."""
         thinking = cast(dict[str, Any], self.extra.get("thinking") or {}).get("type", "disabled")
         return thinking == "disabled" and not self.model.startswith(_UNFORCED)
 
@@ -359,7 +367,8 @@ def _convert_schema(schema: str, *, forced: bool) -> Schema | None:
 
 
 def _thinks_manually(body: Mapping[str, Any]) -> bool:
-    """Whether the API requires thinking at the start of each message with calls."""
+    """Whether `thinking` is "enabled". Then the API requires that each message with tool calls
+    begins with thinking."""
     return cast("dict[str, Any]", body.get("thinking") or {}).get("type") == "enabled"
 
 
@@ -373,13 +382,16 @@ def _no_key(who: str, cause: BaseException | None) -> BaeLMError:
     )
 
 
-def _shown_headers(given: Mapping[str, str]) -> dict[str, str | None]:
-    """The headers of every request. A secret header has no value."""
-    sent = {name.lower(): value for name, value in given.items()}
-    return {n: None if is_secret_name(n, sent[n]) else sent[n] for n in sorted(sent)}
+def _without_secret_values(headers: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the headers by lower-case name. A secret header has the value None."""
+    lower_headers = {name.lower(): value for name, value in headers.items()}
+    return {
+        n: None if is_secret_name(n, lower_headers[n]) else lower_headers[n]
+        for n in sorted(lower_headers)
+    }
 
 
 _FREE: dict[str, str] = {"type": "auto"}
 _UNFORCED = ("claude-fable-5-", "claude-mythos-5-", "claude-opus-5-5", "claude-sonnet-5-5")
 _MOST_PAUSES = 20
-"""How often a message that the provider has paused is continued."""
+"""How often bae continues a message that the provider has paused."""

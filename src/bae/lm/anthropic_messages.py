@@ -1,4 +1,4 @@
-"""Conversion of a conversation, with tools, tool calls and results, into the format of Claude's
+"""Converts a conversation, with its tools, tool calls and results, into the format of Claude's
 API."""
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ NATIVE_TOOLS: Final[Mapping[str, str]] = {
     "web_fetch": "web_fetch_20250910",
     "code_execution": "code_execution_20250825",
 }
-"""The tools that Anthropic runs, each in the version that all such models accept. For a newer
-version write `Native("web_search", type="web_search_20260318")`."""
+"""The tools that Anthropic runs, with the versioned type of each in the API. Every model that has
+the tool accepts this version. For a newer version write `Native("web_search",
+type="web_search_20260318")`."""
 
 CACHED: Final[ContentBlock] = {"type": "ephemeral"}
 LOOKED_BACK: Final = 18
-"""How many blocks back the API looks for a cached prefix. It says 20; this leaves a margin."""
+"""How many blocks back the API finds a cached prefix: the documented 20, less a margin."""
 _NOT_TAKEN: Final = "This answer was not taken. Read what follows."
 
 
 def tool_params(specs: Sequence[ToolSpec]) -> list[ContentBlock]:
-    """The tools in the format of the API. They are not strict: the limits on strict schemas hold
-    for all tools of a request together, and bae validates the arguments anyway."""
+    """Convert tools into the format of the API. The tools are not strict, because the API limits
+    the strict schemas of all tools of a request together. bae validates the arguments anyway."""
     params: list[ContentBlock] = []
     for spec in specs:
         if spec.native is not None:
@@ -45,8 +46,8 @@ def tool_params(specs: Sequence[ToolSpec]) -> list[ContentBlock]:
 
 
 def message_params(prompt: Prompt, model: str, *, cache: bool) -> list[ContentBlock]:
-    """The conversation in the format of the API. Messages from this model are sent back
-    unchanged."""
+    """Convert the conversation into the format of the API. Messages that this model wrote are sent
+    back unchanged. With `cache`, the messages to cache are marked."""
     messages: list[ContentBlock] = []
     ids: dict[str, str] = {}
     untaken: list[str] = []
@@ -63,7 +64,7 @@ def message_params(prompt: Prompt, model: str, *, cache: bool) -> list[ContentBl
 
 def has_unsigned_calls(messages: Sequence[ContentBlock]) -> bool:
     """Whether a message of the model has tool calls without thinking before them. The API refuses
-    that while thinking is enabled."""
+    such a message while thinking is enabled."""
     for message in messages:
         content: str | list[ContentBlock] = message["content"]
         if message["role"] == "assistant" and not isinstance(content, str):
@@ -74,29 +75,32 @@ def has_unsigned_calls(messages: Sequence[ContentBlock]) -> bool:
 
 
 def container_in(prompt: Prompt) -> str | None:
-    """The container in which the provider has run code in this conversation, so that it finds its
-    files again. None if there is none, or if it has expired."""
+    """Return the id of the container in which the provider has run code in this conversation. In
+    the same container, the code finds its files again. None if there is no container, or if it has
+    expired."""
     for message in reversed(prompt.conversation):
         echo: Any = message.echo
-        last: Any = cast("ContentBlock", echo).get("container") if isinstance(echo, dict) else None
-        if last:
-            is_open = datetime.fromisoformat(last["expires_at"]) > datetime.now(UTC)
-            return str(last["id"]) if is_open else None
+        container: Any = (
+            cast("ContentBlock", echo).get("container") if isinstance(echo, dict) else None
+        )
+        if container:
+            is_open = datetime.fromisoformat(container["expires_at"]) > datetime.now(UTC)
+            return str(container["id"]) if is_open else None
     return None
 
 
 def _assistant_content(
     message: Message, model: str, ids: dict[str, str]
 ) -> tuple[str | list[ContentBlock], list[str]]:
-    """A message of the model, and the ids of its calls of the answer tool. Adds the provider's ids
-    of its other calls to `ids`."""
+    """Convert a message of the model. Returns its content, and the provider's ids of its calls of
+    the answer tool. For each other call, adds the provider's id to `ids` under bae's id."""
     calls = [part for part in message.parts if isinstance(part, CallPart)]
     echo = message.echo
     if isinstance(echo, dict):
         stored = cast("dict[str, Any]", echo)
         content: list[ContentBlock] = stored.get("content", [])
         answers: list[str] = stored.get("answers", [])
-        call_ids = [str(each["id"]) for each in content if each["type"] == "tool_use"]
+        call_ids = [str(block["id"]) for block in content if block["type"] == "tool_use"]
         call_ids = [id for id in call_ids if id not in answers]
         if stored.get("model") == model and len(call_ids) == len(calls):
             ids.update(zip((call.id for call in calls), call_ids, strict=True))
@@ -106,8 +110,10 @@ def _assistant_content(
     blocks: list[ContentBlock] = []
     for part in message.parts:
         if isinstance(part, CallPart):
-            given = as_input(part.arguments)
-            blocks.append({"type": "tool_use", "id": part.id, "name": part.name, "input": given})
+            arguments = as_input(part.arguments)
+            blocks.append(
+                {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}
+            )
         elif part.text.strip():
             blocks.append({"type": "text", "text": part.text})
     return blocks, []
@@ -116,7 +122,8 @@ def _assistant_content(
 def _user_content(
     message: Message, ids: Mapping[str, str], untaken: Sequence[str]
 ) -> str | list[ContentBlock]:
-    """A message to the model: results first, then files, then text."""
+    """Convert a message to the model: results first, then files, then text. `untaken` are the ids
+    of the answer tool's calls that bae did not accept."""
     if untaken or any(part.kind in ("result", "file") for part in message.parts):
         return _blocks(message, ids, untaken)
     return message.text
@@ -148,7 +155,8 @@ def _blocks(message: Message, ids: Mapping[str, str], untaken: Sequence[str]) ->
 
 
 def file_blocks(parts: Sequence[FilePart]) -> list[ContentBlock]:
-    """Files in the format of the API. If there are several, each follows its label."""
+    """Convert files into the format of the API. If there are several files, a label precedes
+    each."""
     blocks: list[ContentBlock] = []
     for part in parts:
         if len(parts) > 1:
@@ -171,23 +179,27 @@ def _file_block(file: Attached) -> ContentBlock:
 
 
 def as_input(arguments: Mapping[str, Any] | str) -> dict[str, Any]:
-    """The input of a call. The API accepts only objects."""
+    """Return the arguments of a call as an object, because the API accepts only objects."""
     return {"invalid_json": arguments} if isinstance(arguments, str) else dict(arguments)
 
 
 def _mark_cached(prompt: Prompt, messages: list[ContentBlock]) -> None:
-    """Mark how far the prompt is cached, besides its system text. With tools, the API marks the end
-    itself, but after a round of many calls it no longer finds its last mark."""
-    shown = sum(message.kind in ("example", "turn") for message in prompt.conversation)
-    if shown:
-        _mark(messages[shown - 1])  # later prompts begin with the same messages
+    """Mark which messages the API caches, besides the system text.
+
+    The last example or earlier turn is marked. With tools, the API itself marks the end of the
+    conversation. After a round of many calls, that mark is too far back for the API to find, so the
+    message before the round is marked too.
+    """
+    earlier = sum(message.kind in ("example", "turn") for message in prompt.conversation)
+    if earlier:
+        _mark(messages[earlier - 1])  # later prompts begin with the same messages
     added = 0
-    for at in range(len(messages) - 1, -1, -1):
-        if prompt.tools and messages[at]["role"] == "user" and added:
+    for index in range(len(messages) - 1, -1, -1):
+        if prompt.tools and messages[index]["role"] == "user" and added:
             if added > LOOKED_BACK:
-                _mark(messages[at])
+                _mark(messages[index])
             return
-        content: str | list[ContentBlock] = messages[at]["content"]
+        content: str | list[ContentBlock] = messages[index]["content"]
         added += 1 if isinstance(content, str) else len(content)
 
 

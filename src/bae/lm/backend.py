@@ -1,6 +1,6 @@
-"""The base class of backends. A subclass writes one method: `answer` turns a prompt into an answer
-with its usage. Filling and choosing use that method: they ask, validate the answer, and keep the
-valid fields. They ask for invalid fields again, a bounded number of times."""
+"""The base class of backends. A subclass writes one method, `answer`, which asks a model once. The
+base class fills and chooses nodes with `answer`. It validates each answer, keeps the valid fields,
+and asks for the invalid fields again, a limited number of times."""
 
 from __future__ import annotations
 
@@ -71,8 +71,10 @@ _NOTHING: Mapping[Any, Any] = {}
 
 
 class Backend(RoutingLM):
-    """A language model. Subclass it and write `answer`: the four methods of `bae.LM` are built on
-    that method. If you override one of these four, policies call your method instead of `answer`.
+    """The base class of language models. Subclass it and write `answer`.
+
+    The four methods of `bae.LM` (`fill`, `choose_type`, `make` and `decide`) call `answer`. If you
+    override one of the four, policies call your method instead of `answer`.
     """
 
     model: str = ""
@@ -82,42 +84,45 @@ class Backend(RoutingLM):
     """Whether the model can follow a schema with alternatives, which one-call routing needs."""
 
     attempts: int = 2
-    """How often an invalid answer is sent back to the model with its errors."""
+    """How often bae sends an invalid answer back to the model with its errors."""
 
     retries: int = 2
-    """How often a failed request is sent again, if that can help. A request that timed out is not
-    sent again. `bae.lm.Retry` around the backend repeats it too, and has more options."""
+    """How often bae sends a failed request again, if that can help. A request that timed out is not
+    sent again. Wrap the backend in `bae.lm.Retry` to repeat such requests too, and for more
+    options."""
 
     first_wait: float = 0.5
-    """Seconds until a failed request is first sent again; later waits are longer."""
+    """Seconds until bae first sends a failed request again. Later waits are longer."""
 
     calls_tools: bool = False
     """Whether `answer` sends `prompt.tools` and returns the model's calls in `Answer.calls`. If
-    False, the model calls the same tools by structured output."""
+    False, the model calls tools by structured output."""
 
     runs_tools: bool = True
-    """Whether bae runs the tool loop. An adapted LM runs its own."""
+    """Whether bae runs the tool loop. An adapted LM runs its own tool loop."""
 
     context_window: int | None = None
-    """How many tokens a request may have, or None if unknown. A longer conversation with tools is
-    cut to fit."""
+    """The most tokens that a request may have, or None if unknown. bae shortens a longer
+    conversation with tools."""
 
     native_tools: frozenset[str] | None = frozenset()
-    """The tools that the provider runs itself, by their names in `bae.Native`."""
+    """The tools that the provider itself runs, by their names in `bae.Native`. None allows any
+    name."""
 
     takes_files: frozenset[str] = frozenset()
-    """The kinds of files that `answer` can send: "image", "document" or both. A prompt with another
-    kind of file raises `BaeLMError` before `answer` is called."""
+    """The kinds of files that `answer` can send: "image", "document" or both. If a prompt has
+    another kind of file, bae raises `BaeLMError` before it calls `answer`."""
 
     file_limits: FileLimits = DEFAULT_LIMITS
-    """How many files a request may have, and how large they may be. Checked before `answer` is
-    called."""
+    """The limits on the number and size of a request's files. bae checks them before it calls
+    `answer`."""
 
     one_call: bool = True
     """Whether one request may choose the next node and fill it."""
 
     free: bool = False
-    """Whether requests cost nothing, even failed requests, as with a model on this machine."""
+    """Whether all requests cost nothing, including failed requests. True for a model on this
+    machine."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -133,34 +138,37 @@ class Backend(RoutingLM):
 
     @abstractmethod
     async def answer(self, prompt: Prompt) -> Answer:
-        """Ask the model once.
+        """Send the prompt to the model once, and return its answer.
 
         Return an invalid answer as it is: bae validates it. If there is no answer, raise
-        `BaeLMError` with what you know of `retryable`, `retry_after` and `usage`. Pass `sent=False`
-        if nothing was sent.
+        `BaeLMError` with what you know of `retryable`, `retry_after` and `usage`. If no request was
+        sent, pass `sent=False`.
         """
 
     async def request(self, prompt: Prompt) -> Answer:
-        """Call `answer` once and charge the active budgets. Policies and the methods below ask
-        through this method."""
+        """Call `answer` once and charge the active budgets. Policies and the other methods of a
+        backend send every request with this method."""
         return await send(self, prompt)
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Settings that change answers, as JSON values. A cache key contains them, the prompt and
-        the model."""
+        """The settings that change answers, as JSON values. A cache key has the settings, the
+        prompt and the model."""
         return {}
 
     @property
     def secrets(self) -> Iterable[str]:
-        """The API keys that this backend sends. They are masked in its errors and answers, since a
-        provider or a proxy may repeat them."""
+        """The API keys that this backend sends. bae masks them in errors and answers, because a
+        provider or a proxy may repeat a key."""
         return ()
 
     def least_cost(self, usage: Usage) -> float | None:
-        """The lowest cost of a request with this usage, in dollars, or None if the cost will stay
-        unknown. A budget with a limit on cost calls this method before each request. Override it
-        in a backend that reports the cost of its answers or is free."""
+        """Return the lowest cost of a request with this usage, in dollars. None if the cost will
+        stay unknown.
+
+        A budget with a limit on cost calls this method before each request. Override it if your
+        backend reports the cost of its answers. For a free backend, set `free`.
+        """
         from bae.lm.prices import cost_of
 
         return cost_of(self.model, usage) if self.model and not self.free else 0.0
@@ -168,9 +176,12 @@ class Backend(RoutingLM):
     def at_once(
         self, previous: Node | None, fillable: Sequence[type[Node]]
     ) -> Sequence[type[Node]]:
-        """The types in `fillable` that the model may choose and fill in one answer, as successors
-        of `previous`. By default, these are all types. A subclass may leave out types that it
-        fills separately."""
+        """Return the types in `fillable` that the model may choose and fill in one answer, as
+        successors of `previous`.
+
+        By default these are all types in `fillable`. Override this method to leave out types that
+        the model fills in a separate call.
+        """
         return fillable
 
     def offer(
@@ -180,27 +191,29 @@ class Backend(RoutingLM):
         fillable: Sequence[type[Node]] = (),
         resolved: Resolved | None = None,
     ) -> Choice:
-        """The choice among `types`, as this backend asks for it. It includes the fields of those
-        `fillable` types that the same call can fill. `resolved` holds the values that these fields
-        depend on."""
+        """Return the choice among `types`, as this backend asks for it. If the same call can fill a
+        type in `fillable`, the choice includes the type's fields. `resolved` has the values that
+        these fields depend on."""
         cls = type(self)
-        has_own_way = cls.choose_type is not Backend.choose_type or cls.fill is not Backend.fill
-        if not fillable or has_own_way or not self.one_call or not self.answers_unions:
+        is_overridden = cls.choose_type is not Backend.choose_type or cls.fill is not Backend.fill
+        if not fillable or is_overridden or not self.one_call or not self.answers_unions:
             return choice_of(tuple(types), ())
         at_once = tuple(self.at_once(node, fillable))
         return choice_of(tuple(types), at_once, tuple(resolved) if resolved else ())
 
     def pinned(self, lm: LM) -> LM:
-        """The LM to ask for a node that pins `lm`, in a run with this LM. It is `lm` itself, or
-        `lm` with this LM's learned prompts. Cached, so the same `lm` gives the same object."""
+        """Return the LM to ask for a node that pins `lm`, in a run with this LM. It is `lm`, or
+        `lm` with this LM's learned prompts. For the same `lm`, the result is always the same
+        object."""
         return lm
 
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
-        """Charge the earlier usage of a resumed run to the budgets around this LM. A backend has
-        none."""
+        """Charge the earlier usage of a resumed run to the budgets around this LM. A backend has no
+        budgets."""
 
     async def reject(self, prompt: Prompt) -> None:
-        """Called after an invalid answer to this prompt. A cache deletes that answer."""
+        """Handle an invalid answer to this prompt. bae calls this method after each invalid answer,
+        so that a cache deletes the answer."""
 
     async def aclose(self) -> None:
         """Close the connections. The backend opens new ones when it is used again."""
@@ -223,7 +236,8 @@ class Backend(RoutingLM):
         *,
         scene: Scene | None = None,
     ) -> N:
-        """Have the model fill the plain fields of `target`. Invalid fields are asked for again."""
+        """Have the model fill the plain fields of `target`, and build the node. bae asks for
+        invalid fields again."""
         here = scene or scene_around.get()
         return await ask_to_fill(self, target, resolved, instruction, source, here)
 
@@ -261,11 +275,14 @@ class Backend(RoutingLM):
         *,
         scene: Scene | None = None,
     ) -> tuple[NodeOrEnd, Node | None]:
-        """Choose one of `types` as the successor of `node`. A type in `fillable` is filled in the
-        same call if the model can do that; `resolved` holds the values that its fields depend on.
-        Returns the type and the node; the node is None if it still has to be filled."""
+        """Choose one of `types` as the successor of `node`. If the chosen type is in `fillable` and
+        the model can do that, the same call fills it.
+
+        `resolved` has the values that the fields of each type depend on. Returns the chosen type
+        and the node. The node is None if it still has to be filled.
+        """
         here = scene or scene_around.get()
-        if type(self).choose_type is not Backend.choose_type:  # it has its own way to choose
+        if type(self).choose_type is not Backend.choose_type:  # a subclass chooses in its own way
             shown = shown_values(node, here.hidden)
             return await ask_lm(self, "choose_type", here, types, shown), None
         return await ask_to_choose(
@@ -273,9 +290,9 @@ class Backend(RoutingLM):
         )
 
 
-def check_positive(backend: Backend, **given: float) -> None:
+def check_positive(backend: Backend, **values: float) -> None:
     """Raise ValueError if an argument of a backend, such as a timeout, is not above 0."""
-    for name, value in given.items():
+    for name, value in values.items():
         if not value > 0:
             raise ValueError(f"{type(backend).__name__}({name}={value!r}): give a number above 0")
 
@@ -290,10 +307,10 @@ async def ask_to_fill(
     first: tuple[Prompt, Answer, dict[str, Any] | Wrong] | None = None,
     before: Sequence[Attempt] = (),
 ) -> N:
-    """Have the model fill the plain fields of `target` and build it.
+    """Have the model fill the plain fields of `target`, and build the node.
 
-    If the answer that chose `target` also filled it, `first` is the prompt, that answer and its
-    values. `before` are the earlier attempts at that choice. They count as attempts at this fill.
+    If one answer both chose and filled `target`, `first` has the prompt, the answer and the field
+    values. `before` are the earlier attempts at this choice. They count as attempts at the fill.
     """
     if first is None and offers_tools(target):
         from bae.toolbox import toolbox_of
@@ -339,8 +356,8 @@ async def ask_to_fill(
         if not await record_wrong(backend, prompt, answer, wrong, tried):
             raise fill_error(target, tried, wrong.cause)
         form = text_form(target)
-        again = correction(tried[-1], (), form) if form else correction(tried[-1], wanted)
-        corrections = (*corrections, again)
+        next_correction = correction(tried[-1], (), form) if form else correction(tried[-1], wanted)
+        corrections = (*corrections, next_correction)
 
 
 async def ask_to_choose(
@@ -353,8 +370,10 @@ async def ask_to_choose(
     resolved: Resolved | None = None,
     scene: Scene,
 ) -> tuple[NodeOrEnd, Node | None]:
-    """Have the model choose one of `types` by name. Returns the type, and the node if the same
-    answer filled it, otherwise None. A single type needs no call."""
+    """Have the model choose one of `types` by name. A single type needs no call.
+
+    Returns the chosen type and the node. The node is None if the answer did not fill the type.
+    """
     if not types:
         raise ValueError("there is nothing to choose from: give choose_type one type or more")
     if len(types) == 1:
@@ -365,23 +384,23 @@ async def ask_to_choose(
     while True:
         prompt = choice.prompt(previous, context, resolved, scene, corrections)
         answer = await ask(backend, prompt)
-        wrong = read_json(answer)
-        if not isinstance(wrong, Wrong):
-            wrong = read_choice(choice, wrong)
-            if not isinstance(wrong, Wrong):
-                chosen, fields = wrong
+        parsed = read_json(answer)
+        if not isinstance(parsed, Wrong):
+            parsed = read_choice(choice, parsed)
+            if not isinstance(parsed, Wrong):
+                chosen, fields = parsed
                 if fields is None:
                     tell(attempt(len(tried) + 1, prompt, answer))
                     return chosen, None
                 target = cast("type[Node]", chosen)
                 first = prompt, answer, fields
                 instruction = plan_of(target).instruction
-                known = (resolved or _NOTHING).get(target, _NOTHING)
+                resolved_values = (resolved or _NOTHING).get(target, _NOTHING)
                 node = await ask_to_fill(
-                    backend, target, known, instruction, previous, scene, first, tried
+                    backend, target, resolved_values, instruction, previous, scene, first, tried
                 )
                 return target, node
-        if not await record_wrong(backend, prompt, answer, wrong, tried):
+        if not await record_wrong(backend, prompt, answer, parsed, tried):
             raise choice_error(choice.names, previous, tried)
         corrections = (*corrections, correction(tried[-1], ()))
 

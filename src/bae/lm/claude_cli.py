@@ -1,5 +1,5 @@
-"""Claude through its command-line program and the user's login: one run of `claude` for each
-question."""
+"""The backend for Claude through the command-line program `claude` and the user's login. Each
+question is one run of the program."""
 
 from __future__ import annotations
 
@@ -34,11 +34,14 @@ class ClaudeCLIBackend(Backend):
     """Claude, asked through the program `claude`, version 2.1 or later. Run `claude` once and log
     in, or set `ANTHROPIC_API_KEY`.
 
-    The program runs in an empty directory, without tools, MCP servers, settings, memory and session
-    files. It sends one request, or more if the model says nothing or is cut off before its answer.
-    It adds today's date to the prompt, and the e-mail address of your account if you are logged in
-    with one. If the run is observed, the program prints the answer while it is written. Since it
-    reads no settings files, pass settings such as `apiKeyHelper` by `env`.
+    bae runs the program in an empty directory, without tools, MCP servers, settings, memory and
+    session files. The program reads no settings files, so pass settings such as `apiKeyHelper` by
+    `env`.
+
+    The program sends one request, or more if the model says nothing or is cut off before its
+    answer. It adds today's date to the prompt. If you are logged in with an account, it also adds
+    the account's e-mail address. If the run is observed, the program prints the answer while the
+    model writes it.
 
     - `model`: a name, or an alias for the newest model: "sonnet", "opus", "haiku".
     - `timeout`: seconds for the whole call, including the start of the program.
@@ -76,26 +79,29 @@ class ClaudeCLIBackend(Backend):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The `env` of this backend, without keys, tokens and passwords."""
+        """The environment variables in `env`, without keys, tokens and passwords."""
         return without_secrets(dict(sorted(self._env.items())))
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The keys in the environment of the program."""
-        of_claude = {n: v for n, v in os.environ.items() if n.startswith(("ANTHROPIC", "CLAUDE"))}
-        return tuple(secrets_in({**of_claude, **self._env}))
+        """The keys, tokens and passwords in the environment of the program."""
+        claude_variables = {
+            n: v for n, v in os.environ.items() if n.startswith(("ANTHROPIC", "CLAUDE"))
+        }
+        return tuple(secrets_in({**claude_variables, **self._env}))
 
     def least_cost(self, usage: Usage) -> float | None:
-        """The cost of a request with this usage, by Anthropic's prices. The price of an alias is
-        unknown before the request; the program reports its cost afterwards."""
+        """Return the cost of a request with this usage by Anthropic's prices, or 0.0 if unknown.
+        The price of an alias is unknown before the request. The program reports the cost
+        afterwards."""
         return cost_of(self.model, usage, "anthropic") or 0.0
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Run the program once."""
+        """Send the prompt with one run of the program."""
         arguments = self._arguments(prompt)
         flat = prompt.flat()
         if flat.startswith("/"):
-            flat = f"\n{flat}"  # so that the program does not read it as a command
+            flat = f"\n{flat}"  # otherwise the program reads it as a command
         text = flat.encode(errors="replace")
         if files := prompt.files if in_use() else ():
             text, arguments = _message_line(flat, files), [*arguments, *WITH_FILES]
@@ -105,10 +111,10 @@ class ClaudeCLIBackend(Backend):
             with TemporaryDirectory(prefix="bae_claude_", ignore_cleanup_errors=True) as empty:
                 ended = await self._run(arguments, text, empty, streams=streams)
         except OSError as error:
-            missing = error.errno in (errno.EACCES, errno.ENOEXEC)
+            not_executable = error.errno in (errno.EACCES, errno.ENOEXEC)
             raise BaeLMError(
                 f"{self._who}: the program {self.executable!r} could not be started",
-                code="bae-lm-program-missing" if missing else "bae-lm-program-failed",
+                code="bae-lm-program-missing" if not_executable else "bae-lm-program-failed",
                 sent=False,
                 retryable=error.errno in _BUSY,
                 cause=error,
@@ -140,7 +146,7 @@ class ClaudeCLIBackend(Backend):
         self, arguments: list[str], text: bytes, empty: str, *, streams: bool
     ) -> EndedProgram:
         printed = PrintedEvents(self.secrets) if streams else None
-        inherited = {name: v for name, v in os.environ.items() if name not in _OF_A_SESSION}
+        inherited = {name: v for name, v in os.environ.items() if name not in _SESSION_VARIABLES}
         env = {**inherited, **_SWITCHES, "PWD": empty, "CLAUDE_CODE_TMPDIR": empty, **self._env}
         ended = await run_program(
             [self._program(env), *arguments, *(WHOLE if printed is None else STREAMED)],
@@ -161,7 +167,7 @@ class ClaudeCLIBackend(Backend):
         system = prompt.system.replace("\0", "").encode(errors="replace").decode()
         return [
             *("--print", "--model", self.model, "--system-prompt", system, *schema),
-            # One request: bae asks again itself and counts the tries.
+            # Allow one request, because bae asks again itself and counts the tries.
             *("--max-turns", "1"),
             *("--tools", "", "--strict-mcp-config", "--setting-sources", ""),
             *("--disable-slash-commands", "--no-session-persistence"),
@@ -170,7 +176,7 @@ class ClaudeCLIBackend(Backend):
     def _program(self, env: Mapping[str, str]) -> str:
         path = shutil.which(self.executable, path=env.get("PATH"))
         if path is not None:
-            return str(Path(path).absolute())  # it starts in another directory
+            return str(Path(path).absolute())  # the program starts in another directory
         raise BaeLMError(
             f"{self._who}: there is no program {self.executable!r} that can be run",
             code="bae-lm-program-missing",
@@ -181,7 +187,7 @@ class ClaudeCLIBackend(Backend):
 
 
 def _message_line(text: str, files: Sequence[FilePart]) -> bytes:
-    """A question with files, as a line for the program's stdin."""
+    """Return a question with files as one line for the program's stdin."""
     sendable = text.encode(errors="replace").decode()
     content = [*file_blocks(files), {"type": "text", "text": sendable}]
     line = {"type": "user", "message": {"role": "user", "content": content}}
@@ -214,7 +220,7 @@ _SWITCHES = {
     "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
     "CLAUDE_CODE_DISABLE_GIT_INSTRUCTIONS": "1",
 }
-_OF_A_SESSION = frozenset(
+_SESSION_VARIABLES = frozenset(
     {
         "CLAUDECODE",
         "CLAUDE_CODE_CHILD_SESSION",
@@ -225,8 +231,8 @@ _OF_A_SESSION = frozenset(
         "OLDPWD",
     }
 )
-"""Variables that are set if bae itself runs inside a session of `claude`. They are not passed
-on."""
+"""Variables that a session of `claude` sets. If bae runs inside such a session, it does not pass
+them on to the program."""
 
 
 # --- reading the output -----------------------------------------------------------------------
@@ -237,13 +243,15 @@ CLIMessage = dict[str, Any]
 def _read_answer(
     ended: EndedProgram, messages: list[CLIMessage], who: str, model: str, *, in_text: bool
 ) -> Answer:
-    """The answer that the program printed. `in_text` means plain text instead of JSON.
+    """Return the answer that the program printed. `in_text` means plain text instead of JSON.
 
-    The program reports an answer that does not fit the schema as an error, since it may not ask
-    again. Here it is an answer, and bae asks again.
+    If an answer does not fit the schema, the program reports an error, because it may not ask
+    again. This function returns the answer instead of raising the error, so that bae asks again.
     """
     result = messages[-1]
-    failed = result.get("is_error") is not False  # may be true although the subtype is "success"
+    failed = (
+        result.get("is_error") is not False
+    )  # `is_error` may be true with the subtype "success"
     usage = usage_in(result, model)
     texts, outputs = _model_output(messages)
     if not failed and "structured_output" in result:
@@ -257,7 +265,8 @@ def _read_answer(
         if outputs:
             return _structured_answer(outputs[-1], usage, "cut-off")
         return Answer(text, usage, "cut-off")
-    # The limit of one request and the program's check of the schema also end in an error.
+    # The program also reports an error when it stops at the limit of one request, or when its
+    # check of the schema fails. These are answers, not failures.
     if failed and result.get("subtype") not in _OWN_LIMITS:
         error = _failure(who, result, kind, ended)
         error.usage = usage if usage.cost else None
@@ -277,47 +286,50 @@ def _read_answer(
 
 
 def _messages(ended: EndedProgram, who: str) -> list[CLIMessage]:
-    """The printed messages up to the result. Without --verbose there is only the result."""
-    wrong: ValueError | None = None
+    """Return the messages that the program printed, up to its result. Raises if there is no result.
+    Without --verbose, the result is the only message."""
+    json_error: ValueError | None = None
     messages: list[CLIMessage] = []
     try:
         output: Any = from_json(ended.out)
-        messages = [_dict(each) for each in _list(output) or [output]]
+        messages = [_dict(message) for message in _list(output) or [output]]
     except ValueError as error:
-        wrong = error
+        json_error = error
     while messages and messages[-1].get("type") != "result":
         messages.pop()
     if messages and not (ended.status and messages[-1].get("is_error") is False):
         return messages
-    printed = ended.out.decode(errors="replace").strip()
-    quoted = repr(printed if len(printed) <= 600 else f"{printed[:300]} … {printed[-300:]}")
-    besides = f"it printed {quoted if printed else 'nothing'}{_stderr(ended)}"
-    if wrong is not None and not ended.status:
+    output_text = ended.out.decode(errors="replace").strip()
+    quoted = repr(
+        output_text if len(output_text) <= 600 else f"{output_text[:300]} … {output_text[-300:]}"
+    )
+    besides = f"it printed {quoted if output_text else 'nothing'}{_stderr(ended)}"
+    if json_error is not None and not ended.status:
         raise BaeParseError(
             f"{who}: the output of the program is not JSON, or was cut off: {besides}",
-            cause=wrong,
-            retryable=printed[:1] in ("{", "["),
+            cause=json_error,
+            retryable=output_text[:1] in ("{", "["),
             fix="try the program by hand: claude -p hello --output-format json",
-        ) from wrong
-    how = f"exited with status {ended.status}"
+        ) from json_error
+    ending = f"exited with status {ended.status}"
     if ended.status < 0:
-        how = f"was ended by signal {-ended.status}"
-    without = "" if messages else " and gave no result"
+        ending = f"was ended by signal {-ended.status}"
+    no_result = "" if messages else " and gave no result"
     raise BaeLMError(
-        f"{who}: the program {how}{without}: {besides}",
+        f"{who}: the program {ending}{no_result}: {besides}",
         code="bae-lm-program-failed",
         retryable=ended.status < 0,  # a signal comes from outside, for example if memory is short
         fix="see what it says; its version must be 2.1 or later (claude --version)",
-    ) from wrong
+    ) from json_error
 
 
 def _model_output(messages: list[CLIMessage]) -> tuple[list[str], list[Any]]:
-    """The model's texts and its structured answers."""
+    """Return the model's texts and its structured answers."""
     texts: list[str] = []
     outputs: list[Any] = []
     for event in messages:
         message = _dict(event.get("message"))
-        # If the model failed, the program prints its own words as words of the model.
+        # If the request failed, the program prints its own message as a message of the model.
         if event.get("type") != "assistant" or message.get("model") == "<synthetic>":
             continue
         for block in map(_dict, _list(message.get("content"))):
@@ -329,7 +341,7 @@ def _model_output(messages: list[CLIMessage]) -> tuple[list[str], list[Any]]:
 
 
 def _read_thoughts(messages: list[CLIMessage]) -> Iterator[str]:
-    """The thoughts of the model."""
+    """Yield the thoughts of the model."""
     for event in messages:
         for block in map(_dict, _list(_dict(event.get("message")).get("content"))):
             if block.get("type") == "thinking" and isinstance(block.get("thinking"), str):
@@ -337,7 +349,8 @@ def _read_thoughts(messages: list[CLIMessage]) -> Iterator[str]:
 
 
 def _structured_answer(value: Any, usage: Usage, stop: Literal["end", "cut-off"] = "end") -> Answer:
-    """A structured answer. The program passes on an answer that is not JSON as a text."""
+    """Return a structured answer. If the model's answer is not JSON, the program passes it on as a
+    text."""
     raw = _dict(_dict(value).get("__unparsedToolInput")).get("raw")
     if isinstance(raw, str):
         return Answer(raw, usage, stop)
@@ -345,13 +358,13 @@ def _structured_answer(value: Any, usage: Usage, stop: Literal["end", "cut-off"]
 
 
 def usage_in(result: CLIMessage, model: str) -> Usage:
-    """The usage in a message of the program. `model` is the name to use if the message has none."""
+    """Return the usage in a message of the program. If the message names no model, use `model`."""
     models = _dict(result.get("modelUsage"))
-    # Sum over the models: the total next to them leaves out requests that were not streamed.
+    # Sum over the models, because the program's total omits requests that were not streamed.
     fresh, written, read, out = (
-        sum(read_count(_dict(counts).get(by_model)) for counts in models.values())
-        or read_count(_dict(result.get("usage")).get(in_all))
-        for by_model, in_all in _COUNTED
+        sum(read_count(_dict(counts).get(model_key)) for counts in models.values())
+        or read_count(_dict(result.get("usage")).get(total_key))
+        for model_key, total_key in _COUNTED
     )
     return Usage(
         calls=1,
@@ -364,15 +377,15 @@ def usage_in(result: CLIMessage, model: str) -> Usage:
 
 
 def _failure(who: str, result: CLIMessage, kind: str, ended: EndedProgram) -> BaeLMError:
-    """The error for a failed request. `kind` is the program's word for it."""
+    """Return the error for a failed request. `kind` is the program's name for the failure."""
     reason = _reason(result)
     reason = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}…"
     status = result.get("api_error_status") or _STATUS.get(kind)
     if isinstance(status, int):
         return status_error(who, status, reason, besides=_stderr(ended))
-    code, why, fix = _FAILURES.get(kind, _FAILURES[""])
+    code, problem, fix = _FAILURES.get(kind, _FAILURES[""])
     return BaeLMError(
-        f"{who}: {why}: {reason}{_stderr(ended)}",
+        f"{who}: {problem}: {reason}{_stderr(ended)}",
         code=code,
         retryable=code == "bae-lm-unreachable",
         fix=fix,
@@ -380,7 +393,7 @@ def _failure(who: str, result: CLIMessage, kind: str, ended: EndedProgram) -> Ba
 
 
 def _reason(result: CLIMessage) -> str:
-    """The program's own message about the result."""
+    """Return the program's own message about the result."""
     message = result.get("result")
     if isinstance(message, str) and message:
         return message
@@ -388,7 +401,7 @@ def _reason(result: CLIMessage) -> str:
 
 
 def _stderr(ended: EndedProgram) -> str:
-    """The end of the program's stderr, to append to an error message."""
+    """Return the end of the program's stderr, to append to an error message."""
     text = ended.err.decode(errors="replace").strip()
     return f"; stderr ends: {text[-_SHOWN:]}" if text else ""
 
@@ -402,7 +415,7 @@ def _list(value: Any) -> list[Any]:
 
 
 _SHOWN = 500
-"""How many characters of the program's message, and of stderr, an error shows."""
+"""The most characters that an error shows of the program's message, and of stderr."""
 
 _COUNTED = (
     ("inputTokens", "input_tokens"),
@@ -412,9 +425,9 @@ _COUNTED = (
 )
 _OWN_LIMITS = ("error_max_turns", "error_max_structured_output_retries")
 _STATUS = {"rate_limit": 429, "model_not_found": 404, "invalid_request": 400}
-"""HTTP statuses for kinds of failure for which the program does not report the status."""
+"""HTTP statuses for failures that the program reports without a status."""
 
-_MAY_NOT = (
+_UNAUTHORIZED = (
     "bae-lm-unauthorized",
     "it may not ask",
     "run claude once and log in, or set ANTHROPIC_API_KEY",
@@ -426,6 +439,8 @@ _UNREACHABLE = (
 )
 _FAILURES = {
     "": ("bae-lm-program-failed", "the program reports an error", "see what it says"),
-    **dict.fromkeys(("authentication_failed", "oauth_org_not_allowed", "billing_error"), _MAY_NOT),
+    **dict.fromkeys(
+        ("authentication_failed", "oauth_org_not_allowed", "billing_error"), _UNAUTHORIZED
+    ),
     **dict.fromkeys(("server_error", "unknown"), _UNREACHABLE),
 }

@@ -1,4 +1,4 @@
-"""Events that the program `claude` prints while the model writes an answer."""
+"""Reads the events that the program `claude` prints while the model writes an answer."""
 
 from __future__ import annotations
 
@@ -11,45 +11,49 @@ from bae.lm.http import mask
 from bae.usage import Discard, Thought, tell
 
 WHOLE: Final = "--output-format", "json", "--verbose"
-"""Arguments to print the whole exchange at the end, including an invalid answer."""
+"""Arguments to print all messages at the end, including an invalid answer."""
 STREAMED: Final = "--output-format", "stream-json", "--include-partial-messages", "--verbose"
-"""Arguments to print a line for each message, and for each event while a message is written."""
+"""Arguments to print a line for each message, and for each event of a message in progress."""
 WITH_FILES: Final = "--input-format", "stream-json"
-"""Arguments to read a message with images and documents. They require the `STREAMED` output."""
+"""Arguments to read a message with images and documents. They require the output of `STREAMED`."""
 TOOL: Final = "StructuredOutput"
-"""The tool through which the model gives an answer that fits the schema."""
+"""The tool that the model calls to give an answer that fits the schema."""
 
 _EVENT: Final = "stream_event"
 
 
 class PrintedEvents:
-    """Parses the output of the program, in pieces of any size, and passes the text of the answer
-    and the thoughts of the model on to observers."""
+    """Parses the output of the program, in pieces of any size. Observers get the text of the answer
+    and the thoughts of the model."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = (*secrets,)
-        self._here = contextvars.copy_context()
-        """The context of the question. Output arrives in another context."""
-        self._rest = bytearray()
+        self._context = contextvars.copy_context()
+        """The context in which to report events: that of the question, not that in which output
+        arrives."""
+        self._partial_line = bytearray()
         self._lines: list[bytes] = []
-        self._kind = ""
-        """The kind of the block in progress."""
+        self._block_kind = ""
+        """The kind of the block that the model is writing."""
         self._has_text = False
+        """Whether observers got text that may turn out not to be part of the answer."""
 
     def take(self, printed: bytes) -> None:
-        """Take a piece of output."""
-        at = len(self._rest)
-        self._rest += printed
-        while (end := self._rest.find(b"\n", at)) >= 0:
-            line = bytes(self._rest[:end])
-            del self._rest[: end + 1]
+        """Parse a piece of output."""
+        at = len(self._partial_line)
+        self._partial_line += printed
+        while (end := self._partial_line.find(b"\n", at)) >= 0:
+            line = bytes(self._partial_line[:end])
+            del self._partial_line[: end + 1]
             at = 0
             self._take_line(line)
 
     def messages(self) -> bytes:
-        """The messages as a JSON list, the form that the program prints without events. Other
-        output is returned unchanged."""
-        lines = [*self._lines, bytes(self._rest)] if self._rest.strip() else self._lines
+        """Return the messages as a JSON list, the form that the program prints without events.
+        Output that is not JSON is returned unchanged."""
+        lines = (
+            [*self._lines, bytes(self._partial_line)] if self._partial_line.strip() else self._lines
+        )
         if all(line.startswith(b"{") for line in lines):
             return b"[" + b",".join(lines) + b"]" if lines else b""
         return b"\n".join(lines)
@@ -61,7 +65,9 @@ class PrintedEvents:
             except ValueError:
                 data = None
             if isinstance(data, dict) and cast("dict[str, Any]", data).get("type") == _EVENT:
-                self._here.run(self._take_event, _dict(cast("dict[str, Any]", data).get("event")))
+                self._context.run(
+                    self._take_event, _dict(cast("dict[str, Any]", data).get("event"))
+                )
                 return
         if line.strip():
             self._lines.append(line)
@@ -70,10 +76,10 @@ class PrintedEvents:
         match event.get("type"):
             case "content_block_start":
                 block = _dict(event.get("content_block"))
-                self._kind = str(block.get("type"))
-                if self._kind == "tool_use":
-                    self._kind = "answer" if block.get("name") == TOOL else ""
-                if self._has_text and self._kind not in ("text", "thinking"):
+                self._block_kind = str(block.get("type"))
+                if self._block_kind == "tool_use":
+                    self._block_kind = "answer" if block.get("name") == TOOL else ""
+                if self._has_text and self._block_kind not in ("text", "thinking"):
                     self._discard()
             case "content_block_delta":
                 self._tell(_dict(event.get("delta")))
@@ -87,10 +93,10 @@ class PrintedEvents:
             piece = delta.get(key)
             if isinstance(piece, str) and piece:
                 piece = mask(piece, self._secrets)
-                if self._kind == "thinking":
+                if self._block_kind == "thinking":
                     tell(Thought(piece))
-                elif self._kind in ("text", "answer"):
-                    self._has_text = self._has_text or self._kind == "text"
+                elif self._block_kind in ("text", "answer"):
+                    self._has_text = self._has_text or self._block_kind == "text"
                     tell(piece)
 
     def _discard(self) -> None:

@@ -1,4 +1,4 @@
-"""Models that DSPy supports, asked through a `dspy.LM`."""
+"""The backend for models that DSPy supports, asked through a `dspy.LM`."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ from bae.usage import Usage, read_count, read_name
 
 
 class DSPyBackend(Backend):
-    """A model asked through DSPy: a `dspy.LM`, the name of a model (`"openai/gpt-5-mini"`), or None
-    for the LM of `dspy.settings`.
+    """A model that bae asks through DSPy.
 
+    - `lm`: a `dspy.LM`, the name of a model such as `"openai/gpt-5-mini"`, or None for the LM of
+      `dspy.settings`. A `dspy.LM` keeps its own settings.
     - `max_retries`: how often an invalid answer is asked for again, and how often a failed request
-      is sent again. `attempts` and `retries` set these numbers separately. If you pass a `dspy.LM`
-      with `num_retries`, dspy sends failed requests again, and bae does not.
+      is sent again. If you pass a `dspy.LM` with `num_retries`, dspy sends failed requests again,
+      and bae does not.
+    - `attempts`: how often an invalid answer is asked for again, instead of `max_retries`.
+    - `retries`: how often bae sends a failed request again, instead of `max_retries`.
     - `timeout`: seconds for the whole call.
-    - `options`: further arguments of `dspy.LM` for a model by name, such as `api_base`, `api_key`,
+    - `options`: further arguments of `dspy.LM` if `lm` is a name, such as `api_base`, `api_key`,
       `temperature` and `max_tokens`. dspy's cache and retries are off unless you pass `cache=` and
-      `num_retries=`, and no history of the calls is kept. A `dspy.LM` that you pass keeps its own
-      settings.
+      `num_retries=`. dspy records no history of the calls.
 
     DSPy opens at most 100 connections for each LM and event loop. Further calls wait.
     """
@@ -48,7 +50,7 @@ class DSPyBackend(Backend):
         "seed": int,
         "reasoning_effort": str,
     }
-    """The options of `dspy.LM` that can be written in a name."""
+    """The options of `dspy.LM` that the name of an LM may have."""
 
     def __init__(
         self,
@@ -62,10 +64,10 @@ class DSPyBackend(Backend):
     ) -> None:
         dspy = load_dspy(type(self).__name__)
         check_positive(self, timeout=timeout)
-        made = isinstance(lm, str)
-        if made:
-            given = {"cache": False, "num_retries": 0, "timeout": timeout, **options}
-            lm = dspy.LM(lm, **given)
+        owns_lm = isinstance(lm, str)
+        if owns_lm:
+            arguments = {"cache": False, "num_retries": 0, "timeout": timeout, **options}
+            lm = dspy.LM(lm, **arguments)
         elif options:
             raise TypeError(
                 f"{type(self).__name__} takes {', '.join(options)} with the name of a model alone: "
@@ -73,25 +75,25 @@ class DSPyBackend(Backend):
             )
         if lm is not None and not isinstance(lm, dspy.BaseLM):
             # In bae 3.0 the first argument was max_retries.
-            retried = f"; for retries write max_retries={lm}" if isinstance(lm, int) else ""
+            hint = f"; for retries write max_retries={lm}" if isinstance(lm, int) else ""
             raise TypeError(
                 f"{type(self).__name__}(lm={lm!r}): give a dspy.LM, the name of a model, or None"
-                f"{retried}"
+                f"{hint}"
             )
-        used = dspy.settings.lm if lm is None else lm
+        lm_in_use = dspy.settings.lm if lm is None else lm
         if retries is None:
-            sends_again = isinstance(used, dspy.LM) and used.num_retries > 0
-            retries = 0 if sends_again else max_retries
+            dspy_retries = isinstance(lm_in_use, dspy.LM) and lm_in_use.num_retries > 0
+            retries = 0 if dspy_retries else max_retries
         super().__init__(
             attempts=max_retries if attempts is None else attempts, retries=retries, one_call=False
         )
-        self.model = used.model if used is not None else ""
+        self.model = lm_in_use.model if lm_in_use is not None else ""
         self.timeout = timeout
         self.max_retries = max_retries
         self._lm: Any = lm
-        self._made = made
+        self._owns_lm = owns_lm
         self._prepared: set[int] = set()
-        self._loops = PerLoop[None](lambda: None, partial(_leave, lm if made else None))
+        self._loops = PerLoop[None](lambda: None, partial(_close_lm, lm if owns_lm else None))
 
     takes_files = frozenset({"image", "document"})
 
@@ -102,7 +104,8 @@ class DSPyBackend(Backend):
 
     @property
     def lm(self) -> Any:
-        """The `dspy.LM` to ask: the given LM, or the LM of `dspy.settings`."""
+        """The `dspy.LM` to ask: the LM that was passed, or the LM of `dspy.settings`. If there is
+        neither, raises `BaeLMError`."""
         lm = self._current_lm()
         if lm is None:
             raise BaeLMError(
@@ -121,32 +124,33 @@ class DSPyBackend(Backend):
         lm = self._current_lm()
         if lm is None:
             return {}
-        where = {name: lm.kwargs.get(name) for name in ("api_base", "base_url")}
-        shown = without_secrets({**where, **options_of(lm.kwargs)})
-        return to_jsonable_python({"model_type": lm.model_type, **shown}, fallback=str)
+        addresses = {name: lm.kwargs.get(name) for name in ("api_base", "base_url")}
+        visible = without_secrets({**addresses, **options_of(lm.kwargs)})
+        return to_jsonable_python({"model_type": lm.model_type, **visible}, fallback=str)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The key and other secrets in the settings of the LM or in the environment."""
+        """The API key and other secrets, from the settings of the LM and from the environment."""
         lm = self._current_lm()
         if lm is None:
             return ()
-        of_provider = f"{lm.model.partition('/')[0].upper()}_API_KEY"
-        key = {of_provider: os.environ.get(of_provider)}
+        key_variable = f"{lm.model.partition('/')[0].upper()}_API_KEY"
+        key = {key_variable: os.environ.get(key_variable)}
         return tuple(secrets_in({**key, **lm.kwargs}))
 
     def least_cost(self, usage: Usage) -> float | None:
-        """The lowest cost of a request with this usage, by the list of prices."""
+        """Return the lowest cost of a request with this usage by the price list, or None if
+        unknown."""
         lm = self._current_lm()
         return None if lm is None else cost_of(lm.model, usage)
 
     async def aclose(self) -> None:
-        """Close the connections in the running event loop.
+        """Close the connections of the running event loop.
 
-        An LM that you passed may have other users, so you close it yourself. The connections of
-        LiteLLM, through which dspy asks some providers, are closed when the loop ends.
+        If you passed a `dspy.LM`, close it yourself, because it may have other users. dspy asks
+        some providers through LiteLLM. LiteLLM's connections are closed when the loop ends.
         """
-        if self._made:
+        if self._owns_lm:
             await self._lm.aclose()
 
     async def answer(self, prompt: Prompt) -> Answer:
@@ -160,8 +164,8 @@ class DSPyBackend(Backend):
         who = f"{type(self).__name__}({lm.model!r})"
         await _LITELLM.get()
         await self._loops.get()
-        # No other code can read the history of an LM that was made here.
-        quiet = self._made or dspy.settings.disable_history
+        # No other code can read the history of an LM that this backend made, so do not record it.
+        quiet = self._owns_lm or dspy.settings.disable_history
         try:
             async with asyncio.timeout(self.timeout):
                 if id(lm) not in self._prepared:
@@ -169,34 +173,35 @@ class DSPyBackend(Backend):
                     self._prepared.add(id(lm))
                 with dspy.context(disable_history=quiet), dspy.track_usage() as tracker:
                     response = await send(lm, prompt, config)
-                    used = tracker.get_total_tokens()
+                    token_counts = tracker.get_total_tokens()
         except TimeoutError as error:
             raise timeout_error(who, self.timeout, error) from error
         except Exception as error:
             mask_error(error, self.secrets)
             raise error_for(who, error) from error
         text, stop = read_response(response)
-        usage = _usage(response, used, cache=bool(getattr(lm, "cache", False)))
+        usage = _usage(response, token_counts, cache=bool(getattr(lm, "cache", False)))
         return Answer(text, usage, stop, sent=usage.calls > 0)
 
     def _current_lm(self) -> Any:
         return load_dspy(type(self).__name__).settings.lm if self._lm is None else self._lm
 
 
-async def _leave(lm: Any, _: None) -> None:
-    """Close the connections in the running loop of an LM that was made here."""
+async def _close_lm(lm: Any, _: None) -> None:
+    """Close the running loop's connections of an LM that the backend made."""
     if lm is not None:
         await lm.aclose()
 
 
-def _usage(response: Any, used: Mapping[str, Mapping[str, Any]], *, cache: bool) -> Usage:
+def _usage(response: Any, token_counts: Mapping[str, Mapping[str, Any]], *, cache: bool) -> Usage:
     models = (read_name(response.model),)
-    if not used:
-        # dspy tracks no usage for an answer from its cache. A cached response has its old counts.
+    if not token_counts:
+        # dspy tracks no usage for an answer from its cache. A response from the cache has the
+        # counts of the original request.
         cached = cache and response.usage.input_tokens is not None
         return Usage(calls=0 if cached else 1, cost=0.0 if cached else None, models=models)
     total = Usage(calls=1, models=models)
-    for model, counts in used.items():
+    for model, counts in token_counts.items():
         details: Mapping[str, Any] = counts.get("prompt_tokens_details") or {}
         usage = Usage(
             input_tokens=read_count(counts.get("prompt_tokens")),
@@ -209,8 +214,8 @@ def _usage(response: Any, used: Mapping[str, Mapping[str, Any]], *, cache: bool)
 
 
 def _prepare(lm: Any) -> None:
-    """Read prices and, if needed, import LiteLLM. Call this in a thread: reading prices takes a
-    tenth of a second, and the import takes seconds."""
+    """Read prices and, if needed, import LiteLLM. Call this function in a thread, because prices
+    take a tenth of a second and the import takes seconds."""
     from bae.lm.dspy_request import needs_litellm
 
     cost_of(lm.model, Usage())
@@ -224,15 +229,15 @@ def _prepare(lm: Any) -> None:
 async def _close_litellm(_: None) -> None:
     """Close LiteLLM's connections in the running loop.
 
-    LiteLLM keeps its clients for the whole process, by their event loop, and has no function to
-    close the clients of one loop.
+    LiteLLM stores the clients of all event loops together, and has no function to close the clients
+    of one loop.
     """
     if "litellm.caching.llm_caching_handler" not in sys.modules:
         return
     cache: Any = getattr(sys.modules["litellm"], "in_memory_llm_clients_cache", None)
     clients: dict[str, Any] = getattr(cache, "cache_dict", {})
-    mine = f"-{id(asyncio.get_running_loop())}"
-    for key in [key for key in clients if key.endswith(mine)]:
+    loop_suffix = f"-{id(asyncio.get_running_loop())}"
+    for key in [key for key in clients if key.endswith(loop_suffix)]:
         client = clients[key]
         cache.delete_cache(key)
         close = getattr(client, "close", None) or getattr(client, "aclose", None)
@@ -243,5 +248,5 @@ async def _close_litellm(_: None) -> None:
 
 
 _LITELLM = PerLoop[None](lambda: None, _close_litellm)
-"""LiteLLM's connections in an event loop. All backends of the loop share them, so they are closed
-when the loop ends. Call `get` before LiteLLM may be used."""
+"""LiteLLM's connections in each event loop. All backends of a loop share them, so they are closed
+when the loop ends. Call `get` before LiteLLM may open a connection."""

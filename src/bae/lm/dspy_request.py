@@ -1,5 +1,5 @@
-"""One request to a `dspy.LM`, with the schema in the provider's channel for structured output or in
-words, and the translation of its responses and errors."""
+"""Sends one request to a `dspy.LM`, and translates its response or error. If the model supports no
+structured output, the schema is sent in words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _dspy = load_dspy("DSPyBackend")
 
 async def send(lm: Any, prompt: Prompt, config: Mapping[str, Any]) -> Any:
     """Send a prompt and return DSPy's response. `config` adds settings for this request. A model
-    without a channel for schemas gets the schema in words."""
+    without structured output gets the schema in words."""
     try:
         return await _send_prompt(lm, prompt, config)
     except _dspy.LMUnsupportedFeatureError as error:
@@ -38,24 +38,27 @@ async def send(lm: Any, prompt: Prompt, config: Mapping[str, Any]) -> Any:
 
 
 async def _send_prompt(lm: Any, prompt: Prompt, config: Mapping[str, Any]) -> Any:
-    asked = [_message(each) for each in prompt.conversation]
+    conversation = [_message(message) for message in prompt.conversation]
     if prompt.schema is None:
-        return await _send(lm, prompt.system, asked, config, {})
+        return await _send(lm, prompt.system, conversation, config, {})
     try:
-        return await _send(lm, prompt.system, asked, config, _channel(lm.model, prompt.schema))
+        return await _send(
+            lm, prompt.system, conversation, config, _channel(lm.model, prompt.schema)
+        )
     except _dspy.LMUnsupportedFeatureError:
         in_words = f"{prompt.system}\n\nThe schema: {text_of_json(prompt.schema)}"
-        return await _send(lm, in_words, asked, config, {})
+        return await _send(lm, in_words, conversation, config, {})
 
 
 def _no_documents_error(lm: Any, prompt: Prompt, error: Exception) -> BaeLMError | None:
-    """The error for an API that takes no documents, or None if the prompt has no document."""
+    """Return the error for an API that takes no documents. None if the prompt has no document, or
+    only documents in plain text."""
     documents = [part.file for part in prompt.files if isinstance(part.file, Document)]
-    refused = next((file for file in documents if file.media_type != "text/plain"), None)
-    if refused is None:
+    refused_document = next((file for file in documents if file.media_type != "text/plain"), None)
+    if refused_document is None:
         return None
     return BaeLMError(
-        f"DSPyBackend({lm.model!r}) takes no documents by this API: {refused.about}",
+        f"DSPyBackend({lm.model!r}) takes no documents by this API: {refused_document.about}",
         code="bae-lm-files",
         sent=False,
         cause=error,
@@ -65,7 +68,7 @@ def _no_documents_error(lm: Any, prompt: Prompt, error: Exception) -> BaeLMError
 
 
 def _message(message: Message) -> dict[str, Any]:
-    """A message in the format of chat completions, with its files before its text."""
+    """Convert a message into the format of chat completions, with its files before its text."""
     if not message.files:
         return {"role": message.role, "content": message.text}
     content: list[dict[str, Any]] = []
@@ -98,26 +101,29 @@ def _file(file: Attached) -> dict[str, Any]:
 async def _send(
     lm: Any,
     system: str,
-    asked: list[dict[str, Any]],
+    conversation: list[dict[str, Any]],
     config: Mapping[str, Any],
     channel: Mapping[str, Any],
 ) -> Any:
-    messages = [{"role": "system", "content": system}, *asked]
-    given = {**lm.kwargs, **config}
-    control = {k: given[k] for k in ("cache", "rollout_id") if given.get(k) is not None}
-    request = _request({**options_of(given), "model": lm.model, "messages": messages, **channel})
+    messages = [{"role": "system", "content": system}, *conversation]
+    settings = {**lm.kwargs, **config}
+    control = {k: settings[k] for k in ("cache", "rollout_id") if settings.get(k) is not None}
+    request = _request({**options_of(settings), "model": lm.model, "messages": messages, **channel})
     if request is None:
         return await _send_messages(lm, messages, {**config, **control, **channel})
-    if given.get("prompt_cache") is not None:
-        request = replace(request, config=replace(request.config, cache=given["prompt_cache"]))
+    if settings.get("prompt_cache") is not None:
+        request = replace(request, config=replace(request.config, cache=settings["prompt_cache"]))
     return await lm.acall(request, **control)
 
 
 async def _send_messages(lm: Any, messages: list[dict[str, Any]], options: dict[str, Any]) -> Any:
-    """Ask by messages, for settings that a request object cannot carry, such as cloud credentials
-    and options of LiteLLM. Only the history has the full response, such as why it ended, so a copy
-    of the LM records one. Attributes that the user's own LM class sets are lost with the copy, so
-    this is the last resort."""
+    """Send messages without a request object. This supports settings that a request object cannot
+    carry, such as cloud credentials and options of LiteLLM.
+
+    Only the history of an LM has the full response, with the reason why it ended. So a copy of the
+    LM records a history. The copy lacks attributes that the user's own LM class sets, so this way
+    is the last resort.
+    """
     copy = lm.copy()
     for name in ("n", "num_generations"):  # ask for one answer
         copy.kwargs.pop(name, None)
@@ -134,15 +140,15 @@ async def _send_messages(lm: Any, messages: list[dict[str, Any]], options: dict[
     if isinstance(raw, _dspy.lm15.Response):
         return raw
     boundary: Any = import_module("dspy.clients.lm15_boundary")
-    bare = _request({"model": lm.model, "messages": messages})
-    response: Any = boundary.response_value(raw, lm.model_type, bare)
+    minimal_request = _request({"model": lm.model, "messages": messages})
+    response: Any = boundary.response_value(raw, lm.model_type, minimal_request)
     if getattr(raw, "cache_hit", False):
         response = replace(response, usage=_dspy.lm15.Usage(input_tokens=0, output_tokens=0))
     return response
 
 
 def _request(body: Mapping[str, Any]) -> Any:
-    """A request for DSPy's own engine, or None if the engine cannot carry a setting."""
+    """Return a request for DSPy's own engine, or None if the engine does not support a setting."""
     try:
         return _dspy.lm15.request_from_openai_chat(dict(body))
     except _dspy.lm15.UnsupportedFeatureError:
@@ -150,21 +156,21 @@ def _request(body: Mapping[str, Any]) -> Any:
 
 
 def options_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of an LM that are part of a request."""
+    """Return the settings of an LM that are part of a request."""
     return {k: v for k, v in settings.items() if k not in _NOT_SENT and v is not None}
 
 
 def needs_litellm(lm: Any) -> bool:
-    """Whether an LM has settings that DSPy's own engine cannot carry."""
-    asked = [{"role": "user", "content": "any"}]
+    """Whether an LM has settings that DSPy's own engine does not support."""
+    messages = [{"role": "user", "content": "any"}]
     try:
-        return _request({**options_of(lm.kwargs), "model": "any", "messages": asked}) is None
+        return _request({**options_of(lm.kwargs), "model": "any", "messages": messages}) is None
     except (TypeError, ValueError):  # the request itself reports the error
         return False
 
 
 def read_response(response: Any) -> tuple[str, Literal["end", "cut-off", "refused"]]:
-    """The text of a response, without thoughts, and why it ended."""
+    """Return the text of a response, without thoughts, and why the response ended."""
     texts: list[str] = []
     refusal: list[str] = []
     for part in response.message.parts:
@@ -189,16 +195,16 @@ def read_response(response: Any) -> tuple[str, Literal["end", "cut-off", "refuse
 
 
 def _channel(model: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a request, in OpenAI's format, that enforces a schema. If Claude's structured
-    output refuses the schema, it is sent as a tool that Claude must use."""
+    """Return the part of a request that enforces a schema, in OpenAI's format. If Claude's
+    structured output does not support the schema, the part is a tool that Claude must call."""
     name = re.sub(r"[^a-zA-Z0-9_-]", "_", str(schema.get("title", "Answer")))[:64]
-    sent: dict[str, Any] = {"name": name}
+    json_schema: dict[str, Any] = {"name": name}
     if not model.startswith("anthropic/"):
-        sent["schema"] = close_objects(schema)
-        if is_strict(sent["schema"]):
-            sent["strict"] = True
+        json_schema["schema"] = close_objects(schema)
+        if is_strict(json_schema["schema"]):
+            json_schema["strict"] = True
     elif is_there("anthropic") and unfit(schema) is None:
-        sent["schema"] = for_claude(schema)
+        json_schema["schema"] = for_claude(schema)
     else:
         about = "Give your answer, the whole of it, to this function."
         function = {"name": name, "description": about, "parameters": dict(schema)}
@@ -206,12 +212,12 @@ def _channel(model: str, schema: Mapping[str, Any]) -> dict[str, Any]:
             "tools": [{"type": "function", "function": function}],
             "tool_choice": {"type": "function", "function": {"name": name}},
         }
-    return {"response_format": {"type": "json_schema", "json_schema": sent}}
+    return {"response_format": {"type": "json_schema", "json_schema": json_schema}}
 
 
 def error_for(who: str, error: Exception) -> BaeLMError:
-    """The error to raise instead of an error from DSPy. DSPy raises the same classes for all its
-    engines."""
+    """Return the error to raise instead of an error from DSPy. DSPy raises the same classes for all
+    its engines."""
     match error:
         case _dspy.LMNotConfiguredError():
             return _not_sent(
@@ -234,22 +240,22 @@ def error_for(who: str, error: Exception) -> BaeLMError:
                 error,
                 f"pip install {error.name or 'litellm'}",
             )
-        case _dspy.LMServerError() if _is_made_up(error):
+        case _dspy.LMServerError() if _has_invented_status(error):
             if any(isinstance(cause, ValueError) for cause in _causes(error)):
                 return malformed_error(who, error)
             return connection_error(who, error)
         case _:
             pass
     if isinstance(error, _dspy.LMError):
-        raised: Any = error
-        raised.message = str(raised.message).partition(_ADVICE)[0]
-        raised.headers = _headers(error)
-    # An error from the user's own LM class is the cause of DSPy's error.
-    for each in (error, error.__cause__):
-        failure = http.error_for(who, each, None) if isinstance(each, Exception) else None
+        dspy_error: Any = error
+        dspy_error.message = str(dspy_error.message).partition(_ADVICE)[0]
+        dspy_error.headers = _headers(error)
+    # If the user's own LM class raised an error, it is the cause of DSPy's error.
+    for candidate in (error, error.__cause__):
+        failure = http.error_for(who, candidate, None) if isinstance(candidate, Exception) else None
         if isinstance(failure, BaeLMError):
             if isinstance(error, _dspy.LMBillingError):
-                failure.retryable = False  # some providers send the status of a rate limit
+                failure.retryable = False  # some providers report it as a rate limit
             return failure
     return BaeLMError(
         f"{who} could not ask the model",
@@ -262,14 +268,14 @@ def _not_sent(message: str, code: str, error: Exception, fix: str) -> BaeLMError
     return BaeLMError(message, code=code, sent=False, cause=error, fix=fix)
 
 
-def _is_made_up(error: Exception) -> bool:
-    """Whether LiteLLM made the status up because there was no response."""
-    asked = any(type(cause).__module__.startswith("litellm.") for cause in _causes(error))
-    return asked and not _headers(error)
+def _has_invented_status(error: Exception) -> bool:
+    """Whether LiteLLM invented the status of an error because there was no response."""
+    from_litellm = any(type(cause).__module__.startswith("litellm.") for cause in _causes(error))
+    return from_litellm and not _headers(error)
 
 
 def _headers(error: Exception) -> dict[str, str]:
-    """The headers of the response, from the LiteLLM error among the causes."""
+    """Return the headers of the response, from the LiteLLM error among the causes."""
     for cause in _causes(error):
         headers: Any = getattr(cause, "litellm_response_headers", None)
         if headers is not None:
@@ -285,7 +291,7 @@ def _causes(error: Exception) -> Iterator[BaseException]:
 
 
 _ADVICE = "\n\n"
-"""The separator before the advice in DSPy's messages, which does not apply to bae."""
+"""The separator between a message of DSPy and its advice. The advice does not apply to bae."""
 
 _NOT_SENT = frozenset(
     {
@@ -294,4 +300,4 @@ _NOT_SENT = frozenset(
         *("organization", "project", "prompt_cache", "rollout_id", "timeout"),
     }
 )
-"""Settings for the connection or for dspy, which are not part of a request."""
+"""Settings that are for the connection or for dspy, and not part of a request."""

@@ -1,5 +1,5 @@
-"""Optional packages. They are imported when first needed. If one is missing, the error says how to
-install it."""
+"""Imports optional packages when they are first needed. If a package is missing, the error says how
+to install it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from bae.exceptions import BaeLMError
 
 
 def need(module: str, *, extra: str, by: str) -> Any:
-    """Import `module`. If it is missing, the error says that `by` needs it and that the extra
-    `extra` installs it."""
+    """Import `module`. If it is missing, the error says that `by` needs it, and how to install it
+    with `extra`, an extra of bae."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -29,24 +29,23 @@ def need(module: str, *, extra: str, by: str) -> Any:
 
 
 def install_line(extra: str) -> str:
-    """The command that installs an extra of bae. bae is not on PyPI yet."""
+    """Return the command that installs an extra of bae from a clone. bae is not on PyPI yet."""
     return f"pip install '.[{extra}]' in a clone of bae"
 
 
 def is_there(module: str) -> bool:
-    """Whether a package is installed. Imports only the namespace of a package such as
-    `google.genai`."""
+    """Whether a package is installed. For a name such as `google.genai`, imports only `google`."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # there is no such namespace
         return False
-    except ValueError:  # a module without a spec, made by hand, is imported
+    except ValueError:  # code has created the module without a spec
         return True
 
 
 def load_dspy(by: str) -> Any:
-    """The module `dspy`, which `by` needs."""
-    # LiteLLM, through which dspy asks some providers, fetches a list of prices when it is imported,
-    # unless it is set to use its own copy.
+    """Import `dspy`. If it is missing, the error says that `by` needs it."""
+    # dspy asks some providers through LiteLLM. Without this variable, LiteLLM downloads a price
+    # list when it is imported.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     return need("dspy", extra="dspy", by=by)

@@ -1,5 +1,5 @@
-"""Limits on the files of a request: the kinds that a model takes, their number, their size and the
-pixels of images. They are checked before anything is sent."""
+"""Limits on the files of a request: their kinds, their number, their size and the pixels of images.
+bae checks the limits before it sends a request."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """The files that a provider accepts in one request. Sizes are in base64, which has a third more
-    bytes than the file.
-
-    - `total`: the bytes of all files and texts. `image`: the bytes of one image.
-    - `images`: the number of images.
-    - `side`: the pixels of the longer side of an image. If there are more than `many` images,
-      `side_of_many` applies instead.
-    """
+    """The limits of a provider on the files in one request. None means no limit. Sizes are in
+    base64, which has a third more bytes than the file."""
 
     total: int = 50 * 1024 * 1024
+    """The most bytes of all files and texts together."""
     image: int | None = None
+    """The most bytes of one image."""
     images: int | None = None
+    """The most images."""
     side: int | None = None
+    """The most pixels on the longer side of an image."""
     side_of_many: int | None = None
+    """The limit instead of `side` if the request has more than `many` images."""
     many: int = 20
+    """The number of images above which `side_of_many` applies."""
 
 
 DEFAULT_LIMITS: Final = FileLimits()
-"""The limits for a provider whose limits are unknown."""
+"""The limits for a provider whose own limits are unknown."""
 CLAUDE_LIMITS: Final = FileLimits(
     total=32 * 1024 * 1024,
     image=5 * 1024 * 1024,
@@ -44,14 +44,15 @@ CLAUDE_LIMITS: Final = FileLimits(
     side=8_000,
     side_of_many=2_000,
 )
-"""The limits of Anthropic's API. Models with a window of 200,000 tokens take 100 images."""
+"""The limits of Anthropic's API. For a model with a context window of at most 200,000 tokens,
+`claude_limits` returns a lower limit on the number of images."""
 _SMALL_WINDOW: Final = 200_000
 _IMAGES_OF_SMALL: Final = 100
 OPENAI_LIMITS: Final = FileLimits(images=500)
 
 
 def claude_limits(window: int | None) -> FileLimits:
-    """The limits of an Anthropic model with this context window."""
+    """Return the limits of an Anthropic model with this context window."""
     if window is None or window > _SMALL_WINDOW:
         return CLAUDE_LIMITS
     return FileLimits(
@@ -64,7 +65,7 @@ def claude_limits(window: int | None) -> FileLimits:
 
 
 def limits_of(provider: str, window: int | None = None) -> FileLimits:
-    """The limits of a provider, by its name in PydanticAI and LiteLLM."""
+    """Return the limits of a provider, by its name in PydanticAI and LiteLLM."""
     match provider:
         case "anthropic":
             return claude_limits(window)
@@ -75,17 +76,17 @@ def limits_of(provider: str, window: int | None = None) -> FileLimits:
 
 
 def check_files(backend: Backend, prompt: Prompt, parts: Sequence[FilePart]) -> None:
-    """Raise if a model does not take the files of a prompt, or if its provider would refuse
-    them."""
+    """Raise `BaeLMError` if the model does not take a file of the prompt, or if the provider would
+    refuse the files."""
     for part in parts:
         if part.file.kind not in backend.takes_files:
             raise not_taken(backend, part.file, part.label)
-    why = next(_excesses(backend.file_limits, prompt, parts), "")
-    if why:
+    excess = next(_excesses(backend.file_limits, prompt, parts), "")
+    if excess:
         listed = ", ".join(f"{part.label} ({part.file.about})" for part in parts[:_SHOWN])
         more = f" and {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else ""
         raise BaeLMError(
-            f"{backend!r} was not asked: {why}. The files are {listed}{more}",
+            f"{backend!r} was not asked: {excess}. The files are {listed}{more}",
             code="bae-lm-files-limit",
             sent=False,
             fix="send fewer or smaller files: a Dep that makes an image smaller, or a Map that asks"
@@ -94,10 +95,10 @@ def check_files(backend: Backend, prompt: Prompt, parts: Sequence[FilePart]) -> 
 
 
 def not_taken(backend: object, file: Attached, label: str = "") -> BaeLMError:
-    """The error for a model that does not take a file."""
-    named = f" ({label or 'the file'}: {file.about})"
+    """Return the error for a file that the model does not take."""
+    file_text = f" ({label or 'the file'}: {file.about})"
     return BaeLMError(
-        f"{backend!r} takes no {file.kind}s{named}",
+        f"{backend!r} takes no {file.kind}s{file_text}",
         code="bae-lm-files",
         sent=False,
         fix=f"use a model that takes {file.kind}s, for this node alone with NodeConfig(lm=…), or "
@@ -109,7 +110,7 @@ _SHOWN: Final = 5
 
 
 def _excesses(limits: FileLimits, prompt: Prompt, parts: Sequence[FilePart]) -> Iterator[str]:
-    """The limits of a provider that the files exceed."""
+    """Yield a message for each limit that the files exceed."""
     files = [part.file for part in parts if isinstance(part.file, File)]
     total = sum(_sent_size(file) for file in files)
     texts = len(prompt.system) + sum(len(message.text) for message in prompt.conversation)
@@ -145,7 +146,7 @@ def _sent_size(file: File) -> int:
 
 
 def estimated_tokens(file: Attached) -> int:
-    """An estimate of the tokens of a file."""
+    """Estimate the tokens of a file."""
     if isinstance(file, Image):
         width, height = file.pixels
         return max(85, min(_TOKENS_OF_IMAGE, width * height // _PIXELS_PER_TOKEN))

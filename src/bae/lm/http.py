@@ -1,5 +1,5 @@
-"""Shared code of backends that talk to a provider: a client for each event loop, errors for HTTP
-statuses and failed connections, and masks for keys and passwords."""
+"""Code that backends for providers share: clients for each event loop, errors for failed requests,
+and masks for keys and passwords."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ C = TypeVar("C")
 
 
 class PerLoop(Generic[C]):
-    """A client for each event loop: made on first use in a loop, closed with that loop.
+    """Makes a client for each event loop on first use, and closes the client with the loop.
 
-    A connection belongs to the loop that opened it. If `graph.run` uses a backend twice, it is used
-    in two loops, and a shared client would fail in the second. A suspended async generator holds
-    the client: `asyncio.run` closes such generators at the end of the loop, which closes the
-    client. The client is also closed when the `PerLoop` is dropped, unless `close` refers to it.
+    A connection works only in the loop that opened it. Each `graph.run` has its own loop, so a
+    client that two runs share would fail in the second run.
+
+    A suspended async generator refers to each client. At the end of a loop, `asyncio.run` closes
+    such generators, and so the client. If the `PerLoop` is deleted earlier, its clients are closed
+    then, unless `close` refers to the `PerLoop`.
     """
 
     def __init__(self, make: Callable[[], C], close: Callable[[C], Awaitable[None]]) -> None:
@@ -35,13 +37,13 @@ class PerLoop(Generic[C]):
         self._open: _Open[C] = WeakKeyDictionary()
 
     async def get(self) -> C:
-        """The client of the running loop."""
+        """Return the client of the running loop."""
         loop = asyncio.get_running_loop()
         entry = self._open.get(loop)
         if entry is not None:
             return entry[0]
-        for other in [each for each in self._open if each.is_closed()]:
-            del self._open[other]  # this loop was closed without closing its client
+        for closed_loop in [key for key in self._open if key.is_closed()]:
+            del self._open[closed_loop]  # the loop was closed without closing its client
         client = self._make()
         holder = _hold(client, self._close, ref(self._open))
         self._open[loop] = client, holder
@@ -64,7 +66,7 @@ async def _hold(
     try:
         yield
     finally:
-        # A suspended generator refers to its loop, so the entry would keep the loop alive.
+        # Delete the entry, because its generator refers to the loop and would keep it alive.
         entries = among()
         loop = asyncio.get_running_loop()
         entry = entries.get(loop) if entries is not None else None
@@ -77,14 +79,17 @@ async def _hold(
 
 
 def error_for(who: str, error: Exception, seconds: float | None) -> Exception:
-    """The error to raise instead of an SDK's error. The SDK's error is recognized by the name of
-    its class, so that no SDK has to be installed. An error that is not about the call, such as a
-    wrong argument, is returned unchanged. `seconds` is the timeout that was in effect."""
-    own = error
-    while own is not None and not isinstance(own, BaeLMError):
-        own = own.__cause__
-    if own is not None:
-        return own  # raised by bae, below the SDK
+    """Return the error to raise instead of an SDK's error. An error that is not about the call,
+    such as a wrong argument, is returned unchanged.
+
+    The class name identifies an SDK's error, so that no SDK has to be installed. `seconds` is the
+    timeout of the call, for the message.
+    """
+    bae_error = error
+    while bae_error is not None and not isinstance(bae_error, BaeLMError):
+        bae_error = bae_error.__cause__
+    if bae_error is not None:
+        return bae_error  # bae raised it inside the SDK
     kinds = [kind.__name__ for kind in type(error).__mro__]
     failure = next((_FAILURES[kind] for kind in kinds if kind in _FAILURES), None)
     status = _status(error)
@@ -96,7 +101,7 @@ def error_for(who: str, error: Exception, seconds: float | None) -> Exception:
         case None if status is None:
             return error
         case "timeout":
-            # A timeout of the socket is not the timeout of the backend.
+            # A socket has a timeout of its own, so do not report the backend's.
             bound = None if "TimeoutError" in kinds else getattr(error, "timeout", seconds)
             return timeout_error(who, bound, error)
         case "connection":
@@ -108,8 +113,8 @@ def error_for(who: str, error: Exception, seconds: float | None) -> Exception:
             while isinstance(message, Mapping):
                 body = cast(Mapping[str, Any], message)
                 message = body.get("error") or body.get("message")
-            answer = getattr(error, "response", error)
-            headers: dict[str, str] = dict(getattr(answer, "headers", None) or {})
+            response = getattr(error, "response", error)
+            headers: dict[str, str] = dict(getattr(response, "headers", None) or {})
             wait = getattr(error, "retry_after", None)
             if wait is not None:
                 wait_text = f"{wait:f}" if isinstance(wait, float) else str(wait)
@@ -117,18 +122,20 @@ def error_for(who: str, error: Exception, seconds: float | None) -> Exception:
             if not isinstance(message, str) or not message:
                 message = getattr(error, "message", None)
             message = message if isinstance(message, str) and message else text_of(error)
-            made = status_error(who, cast(int, status), message, headers=headers, cause=error)
+            bae_failure = status_error(
+                who, cast(int, status), message, headers=headers, cause=error
+            )
             if not _CONTEXT_FULL.isdisjoint(kinds):
-                made.code = "bae-lm-context-exceeded"
-                made.fix = "show the model less, or use a model with a larger context"
-            return made
+                bae_failure.code = "bae-lm-context-exceeded"
+                bae_failure.fix = "show the model less, or use a model with a larger context"
+            return bae_failure
 
 
 def _status(error: Exception) -> int | None:
-    """The HTTP status of an error or of its response, or None."""
-    for each in (error, getattr(error, "response", None)):
+    """Return the HTTP status of an error or of its response, or None."""
+    for source in (error, getattr(error, "response", None)):
         for name in ("status_code", "status"):
-            status: object = getattr(each, name, None)
+            status: object = getattr(source, name, None)
             if isinstance(status, int) and 300 <= status < 600:
                 return status
     return None
@@ -143,13 +150,15 @@ def status_error(
     cause: BaseException | None = None,
     besides: str = "",
 ) -> BaeLMError:
-    """The error for a response with a status of 300 or more.
+    """Return the error for a response with a status of 300 or more.
 
-    `who` is the backend with its model. `message` is the provider's message, which is shortened.
-    `headers` are the response's headers, with names in lower case. `besides` is appended unchanged.
+    - `who`: the backend and its model.
+    - `message`: the provider's message, which the error shortens.
+    - `headers`: the headers of the response, with names in lower case.
+    - `besides`: text to append unchanged.
     """
-    given = headers or {}
-    wait = retry_after(given)
+    response_headers = headers or {}
+    wait = retry_after(response_headers)
     match status:
         case _ if status < 400:
             code = "bae-lm-request-refused"
@@ -167,10 +176,10 @@ def status_error(
             code, fix = "bae-lm-unavailable", "ask again later; bae.lm.Retry(…) does so by itself"
         case _:
             code, fix = "bae-lm-request-refused", "see what the provider says about the request"
-    # 409 means that a lock was not obtained in time, and providers ask to retry.
+    # Providers send 409 if they could not obtain a lock in time, and ask to retry.
     retryable = status in (408, 409, 425, 429) or status >= 500
-    if given.get("x-should-retry") in ("true", "false"):
-        retryable = given["x-should-retry"] == "true"
+    if response_headers.get("x-should-retry") in ("true", "false"):
+        retryable = response_headers["x-should-retry"] == "true"
     after = f", retry after {wait:g} s" if wait is not None else ""
     return BaeLMError(
         f"{who} answered with status {status}{after}: {_short(message)}{besides}",
@@ -184,7 +193,7 @@ def status_error(
 
 
 def connection_error(who: str, cause: BaseException) -> BaeLMError:
-    """The error for a connection that could not be opened, or broke."""
+    """Return the error for a connection that could not be opened, or that broke."""
     return BaeLMError(
         f"{who} could not be reached, or broke off",
         code="bae-lm-unreachable",
@@ -198,7 +207,8 @@ def connection_error(who: str, cause: BaseException) -> BaeLMError:
 def timeout_error(
     who: str, seconds: float | None, cause: BaseException | None, *, besides: str = ""
 ) -> BaeLMError:
-    """The error for an answer that did not come in time. `besides` is appended to the message."""
+    """Return the error for an answer that did not come in time. `besides` is appended to the
+    message."""
     bound = "" if seconds is None else f" within {seconds:g} s"
     return BaeLMError(
         f"{who} did not answer{bound}{besides}",
@@ -212,7 +222,7 @@ def timeout_error(
 
 
 def malformed_error(who: str, cause: BaseException | None) -> BaeParseError:
-    """The error for a response that does not follow the provider's API."""
+    """Return the error for a response that does not follow the provider's API."""
     return BaeParseError(
         f"{who} got a response that is not one of its API",
         retryable=True,
@@ -226,21 +236,21 @@ _DATE: Final = re.compile(r"[A-Za-z0-9 ,:+-]{1,100}")
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds that a provider asks to wait. The headers give a number of seconds, a number of
-    milliseconds, or a date."""
+    """Return how many seconds the provider asks to wait, or None. The headers have seconds,
+    milliseconds or a date."""
     milliseconds = read_number(headers.get("retry-after-ms", "").strip(" \t"))
     if milliseconds is not None:
         return milliseconds / 1000
-    given = headers.get("retry-after", "").strip(" \t")
-    seconds = read_number(given)
+    header = headers.get("retry-after", "").strip(" \t")
+    seconds = read_number(header)
     if seconds is not None:
         return seconds
-    if not _DATE.fullmatch(given):
+    if not _DATE.fullmatch(header):
         return None
     from email.utils import parsedate_to_datetime
 
     try:
-        until = parsedate_to_datetime(given)
+        until = parsedate_to_datetime(header)
         if until.tzinfo is None:
             until = until.replace(tzinfo=UTC)
         return max(0.0, (until - datetime.now(UTC)).total_seconds())
@@ -249,16 +259,16 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _was_connected(error: BaseException | None) -> bool:
-    """Whether there was a connection, judging by the causes of an error."""
+    """Whether a connection was opened, judging by the causes of an error."""
     from socket import gaierror
 
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:
+    visited: list[BaseException] = []
+    while error is not None and error not in visited:
         if isinstance(error, ConnectionRefusedError | gaierror):
             return False
         if type(error).__name__ in _NOT_CONNECTED:
             return False
-        seen.append(error)
+        visited.append(error)
         error = error.__cause__ or error.__context__
     return True
 
@@ -279,11 +289,12 @@ _FAILURES: Final[dict[str, int | str]] = {
     **dict.fromkeys(("APIStatusError", "ModelServerError", "LMServerError"), 500),
     "ModelUnavailableError": 503,
 }
-"""The errors of Anthropic's SDK, PydanticAI, DSPy, httpx and Python by name. The value is a kind of
-failure, or the HTTP status to use if the error has none."""
+"""The errors of Anthropic's SDK, PydanticAI, DSPy, httpx and Python by class name. The value is a
+kind of failure, or the HTTP status to use for an error without a status."""
 
 _CONTEXT_FULL: Final = frozenset({"ModelContextWindowExceededError", "ContextWindowExceededError"})
-"""Errors of PydanticAI and DSPy for a prompt that is too long. No status says that."""
+"""Errors of PydanticAI and DSPy for a prompt that is too long. There is no HTTP status for this
+failure."""
 
 _IN_STREAM: Final = {
     "invalid_request_error": 400,
@@ -300,8 +311,8 @@ _IN_STREAM: Final = {
 """HTTP statuses for the errors that Anthropic reports inside a stream."""
 
 _NOT_CONNECTED: Final = frozenset({"ClientConnectorError", "ConnectError", "ConnectTimeout"})
-"""Errors of HTTP clients for a connection that was not opened, by name, so that no client has to be
-installed."""
+"""Class names of HTTP clients' errors for a connection that was not opened. With names, no client
+has to be installed."""
 
 
 def _short(text: str, longest: int = 500) -> str:
@@ -313,10 +324,10 @@ def _short(text: str, longest: int = 500) -> str:
 
 
 def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove settings whose names suggest a secret, at any depth, and the user and password of
-    URLs. Settings are stored in caches and journals."""
+    """Return settings without secrets, for caches and journals. Settings whose names suggest a
+    secret are removed, at any depth. Users, passwords and keys are removed from URLs."""
     return {
-        name: _mask(value)
+        name: _clean_value(value)
         for name, value in settings.items()
         if not (
             is_secret_name(name, value)
@@ -327,8 +338,8 @@ def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_secret_name(name: str, value: object = None) -> bool:
     """Whether the name of a setting, environment variable or header suggests a secret, such as
-    `API_KEY` or `Authorization`. Pass the `value` if you know it: a number of tokens is no
-    secret."""
+    `API_KEY` or `Authorization`. Pass the `value` if you know it, because `max_tokens` with a
+    number is no secret."""
     name = name.upper()
     if isinstance(value, int | float) or (isinstance(value, str) and value.isdecimal()):
         name = name.replace("TOKENS", "")
@@ -345,8 +356,8 @@ def remove_passwords(text: str) -> str:
 
 
 def secrets_in(settings: Mapping[str, Any]) -> Iterator[str]:
-    """The values of settings whose names suggest a secret, at any depth. For "Bearer …" also the
-    key alone."""
+    """Yield the values of settings whose names suggest a secret, at any depth. For a value such as
+    "Bearer KEY", also yield its words."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
             yield from secrets_in(cast(Mapping[str, Any], value))
@@ -355,7 +366,7 @@ def secrets_in(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:
-    """Replace the secrets in a text."""
+    """Replace each secret in a text by `MASK`. Secrets shorter than `SHORTEST_SECRET` stay."""
     for secret in secrets:
         if len(secret) >= SHORTEST_SECRET:
             text = text.replace(secret, MASK)
@@ -363,8 +374,8 @@ def mask(text: str, secrets: Iterable[str]) -> str:
 
 
 def mask_parts(value: Any, change: Callable[[str], str], depth: int = 0) -> Any:
-    """Apply `change` to a text, or to all texts in lists and dicts. Returns the same object if
-    nothing changes."""
+    """Apply `change` to a text, or to all texts in lists and dicts. If nothing changes, return the
+    same object."""
     if isinstance(value, str):
         changed = change(value)
         return value if changed == value else changed
@@ -384,52 +395,54 @@ def mask_parts(value: Any, change: Callable[[str], str], depth: int = 0) -> Any:
 
 
 def mask_error(error: BaseException, own: Iterable[str]) -> None:
-    """Mask secrets in the texts of an error and its causes, in place, since errors are shown,
-    logged and stored. The secrets are the backend's `own`, those of the environment and the
-    passwords of URLs."""
-    # The longest first, since one secret may be part of another.
+    """Mask secrets in the texts of an error and its causes, in place, because errors are shown,
+    logged and stored.
+
+    The secrets are the backend's `own`, the secrets in the environment, and the passwords in URLs.
+    """
+    # Mask the longest secret first, because one secret may be part of another.
     secrets = sorted({*own, *secrets_in(os.environ)}, key=len, reverse=True)
 
     def change(text: str) -> str:
         return remove_passwords(mask(text, secrets))
 
     chain = _with_causes(error)
-    for each in chain:
-        each.args = mask_parts(each.args, change)
-        for name, value in [*vars(each).items()]:
+    for link in chain:
+        link.args = mask_parts(link.args, change)
+        for name, value in [*vars(link).items()]:
             masked = mask_parts(value, change)
             if masked is not value:
                 with suppress(AttributeError, TypeError):
-                    setattr(each, name, masked)
-    for each in chain:
+                    setattr(link, name, masked)
+    for link in chain:
         for name in ("__cause__", "__context__", "cause"):
-            below = getattr(each, name, None)
-            if isinstance(below, BaseException):
-                shown = text_of(below)
-                if shown != change(shown):  # its text does not come from its attributes
-                    setattr(each, name, RuntimeError(f"{type(below).__name__}: {change(shown)}"))
+            cause = getattr(link, name, None)
+            if isinstance(cause, BaseException):
+                shown = text_of(cause)
+                if shown != change(shown):  # the text does not come from masked attributes
+                    setattr(link, name, RuntimeError(f"{type(cause).__name__}: {change(shown)}"))
 
 
 def _with_causes(error: BaseException) -> list[BaseException]:
     chain: list[BaseException] = []
-    left: list[BaseException | None] = [error]
-    while left:
-        each = left.pop()
-        if each is not None and each not in chain:
-            chain.append(each)
-            left += [each.__cause__, each.__context__]
-            if isinstance(each, BaseExceptionGroup):
-                left += cast("BaseExceptionGroup[BaseException]", each).exceptions
+    pending: list[BaseException | None] = [error]
+    while pending:
+        link = pending.pop()
+        if link is not None and link not in chain:
+            chain.append(link)
+            pending += [link.__cause__, link.__context__]
+            if isinstance(link, BaseExceptionGroup):
+                pending += cast("BaseExceptionGroup[BaseException]", link).exceptions
     return chain
 
 
-def _mask(value: Any) -> Any:
+def _clean_value(value: Any) -> Any:
     if isinstance(value, str):
         return remove_passwords(value)
     if isinstance(value, Mapping):
         return without_secrets(cast(Mapping[str, Any], value))
     if isinstance(value, list | tuple):
-        return [_mask(each) for each in cast(list[Any], value)]
+        return [_clean_value(item) for item in cast(list[Any], value)]
     return value
 
 
@@ -439,16 +452,16 @@ def _contains(name: str, parts: tuple[str, ...]) -> bool:
 
 _ALWAYS_SECRET: Final = ("AUTH", "BEARER", "COOKIE", "CREDENTIAL", "JWT", "PASS", "PROXY", "SECRET")
 _SECRET_AS_TEXT: Final = ("HEADER", "KEY", "TOKEN")
-"""These also name mappings, such as all headers or a field in a schema. In a mapping, each entry is
-judged by its own name."""
+"""Parts of names that suggest a secret only if the value is no mapping. In a mapping, such as all
+headers, each entry is judged by its own name."""
 
 MASK: Final = "***"
 SHORTEST_SECRET: Final = 12
-"""How many characters a secret needs to be masked in texts. A short one, such as "none" for a
+"""The fewest characters of a secret that is masked in texts. A shorter secret, such as "none" for a
 server without keys, may be an ordinary word."""
 
 _DEEPEST: Final = 200
-"""The deepest level of JSON in an answer."""
+"""The deepest level at which `mask_parts` looks for texts. Deeper values are replaced by `MASK`."""
 
 _USER: Final = re.compile(r"(?<=://)[^/?#\s]*@")
 _PARAMETER: Final = re.compile(r"(?<=[?&;])([^=&;#\s]+)=[^&;#\s]*")

@@ -1,5 +1,4 @@
-"""Kinds of LMs: the names of each kind, the class behind it, and the packages, keys and programs
-that it needs."""
+"""Kinds of LMs. A kind has names, a class, and the packages, keys and programs that it needs."""
 
 from __future__ import annotations
 
@@ -12,94 +11,111 @@ from typing import Final, Literal
 from bae.lm.extras import install_line, is_there
 
 OPENAI_MODEL = "gpt-5-mini"
-"""The model to use when only a key for OpenAI is given."""
+"""The OpenAI model of runs without `lm=`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Something that an LM needs and this machine lacks: `what` it is, and how to `get` it."""
+    """Something that an LM needs and this machine lacks."""
 
     what: str
+    """What is missing."""
     get: str
+    """How to get what is missing, usually a command."""
 
 
 class MissingPackage(Missing):
-    """A package that is not installed; `get` installs it."""
+    """A package that is not installed. `get` is the command that installs it."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LMKind:
-    """One kind of LM: its names, what it is, what it needs, and what is missing on this machine."""
+    """One kind of LM: its names, what it needs, and what is missing on this machine."""
 
     name: str
+    """The part of a name before the first ":"."""
     forms: str
+    """The possible forms of a name."""
     about: str
+    """A short description."""
     example: str
+    """A complete name."""
     maker: str = ""
+    """The class or function that makes the LM, as `module:name`."""
     variables: tuple[tuple[str, ...], ...] = ()
-    """The environment variables that it needs, such as its key: one from each tuple."""
+    """The environment variables that the kind needs, such as a key. One variable of each tuple must
+    be set."""
     packages: tuple[str, ...] = ()
+    """The packages that the kind needs, by their import names."""
     extra: str = ""
     """The extra of bae that installs the packages, or empty."""
     open: str = ""
     """A further requirement that bae cannot check."""
     missing: tuple[Missing, ...] = ()
+    """The requirements that this machine lacks."""
     objects: Mapping[str, str] = field(default_factory=dict[str, str])
-    """For each package, what to pass instead of its own objects, which are not LMs."""
+    """For each package, what to pass as an LM instead of the package's own objects."""
     calls_tools: bool = False
-    """Whether its models call tools natively. Other models call tools by structured output."""
+    """Whether models of this kind call tools natively. Other models call tools by structured
+    output."""
     through: str = ""
-    """The package that connects to the provider, "pydantic-ai"; empty if bae does it itself."""
+    """The package that connects to the provider, "pydantic-ai". Empty if bae itself connects."""
     extra_of_provider: str = ""
     """The extra of pydantic-ai-slim that installs the provider's package."""
     address: Literal["", "optional", "required"] = ""
-    """Whether the name may, or must, have an address: `MODEL@http://…`."""
+    """Whether a name may, or must, have an address: `MODEL@http://…`."""
     address_variable: str = ""
-    """The environment variable with the address, for a name without an address."""
+    """The environment variable with the address for names without an address."""
     default_address: str = ""
     """The address to use if neither the name nor the variable has one."""
 
     @property
     def needs_rest(self) -> bool:
-        """Whether the name needs more than the kind, such as a model."""
+        """Whether a name needs more than the kind, such as a model."""
         return not self.forms.startswith(f"{self.name} ")
 
     @property
     def is_file(self) -> bool:
-        """Whether the name contains a file or module, and so neither an address nor options."""
+        """Whether a name contains a file or module. Such a name has no address and no options."""
         return self.name in ("scripted", "python")
 
     @property
     def state(self) -> Literal["ready", "installed", "missing"]:
-        """`ready`: nothing is missing. `installed`: nothing is missing, except perhaps `open`,
-        which bae cannot check. `missing`: something is missing."""
+        """Whether this machine has what the kind needs.
+
+        - "ready": nothing is missing.
+        - "installed": nothing is missing, but bae cannot check the requirement in `open`.
+        - "missing": something is missing.
+        """
         if self.missing:
             return "missing"
         return "installed" if self.open else "ready"
 
     @property
     def ready(self) -> bool:
-        """Whether this machine has everything that the kind needs."""
+        """Whether `state` is "ready"."""
         return self.state == "ready"
 
     @property
     def lacks(self) -> str:
-        """What is missing, in one line. Empty if nothing is."""
-        packages = [each.get for each in self.missing if isinstance(each, MissingPackage)]
-        others = [each.what for each in self.missing if not isinstance(each, MissingPackage)]
+        """What is missing, in one line. Empty if nothing is missing."""
+        packages = [item.get for item in self.missing if isinstance(item, MissingPackage)]
+        others = [item.what for item in self.missing if not isinstance(item, MissingPackage)]
         return ", and ".join([*others, *packages])
 
     @property
     def asked_at(self) -> str:
-        """The address to ask if the name has none. Empty if the provider's package knows it."""
+        """The address to ask if the name has no address. Empty if the provider's package has a
+        default."""
         return os.environ.get(self.address_variable, "") or self.default_address
 
 
 def unset_variables(kind: LMKind, *, has_address: bool = False) -> list[tuple[str, ...]]:
-    """The environment variables that a kind needs and that are not set: one from each tuple. With
-    an address in the name, the address variable is not needed."""
+    """Return the environment variables that a kind needs and that are not set. One variable of each
+    tuple must be set. If the name has an address (`has_address`), the address variable is not
+    needed."""
     unset: list[tuple[str, ...]] = []
     for names in kind.variables:
         if has_address and kind.address_variable in names:
@@ -110,20 +126,21 @@ def unset_variables(kind: LMKind, *, has_address: bool = False) -> list[tuple[st
 
 
 def missing_packages(kind: LMKind) -> list[Missing]:
-    """The packages of a kind that are not installed, grouped by the command that installs them."""
-    lacking = [package for package in kind.packages if not is_there(package)]
+    """Return the packages of a kind that are not installed, grouped by the command that installs
+    them."""
+    absent = [package for package in kind.packages if not is_there(package)]
     of_provider = kind.extra_of_provider and kind.extra_of_provider != "openai"
-    own = [each for each in lacking if not of_provider or each == "pydantic_ai"]
-    rest = [each for each in lacking if each not in own]
+    bae_packages = [name for name in absent if not of_provider or name == "pydantic_ai"]
+    provider_packages = [name for name in absent if name not in bae_packages]
     missing: list[Missing] = []
-    if own:
-        by_hand = f"pip install --no-deps {' '.join(map(distribution, own))}"
-        names = own if kind.extra else [*map(distribution, own)]
-        missing.append(_package(names, install_line(kind.extra) if kind.extra else by_hand))
-    if rest:
+    if bae_packages:
+        direct_install = f"pip install --no-deps {' '.join(map(distribution, bae_packages))}"
+        names = bae_packages if kind.extra else [*map(distribution, bae_packages)]
+        missing.append(_package(names, install_line(kind.extra) if kind.extra else direct_install))
+    if provider_packages:
         missing.append(
             _package(
-                [*map(distribution, rest)],
+                [*map(distribution, provider_packages)],
                 f"pip install 'pydantic-ai-slim[{kind.extra_of_provider}]'",
             )
         )
@@ -131,7 +148,7 @@ def missing_packages(kind: LMKind) -> list[Missing]:
 
 
 def find_missing(kind: LMKind) -> tuple[Missing, ...]:
-    """List what a kind needs and this machine lacks. Imports no package."""
+    """Return what a kind needs and this machine lacks. Imports no package."""
     missing: list[Missing] = []
     for names in unset_variables(kind):
         get = f"export {names[0]}=…"
@@ -145,13 +162,13 @@ def find_missing(kind: LMKind) -> tuple[Missing, ...]:
 
 
 def distribution(module: str) -> str:
-    """The name under which pip installs a package, from its import name."""
+    """Return the name under which pip installs a package, from its import name."""
     return module.replace("_", "-").replace(".", "-")
 
 
 def _package(names: list[str], get: str) -> MissingPackage:
-    are = "package {} is" if len(names) == 1 else "packages {} are"
-    return MissingPackage(f"the {are.format(' and '.join(names))} not installed", get)
+    subject = "package {} is" if len(names) == 1 else "packages {} are"
+    return MissingPackage(f"the {subject.format(' and '.join(names))} not installed", get)
 
 
 OWN_KINDS: Final = (
@@ -248,4 +265,4 @@ OWN_KINDS: Final = (
         "bae.lm.registry:imported_lm",
     ),
 )
-"""The kinds for which bae has its own backend."""
+"""All kinds except those of single PydanticAI providers."""

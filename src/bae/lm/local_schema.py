@@ -1,5 +1,5 @@
-"""Schemas for the local model in which everything is bounded, so that an answer always ends.
-Validation checks the constraints that a grammar cannot express."""
+"""Bounds everything in a schema for the local model, so that an answer always ends. Validation
+checks the constraints that a grammar cannot express."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bae.prompts.schemas import (
 )
 
 LONGEST_TEXT: Final = 200
-"""The longest text in characters, unless the schema has a tighter bound or requires more."""
+"""The most characters of a text, unless the schema has a tighter bound or requires more."""
 
 LONGEST_LIST: Final = 5
 """The most items of a list or a dict, unless the schema has a tighter bound or requires more."""
@@ -29,14 +29,15 @@ DEEPEST: Final = 3
 """How often a type may be nested in itself."""
 
 LONGEST_KEY: Final = 40
-"""The longest key of a dict in characters."""
+"""The most characters of a dict's key, unless the schema has a tighter bound or requires more."""
 
 MOST_REQUIRED: Final = 1_000_000
 """The most characters, items or keys that a schema may require. A local model has no room for more,
 and would write until its context is full."""
 
 LARGEST: Final = 10**15 - 1
-"""The largest number to ask for. A float still represents whole numbers exactly up to there."""
+"""The largest number in an answer, unless the schema requires a larger number. Up to this number, a
+float represents whole numbers exactly."""
 
 
 def bound_schema(
@@ -46,57 +47,66 @@ def bound_schema(
     longest_list: int = LONGEST_LIST,
     deepest: int = DEEPEST,
 ) -> Schema:
-    """Add a bound to everything in a schema.
+    """Return a schema with a bound on everything. Raises `BaeLMError` if no bounded answer exists.
 
     Every text gets a `maxLength` or a pattern, every list a `maxItems`, every dict a
-    `maxProperties`, and every number a minimum and a maximum. Objects are closed, and a recursive
-    type is nested at most `deepest` times. A list inside a list has half as many items, since the
-    sizes multiply. Tighter bounds of the schema win, and so do its minimum sizes. Raises
-    `BaeLMError` if no bounded answer exists.
+    `maxProperties`, and every number a minimum and a maximum. Objects are closed. A recursive type
+    is nested at most `deepest` times. A list inside a list has half as many items, because the
+    sizes multiply. If the schema has a tighter bound, or requires a larger size, the schema wins.
     """
-    made = _Pass(definitions_of(schema), longest_text, deepest)
-    root, top = made.definitions[""], _Nesting("", 0, longest_list)
-    result = made.bound(root, top)
+    bounding = _Pass(definitions_of(schema), longest_text, deepest)
+    root, top = bounding.definitions[""], _Nesting("", 0, longest_list)
+    result = bounding.bound(root, top)
     if result is None:
         properties = as_schema(root.get("properties"))
-        bad = [name for name, each in properties.items() if made.bound(each, top) is None]
+        unfillable = [
+            name for name, value in properties.items() if bounding.bound(value, top) is None
+        ]
         raise BaeLMError(
             f"no answer of bounded length fits the schema of {schema.get('title', 'the answer')}"
-            + (f": there is no value for {', '.join(bad)}" if bad else ""),
+            + (f": there is no value for {', '.join(unfillable)}" if unfillable else ""),
             code="bae-lm-schema-unbounded",
             sent=False,
             fix="let a recursive type end, with a None or an empty list, and check that every "
             f"least size or value is below its greatest, and a size below {MOST_REQUIRED:,}",
         )
-    return {**result, "$defs": made.named} if made.named else result
+    return (
+        {**result, "$defs": bounding.bounded_definitions}
+        if bounding.bounded_definitions
+        else result
+    )
 
 
 class _Nesting(NamedTuple):
-    """The position of a part of a schema: the recursive type around it, how deep that is nested,
-    and how many items a list may have."""
+    """The position of a part of a schema."""
 
     inside: str
+    """The recursive type that contains the part, or empty."""
     depth: int
+    """How often this recursive type is nested in itself."""
     items: int
+    """The most items of a list in the part."""
 
 
 @dataclass
 class _Pass:
-    """The pass over one schema. Methods return None if no value fits."""
+    """Bounds the parts of one schema. Each method returns None if no value fits the part."""
 
     definitions: dict[str, Schema]
     longest_text: int
     deepest: int
-    done: dict[tuple[str, int, int], Schema | None] = field(default_factory=dict[Any, Any])
-    named: dict[str, Schema] = field(default_factory=dict[str, Schema])
+    references: dict[tuple[str, int, int], Schema | None] = field(default_factory=dict[Any, Any])
+    """The bounded reference for each name, depth and number of items, or None if no value fits."""
+    bounded_definitions: dict[str, Schema] = field(default_factory=dict[str, Schema])
+    """The definitions of the bounded schema."""
 
     def __post_init__(self) -> None:
         self.reachable = reachable(self.definitions)
 
-    def bound(self, given: Any, at: _Nesting) -> Schema | None:
-        if given is False:
+    def bound(self, unbounded: Any, at: _Nesting) -> Schema | None:
+        if unbounded is False:
             return None
-        schema = as_schema(given)
+        schema = as_schema(unbounded)
         for part in schema.get("allOf", ()):
             schema = {**as_schema(part), **schema}
         if "$ref" in schema:
@@ -119,7 +129,7 @@ class _Pass:
             case "object":
                 return self.object(schema, at)
             case _:
-                return self.any_of([{"type": each} for each in _PLAIN], at)
+                return self.any_of([{"type": plain} for plain in _PLAIN], at)
 
     def reference(self, schema: Schema, at: _Nesting) -> Schema | None:
         name = name_in(schema["$ref"])
@@ -132,30 +142,30 @@ class _Pass:
             at = at._replace(inside=name, depth=1)
         if at.depth > self.deepest:
             return None
-        own = {key: value for key, value in schema.items() if key not in _BESIDE_A_REFERENCE}
-        if own:
-            return self.bound({**self.definitions.get(name, {}), **own}, at)
+        siblings = {key: value for key, value in schema.items() if key not in _BESIDE_A_REFERENCE}
+        if siblings:
+            return self.bound({**self.definitions.get(name, {}), **siblings}, at)
         key = name, at.depth, at.items
-        if key not in self.done:
+        if key not in self.references:
             result = self.bound(self.definitions.get(name), at)
             if result is not None:
-                label = f"d{len(self.named)}"
-                self.named[label] = result
+                label = f"d{len(self.bounded_definitions)}"
+                self.bounded_definitions[label] = result
                 result = {"$ref": f"#/$defs/{label}"}
-            self.done[key] = result
-        return self.done[key]
+            self.references[key] = result
+        return self.references[key]
 
     def any_of(self, options: list[Schema], at: _Nesting) -> Schema | None:
         if any(option.get("type") in ("number", "integer") for option in options):
-            # A number that may also be a text, such as a Decimal. If a grammar cannot restrict
-            # the text to numbers, leave the text out.
+            # A Decimal, for example, may be a number or a text. If a grammar cannot restrict the
+            # text to numbers, leave out the text.
             options = [option for option in options if "pattern" not in option or _pattern(option)]
-        made: list[Schema] = []
-        for each in options:
-            option = self.bound(each, at)
-            if option is not None and option not in made:
-                made.append(option)
-        return {"anyOf": made} if len(made) > 1 else next(iter(made), None)
+        bounded: list[Schema] = []
+        for unbounded in options:
+            option = self.bound(unbounded, at)
+            if option is not None and option not in bounded:
+                bounded.append(option)
+        return {"anyOf": bounded} if len(bounded) > 1 else next(iter(bounded), None)
 
     def text(self, schema: Schema) -> Schema | None:
         least, most = int(schema.get("minLength", 0)), schema.get("maxLength", math.inf)
@@ -163,37 +173,37 @@ class _Pass:
             return None
         if "pattern" not in schema and schema.get("format") in FORMS:
             return {"type": "string", "pattern": FORMS[schema["format"]]}
-        made: Schema = {"type": "string"}
+        bounded: Schema = {"type": "string"}
         if least:
-            made["minLength"] = least
+            bounded["minLength"] = least
         longest = self.longest_text
         if pattern := _pattern(schema):
-            made["pattern"] = pattern
+            bounded["pattern"] = pattern
             longest = max(longest, LONGEST_TEXT)  # a pattern may need more characters
-        return {**made, "maxLength": int(min(most, max(longest, least)))}
+        return {**bounded, "maxLength": int(min(most, max(longest, least)))}
 
     def array(self, schema: Schema, at: _Nesting) -> Schema | None:
         least = int(schema.get("minItems", 0))
         inside = at._replace(items=max(1, at.items // 2))
-        first = [self.bound(each, inside) for each in schema.get("prefixItems", ())]
+        first = [self.bound(item, inside) for item in schema.get("prefixItems", ())]
         rest = self.bound(schema.get("items", {}), inside)
         most = len(first) if rest is None else max(at.items, least, len(first))
         most = int(min(schema.get("maxItems", math.inf), most))
         if least > min(most, MOST_REQUIRED) or None in first[:most]:
             return None
-        made: Schema = {"type": "array", "minItems": least, "maxItems": most}
+        bounded: Schema = {"type": "array", "minItems": least, "maxItems": most}
         if most == 0:
-            return {**made, "items": {"type": "null"}}  # the engine requires items
-        made["items"] = rest if rest and most > len(first) else False
-        return {**made, "prefixItems": first[:most]} if first else made
+            return {**bounded, "items": {"type": "null"}}  # the engine requires items
+        bounded["items"] = rest if rest and most > len(first) else False
+        return {**bounded, "prefixItems": first[:most]} if first else bounded
 
     def object(self, schema: Schema, at: _Nesting) -> Schema | None:
         if "properties" not in schema and schema.get("additionalProperties") is not False:
             return self.dictionary(schema, at)
         required = schema.get("required", ())
         properties: dict[str, Schema] = {}
-        for name, each in schema.get("properties", {}).items():
-            value = self.bound(each, at)
+        for name, unbounded in schema.get("properties", {}).items():
+            value = self.bound(unbounded, at)
             if value is not None:
                 properties[name] = value
             elif name in required:
@@ -211,8 +221,8 @@ class _Pass:
         if least and keys.get("minLength", 0) > MOST_REQUIRED:
             return None
         values = schema.get("additionalProperties", {})
-        for pattern, each in as_schema(schema.get("patternProperties")).items():
-            keys, values = {"pattern": pattern}, each
+        for pattern, values_of_pattern in as_schema(schema.get("patternProperties")).items():
+            keys, values = {"pattern": pattern}, values_of_pattern
         value = self.bound(values, at._replace(items=max(1, at.items // 2)))
         names = [keys["const"]] if "const" in keys else keys.get("enum")
         if value is not None and names is not None:
@@ -252,11 +262,11 @@ def _number(schema: Schema, kind: str) -> Schema | None:
     elif low == high:
         return {"enum": [low]}
     elif step is None:
-        # Enough digits for a thousand different values. Engines accept no finer steps.
+        # Allow enough digits for a thousand different values. Engines accept no step below 1e-9.
         places = max(4, 3 - math.floor(math.log10(high - low)))
         step = 10.0**-places if places <= 9 else None
-    made: Schema = {"type": kind, least: low, most: high}
-    return made if step is None else {**made, "multipleOf": step}
+    bounded: Schema = {"type": kind, least: low, most: high}
+    return bounded if step is None else {**bounded, "multipleOf": step}
 
 
 def _closed_object(properties: Mapping[str, Schema], required: list[str]) -> Schema:
@@ -272,13 +282,14 @@ def _closed_object(properties: Mapping[str, Schema], required: list[str]) -> Sch
 
 
 def _pattern(schema: Schema) -> str:
-    """The pattern of a text or a key, if a grammar can express it."""
+    """Return the pattern of a text or a key. Empty if there is none, or if a grammar cannot express
+    it."""
     pattern = schema.get("pattern", "")
     return "" if _BEYOND_GRAMMARS.search(pattern) else pattern
 
 
 def _key_pattern(schema: Schema) -> str:
-    """The pattern of a key. A grammar can bound the length of a key only by its pattern."""
+    """Return the pattern of a key. A grammar can bound the length of a key only by its pattern."""
     pattern = _pattern(schema) or FORMS.get(schema.get("format", ""), "")
     if pattern.startswith("^") and pattern.endswith("$") and not _ENDLESS.search(pattern):
         return pattern
@@ -307,8 +318,9 @@ FORMS: Final = {
     "email": rf"^[a-z0-9]{{1,12}}([._-][a-z0-9]{{1,12}})?@{_HOST}$",
     "uri": rf"^https?://{_HOST}(/[a-z0-9-]{{1,12}}){{0,2}}$",
 }
-"""Patterns for the `format` keywords of JSON Schema. A grammar gets the pattern, since engines know
-few formats and are less strict than pydantic. All of these texts are short."""
+"""Patterns for the `format` keywords of JSON Schema. A grammar gets the pattern instead of the
+format, because engines know few formats and check them less strictly than pydantic. Texts that
+match are short."""
 
 _BEYOND_GRAMMARS: Final = re.compile(
     r"\(\?(=|!|<=|<!|>|\(|P=|P>|R|&)"  # lookaround, atomic groups, conditions, references

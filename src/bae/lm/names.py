@@ -1,5 +1,5 @@
-"""The parts of an LM's name: `openai:qwen3@http://127.0.0.1:8000/v1?max_tokens=800` is a kind, a
-model, an address and options."""
+"""Parses the names of LMs. For example, `openai:qwen3@http://127.0.0.1:8000/v1?max_tokens=800` has
+a kind, a model, an address and options."""
 
 from __future__ import annotations
 
@@ -13,40 +13,44 @@ from bae.exceptions import BaeLMError
 from bae.lm.http import MASK, is_secret_name, remove_passwords
 
 API_KEY_ENV: Final = "api_key_env"
-"""The option that names the environment variable with the key. The key itself must not be part of a
-name, since names are shown and stored."""
+"""The option that names the environment variable with the key. A name must not contain the key
+itself, because names are shown and stored."""
 _ADDRESS: Final = re.compile(r"@(?=https?://)", re.IGNORECASE)
-"""Names of models may contain an `@` too, such as `claude-opus-4-5@20251101` on Google's cloud."""
+"""Matches the `@` before an address. The name of a model may contain an `@` too, such as
+`claude-opus-4-5@20251101` on Google's cloud."""
 _HALF_ADDRESS: Final = re.compile(
     r".@([a-z+]*:?//|localhost\b|[\w.-]+:[0-9]{1,5}(/|$)|([\w-]+\.)+[a-z]{2,}/)", re.IGNORECASE
 )
 """Matches an address without `http://`, or with another scheme, inside the name of a model."""
 _ENDPOINTS: Final = ("/chat/completions", "/responses", "/messages")
-"""The endpoints of an API, relative to its address."""
+"""The endpoints of an API. An address must not end with an endpoint."""
 _OPTION: Final = re.compile(r"[a-z][a-z0-9_]*")
 _KEY_IN_JSON: Final = re.compile(r'"([^"\\]*)"\s*:')
 
 
 @dataclass(frozen=True, slots=True)
 class LMNameParts:
-    """The parts of an LM's name. `model` is a model or a file."""
+    """The parts of an LM's name."""
 
     kind: str
     model: str = ""
+    """A model, a file or a module."""
     address: str = ""
     options: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def parse_lm_name(name: str, *, is_file: bool = False) -> LMNameParts:
-    """Split a name into its parts. Options follow the last `?`. An address follows the last `@`
-    before `http://` or `https://`. The name of a file (`is_file`) has neither. Raises
-    `BaeLMError`."""
+    """Split a name into its parts. Raises `BaeLMError` if the name is malformed.
+
+    Options follow the last `?`. An address follows the last `@` before `http://` or `https://`. A
+    name with a file or module (`is_file`) has no address and no options.
+    """
     kind, _, rest = name.strip().partition(":")
     if is_file:
         return LMNameParts(kind, rest)
-    text, mark, asked = name.strip().rpartition("?")
+    text, mark, query = name.strip().rpartition("?")
     if not mark:
-        text, asked = asked, ""
+        text, query = query, ""
     kind, _, rest = text.partition(":")
     parts = _ADDRESS.split(rest)
     address = parts.pop() if len(parts) > 1 else ""
@@ -67,25 +71,25 @@ def parse_lm_name(name: str, *, is_file: bool = False) -> LMNameParts:
             sent=False,
             fix=f"write {kind}:MODEL@http://127.0.0.1:8000/v1",
         )
-    return LMNameParts(kind, model, address, _read_options(name, asked, address) if mark else {})
+    return LMNameParts(kind, model, address, _read_options(name, query, address) if mark else {})
 
 
 def shown_name(name: str) -> str:
-    """A name for error messages: without the user and password of its address, and with secret
-    options masked."""
-    text, mark, asked = name.rpartition("?")
+    """Return a name for error messages, with secret options masked, and without the user and
+    password of its address."""
+    text, mark, query = name.rpartition("?")
     if not mark:
         return repr(remove_passwords(name))
     options: list[str] = []
-    for each in asked.split("&"):
-        option, mark, value = each.partition("=")
+    for pair in query.split("&"):
+        option, mark, value = pair.partition("=")
         options.append(f"{option}{mark}{shown_value(option, value)}")
     return repr(f"{remove_passwords(text)}?{'&'.join(options)}")
 
 
 def shown_value(option: str, value: str) -> str:
-    """The value of an option for error messages. Masked if the name of the option, or a key in its
-    JSON, suggests a secret."""
+    """Return the value of an option for error messages. If the name of the option, or a key in its
+    JSON value, suggests a secret, the value is masked."""
     is_secret = option != API_KEY_ENV and is_secret_name(option, value or None)
     is_secret = is_secret and "TOKENS" not in option.upper()
     names = _KEY_IN_JSON.findall(unquote(value))
@@ -94,9 +98,9 @@ def shown_value(option: str, value: str) -> str:
 
 def _read_options(name: str, text: str, address: str) -> dict[str, str]:
     options: dict[str, str] = {}
-    none_there = "; an address has no ? of its own" if address else ""
-    for each in text.split("&"):
-        option, mark, value = each.partition("=")
+    address_hint = "; an address has no ? of its own" if address else ""
+    for pair in text.split("&"):
+        option, mark, value = pair.partition("=")
         if not mark or not _OPTION.fullmatch(option) or not value:
             raise BaeLMError(
                 f"{shown_name(name)} has {option + mark + shown_value(option, value)!r} among its "
@@ -104,7 +108,7 @@ def _read_options(name: str, text: str, address: str) -> dict[str, str]:
                 code="bae-lm-option",
                 sent=False,
                 fix="write options as ?max_tokens=800&effort=low; in a value, write %26 for & and "
-                f"%3F for ?{none_there}",
+                f"%3F for ?{address_hint}",
             )
         if option in options:
             raise BaeLMError(

@@ -33,12 +33,14 @@ class OptimizedLM(DSPyBackend):
 
     `optimized` maps a node class to a predictor that an optimizer made from
     `dspy.Predict(node_to_signature(cls))` or from `dspy.ChainOfThought` of that signature. It may
-    also map the class to a `NodePredictor`, which has a predictor for the fill of the class and
-    one for the choice of its successor. Prompts get the instruction, the examples, the settings and
-    the additional outputs of the predictor. These are copied now: after a change to a predictor,
-    make another `OptimizedLM`.
+    also map the class to a `NodePredictor`, which has a predictor for the fill of the class and a
+    predictor for the choice of its successor.
 
-    bae asks `lm` if it is given, otherwise the predictor's own LM, otherwise the LM of
+    Prompts get the instruction, the examples, the settings and the additional outputs of the
+    predictor. The constructor copies them. After a change to a predictor, make another
+    `OptimizedLM`.
+
+    bae asks `lm`. If `lm` is None, bae asks the predictor's own LM, and if there is none, the LM of
     `dspy.settings`. The other arguments are those of `DSPyBackend`.
     """
 
@@ -59,9 +61,9 @@ class OptimizedLM(DSPyBackend):
         self.optimized = dict(optimized or {})
         self._fills: dict[type[Node], _Predictor] = {}
         self._choices: dict[type[Node], _Predictor] = {}
-        for cls, each in self.optimized.items():
-            self._take(cls, each)
-        self._asked: Counter[str] = Counter()
+        for cls, predictor in self.optimized.items():
+            self._add_predictor(cls, predictor)
+        self._counts: Counter[str] = Counter()
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -74,17 +76,18 @@ class OptimizedLM(DSPyBackend):
         return {**super().settings, **states}
 
     def get_stats(self) -> dict[str, int]:
-        """How many nodes were filled with an optimized predictor (`optimized`) and without
-        (`naive`). A choice with an optimized predictor counts too. Corrections do not count."""
-        return {"optimized": self._asked["optimized"], "naive": self._asked["naive"]}
+        """Return how many nodes were filled with an optimized predictor (`optimized`), and without
+        a predictor (`naive`). A choice with an optimized predictor counts as `optimized`.
+        Corrections do not count."""
+        return {"optimized": self._counts["optimized"], "naive": self._counts["naive"]}
 
     @property
     def stats(self) -> dict[str, int]:
-        """`get_stats()`."""
+        """The result of `get_stats()`."""
         return self.get_stats()
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Send one request, with the predictor for the question if there is one."""
+        """Send one request. If the question has a predictor, the request uses it."""
         predictor = self._predictor_for(prompt)
         if predictor is None:
             answer = await super().answer(prompt)
@@ -93,13 +96,14 @@ class OptimizedLM(DSPyBackend):
             answer = await self._ask(predictor.apply_to(prompt), lm, predictor.config)
         if prompt.is_first:
             if predictor is not None:
-                self._asked["optimized"] += 1
+                self._counts["optimized"] += 1
             elif prompt.question.target is not None:
-                self._asked["naive"] += 1
+                self._counts["naive"] += 1
         return answer
 
     def with_learned(self, prompt: Prompt) -> Prompt:
-        """The prompt with the instruction and the examples of its predictor."""
+        """Return the prompt with the instruction, the examples and the additional outputs of its
+        predictor."""
         predictor = self._predictor_for(prompt)
         return prompt if predictor is None else predictor.apply_to(prompt)
 
@@ -107,12 +111,12 @@ class OptimizedLM(DSPyBackend):
         question = prompt.question
         if question.target is not None:
             return self._fills.get(question.target)
-        # A choice that a body asks with its own context is not the choice that was optimized.
+        # A body may ask for a choice with its own context. No predictor is optimized for that.
         if question.previous is None or question.context is not None:
             return None
         return self._choices.get(type(question.previous))
 
-    def _take(self, cls: Any, predictor: Any) -> None:
+    def _add_predictor(self, cls: Any, predictor: Any) -> None:
         """Copy the optimized parts of a predictor. Parts that no optimizer changed are ignored."""
         if not (isinstance(cls, type) and issubclass(cls, Node)):
             raise TypeError(f"OptimizedLM(optimized={{{cls!r}: …}}): give it by its node class")
@@ -121,16 +125,16 @@ class OptimizedLM(DSPyBackend):
         fill, choice = (getattr(predictor, part, missing) for part in ("fill", "choice"))
         if isinstance(predictor, dspy.Predict | dspy.ChainOfThought):
             fill, choice = predictor, None
-        elif not all(each is None or isinstance(each, dspy.Predict) for each in (fill, choice)):
+        elif not all(p is None or isinstance(p, dspy.Predict) for p in (fill, choice)):
             raise TypeError(
                 f"OptimizedLM(optimized={{{cls.__name__}: {predictor!r}}}): give a dspy.Predict, a "
                 "dspy.ChainOfThought or a NodePredictor"
             )
-        if fill is predictor or (fill is not None and not _is_fresh(fill, plan.instruction)):
+        if fill is predictor or (fill is not None and not _is_unchanged(fill, plan.instruction)):
             copied = self._fills[cls] = _Predictor.of(fill)
             check_texts(cls, copied.learned.examples)
             check_outputs(cls, copied.signature)
-        if choice is not None and not _is_fresh(choice, choice_instruction(plan.offered)):
+        if choice is not None and not _is_unchanged(choice, choice_instruction(plan.offered)):
             self._choices[cls] = _Predictor.of(choice)
 
 
@@ -156,26 +160,28 @@ class _Predictor:
 
     @property
     def state(self) -> Any:
-        """The parts that change answers, as JSON."""
+        """The learned prompt, the descriptions of the fields and the settings, as JSON values."""
         fields = [info.json_schema_extra["desc"] for info in self.signature.fields.values()]
         state = {"prompt": self.learned, "fields": fields, "config": self.config}
         return to_jsonable_python(state, fallback=str)
 
     def apply_to(self, prompt: Prompt) -> Prompt:
-        """Add the instruction, the examples, and the outputs that are no fields of the node, such
-        as `reasoning`."""
+        """Return the prompt with the instruction, the examples, and the outputs that are no fields
+        of the node, such as `reasoning`."""
         applied, question = with_prompt(prompt, self.learned), prompt.question
         if question.target is None or prompt.schema is None or is_round(prompt):
             return applied
-        own = question.target.__pydantic_fields__
+        node_fields = question.target.__pydantic_fields__
         outputs = [model_name(name, f) for name, f in self.signature.output_fields.items()]
-        if all(name in own for name in outputs):
+        if all(name in node_fields for name in outputs):
             return applied
-        asked = tuple(name for name in outputs if name in question.fields or name not in own)
-        return replace(applied, schema=fill_schema(answer_class(self.signature), asked))
+        fields = tuple(
+            name for name in outputs if name in question.fields or name not in node_fields
+        )
+        return replace(applied, schema=fill_schema(answer_class(self.signature), fields))
 
 
-def _is_fresh(predictor: Any, instruction: str) -> bool:
+def _is_unchanged(predictor: Any, instruction: str) -> bool:
     """Whether no optimizer has changed the predictor."""
     return has_instruction(predictor.signature, instruction) and not (
         predictor.demos or predictor.config or predictor.lm

@@ -1,5 +1,5 @@
-"""Options in the name of an LM, such as `?effort=low&max_tokens=800`. They are checked against the
-arguments of the backend and the settings of the provider's model before anything is sent."""
+"""Options in the name of an LM, such as `?effort=low&max_tokens=800`. An option is an argument of
+the backend, or a setting of the provider's model. bae checks options before it sends a request."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ _CONFIG: Final = ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True)
 def make_with_options(
     make: Callable[..., LM], given: tuple[str, ...], name: LMNameParts, shown: str
 ) -> LM:
-    """Make the LM of a name with an address or options. `shown` is the name in errors."""
+    """Make the LM of a name with an address or options. `given` are the positional arguments of
+    `make`. `shown` is the name in errors."""
     arguments, settings = read_arguments(make, name, shown)
     if API_KEY_ENV in arguments:
         arguments["api_key"] = _read_key(shown, arguments.pop(API_KEY_ENV))
     if name.address:
         arguments["base_url"] = name.address
     try:
-        made = make(*given, **arguments)
+        lm = make(*given, **arguments)
     except (TypeError, ValueError) as error:  # the backend checks its arguments itself
         raise BaeLMError(
             f"{shown} cannot be made: {error}",
@@ -46,15 +47,18 @@ def make_with_options(
             fix="correct the options after the ? in the name",
         ) from error
     if settings:
-        cast(Any, made).set_options(settings, shown, _known_options(make))
-    return made
+        cast(Any, lm).set_options(settings, shown, _known_options(make))
+    return lm
 
 
 def read_arguments(
     make: Callable[..., LM], name: LMNameParts, shown: str
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Split the options of a name into arguments of the backend and settings of its model. Raises
-    if an option is neither, or if its value is wrong."""
+    """Split the options of a name into arguments of the backend and settings of its model.
+
+    Raises `BaeLMError` if the value of an argument is wrong, or if the backend has no such argument
+    and takes no settings. The values of settings are not checked here.
+    """
     types = option_types(make)
     arguments: dict[str, Any] = {}
     settings: dict[str, str] = {}
@@ -79,17 +83,19 @@ def _known_options(make: Callable[..., Any]) -> list[str]:
 
 
 def option_types(make: Callable[..., Any]) -> dict[str, Any]:
-    """The arguments of a backend that a name can contain, with their types: texts, numbers,
-    switches, choices, and the backend's `named_options`."""
-    known = vars(sys.modules[make.__module__])
+    """Return the types of a backend's arguments that a name can contain: texts, numbers, switches
+    and choices. The backend's `named_options` are included."""
+    module_names = vars(sys.modules[make.__module__])
     types: dict[str, Any] = {}
     for parameter in [*inspect.signature(make).parameters.values()][1:]:
         if parameter.name in _NOT_NAMED:
             continue
-        given = parameter.annotation
+        annotation = parameter.annotation
         try:
-            hint = eval(given, dict(known)) if isinstance(given, str) else given
-        except NameError:  # a type that is imported for type checkers only
+            hint = (
+                eval(annotation, dict(module_names)) if isinstance(annotation, str) else annotation
+            )
+        except NameError:  # the type is imported for type checkers only
             continue
         if _is_plain(hint):
             types[parameter.name] = hint
@@ -97,12 +103,13 @@ def option_types(make: Callable[..., Any]) -> dict[str, Any]:
 
 
 def read_value(shown: str, option: str, hint: Any, text: str) -> Any:
-    """Parse the value of an option. Raises if the text does not fit the type."""
+    """Parse the value of an option. Raises `BaeLMError` if the text does not fit the type or the
+    bounds."""
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(hint, config=_CONFIG)
     except PydanticUserError:
         try:
-            adapter = TypeAdapter(hint)  # it has a configuration of its own
+            adapter = TypeAdapter(hint)  # the type has its own configuration
         except PydanticUserError as error:
             raise unwritable_option(shown, option, error) from error
     try:
@@ -119,7 +126,7 @@ def read_value(shown: str, option: str, hint: Any, text: str) -> Any:
 
 
 def unknown_option(shown: str, option: str, known: Collection[str]) -> BaeLMError:
-    """The error for an unknown option. It suggests the most similar known option."""
+    """Return the error for an unknown option. It suggests the most similar known option."""
     near = get_close_matches(option, known, 1, 0.6)
     guess = f"did you mean {near[0]}? " if near else ""
     return BaeLMError(
@@ -131,7 +138,7 @@ def unknown_option(shown: str, option: str, known: Collection[str]) -> BaeLMErro
 
 
 def unwritable_option(shown: str, option: str, cause: Exception) -> BaeLMError:
-    """The error for an option whose values cannot be written as text."""
+    """Return the error for an option whose values cannot be written as text."""
     return BaeLMError(
         f"{shown}: the option {option} cannot be written in a name",
         code="bae-lm-option",
@@ -188,4 +195,5 @@ _BOUNDS: Final[Mapping[str, tuple[float | None, float | None]]] = {
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),
 }
-"""The bounds that all providers share. A provider with tighter bounds reports them itself."""
+"""The lowest and highest values that all providers accept. A provider with tighter bounds reports
+an error itself."""

@@ -1,5 +1,5 @@
-"""MCP: servers whose tools a model may call, and graphs as MCP servers. The official SDK is
-imported when a server is opened or a graph is served."""
+"""MCP: servers whose tools a model may call, and graphs as MCP servers. bae imports the official
+SDK when it opens a server or serves a graph."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The connection to an MCP server. One task owns it, and any task may call the tools. If the server
-has died, the next call opens the connection again."""
+"""The connection to an MCP server. One task owns the connection, and any task may call the tools.
+If the server has died, the next call opens the connection again."""
 
 from __future__ import annotations
 
@@ -33,24 +33,25 @@ from bae.tools import Tool, ToolError, ToolInterrupted, reporter
 from bae.unicode import readable
 
 _CLOSE: Final = 10.0
-"""How many seconds a connection may take to close before it is cancelled."""
+"""The number of seconds that a connection may take to close. Then bae cancels its task."""
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Control characters, which a terminal would obey when a traceback prints them."""
+"""Control characters, which a terminal would obey if a traceback printed them."""
 _RESULT: Final[TypeAdapter[CallToolResult | InputRequiredResult]] = TypeAdapter(
     CallToolResult | InputRequiredResult
 )
 
 
-# The SDK logs faults of servers with tracebacks. Without a handler, Python prints them to stderr.
+# The SDK logs faults of servers with tracebacks. This handler keeps Python from printing them.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 
-class _NeverSent(Exception):
-    """A call did not reach the server."""
+class _NeverSentError(Exception):
+    """The error of a call that did not reach the server."""
 
 
 class ServerConnection:
-    """An open server. Its `tools` stay the same until it is closed."""
+    """An open server. Its `tools` stay the same until the server is closed, even if the connection
+    is opened again."""
 
     def __init__(self, endpoint: Stdio | Http, options: ServerOptions) -> None:
         self._endpoint, self._options = endpoint, options
@@ -60,52 +61,54 @@ class ServerConnection:
         self._offered: dict[str, OfferedTool] = {}
 
     async def open(self) -> None:
-        """Connect, and list the tools."""
+        """Connect to the server, and list its tools."""
         self._link = await _Link.open(self._endpoint, self._options)
         self._offered = self._link.tools
         options = self._options
         self.tools = [
             Tool(
-                _ServerCall(self, each.own),
-                name=each.name,
-                description=each.description or f"a tool of {self._endpoint.name}",
+                _ServerCall(self, tool.own),
+                name=tool.name,
+                description=tool.description or f"a tool of {self._endpoint.name}",
                 approve=options.approve,
                 timeout=options.timeout,
                 result_limit=options.result_limit,
                 unfinished=options.unfinished,
-                schema=each.schema,
+                schema=tool.schema,
             )
-            for each in self._offered.values()
+            for tool in self._offered.values()
         ]
 
     @property
     def own_names(self) -> Sequence[str]:
-        """The server's own names of the tools that it offers."""
-        return [each.own for each in self._offered.values()]
+        """The server's own names of the tools that models may call."""
+        return [tool.own for tool in self._offered.values()]
 
     async def close(self) -> None:
-        """Close the connection, and end the server if it is a program."""
+        """Close the connection. If the server is a program, end it."""
         if self._link is not None:
             await self._link.close()
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Any:
-        """Call a tool. The call is repeated only if it cannot have reached the server."""
-        link, is_new = await self._live()
+        """Call a tool. If the call did not reach the server, repeat the call once on a new
+        connection."""
+        link, is_new = await self._ensure_open()
         try:
             return await link.call(tool, arguments)
-        except _NeverSent as unsent:
+        except _NeverSentError as unsent:
             link.watcher.end(text_of(unsent))
             if is_new:
                 raise self._lost_error(link) from unsent
-        link, _ = await self._live()
+        link, _ = await self._ensure_open()
         try:
             return await link.call(tool, arguments)
-        except _NeverSent as unsent:
+        except _NeverSentError as unsent:
             link.watcher.end(text_of(unsent))
             raise self._lost_error(link) from unsent
 
-    async def _live(self) -> tuple[_Link, bool]:
-        """The connection, and whether it is new: opened by this call after the old one ended."""
+    async def _ensure_open(self) -> tuple[_Link, bool]:
+        """Return an open connection, and whether this call opened it. If the connection has ended,
+        open a new one, whose tools must be the same."""
         async with self._lock:
             link = self._link
             assert link is not None, "a server is open before it is called"
@@ -146,7 +149,8 @@ class ServerConnection:
 
 
 class _ServerCall:
-    """A tool of a server as a function with the parameters of the server's schema."""
+    """A function that calls a tool of a server. Its keyword arguments are those of the server's
+    schema."""
 
     def __init__(self, connection: ServerConnection, tool: str) -> None:
         self._connection, self._tool = connection, tool
@@ -157,8 +161,8 @@ class _ServerCall:
 
 
 class _Link:
-    """One connection. A task of its own opens and closes it, since the SDK requires that the same
-    task does both."""
+    """One connection to a server. A task of its own opens and closes the connection, because the
+    SDK requires the same task for both."""
 
     def __init__(self, endpoint: Stdio | Http, options: ServerOptions) -> None:
         self._endpoint, self._options = endpoint, options
@@ -166,9 +170,11 @@ class _Link:
         self.watcher.on_end = self._end
         self.tools: dict[str, OfferedTool] = {}
         self._session: ClientSession | None = None
-        self._over = asyncio.Event()
+        self._ended = asyncio.Event()
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._owner = asyncio.create_task(self._hold(), name=f"MCP server {endpoint.name}")
+        self._owner = asyncio.create_task(
+            self._run_connection(), name=f"MCP server {endpoint.name}"
+        )
 
     @classmethod
     async def open(cls, endpoint: Stdio | Http, options: ServerOptions) -> _Link:
@@ -180,12 +186,12 @@ class _Link:
                 timeout=options.open_timeout,
                 return_when=asyncio.FIRST_COMPLETED,
             )
-        except BaseException:  # the caller gets no link, so it cannot close it
+        except BaseException:  # the caller gets no link that it could close
             await link._cancel()
             raise
         if not link._ready.done():
             await link._cancel()
-            raise link._not_opened(
+            raise link._open_error(
                 f"it did not list its tools within {options.open_timeout:g} s",
                 "raise the bound with MCP(…, open_timeout=…), or start the server by hand to see "
                 "what it waits for",
@@ -198,7 +204,7 @@ class _Link:
         return link
 
     async def close(self) -> None:
-        """Leave the connection and wait until it is closed."""
+        """End the connection, and wait until it is closed."""
         self._end()
         try:
             await asyncio.wait([self._owner], timeout=_CLOSE)
@@ -210,11 +216,11 @@ class _Link:
         await wait_until_ended([self._owner])
 
     def ending(self) -> str:
-        """How the connection ended, with the end of the server's stderr."""
+        """Return how the connection ended, with the last lines of the server's stderr."""
         return self._with_stderr(self.watcher.fault or "the connection was closed")
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Any:
-        """Call a tool of the server."""
+        """Call a tool of the server, and return the result for the model."""
         session, name = self._session, self._endpoint.name
         assert session is not None, "a connection is open before it is called"
         asked_before, cut_before = self.watcher.asks, self.watcher.cut_off
@@ -228,7 +234,7 @@ class _Link:
                 report(readable(message or "", 500), progress, total)
 
         try:
-            # Not `session.call_tool`, which validates results with the server's own patterns.
+            # `session.call_tool` would validate the result by patterns that the server wrote.
             result = await session.send_request(request, _RESULT, progress_callback=pass_on)
         except MCPError as error:
             if self.watcher.cut_off > cut_before:  # the SDK reports this as an error of the server
@@ -239,24 +245,26 @@ class _Link:
                 f"the call ran, but the server {name} sent a result that is no valid MCP"
             ) from error
         if isinstance(result, InputRequiredResult):
-            asked = ", ".join(
+            methods = ", ".join(
                 input_request.method for input_request in (result.input_requests or {}).values()
             )
-            raise ToolError(_refusal(name, asked or "more input"))
+            raise ToolError(_describe_refusal(name, methods or "more input"))
         try:
             return read_result(result, tool)
         except ToolError as error:
             if self.watcher.asks > asked_before:
-                raise ToolError(f"{error}\n{_refusal(name, self.watcher.asked)}") from error
+                raise ToolError(
+                    f"{error}\n{_describe_refusal(name, self.watcher.asked)}"
+                ) from error
             raise
 
     def _convert_error(self, error: MCPError, has_asked: bool) -> Exception:
-        """Convert an error of the protocol to an error for the run or for the model."""
+        """Return the error for the run or for the model in place of an error of the protocol."""
         name, data = self._endpoint.name, cast("dict[str, Any] | None", error.data)
         kind = data.get(FAILURE) if isinstance(data, dict) else None
         message = self._mask(readable(error.message, 2_000))
         if kind == "never-sent":
-            return _NeverSent(message)
+            return _NeverSentError(message)
         if error.code == PARSE_ERROR:
             kind, message = "unreadable", "it is no valid message"
         if kind == "unreadable":
@@ -266,36 +274,36 @@ class _Link:
         if kind is None and (self.watcher.is_over or error.code == CONNECTION_CLOSED):
             return ToolInterrupted(f"the server {name} is gone ({self.watcher.fault or message})")
         if has_asked:
-            return ToolError(f"{message}\n{_refusal(name, self.watcher.asked)}")
+            return ToolError(f"{message}\n{_describe_refusal(name, self.watcher.asked)}")
         return ToolError(f"the server {name} refused the call: {message}")
 
     # The owner.
 
-    async def _hold(self) -> None:
+    async def _run_connection(self) -> None:
         endpoint, limit = self._endpoint, self._options.max_bytes
         opening = open_stdio if isinstance(endpoint, Stdio) else open_http
         transport: Any = opening(endpoint, limit, self.watcher)  # type: ignore[arg-type]
-        about = Implementation(name="bae", version=__version__)
+        client_info = Implementation(name="bae", version=__version__)
         try:
-            async with Client(transport, client_info=about, cache=None) as client:
+            async with Client(transport, client_info=client_info, cache=None) as client:
                 try:
                     self.tools = await list_tools(client.session, endpoint, self._options)
                 except (ValidationError, MCPError) as error:
                     if self.watcher.is_over:
                         raise
-                    # Report this error, not the end of the server that follows from it.
-                    raise self._not_listed(error) from None
+                    # The server ends because of this error, so report the error, not the end.
+                    raise self._list_error(error) from None
                 self._session = client.session
                 self.watcher.is_ready = True
                 self._ready.set_result(None)
-                await self._over.wait()
+                await self._ended.wait()
         except Exception as error:
-            self._take_error(error)
+            self._store_error(error)
         finally:
             self._end()
 
-    def _take_error(self, raised: Exception) -> None:
-        """Store why the connection ended or could not be opened."""
+    def _store_error(self, raised: Exception) -> None:
+        """Store why the connection ended, or why it could not be opened."""
         error: BaseException = raised
         while isinstance(error, BaseExceptionGroup):
             error = cast("BaseExceptionGroup[Exception]", error).exceptions[0]
@@ -303,51 +311,52 @@ class _Link:
             self.watcher.fault = self.watcher.fault or describe(error)
             return
         if not isinstance(error, ToolServerError):
-            error = self._not_opened_because(error)
+            error = self._explain_open_error(error)
         self._ready.set_exception(error)
 
     def _end(self) -> None:
         self.watcher.is_over = True
-        self._over.set()
+        self._ended.set()
 
     # Errors.
 
-    def _not_opened_because(self, error: BaseException) -> ToolServerError:
+    def _explain_open_error(self, error: BaseException) -> ToolServerError:
         endpoint = self._endpoint
         if isinstance(error, FileNotFoundError) and isinstance(endpoint, Stdio):
             if endpoint.cwd is not None and error.filename == endpoint.cwd:
-                return self._not_opened(f"there is no directory {endpoint.cwd}", "correct cwd=")
-            return self._not_opened(
+                return self._open_error(f"there is no directory {endpoint.cwd}", "correct cwd=")
+            return self._open_error(
                 f"there is no program {endpoint.command}",
                 f"install {endpoint.command}, or give its whole path",
             )
-        why = self._why(error)
+        why = self._find_reason(error)
         fix = "start the server by hand to see what is wrong"
         if isinstance(endpoint, Http):
             fix = f"see whether the server is up, and speaks MCP at {endpoint}"
-        return self._not_opened(why, fix)
+        return self._open_error(why, fix)
 
-    def _why(self, error: BaseException) -> str:
-        """Why the connection could not be opened. If the server sent a wrong answer, the
-        reason is that answer, not the end of its process: bae then ends the process itself."""
+    def _find_reason(self, error: BaseException) -> str:
+        """Return why the connection could not be opened. If the server sent an invalid answer, that
+        answer is the reason. The end of the server's process is not, because bae ends the process
+        after such an answer."""
         if isinstance(error, ValidationError):
             return f"it sent what is no valid MCP: {'; '.join(faults(error)[:3])}"
         if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:
             return f"it answered with an error: {readable(error.message, 2_000)}"
         return self.watcher.fault or describe(error)
 
-    def _not_listed(self, error: ValidationError | MCPError) -> ToolServerError:
-        """The error for a list of tools that cannot be read."""
+    def _list_error(self, error: ValidationError | MCPError) -> ToolServerError:
+        """Return the error for a list of tools that bae cannot read."""
         if isinstance(error, ValidationError):
             why = f"is no valid MCP: {'; '.join(faults(error))[:500]}"
         elif error.code == PARSE_ERROR:
             why = "is no valid message"
         else:
             why = f"does not come: {readable(error.message, 500)}"
-        return self._not_opened(f"its list of tools {why}", "report it to its makers")
+        return self._open_error(f"its list of tools {why}", "report it to its makers")
 
-    def _not_opened(self, why: str, fix: str) -> ToolServerError:
-        # Without a cause: its text may contain secrets that are masked in `why`.
+    def _open_error(self, why: str, fix: str) -> ToolServerError:
+        # There is no `cause`, because its text may contain secrets that `why` masks.
         return ToolServerError(
             f"the MCP server {self._endpoint.name} ({self._mask(str(self._endpoint))}) cannot be "
             f"opened: {self._with_stderr(self._mask(why))}",
@@ -362,12 +371,12 @@ class _Link:
         return f"{text}; the end of its stderr:\n{tail[-2_000:]}" if tail else text
 
     def _mask(self, text: str) -> str:
-        # The longest first: one secret may be the beginning of another.
+        # Mask the longest secret first, because one secret may be the beginning of another.
         for secret in sorted(self._endpoint.secrets, key=len, reverse=True):
             if len(secret) > 3:
                 text = text.replace(secret, "•••")
         return text
 
 
-def _refusal(server: str, asked: str) -> str:
+def _describe_refusal(server: str, asked: str) -> str:
     return f"the server {server} asked for {asked}, which bae refuses"

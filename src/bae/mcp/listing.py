@@ -1,5 +1,5 @@
-"""Conversion of a server's tools and results for models: names and schemas that providers accept,
-and texts of a bounded length. All input is untrusted."""
+"""Conversion of a server's tools and results for models. Names and schemas become acceptable to
+providers, and texts get a bounded length. All input is untrusted."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from mcp.client.session import ClientSession
 
 _PAGES: Final = 50
-"""How many pages of the list of tools are read at most."""
+"""The most pages of a list of tools that bae reads."""
 _LISTED: Final = 1_000
-"""The most tools a server may list, including tools that `only` leaves out."""
+"""The most tools that a server may list, including tools that `only` leaves out."""
 _DESCRIPTION: Final = 4_000
 """The longest description of a tool, in characters."""
 _PARAMETER: Final = 1_000
 """The longest description inside a schema, in characters."""
 _SCHEMAS: Final = 2_000
-"""How many subschemas a tool's schema may have. A tenth of this number may be definitions."""
+"""The most subschemas that a tool's schema may have. Definitions may be a tenth of this number."""
 _SCHEMA_SIZE: Final = 100_000
 """The largest schema of a tool, in characters."""
 _NOTHING: Final = "done: the tool returned nothing"
 
 
 class OfferedTool:
-    """A tool of a server, as a model sees it. `own` is the server's name for it."""
+    """A tool of a server in the form that a model sees. `own` is the server's name for the tool."""
 
     def __init__(self, own: str, name: str, description: str, schema: Schema) -> None:
         self.own, self.name, self.description, self.schema = own, name, description, schema
@@ -60,26 +60,28 @@ class OfferedTool:
 async def list_tools(
     session: ClientSession, endpoint: Stdio | Http, options: ServerOptions
 ) -> dict[str, OfferedTool]:
-    """List the tools of a server that are offered to models, by the names that models see."""
+    """Return the tools of a server that models may call, by the names that models see."""
     listed: dict[str, ServerTool] = {}
     cursor: str | None = None
     for _ in range(_PAGES):
         page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
         for tool in page.tools:
             if tool.name in listed:
-                raise _unusable(
+                raise _server_error(
                     endpoint,
                     f"lists two tools named {_shorten(tool.name)}",
                     "report it to its makers",
                 )
             listed[tool.name] = tool
         if len(listed) > _LISTED:
-            raise _unusable(endpoint, f"lists more than {_LISTED:,} tools", "use another server")
+            raise _server_error(
+                endpoint, f"lists more than {_LISTED:,} tools", "use another server"
+            )
         cursor = page.next_cursor
         if not cursor:
             break
     else:
-        raise _unusable(
+        raise _server_error(
             endpoint, f"lists its tools on more than {_PAGES} pages", "report it to its makers"
         )
     return _offer(listed, endpoint, options)
@@ -88,25 +90,28 @@ async def list_tools(
 def _offer(
     listed: Mapping[str, ServerTool], endpoint: Stdio | Http, options: ServerOptions
 ) -> dict[str, OfferedTool]:
-    wanted = list(listed) if options.only is None else list(options.only)
-    unknown = [name for name in wanted if name not in listed]
+    """Select the tools that models may call, and convert their names and schemas."""
+    names = list(listed) if options.only is None else list(options.only)
+    missing_names = [name for name in names if name not in listed]
     if not options.is_only_strict:
-        wanted = [name for name in wanted if name in listed]
-    elif unknown:
-        known = ", ".join(map(_shorten, listed)) or "none"
-        raise _unusable(endpoint, f"has no tool {', '.join(unknown)}", f"it has: {known[:2_000]}")
-    if len(wanted) > options.max_tools:
-        raise _unusable(
+        names = [name for name in names if name in listed]
+    elif missing_names:
+        listed_names = ", ".join(map(_shorten, listed)) or "none"
+        raise _server_error(
+            endpoint, f"has no tool {', '.join(missing_names)}", f"it has: {listed_names[:2_000]}"
+        )
+    if len(names) > options.max_tools:
+        raise _server_error(
             endpoint,
-            f"offers {len(wanted):,} tools, and the limit is {options.max_tools:,}",
+            f"offers {len(names):,} tools, and the limit is {options.max_tools:,}",
             "choose the tools that the model needs with only=[…], or raise max_tools",
         )
     prefix = endpoint.prefix if options.prefix is None else options.prefix
     offered: dict[str, OfferedTool] = {}
-    for own in wanted:
+    for own in names:
         tool, name = listed[own], name_for_model(f"{prefix}{own}")
         if name in offered:
-            raise _unusable(
+            raise _server_error(
                 endpoint,
                 f"has the tools {_shorten(own)} and {_shorten(offered[name].own)}, which are both "
                 f"{name} for a model",
@@ -115,19 +120,20 @@ def _offer(
         try:
             schema = clean_schema(tool.input_schema)
         except Exception as error:  # an untrusted schema may raise anything
-            raise _unusable(
+            raise _server_error(
                 endpoint,
                 f"has the tool {_shorten(own)} with a schema that cannot be used",
                 "leave it out with only=[…], and report it to its makers",
                 cause=error,
             ) from error
-        about = readable(tool.description or tool.title or "", _DESCRIPTION)
-        offered[name] = OfferedTool(own, name, about, schema)
+        description = readable(tool.description or tool.title or "", _DESCRIPTION)
+        offered[name] = OfferedTool(own, name, description, schema)
     return offered
 
 
 def name_for_model(name: str) -> str:
-    """A name that every provider accepts. A changed name ends in a hash of the original."""
+    """Return a name that every provider accepts. If the name must change, the new name ends in a
+    hash of the old name."""
     if TOOL_NAME.fullmatch(name):
         return name
     mark = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
@@ -136,30 +142,31 @@ def name_for_model(name: str) -> str:
 
 
 def clean_schema(given: Mapping[str, Any]) -> Schema:
-    """Convert the schema of a tool's arguments for providers: definitions are inlined, titles and
-    `$schema` are removed. Raises if the schema is not for an object."""
+    """Return the schema of a tool's arguments in a form for providers. Definitions are inlined, and
+    titles and `$schema` are removed. Raise an error if the schema is too large, refers to a missing
+    definition, or does not describe an object."""
     _check_size(given)
     schema: Schema = whole_json({k: v for k, v in given.items() if k not in ("$schema", "$id")})
     if "definitions" in schema:
-        moved = json.dumps(schema.pop("definitions")).replace("#/definitions/", "#/$defs/")
+        definitions = json.dumps(schema.pop("definitions")).replace("#/definitions/", "#/$defs/")
         text = json.dumps(schema).replace("#/definitions/", "#/$defs/")
-        schema = {**json.loads(text), "$defs": json.loads(moved) | schema.get("$defs", {})}
+        schema = {**json.loads(text), "$defs": json.loads(definitions) | schema.get("$defs", {})}
     if len(schema.get("$defs", ())) > _SCHEMAS // 10:
         raise ValueError(f"it has more than {_SCHEMAS // 10} definitions")
     if schema.setdefault("type", "object") != "object":
         raise ValueError(f"its type is {schema['type']!r}, and not object")
     if not isinstance(schema.setdefault("properties", {}), dict):
         raise ValueError("its properties are no object")
-    written = write_out(schema, _SCHEMAS)
-    for part in _objects(written):
-        about = part.get("description")
-        if isinstance(about, str) and len(about) > _PARAMETER:
-            part["description"] = readable(about, _PARAMETER)
+    clean = write_out(schema, _SCHEMAS)
+    for part in _iterate_objects(clean):
+        description = part.get("description")
+        if isinstance(description, str) and len(description) > _PARAMETER:
+            part["description"] = readable(description, _PARAMETER)
         reference = part.get("$ref")
-        if isinstance(reference, str) and not _is_defined(reference, written):
+        if isinstance(reference, str) and not _is_defined(reference, clean):
             raise ValueError(f"it refers to {reference[:200]!r}, which it does not have")
-    _check_size(written)
-    return written
+    _check_size(clean)
+    return clean
 
 
 def _check_size(schema: Mapping[str, Any]) -> None:
@@ -173,26 +180,31 @@ def _is_defined(reference: str, schema: Schema) -> bool:
     return reference == "#" or (start == "#/$defs" and name in schema.get("$defs", {}))
 
 
-def _objects(value: Any) -> Iterator[Schema]:
-    """Every object in a value of JSON."""
+def _iterate_objects(value: Any) -> Iterator[Schema]:
+    """Yield every object inside a JSON value."""
     if isinstance(value, dict):
         yield cast(Schema, value)
-        for each in cast(Schema, value).values():
-            yield from _objects(each)
+        for item in cast(Schema, value).values():
+            yield from _iterate_objects(item)
     elif isinstance(value, list):
-        for each in cast("list[Any]", value):
-            yield from _objects(each)
+        for item in cast("list[Any]", value):
+            yield from _iterate_objects(item)
 
 
 # --- results -------------------------------------------------------------------------------------
 
 
 def read_result(result: CallToolResult, tool: str) -> Any:
-    """The part of a result that a model reads. This is the text, if there is text that is not just
-    the JSON of the structured content; otherwise the structured content. With images, it is a list
-    of the texts and the images. Audio and resources become a line that describes them; so do images
-    that models do not accept. Raises `ToolError` for an error of the tool."""
-    texts, notes, images = _parts(result.content)
+    """Return the part of a result that a model reads.
+
+    The model reads the text. If there is no text, or the text is only the JSON of the structured
+    content, the model reads the structured content. If there are images, the model reads a list of
+    the texts and the images. For audio, for resources, and for images that models do not accept,
+    the model reads a line that describes them.
+
+    Raise `ToolError` if the tool reports an error.
+    """
+    texts, notes, images = _split_content(result.content)
     if result.is_error:
         raise ToolError(
             "\n".join((*texts, *notes)).strip() or f"{tool} failed, and did not say why"
@@ -214,8 +226,8 @@ def read_result(result: CallToolResult, tool: str) -> Any:
 
 
 def _is_json_of(texts: Sequence[str], structured: Any) -> bool:
-    """Whether the texts are the JSON of the structured content. MCP wraps a list in an object; its
-    items may then have one text each."""
+    """Return whether the texts are only the JSON of the structured content. MCP wraps a list in an
+    object, and each item of the list may have a text of its own."""
     if not isinstance(structured, dict):
         return False
     values = list(cast(Schema, structured).values())
@@ -231,13 +243,13 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
-def _parts(content: Sequence[Any]) -> tuple[list[str], list[str], list[Image]]:
-    """The texts, the notes on other parts, and the images of a result."""
+def _split_content(content: Sequence[Any]) -> tuple[list[str], list[str], list[Image]]:
+    """Return the texts of a result, notes about parts that models do not get, and the images."""
     texts: list[str] = []
     notes: list[str] = []
     images: list[Image] = []
     for part in content:
-        if isinstance(part, ImageContent) and (image := _image(part.data)) is not None:
+        if isinstance(part, ImageContent) and (image := _read_image(part.data)) is not None:
             images.append(image)
             continue
         match part:
@@ -249,18 +261,20 @@ def _parts(content: Sequence[Any]) -> tuple[list[str], list[str], list[Image]]:
             case ResourceLink():
                 notes.append(f"[link to a resource: {_shorten(str(part.uri))}]")
             case EmbeddedResource():
-                inside = part.resource
-                data: str = getattr(inside, "text", "") or getattr(inside, "blob", "")
-                kind = inside.mime_type or "of no type"
-                shown = f"{_shorten(str(inside.uri))} {_shorten(kind)}, {len(data):,} characters"
-                notes.append(f"[resource {shown}, not shown]")
+                resource = part.resource
+                data: str = getattr(resource, "text", "") or getattr(resource, "blob", "")
+                kind = resource.mime_type or "of no type"
+                summary = (
+                    f"{_shorten(str(resource.uri))} {_shorten(kind)}, {len(data):,} characters"
+                )
+                notes.append(f"[resource {summary}, not shown]")
             case _:
                 notes.append("[something that bae does not know]")
     return texts, notes, images
 
 
-def _image(data: str) -> Image | None:
-    """The image of a part, or None if models do not accept it."""
+def _read_image(data: str) -> Image | None:
+    """Return the image in a part. Return None if models do not accept the image."""
     try:
         return Image.from_data_url(f"data:;base64,{data}")
     except ValueError:
@@ -268,11 +282,11 @@ def _image(data: str) -> Image | None:
 
 
 def _shorten(text: str) -> str:
-    """An untrusted text, shortened, on one line."""
+    """Return an untrusted text on one line, with at most 200 characters."""
     return " ".join(readable(text, 200).split())
 
 
-def _unusable(
+def _server_error(
     endpoint: Stdio | Http, what: str, fix: str, cause: BaseException | None = None
 ) -> ToolServerError:
     return ToolServerError(

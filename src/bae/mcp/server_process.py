@@ -1,5 +1,6 @@
-"""An MCP server that is a program: it exchanges messages in lines of a bounded length, bae keeps
-the end of its stderr, and no process of its group outlives it."""
+"""An MCP server that is a program. Each line on its stdin and stdout is one message, of a bounded
+length. bae stores the end of its stderr, and ends all processes of its group when the server is
+closed."""
 
 from __future__ import annotations
 
@@ -27,20 +28,22 @@ from bae.subprocesses import KILL, ProcessGroup
 from bae.tasks import finish_despite_cancel, wait_despite_cancel
 
 _STDERR: Final = 4_000
-"""How many of the last bytes of stderr are kept."""
+"""The number of bytes of stderr to store, from the end."""
 _GRACE: Final = 2.0
-"""Seconds for a server to end after its stdin is closed, and again after SIGTERM."""
+"""The seconds that a server has to end after bae closes its stdin, and again after SIGTERM."""
 _SKIPPED: Final = 16
-"""A server whose message is so many times longer than the limit is ended."""
+"""How many times longer than the limit a message may be. bae ends a server that sends a longer
+message."""
 _HEAD: Final = re.compile(rb'\s*\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,15})\s*,')
-_HEARD: Final = "notifications/progress"
-"""The only notification that bae reads. The list of tools does not change while a server is
-open."""
+"""The beginning of an answer, with the id of its request."""
+_NOTIFICATION_READ: Final = "notifications/progress"
+"""The only notification that bae reads. Changes to the list of tools are ignored, because tools
+stay the same while a server is open."""
 
 
 @asynccontextmanager
 async def open_stdio(endpoint: Stdio, limit: int, watcher: Watcher) -> AsyncGenerator[Streams]:
-    """Start a server. No process of its group is left afterwards."""
+    """Start a server, and end all processes of its group afterwards."""
     process = _Process(limit, watcher)
     environment = {**get_default_environment(), **endpoint.env}
     try:
@@ -63,8 +66,9 @@ class _Process(ProcessGroup):
         self._watcher = watcher
 
     async def stop(self) -> None:
-        """End the server: close its stdin, then send SIGTERM and SIGKILL to its process group. A
-        server that broke the protocol gets SIGTERM at once."""
+        """End the server. Close its stdin, then send SIGTERM and SIGKILL to its process group, with
+        a pause before each signal. A server that broke the protocol gets SIGTERM without a
+        pause."""
         self.stdin.close()
         polite = _GRACE if self._watcher.is_ready and not self._watcher.fault else 0.0
         for number, seconds in ((signal.SIGTERM, polite), (KILL, _GRACE)):
@@ -78,12 +82,12 @@ class _Process(ProcessGroup):
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The process was started."""
+        """Store the pipes of the process that was started."""
         super().connection_made(transport)
         self.out.set_transport(cast(Any, transport).get_pipe_transport(1))
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """The process has printed something."""
+        """Store what the process printed."""
         if fd == 1:
             self.out.feed_data(data)
         else:
@@ -91,29 +95,29 @@ class _Process(ProcessGroup):
             del self._watcher.stderr[:-_STDERR]
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """The process has closed a pipe."""
+        """Note that the process has closed a pipe."""
         if fd == 1:
             self.out.feed_eof()
         elif fd == 0:
             self.writable.set()
 
     def pause_writing(self) -> None:
-        """The process reads more slowly than bae writes."""
+        """Make writers wait, because the process reads more slowly than bae writes."""
         self.writable.clear()
 
     def resume_writing(self) -> None:
-        """The process has caught up."""
+        """Let writers continue, because the process has caught up."""
         self.writable.set()
 
     def process_exited(self) -> None:
-        """The process has ended."""
+        """Record how the process ended."""
         super().process_exited()
         status: int = self.transport.get_returncode()
-        how = f"with status {status}" if status >= 0 else f"by signal {-status}"
-        self._watcher.end(f"its process ended {how}")
+        ending = f"with status {status}" if status >= 0 else f"by signal {-status}"
+        self._watcher.end(f"its process ended {ending}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The process has ended, and its pipes are closed."""
+        """End the stream of messages. The process has ended, and its pipes are closed."""
         self.out.feed_eof()
         super().connection_lost(exc)
 
@@ -135,9 +139,9 @@ class _Lines(TransportStream):
             raise StopAsyncIteration from None
 
     async def receive(self) -> TransportItem:
-        """The next message."""
+        """Return the next message."""
         while True:
-            line = await self._line()
+            line = await self._read_line()
             if isinstance(line, SessionMessage):
                 return line
             if not line.strip():
@@ -145,28 +149,29 @@ class _Lines(TransportStream):
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError:
-                # Many servers print lines by mistake, which are ignored.
-                answer = _error_for(line, "it is no valid message")
+                # Ignore other lines, because many servers print to stdout by mistake.
+                answer = _error_message(line, "it is no valid message")
                 if answer is None:
                     continue
                 return answer
             self._watcher.see(message)
             if isinstance(message, JSONRPCError) and message.error.code == CONNECTION_CLOSED:
-                # To the SDK this code means a lost connection. Many servers use it for any error.
+                # The SDK takes this code for a lost connection, but many servers send it for any
+                # error.
                 message.error.code = INTERNAL_ERROR
-            if isinstance(message, JSONRPCNotification) and message.method != _HEARD:
+            if isinstance(message, JSONRPCNotification) and message.method != _NOTIFICATION_READ:
                 continue
             return SessionMessage(message)
 
-    async def _line(self) -> bytes | SessionMessage:
-        """The next line, or an error message instead of a line that is too long."""
+    async def _read_line(self) -> bytes | SessionMessage:
+        """Return the next line. If the line is too long, return an error in place of an answer."""
         skipped, head = 0, b""
         while True:
             try:
                 line = await self._out.readuntil(b"\n")
             except asyncio.IncompleteReadError:
                 self._watcher.is_over = True
-                await asyncio.wait([self._process.exited], timeout=_GRACE)  # for how it ended
+                await asyncio.wait([self._process.exited], timeout=_GRACE)  # to report how it ended
                 self._watcher.end("it closed its stdout")
                 raise anyio.EndOfStream from None
             except asyncio.LimitOverrunError as error:
@@ -181,15 +186,16 @@ class _Lines(TransportStream):
             skipped += len(line)
             break
         reason = f"it sent {skipped:,} bytes in one message, and the limit is {self._limit:,}"
-        answer = _error_for(head, reason)
+        answer = _error_message(head, reason)
         if answer is None or skipped > _SKIPPED * self._limit:
             self._watcher.end(reason)
             raise anyio.EndOfStream
         return answer
 
 
-def _error_for(head: bytes, why: str) -> SessionMessage | None:
-    """The error to pass on instead of an answer with this beginning. None if it is no answer."""
+def _error_message(head: bytes, why: str) -> SessionMessage | None:
+    """Return the error to pass on in place of an answer that begins with `head`. Return None if the
+    line is not an answer."""
     match = _HEAD.match(head)
     if match is None:
         return None
@@ -204,7 +210,7 @@ class _Writer(TransportStream):
         self._process = process
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Send a message. Waits while the server is slow to read."""
+        """Send a message. Wait if the server has not yet read enough earlier messages."""
         pipe = self._process.stdin
         if pipe.is_closing():
             raise anyio.BrokenResourceError

@@ -1,5 +1,5 @@
-"""`MCP`: the description of a server whose tools a model may call, from code or from the file in
-which other programs list such servers."""
+"""`MCP`: the description of a server whose tools a model may call. Code describes a server, or a
+file in the format of other MCP clients."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ _RUNNERS: Final = frozenset(
 )
 """Words of a command line that start a server but do not name it."""
 _VARIABLE: Final = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+"""An environment variable in a file: `${NAME}` or `${NAME:-default}`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stdio:
-    """A server that is a program. Its stdin and stdout carry the messages."""
+    """A server that is a program. bae and the server exchange messages over its stdin and
+    stdout."""
 
     name: str
     command: str
@@ -46,7 +48,7 @@ class Stdio:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts to mask in every error message."""
+        """The texts that error messages mask."""
         return tuple(self.env.values())
 
     def __str__(self) -> str:
@@ -55,7 +57,7 @@ class Stdio:
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """A server at an address."""
+    """A server at a URL."""
 
     name: str
     url: str
@@ -65,11 +67,11 @@ class Http:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts to mask in every error message."""
+        """The texts that error messages mask."""
         parts = urlsplit(self.url)
-        given = self.headers.values()
-        tokens = (value.partition(" ")[2].strip() for value in given)  # without "Bearer"
-        return (*given, *filter(None, (*tokens, parts.password, parts.query)))
+        header_values = self.headers.values()
+        tokens = (value.partition(" ")[2].strip() for value in header_values)  # without "Bearer"
+        return (*header_values, *filter(None, (*tokens, parts.password, parts.query)))
 
     def __str__(self) -> str:
         parts = urlsplit(self.url)
@@ -94,7 +96,7 @@ class MCPOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """The options of `MCPOptions` with their defaults."""
+    """The options in `MCPOptions`, with their defaults."""
 
     only: Sequence[str] | None = None
     prefix: str | None = None
@@ -106,7 +108,7 @@ class ServerOptions:
     max_bytes: int = 4 * 1024 * 1024
     max_tools: int = 128
     is_only_strict: bool = True
-    """Whether a name in `only` that the server does not have is an error."""
+    """Whether each name in `only` must be a tool of the server."""
 
     def __post_init__(self) -> None:
         if isinstance(self.only, str):
@@ -125,25 +127,27 @@ class ServerOptions:
 class MCP(ToolServer):
     """An MCP server, whose tools a model may call: `Tools(MCP.stdio("uvx", "mcp-server-git"))`.
 
-    Make it with `MCP.stdio`, `MCP.http` or `MCP.from_file`. A server is opened once for each run,
-    or once for all runs inside `async with graph.open():`. Afterwards it is closed, and every
-    process that it started ends. If a server dies, the next call opens it again. A call in progress
-    is not repeated: the model is told that it is unknown whether the call ran.
+    Make it with `MCP.stdio`, `MCP.http` or `MCP.from_file`. bae opens a server once for each run,
+    or once for all runs inside `async with graph.open():`. Afterwards bae closes the server. If the
+    server is a program, bae ends every process of its process group. If a server dies, the next
+    call opens the server again. A call in progress is not repeated: the model reads that it is
+    unknown whether the call ran.
 
-    Options of all three:
+    Options:
 
-    - `only`: the server's names of the tools to offer. The default is all tools.
+    - `only`: the server's names of the tools that the model may call. The default is all tools.
     - `prefix`: a prefix for the names of the tools, for two servers with tools of the same name.
-    - `approve`: True or a question, to have a person approve each call; or a function of the
-      arguments that returns whether to ask a person. The server's own hints about the safety of a
-      tool are ignored.
+    - `approve`: True or a question, to have a person approve each call. It may also be a function
+      that gets the arguments of a call and returns whether to ask a person. The server's own hints
+      about the safety of a tool are ignored.
     - `timeout`: seconds for one call, by default 60; None for no limit. After a timeout, the model
-      is told that it is unknown whether the call ran.
+      reads that it is unknown whether the call ran.
     - `open_timeout`: seconds until the server has listed its tools.
-    - `result_limit`: how many characters of a result the model reads.
-    - `unfinished`: what happens on resume with a call that has no result, as for `Tool`.
-    - `max_bytes`: the largest message from the server. `max_tools`: how many tools it may offer.
-    - `name`: the name of the server in errors.
+    - `result_limit`: the most characters of a result that the model reads.
+    - `unfinished`: what happens to a call without a result when the run is resumed, as for `Tool`.
+    - `max_bytes`: the size of the largest message that the server may send.
+    - `max_tools`: the most tools that the model may get from the server.
+    - `name`: the name of the server in errors. `MCP.from_file` uses the names in the file.
     """
 
     open_timeout = None
@@ -172,8 +176,8 @@ class MCP(ToolServer):
     ) -> MCP:
         """Use a program as a server: `MCP.stdio("uvx", "mcp-server-git", env={"TOKEN": …})`.
 
-        The program gets HOME, LOGNAME, PATH, SHELL, TERM and USER of this process, and `env`. Its
-        stderr is shown only in errors.
+        The environment of the program is `env`, and HOME, LOGNAME, PATH, SHELL, TERM and USER of
+        this process. Only errors show its stderr.
         """
         words = (command, *args)
         if not all(isinstance(cast(object, word), str) for word in words) or not command:
@@ -195,8 +199,10 @@ class MCP(ToolServer):
         name: str = "",
         **options: Unpack[MCPOptions],
     ) -> MCP:
-        """Use a server over streamable HTTP: `MCP.http(url, headers={"Authorization": …})`. `auth`
-        is an authentication object of httpx2, such as the SDK's classes for OAuth."""
+        """Use a server over streamable HTTP: `MCP.http(url, headers={"Authorization": …})`.
+
+        `auth` is an authentication object of httpx2, such as an OAuth class of the SDK.
+        """
         if not _is_address(url):
             raise ValueError(f"MCP.http({url!r}): give an address, as https://example.com/mcp")
         name = name or cast(str, urlsplit(url).hostname)
@@ -210,23 +216,24 @@ class MCP(ToolServer):
         servers: Sequence[str] | None = None,
         **options: Unpack[MCPOptions],
     ) -> MCP:
-        """Use the servers that a file lists in the common format, `{"mcpServers": {"git":
-        {"command": "uvx", "args": ["mcp-server-git"]}}}`. `servers` selects some of them.
+        """Use the servers in a file with the common format, `{"mcpServers": {"git": {"command":
+        "uvx", "args": ["mcp-server-git"]}}}`.
 
-        `${NAME}` and `${NAME:-default}` stand for environment variables. Unless you pass `prefix`,
-        the name of a tool begins with the name of its server and `_`.
+        `servers` selects some of the servers by name. In the file, `${NAME}` and `${NAME:-default}`
+        stand for environment variables. Unless you pass `prefix`, the name of a tool begins with
+        the name of its server and `_`.
         """
         return cls(*read_endpoints(os.fspath(path), servers), **options)
 
     def open(self) -> AbstractAsyncContextManager[Sequence[Tool]]:
-        """Start or connect to the servers, and list their tools."""
+        """Start the servers or connect to them, and list their tools."""
         return self._open_all()
 
     @asynccontextmanager
     async def _open_all(self) -> AsyncGenerator[Sequence[Tool]]:
         from bae.mcp.connection import ServerConnection
 
-        # With several servers, each offers the wanted tools that it has.
+        # A name in `only` may be a tool of just one of several servers.
         options = replace(self.options, is_only_strict=len(self.endpoints) == 1)
         connections = [ServerConnection(endpoint, options) for endpoint in self.endpoints]
         try:
@@ -237,12 +244,12 @@ class MCP(ToolServer):
             await all_or_first_error(connection.close for connection in connections)
 
     def _check_wanted(self, connections: Sequence[ServerConnection]) -> None:
-        """Raise if none of several servers has a wanted tool."""
+        """Raise an error if no server has a tool that `only` names."""
         offered = {own for connection in connections for own in connection.own_names}
-        unknown = [name for name in self.options.only or () if name not in offered]
-        if unknown:
+        missing_names = [name for name in self.options.only or () if name not in offered]
+        if missing_names:
             raise ToolServerError(
-                f"none of the MCP servers {self.name} has a tool {', '.join(unknown)}",
+                f"none of the MCP servers {self.name} has a tool {', '.join(missing_names)}",
                 code="bae-mcp-tools",
                 server=self.name,
                 fix="`bae mcp list` shows the tools of each; only=[…] has the names that the "
@@ -250,11 +257,11 @@ class MCP(ToolServer):
             )
 
     def within(self, seconds: float) -> MCP:
-        """A copy with `open_timeout=seconds`."""
-        made = MCP(*self.endpoints)
-        made.options = replace(self.options, open_timeout=seconds)
-        made.name = self.name
-        return made
+        """Return a copy with `open_timeout=seconds`."""
+        server = MCP(*self.endpoints)
+        server.options = replace(self.options, open_timeout=seconds)
+        server.name = self.name
+        return server
 
     @property
     def address(self) -> str:
@@ -266,10 +273,11 @@ class MCP(ToolServer):
 
 
 def servers_of(graph: Graph[Any, Any]) -> dict[MCP, list[str]]:
-    """The MCP servers of a graph and of the graphs inside it, each with the fields that use it."""
+    """Return the MCP servers of a graph and of the graphs inside it, each with the fields that use
+    the server."""
     fields: dict[MCP, list[str]] = {}
-    for each in graph.graphs:
-        for plan in plan_of_graph(each).plans.values():
+    for subgraph in graph.graphs:
+        for plan in plan_of_graph(subgraph).plans.values():
             servers: Sequence[tuple[ToolServer, Any]] = getattr(plan.tools, "servers", ())
             for server, _ in servers:
                 place = f"{plan.name}.{cast(Any, plan.tools).name}"
@@ -287,18 +295,20 @@ def _is_address(url: str) -> bool:
 
 
 def _name_of_command(words: Sequence[str]) -> str:
-    """The name of a server from its command line: `uvx mcp-server-git` is mcp-server-git."""
+    """Return a name for a server from its command line: `uvx mcp-server-git` gives
+    `mcp-server-git`."""
     names = [PurePath(word).name for word in words if not word.startswith("-")]
-    own = [name for name in names if re.sub(r"[.\d]+$", "", name.lower()) not in _RUNNERS]
-    return re.sub(r"\.(py|js|mjs|ts|exe)$", "", (own or names)[0]) or "server"
+    server_names = [name for name in names if re.sub(r"[.\d]+$", "", name.lower()) not in _RUNNERS]
+    return re.sub(r"\.(py|js|mjs|ts|exe)$", "", (server_names or names)[0]) or "server"
 
 
 # --- files ---------------------------------------------------------------------------------------
 
 
 def read_endpoints(path: str, wanted: Sequence[str] | None) -> list[Stdio | Http]:
-    """The servers that a file lists."""
-    refuse = partial(_refuse, path)
+    """Return the servers that a file lists. Servers that are switched off are left out. If there
+    are `wanted` names, all other servers are left out too."""
+    refuse = partial(_file_error, path)
     try:
         data: Any = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
@@ -310,30 +320,33 @@ def read_endpoints(path: str, wanted: Sequence[str] | None) -> list[Stdio | Http
             'write {"mcpServers": {"name": {"command": "…", "args": ["…"]}}}',
         )
     entries = cast("dict[str, Any]", listed)
-    unknown = [name for name in wanted or () if name not in entries]
-    if unknown:
+    missing_names = [name for name in wanted or () if name not in entries]
+    if missing_names:
         raise refuse(
-            f"it has no server {', '.join(unknown)}", f"it has: {', '.join(entries) or 'none'}"
+            f"it has no server {', '.join(missing_names)}",
+            f"it has: {', '.join(entries) or 'none'}",
         )
     endpoints = [
-        _endpoint(name, entry, refuse)
+        _read_endpoint(name, entry, refuse)
         for name, entry in entries.items()
-        if name in (wanted or entries) and not (isinstance(entry, dict) and _is_off(entry))
+        if name in (wanted or entries) and not (isinstance(entry, dict) and _is_switched_off(entry))
     ]
     if not endpoints:
         raise refuse("it lists no server that is switched on", "add a server to mcpServers")
     return endpoints
 
 
-def _is_off(entry: Any) -> bool:
+def _is_switched_off(entry: Any) -> bool:
     return entry.get("disabled") is True or entry.get("enabled") is False
 
 
-def _refuse(path: str, why: str, fix: str, cause: BaseException | None = None) -> ToolServerError:
+def _file_error(
+    path: str, why: str, fix: str, cause: BaseException | None = None
+) -> ToolServerError:
     return ToolServerError(f"{path}: {why}", code="bae-mcp-file", fix=fix, cause=cause)
 
 
-def _endpoint(name: str, entry: Any, refuse: Callable[..., ToolServerError]) -> Stdio | Http:
+def _read_endpoint(name: str, entry: Any, refuse: Callable[..., ToolServerError]) -> Stdio | Http:
     if not isinstance(entry, dict):
         raise refuse(f"{name} is no object", 'write {"command": "…"} or {"url": "…"}')
     data = cast("dict[str, Any]", entry)
@@ -372,7 +385,7 @@ def _endpoint(name: str, entry: Any, refuse: Callable[..., ToolServerError]) -> 
         args: Any = data.get("args") or []
         if not isinstance(args, list):
             raise refuse(f"args of {name} is no list", 'write "args": ["…"]')
-        words = tuple(word("args", each) for each in cast("list[Any]", args))
+        words = tuple(word("args", arg) for arg in cast("list[Any]", args))
         return Stdio(name, text("command"), words, texts("env"), text("cwd"), f"{name}_")
     if data.get("url") and kind in (None, "http", "streamable-http", "streamable_http"):
         url = text("url")

@@ -1,5 +1,5 @@
-"""`GraphServer`: a graph as an MCP server for Claude, an editor or another agent. Its tool takes
-the start fields as arguments and returns the last node."""
+"""`GraphServer`: a graph as an MCP server for Claude, an editor or another agent. The server has
+one tool, which takes the start fields as arguments and returns the last node."""
 
 from __future__ import annotations
 
@@ -58,25 +58,25 @@ if TYPE_CHECKING:
 _log = logging.getLogger("bae")
 
 _LONGEST_LINE: Final = 16 * 1024 * 1024
-"""The longest message from the client in bytes."""
+"""The size of the longest message that the client may send, in bytes."""
 _AHEAD: Final = 64
-"""How many messages to read ahead."""
+"""The number of messages to read ahead."""
 _GRACE: Final = 2.0
-"""Seconds for a server that is ended to write its last answers."""
-_KEPT: Final = 10
-"""How many steps of a run are kept to report progress."""
+"""The seconds that a stopped server has to write its last answers."""
+_STEPS_STORED: Final = 10
+"""The number of steps of a run to store for progress messages."""
 
 
 class GraphServer:
     """A graph as an MCP server: `await GraphServer(graph, lm).serve_stdio()`.
 
-    The server has one tool with the name of the graph. The client sees nodes, tool calls and
+    The server has one tool, with the name of the graph. The client sees nodes, tool calls and
     `report` as progress. If a run fails or waits for a person, the client gets an error. If the
-    client cancels a call, the run is cancelled.
+    client cancels a call, bae cancels the run.
 
-    - `lm`, `max_iters`, `journal`: as for `graph.arun`. The `_meta` of a result has the id of the
-      run as `bae/run_id`.
-    - `at_once`: how many runs may be in progress at the same time. Further calls wait.
+    - `lm`, `max_iters`, `journal`: as for `graph.arun`. In the `_meta` of a result, `bae/run_id` is
+      the id of the run.
+    - `at_once`: the most runs that may be in progress at the same time. Further calls wait.
     """
 
     def __init__(
@@ -112,7 +112,8 @@ class GraphServer:
         """The SDK's server, for transports other than stdio."""
 
     async def serve_stdio(self, wire: ProtocolStdio | None = None) -> None:
-        """Serve on stdin and stdout until stdin is closed. Other output goes to stderr."""
+        """Serve on stdin and stdout until the client closes stdin. Other output of the process goes
+        to stderr."""
         if wire is None:
             with take_stdio() as taken:
                 return await self.serve_stdio(taken)
@@ -147,7 +148,7 @@ class GraphServer:
             return _error(f"wrong arguments: {'; '.join(faults(error))}")
         run_id = os.urandom(12).hex()
         async with self._room:
-            # In its own task, which is cancelled once: the SDK cancels a call again and again.
+            # The SDK cancels a call again and again. The run is a task, which is cancelled once.
             running = asyncio.create_task(self._run(context, start, run_id))
             try:
                 await asyncio.wait([running])
@@ -155,10 +156,10 @@ class GraphServer:
                 running.cancel()
                 with anyio.CancelScope(shield=True):
                     await wait_until_ended([running])
-        # The graph's own code may have raised CancelledError, which must not end the server.
-        made = _error("the run was cancelled") if running.cancelled() else running.result()
-        made.meta = {"bae/run_id": run_id}
-        return made
+        # Code of the graph may raise CancelledError, which must not end the server.
+        result = _error("the run was cancelled") if running.cancelled() else running.result()
+        result.meta = {"bae/run_id": run_id}
+        return result
 
     async def _run(
         self, context: ServerRequestContext[Any], start: Any, run_id: str
@@ -168,13 +169,13 @@ class GraphServer:
             stream = self._graph.stream(start, self._lm, self._max_iters, **options)
             async with stream as records:
                 news: list[str] = []
-                history = History(keep=_KEPT, on_change=partial(_note_progress, news))
-                done = 0
+                history = History(keep=_STEPS_STORED, on_change=partial(_note_progress, news))
+                message_count = 0
                 async for record in records:
                     history.add(record)
                     for message in news:
-                        done += 1
-                        await context.session.report_progress(done, message=message)
+                        message_count += 1
+                        await context.session.report_progress(message_count, message=message)
                     news.clear()
                 return self._result(records.result)
         except BaeError as error:
@@ -184,23 +185,30 @@ class GraphServer:
 
     def _result(self, result: GraphResult[Any]) -> CallToolResult:
         if result.waiting:
-            asked = "; ".join(f"{gate.place}: {gate.question}" for gate in result.waiting)
-            how = "the run is not stored, so nobody can answer: serve the graph with a journal"
+            questions = "; ".join(f"{gate.place}: {gate.question}" for gate in result.waiting)
+            how_to_answer = (
+                "the run is not stored, so nobody can answer: serve the graph with a journal"
+            )
             if self._journal is not None:
-                how = f"a person answers with `bae runs answer {result.run_id}`"
-            return _error(f"the run waits for a person, who is asked {asked}; {how}")
-        # Half a character cannot be sent, and would end the server.
+                how_to_answer = f"a person answers with `bae runs answer {result.run_id}`"
+            return _error(f"the run waits for a person, who is asked {questions}; {how_to_answer}")
+        # Replace half surrogate pairs: sending one would end the server.
         with collect_files() as attached:
-            seen = readable_json(seen_of(result.result, plan_of_graph(self._graph).hidden))
-        value = cast("dict[str, Any]", seen) if isinstance(seen, dict) else {"result": seen}
+            node_json = readable_json(seen_of(result.result, plan_of_graph(self._graph).hidden))
+        value = (
+            cast("dict[str, Any]", node_json)
+            if isinstance(node_json, dict)
+            else {"result": node_json}
+        )
         text = json.dumps(value, ensure_ascii=False)
-        files = [each for each in attached.values() if isinstance(each, File) and each.hash in text]
-        content: list[ContentBlock] = [TextContent(text=text), *map(_content, files)]
+        files = [file for file in attached.values() if isinstance(file, File) and file.hash in text]
+        content: list[ContentBlock] = [TextContent(text=text), *map(_file_content, files)]
         return CallToolResult(content=content, structured_content=value)
 
 
-def _content(file: File) -> ImageContent | EmbeddedResource:
-    """A file in the format for clients. The JSON next to it has its hash and its name."""
+def _file_content(file: File) -> ImageContent | EmbeddedResource:
+    """Return a file as content for clients. The JSON in the same result has the hash and the name
+    of the file."""
     if isinstance(file, Image):
         return ImageContent(data=file.base64, mime_type=file.media_type)
     uri, kind = f"urn:{file.hash}", file.media_type
@@ -213,22 +221,22 @@ def _content(file: File) -> ImageContent | EmbeddedResource:
 
 
 def _note_progress(news: list[str], change: WorkChange, work: Work) -> None:
-    """Add the progress message for a change, if there is one."""
+    """Add a progress message to `news` if the client should read about the change."""
     match work:
         case Step() if change == "whole":
-            news.append(f"{work.name}{_inside(work.place.path)}")
+            news.append(f"{work.name}{_path_suffix(work.place.path)}")
         case ToolRun() if change == "started":
-            news.append(f"calls {work.name}{_inside(work.place.path)}")
+            news.append(f"calls {work.name}{_path_suffix(work.place.path)}")
         case ToolRun() if change == "reported" and work.report is not None:
             report = work.report
             total = "" if report.total is None else f"/{report.total:g}"
-            done = "" if report.done is None else f" ({report.done:g}{total})"
-            news.append(readable(f"{report.text}{done}", 0))
+            progress = "" if report.done is None else f" ({report.done:g}{total})"
+            news.append(readable(f"{report.text}{progress}", 0))
         case _:
             pass
 
 
-def _inside(path: str) -> str:
+def _path_suffix(path: str) -> str:
     return f" in {path}" if path else ""
 
 
@@ -240,8 +248,9 @@ def _error(text: str) -> CallToolResult:
 
 
 class ProtocolStdio:
-    """The stdin and stdout of this process, for the protocol alone. One thread reads and another
-    writes. Neither can be interrupted, so the end of the process does not wait for them."""
+    """The stdin and stdout of this process, reserved for the protocol. One thread reads, and
+    another thread writes. No thread can be interrupted while it reads or writes, so the process
+    ends without waiting for them."""
 
     def __init__(self, stdin: int, stdout: int) -> None:
         self._in, self._out = stdin, stdout
@@ -259,7 +268,7 @@ class ProtocolStdio:
                 while True:
                     room.acquire()
                     line = file.readline(_LONGEST_LINE)
-                    if not line.endswith(b"\n"):  # the end, or a line without one
+                    if not line.endswith(b"\n"):  # the end of stdin, or a line that is too long
                         if len(line) >= _LONGEST_LINE:
                             _log.error("the client sent more than %d bytes in a line", len(line))
                         line = b""
@@ -276,7 +285,8 @@ class ProtocolStdio:
             yield line.decode(errors="replace")
 
     async def write(self, text: str) -> None:
-        """Write a message."""
+        """Write a message. If the client has gone, or does not read until `leave` is called, raise
+        an error."""
         loop = asyncio.get_running_loop()
         written: asyncio.Future[bool] = loop.create_future()
 
@@ -288,11 +298,11 @@ class ProtocolStdio:
             self._writer = threading.Thread(target=self._write, name="MCP stdout", daemon=True)
             self._writer.start()
         self._unwritten.put((text.encode(), partial(loop.call_soon_threadsafe, end)))
-        left = asyncio.ensure_future(self._left.wait())
+        leaving = asyncio.ensure_future(self._left.wait())
         try:
-            await asyncio.wait([written, left], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([written, leaving], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            left.cancel()
+            leaving.cancel()
         if not (written.done() and written.result()):  # the client is gone, or does not read
             raise anyio.ClosedResourceError
 
@@ -314,21 +324,21 @@ class ProtocolStdio:
                 return
 
     async def flush(self) -> None:
-        """Does nothing, since nothing is buffered."""
+        """Do nothing, because writes are not buffered."""
 
 
 @contextmanager
 def take_stdio() -> Generator[ProtocolStdio]:
-    """Take stdin and stdout for the protocol. Inside the block stdin is empty, and other output
-    goes to stderr."""
+    """Reserve stdin and stdout for the protocol. Inside the block, stdin is empty for other code,
+    and other output goes to stderr."""
     sys.stdout.flush()
-    saved = os.dup(0), os.dup(1)
+    saved_fds = os.dup(0), os.dup(1)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
     try:
-        yield ProtocolStdio(*saved)
+        yield ProtocolStdio(*saved_fds)
     finally:
         sys.stdout.flush()
-        for number, fd in enumerate(saved):
+        for number, fd in enumerate(saved_fds):
             os.dup2(fd, number)

@@ -1,5 +1,5 @@
-"""The HTTP transport to an MCP server, and the parts it shares with `server_process`. The SDK does
-not bound the messages of a server; these transports do."""
+"""The HTTP transport to an MCP server, and code that the transport for programs shares. The SDK
+does not bound the size of a server's messages, but these transports do."""
 
 from __future__ import annotations
 
@@ -22,55 +22,60 @@ TransportItem = SessionMessage | Exception
 Streams = tuple[Any, Any]
 
 Failure = Literal["never-sent", "refused", "broken", "unreadable"]
-"""How a message can fail: it did not reach the server; the server refused it; the connection broke,
-so its outcome is unknown; or its answer cannot be read."""
+"""How a request failed. `never-sent`: it did not reach the server. `refused`: the server refused
+it. `broken`: the connection broke, so it is unknown whether the server acted on it. `unreadable`:
+bae cannot read the answer."""
 
 FAILURE: Final = token_hex(16)
-"""The key in the data of a transport error. A server cannot know it."""
+"""The key of the failure in the data of a transport error. It is random, so a server cannot forge
+such an error."""
 
 
 def failure(kind: Failure, message: str) -> ErrorData:
-    """The error to return for a request instead of an answer."""
+    """Return the error that a request gets in place of an answer."""
     return ErrorData(code=CONNECTION_CLOSED, message=message, data={FAILURE: kind})
 
 
 class Watcher:
-    """The state of a transport that its connection reads."""
+    """The state of a transport. The transport writes it, and the connection reads it."""
 
     def __init__(self) -> None:
         self.fault = ""
-        """Why the connection ended, if the transport knows."""
+        """Why the connection ended, or empty if the transport does not know."""
         self.asked = ""
-        """The last request of the server to bae."""
+        """The method of the last request that the server sent to bae."""
         self.asks = 0
+        """The number of requests that the server sent to bae."""
         self.cut_off = 0
-        """How many streams of events have ended without an answer."""
+        """The number of event streams that ended without an answer."""
         self.is_ready = False
         """Whether the server has listed its tools."""
         self.is_over = False
         """Whether the connection has ended."""
         self.stderr = bytearray()
+        """The end of the server's stderr."""
         self.on_end: Callable[[], None] = lambda: None
+        """The function to call when the connection ends."""
 
     def see(self, message: JSONRPCMessage) -> None:
-        """Note a request from the server."""
+        """Record the message if it is a request from the server."""
         method: str | None = getattr(message, "method", None)
         if method is not None and not isinstance(message, JSONRPCNotification):
             self.asked = method[:100]
             self.asks += 1
 
     def end(self, fault: str = "") -> None:
-        """Record that the connection has ended."""
+        """Record that the connection has ended, and why."""
         self.is_over = True
         self.fault = self.fault or fault
         self.on_end()
 
 
 class TransportStream:
-    """The parts of a stream that the SDK needs in both directions."""
+    """The methods that the SDK needs of a stream in either direction."""
 
     async def aclose(self) -> None:
-        """Does nothing: the transport closes both directions."""
+        """Do nothing, because the transport closes both directions."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,7 +91,8 @@ class TransportStream:
 
 @asynccontextmanager
 async def open_http(endpoint: Http, limit: int, watcher: Watcher) -> AsyncGenerator[Streams]:
-    """Connect to a server over HTTP. Reading has no timeout, since callers set their own."""
+    """Connect to a server over HTTP. Reading has no timeout, because callers set timeouts of their
+    own."""
     headers = {**endpoint.headers, "accept-encoding": "identity"}
     timeout = httpx2.Timeout(30.0, read=None)
     async with (
@@ -96,23 +102,24 @@ async def open_http(endpoint: Http, limit: int, watcher: Watcher) -> AsyncGenera
             write,
         ),
     ):
-        yield _Watched(read, watcher), write
+        yield _WatchedStream(read, watcher), write
 
 
 class _Client(httpx2.AsyncClient):
-    """An HTTP client that bounds bodies. If the server cannot be reached or breaks off, only that
-    request gets an error, whereas the SDK would end the whole connection."""
+    """An HTTP client that bounds response bodies. If the server cannot be reached or the connection
+    breaks, the client gives only that request an error. The SDK would end the whole connection."""
 
     def __init__(self, limit: int, watcher: Watcher, **options: Any) -> None:
         super().__init__(**options)
         self._limit, self._watcher = limit, watcher
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:  # type: ignore[override]
-        """Send a request. The SDK bounds each event of a stream; other bodies are bounded here."""
+        """Send a request, and bound the body of its response. The SDK itself bounds each event of a
+        stream."""
         try:
             response = await super().send(request, **cast(Any, {**options, "stream": True}))
         except httpx2.TransportError as error:
-            kind = "never-sent" if isinstance(error, _UNSENT) else "broken"
+            kind = "never-sent" if isinstance(error, _UNSENT_ERRORS) else "broken"
             return _failed_response(request, kind, f"{type(error).__name__}: {error}")
         try:
             return await self._bound_body(request, response)
@@ -153,16 +160,17 @@ class _Client(httpx2.AsyncClient):
                 return _failed_response(request, "broken", f"{status}, which is no answer")
             if response.is_success and body:
                 return _failed_response(request, "unreadable", f"it is no valid message ({status})")
-        headers = {k: v for k, v in response.headers.items() if k not in _OF_BODY}
-        made = httpx2.Response(
+        headers = {k: v for k, v in response.headers.items() if k not in _BODY_HEADERS}
+        bounded = httpx2.Response(
             response.status_code, headers=headers, content=bytes(body), request=request
         )
-        made.next_request = response.next_request
-        return made
+        bounded.next_request = response.next_request
+        return bounded
 
 
 class _Events(httpx2.AsyncByteStream):
-    """The events that answer a request. The watcher counts streams that end without an answer."""
+    """The events that answer a request. If they end without an answer, the watcher counts the
+    stream."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, watcher: Watcher) -> None:
         self._stream, self._watcher = stream, watcher
@@ -172,7 +180,7 @@ class _Events(httpx2.AsyncByteStream):
         try:
             async for chunk in self._stream:
                 last = last[-len(_ANSWERS[0]) :] + chunk
-                is_answered = is_answered or any(each in last for each in _ANSWERS)
+                is_answered = is_answered or any(key in last for key in _ANSWERS)
                 yield chunk
         finally:
             self._watcher.cut_off += not is_answered
@@ -183,20 +191,23 @@ class _Events(httpx2.AsyncByteStream):
 
 
 _ANSWERS: Final = (b'"result":', b'"error":')
-"""The keys that mark an answer."""
-_UNSENT: Final = (
+"""The JSON keys of an answer."""
+_UNSENT_ERRORS: Final = (
     httpx2.ConnectError,
     httpx2.ConnectTimeout,
     httpx2.PoolTimeout,
     httpx2.ProxyError,
     httpx2.UnsupportedProtocol,
 )
+"""The errors of a request that did not reach the server."""
 _JSON: Final = "application/json"
-_OF_BODY: Final = frozenset({"content-length", "transfer-encoding", "content-encoding"})
+_BODY_HEADERS: Final = frozenset({"content-length", "transfer-encoding", "content-encoding"})
+"""Headers that describe the original body."""
 
 
 def _is_message(body: bytes | bytearray) -> bool:
-    """Whether a body is a message of the protocol. The body of an error may come from a proxy."""
+    """Return whether a body is a message of the protocol. The body of an HTTP error may come from a
+    proxy instead."""
     try:
         data: Any = json.loads(body)
     except (ValueError, RecursionError):
@@ -211,8 +222,8 @@ def _failed_response(request: httpx2.Request, kind: Failure, message: str) -> ht
     )
 
 
-class _Watched(TransportStream):
-    """The messages that the SDK reads from a server over HTTP. The watcher sees each of them."""
+class _WatchedStream(TransportStream):
+    """The messages that the SDK reads from a server over HTTP. The watcher sees each message."""
 
     def __init__(self, stream: Any, watcher: Watcher) -> None:
         self._stream, self._watcher = stream, watcher
@@ -223,7 +234,7 @@ class _Watched(TransportStream):
         return self._stream.last_context
 
     async def aclose(self) -> None:
-        """Close the stream of the SDK."""
+        """Close the SDK's stream."""
         await self._stream.aclose()
 
     def __aiter__(self) -> Self:
@@ -236,7 +247,7 @@ class _Watched(TransportStream):
         return item
 
     async def receive(self) -> TransportItem:
-        """The next message."""
+        """Return the next message."""
         try:
             return await self.__anext__()
         except StopAsyncIteration:

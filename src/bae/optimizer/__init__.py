@@ -10,7 +10,7 @@ from bae.optimizer.metrics import Metric
 from bae.optimizer.optimization import Progress, aoptimize_node, optimize_node
 from bae.optimizer.optimizers import OPTIONS
 from bae.optimizer.predictors import NodePredictor, load_optimized, save_optimized
-from bae.optimizer.splits import Split, split, split_apart
+from bae.optimizer.splits import Split, split_apart
 from bae.rooms import export_lazily
 
 __all__ = [
@@ -33,7 +33,6 @@ __all__ = [
     "node_transition_metric",
     "optimize_node",
     "save_optimized",
-    "split",
     "split_apart",
     "trace_to_examples",
 ]
@@ -60,6 +59,7 @@ __getattr__, __dir__ = export_lazily(
         "CallStatistics": ("optimizer.calls", "`bae optimize` prints the calls"),
         "OPTIMIZERS": ("optimizer.optimizers", "`bae optimize --help` lists the optimizers"),
         "Artifact": ("optimizer.artifacts", "call load_optimized"),
+        "split": ("optimizer.splits", "call split_apart, which returns three lists"),
         "every_node": ("evals.case_types", "optimize_node and compare find subgraphs"),
     },
 )

@@ -136,26 +136,23 @@ class Split(NamedTuple, Generic[E]):
     left_out: list[E]
 
 
-def split(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> tuple[list[E], list[E]]:
-    """Split examples into a training list and a held-out list. `held_out` is the share of examples
-    in the held-out list, approximately.
+def split_apart(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> Split[E]:
+    """Split examples into a training list and a held-out list, approximately with the share
+    `held_out` in the second.
 
     All examples of a run and of its forks are on the same side. With two runs or more, neither side
     is empty unless `held_out` is 0. The same examples and the same `seed` give the same lists. The
     order of the examples does not matter.
 
     A held-out question is not in the training list, and is held out only once. If runs repeat
-    questions, the held-out list is smaller than the share, or even empty. `split_apart` returns the
-    examples that were left out. A corrected answer replaces the answers to all equal questions; the
-    newest correction wins.
+    questions, the held-out list is smaller than the share, or even empty: the third list,
+    `left_out`, has the other examples. A corrected answer replaces the answers to all equal
+    questions; the newest correction wins.
     """
-    return split_apart(examples, held_out, seed)[:2]
-
-
-def split_apart(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> Split[E]:
-    """Split examples as `split` does, and also return the examples that were left out."""
     if not 0 <= held_out < 1:
-        raise ValueError(f"split(held_out={held_out}): give a share from 0 up to, not including, 1")
+        raise ValueError(
+            f"split_apart(held_out={held_out}): give a share from 0 up to, not including, 1"
+        )
     every = with_corrections(examples)
     train, held = sides(every, held_out, seed)
     kept, left_out = _new([every[place] for place in train], [every[place] for place in held])
@@ -166,6 +163,11 @@ def split_apart(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> 
             len(held),
         )
     return Split([every[place] for place in train], kept, left_out)
+
+
+def split(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> tuple[list[E], list[E]]:
+    """Return the first two lists of `split_apart`. Deprecated."""
+    return split_apart(examples, held_out, seed)[:2]
 
 
 def sides(examples: Sequence[Any], share: float, seed: int) -> tuple[list[int], list[int]]:

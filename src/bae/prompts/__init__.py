@@ -1,2 +1,2 @@
-"""What a model sees: the questions that a graph asks, the messages they are sent in, and the JSON
-schemas of their answers."""
+"""What a model sees: the questions of a graph, the messages of each question, and the JSON schemas
+of the answers."""

@@ -1,4 +1,4 @@
-"""Files in prompts: labels in the text, and the files beside it."""
+"""Files in prompts. The text of a message has labels, and the files follow in the message."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from bae.files import Attached, File, collect_files, is_reference, placeholder_o
 from bae.prompts.messages import FilePart
 
 BEFORE: Final = "before"
-"""The key of earlier steps in a question."""
+"""The key of earlier steps in the known values of a question."""
 
 
 def with_labels(find: Callable[[], Any]) -> tuple[Any, tuple[FilePart, ...]]:
-    """The JSON for a model, with labels in place of the files that `find` finds; and the files."""
-    with collect_files() as seen:
+    """Call `find` for the JSON of a question. Return the JSON with labels in place of files, and
+    the labeled files."""
+    with collect_files() as found_files:
         known = find()
-    return labeled(known, seen) if seen else (known, ())
+    return labeled(known, found_files) if found_files else (known, ())
 
 
 def labeled(
@@ -25,9 +26,9 @@ def labeled(
     of: str = "",
     taken: Collection[str] | None = None,
 ) -> tuple[Any, tuple[FilePart, ...]]:
-    """JSON with labels in place of files, and the files in the order of their labels. Files of
-    earlier steps and files of unsupported kinds become placeholders, and are not sent. `of`
-    distinguishes the labels from labels of other texts."""
+    """Return JSON with labels in place of files, and the files in the order of their labels. `of`
+    is a part of each label, to distinguish the labels of several texts. Files of earlier steps, and
+    files whose kind is not in `taken`, become placeholders and are not sent."""
     labels = _Labels(seen if callable(seen) else seen.get, of, taken)
     return labels.replace(known, is_top=True), tuple(labels.parts.values())
 
@@ -41,26 +42,26 @@ class _Labels:
         self._is_old = False
 
     def replace(self, value: Any, *, is_top: bool = False) -> Any:
-        """A value with labels."""
+        """Return the value with labels in place of files."""
         if isinstance(value, str):
-            # Addresses are texts. A text that equals an address shows the model nothing new.
+            # A file's address is a text. Any text that equals the address becomes the label too.
             label = self._find(value) if value.startswith("http") else None
             return value if label is None else self._label(label)
         if isinstance(value, list):
-            return [self.replace(each) for each in cast("list[Any]", value)]
+            return [self.replace(item) for item in cast("list[Any]", value)]
         if not isinstance(value, dict):
             return value
         if is_reference(value):
             label = self._find(value["hash"])
             return value if label is None else self._label(label, value)
         items = cast("dict[str, Any]", value)
-        made: dict[str, Any] = {}
-        for name, each in items.items():
+        replaced: dict[str, Any] = {}
+        for name, entry in items.items():
             self._is_old |= is_top and name == BEFORE
-            made[name] = self.replace(each)
+            replaced[name] = self.replace(entry)
             if is_top:
                 self._is_old = False
-        return made
+        return replaced
 
     def _label(self, file: Attached, reference: Mapping[str, Any] | None = None) -> str:
         if self._is_old or (self._taken is not None and file.kind not in self._taken):

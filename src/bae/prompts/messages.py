@@ -1,5 +1,5 @@
-"""The prompt for one question to a model: the system text, messages of typed parts, and the schema
-of the answer."""
+"""The prompt for one question to a model: the system text, the messages, and the schema of the
+answer."""
 
 from __future__ import annotations
 
@@ -18,34 +18,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """The content of a question, in types: for backends that write their own prompts.
+    """What a question asks, as types. Backends that write prompts of their own read it.
 
-    With `types`, the model chooses one of them, and may fill it in the same answer if it is among
-    `fillable`. Without `types`, it fills the `fields` of `target`; after a wrong answer these are
-    only the wrong fields. `method` is set if an LM that builds nodes itself should do so with its
-    own method of that name. `previous` is the previous node, and `scene` what else the question
-    shows. `turns` are the earlier turns of the thread that it shows; None if no node has any.
+    A question with `types` is a choice: the model chooses one of the types. A question without
+    `types` has the model fill the `fields` of `target`.
     """
 
     types: tuple[type[Node] | type[None], ...] = ()
+    """The options of a choice."""
     fillable: tuple[type[Node], ...] = ()
+    """The options that the model may also fill, in the same answer as the choice."""
     target: type[Node] | None = None
+    """The node class to fill; None for a choice."""
     fields: tuple[str, ...] = ()
+    """The fields to fill. After a wrong answer, these are only the wrong fields."""
     resolved: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The values of the target's fields with a source, by name."""
     context: Mapping[str, Any] | None = None
+    """The values that a body passed to `lm.choose_type`; None for any other question."""
     instruction: str = ""
+    """The instruction to fill `target`."""
     previous: Node | None = None
+    """The previous node."""
     method: Literal["", "make", "decide"] = ""
+    """The method of `LM` that asks this question. An LM that builds nodes itself answers with its
+    own method of this name. Empty for any other question."""
     scene: Scene = field(default=PLAIN_SCENE, repr=False)
+    """The rest of what the question shows."""
     turns: Messages | None = field(default=None, repr=False)
+    """The earlier turns of the thread that the question shows; None if no node has turns."""
 
     @property
     def source(self) -> Node | None:
-        """The previous node, under its name in `LM.fill`."""
+        """The previous node, by the name of the parameter in `LM.fill`."""
         return self.previous
 
     def asks_for(self, node: type[Node]) -> bool:
-        """Whether the answer fills a node of this class, or may choose it."""
+        """Return whether the answer fills a node of this class, or may choose the class."""
         return node is self.target or node in self.types
 
 
@@ -59,8 +68,8 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """An image or a document in a message, or the address of one. The text of the message has its
-    `label`, as `image 1`, where the file belongs."""
+    """An image or a document in a message: the file itself, or its address. In the text of the
+    message, the `label` marks the place of the file, as `image 1`."""
 
     kind: ClassVar[Literal["file"]] = "file"
     file: Attached
@@ -68,96 +77,99 @@ class FilePart:
 
     @property
     def text(self) -> str:
-        """The file as a text, as `[image 1: photo.png, image/png, 20 KB]`."""
+        """The file as text, as `[image 1: photo.png, image/png, 20 KB]`."""
         return f"[{self.label}: {self.file.about}]"
 
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """A tool call that the model asks for. `arguments` is the JSON object that the model wrote, or
-    its text if the model wrote no object. `id` is bae's own, unique in a conversation."""
+    """A tool call that the model asks for."""
 
     kind: ClassVar[Literal["call"]] = "call"
     id: str
+    """bae's own id of the call, unique in a conversation."""
     name: str
     arguments: Mapping[str, Any] | str
+    """The JSON object that the model wrote. If the model did not write an object, its text."""
 
     @property
     def text(self) -> str:
-        """The call as JSON, for models without native calls."""
-        given = self.arguments
-        return f"{self.name} {given if isinstance(given, str) else _compact(given)}"
+        """The call as text, for models without native calls."""
+        arguments = self.arguments
+        return f"{self.name} {arguments if isinstance(arguments, str) else _compact(arguments)}"
 
 
 @dataclass(frozen=True, slots=True)
 class ResultPart:
-    """The outcome of a tool call for the model: the result as text, or an error. `files` are those
-    whose labels are in the text."""
+    """The result of a tool call, as the model reads it."""
 
     kind: ClassVar[Literal["result"]] = "result"
     id: str
     name: str
     result: str
+    """The text of the result, or of the error."""
     is_error: bool = False
     files: tuple[FilePart, ...] = ()
+    """The files whose labels are in the text."""
 
     @property
     def text(self) -> str:
-        """The result, with the name of the tool, for models without native calls."""
+        """The result with the name of the tool, for models without native calls."""
         return f"{'Error of' if self.is_error else 'Result of'} {self.name}:\n{self.result}"
 
 
 Part = TextPart | CallPart | ResultPart | FilePart
-"""The parts of a message, told apart by `kind`."""
+"""A part of a message. `kind` distinguishes the classes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool that the model may call: its name, its description, and the JSON schema of its
-    arguments, an object. `native` has the options of a tool that the provider itself runs, such as
-    a web search; it is None for every other tool."""
+    """A tool that the model may call, as the model reads it."""
 
     name: str
     description: str
     schema: Mapping[str, Any]
+    """The JSON schema of the arguments, which are an object."""
     native: Mapping[str, Any] | None = None
+    """The options of a tool that the provider itself runs, such as a web search; None for every
+    other tool."""
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """The same as JSON."""
-        told = {"name": self.name, "description": self.description, "schema": dict(self.schema)}
-        return told if self.native is None else {**told, "native": dict(self.native)}
+        """The tool as JSON."""
+        spec = {"name": self.name, "description": self.description, "schema": dict(self.schema)}
+        return spec if self.native is None else {**spec, "native": dict(self.native)}
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message of a conversation. `kind` is its purpose:
 
-    - "example": a question or its answer, shown before the question.
+    - "example": a question or its answer, as an example before the question.
     - "turn": a message of the user, or the reply, in an earlier turn of the thread. Turns come
       after the examples.
     - "question": the question itself.
-    - "correction": a wrong answer of the model, or what is wrong with it.
+    - "correction": a wrong answer of the model, or the correction.
     - "round": tool calls of the model, or their results and other messages to the model.
-
-    `echo` is JSON that the backend which made the message wants back verbatim, such as signed
-    thinking. Another backend, or another model, ignores it: see `Answer.echo`."""
+    """
 
     role: Literal["user", "assistant"]
     parts: tuple[Part, ...]
     kind: Literal["example", "turn", "question", "correction", "round"] = "question"
     echo: Any = field(default=None, compare=False, repr=False)
+    """JSON that the backend which made the message needs back unchanged, such as signed thinking.
+    Another backend or another model ignores the echo. See `Answer.echo`."""
 
     @property
     def text(self) -> str:
-        """The texts of the message, with labels in place of files."""
+        """The text of the message, with labels in place of files."""
         if len(self.parts) == 1:
             return self.parts[0].text
         return "\n\n".join(part.text for part in self.parts if part.kind != "file")
 
     @property
     def files(self) -> tuple[FilePart, ...]:
-        """The files of the message, including those in results of tools."""
+        """The files of the message and of the tool results in the message."""
         files: list[FilePart] = []
         for part in self.parts:
             if isinstance(part, FilePart):
@@ -169,25 +181,26 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class FewShot:
-    """An example that the model sees before the question: another question, and its answer."""
+    """A few-shot example: another question and its answer, which the model sees before the
+    question."""
 
     asked: str
     answer: str
 
     def messages(self) -> tuple[Message, Message]:
-        """The example as two messages."""
+        """Return the example as two messages."""
         return _exchange("user", "example", self.asked, self.answer)
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A wrong answer, and its correction for the model."""
+    """A wrong answer of the model, and the correction that the model reads."""
 
     answer: str
     correction: str
 
     def messages(self) -> tuple[Message, Message]:
-        """The answer and its correction, as they are sent."""
+        """Return the answer and the correction as two messages."""
         answer = said_or(self.answer, "(no answer)")
         return _exchange("assistant", "correction", answer, self.correction)
 
@@ -196,47 +209,56 @@ class Correction:
 class Prompt:
     """One question to a model. Equal input gives an equal prompt.
 
-    `system` is the same for every question. `conversation` has the messages after it: few-shot
-    examples, the earlier turns of the thread, the question, and then the wrong answers so far with
-    their corrections. The last message is the user's. `schema` is the JSON schema of the answer,
-    always an object: send it by the provider's channel for structured output. It is None if the
-    answer is plain text: send only the messages, and return an `Answer` with the text. `name` is a
-    name for the schema that every provider accepts.
-
-    `tools` are the tools that the model may call, for a backend with `calls_tools`: return the
-    calls in `Answer.calls`, and the whole message in `Answer.echo` if the provider wants it back.
-    Without `may_call`, declare the tools all the same, and have the model answer without a call.
+    Send `system`, the `conversation` and the `schema`. If there are `tools`, the model may call
+    them before it answers.
     """
 
     system: str
+    """The system text."""
     conversation: tuple[Message, ...]
+    """The messages after the system text. First come the few-shot examples, then the earlier turns
+    of the thread, then the question. Wrong answers so far follow, each with its correction, or the
+    rounds with tools. The last message is the user's."""
     schema: Mapping[str, Any] | None
+    """The JSON schema of the answer, always an object. Send the schema in the provider's parameter
+    for structured output. It is None for an answer in plain text: then send only the messages, and
+    return an `Answer` with the text."""
     name: str
+    """A name for the schema that every provider accepts."""
     question: Question = field(compare=False)
+    """What the prompt asks, as types."""
     tools: tuple[ToolSpec, ...] = ()
+    """The tools that the model may call, for a backend with `calls_tools`. Return the calls in
+    `Answer.calls`. If the provider needs the complete message back, return the message in
+    `Answer.echo`."""
     may_call: bool = True
+    """Whether the model may call a tool now. If not, still declare the tools, and have the model
+    answer without a call."""
 
     @property
     def text(self) -> str:
-        """The text of the question: the instruction and, as JSON, the known values."""
-        return next((each.text for each in self.conversation if each.kind == "question"), "")
+        """The text of the question: the instruction, and the known values as JSON."""
+        return next(
+            (message.text for message in self.conversation if message.kind == "question"), ""
+        )
 
     @property
     def examples(self) -> tuple[FewShot, ...]:
         """The few-shot examples."""
-        texts = [each.text for each in self.conversation if each.kind == "example"]
+        texts = [message.text for message in self.conversation if message.kind == "example"]
         return tuple(map(FewShot, texts[::2], texts[1::2]))
 
     @property
     def corrections(self) -> tuple[Correction, ...]:
         """The wrong answers so far, each with its correction."""
-        texts = [each.text for each in self.conversation if each.kind == "correction"]
+        texts = [message.text for message in self.conversation if message.kind == "correction"]
         return tuple(map(Correction, texts[::2], texts[1::2]))
 
     @property
     def is_first(self) -> bool:
-        """Whether there is no answer yet: no wrong answer, and no round with tool calls."""
-        return not any(each.kind in ("correction", "round") for each in self.conversation)
+        """Whether this is the first request of the question, with no wrong answer and no round with
+        tool calls so far."""
+        return not any(message.kind in ("correction", "round") for message in self.conversation)
 
     @property
     def files(self) -> tuple[FilePart, ...]:
@@ -244,30 +266,33 @@ class Prompt:
         return tuple(part for message in self.conversation for part in message.files)
 
     def without_turns(self) -> Prompt:
-        """The prompt without the earlier turns of the thread, for records: a chat is stored once,
-        not again with each turn."""
+        """Return the prompt without the earlier turns of the thread. Records use this form, so that
+        a journal stores each message of a chat once."""
         if self.question.turns is None:
             return self
-        kept = tuple(each for each in self.conversation if each.kind != "turn")
-        return replace(self, conversation=kept)
+        conversation = tuple(message for message in self.conversation if message.kind != "turn")
+        return replace(self, conversation=conversation)
 
     def messages(self) -> list[dict[str, str]]:
-        """The texts of the conversation as chat completions, a form that many servers take. Files
-        are in `prompt.files`, and in the parts of each message."""
-        return [{"role": each.role, "content": each.text} for each in self.conversation]
+        """Return the texts of the conversation in the format of chat completions, which many
+        servers accept. The files are in `prompt.files` and in the parts of each message."""
+        return [{"role": message.role, "content": message.text} for message in self.conversation]
 
     def with_question(self, text: str, examples: Iterable[FewShot] = ()) -> Prompt:
-        """The prompt with another text of the question, and with few-shot examples before it."""
-        shown = [message for example in examples for message in example.messages()]
-        asked = (
-            replace(each, parts=(*each.files, TextPart(text))) if each.kind == "question" else each
-            for each in self.conversation
+        """Return the prompt with another text of the question, and with few-shot examples before
+        the question."""
+        example_messages = [message for example in examples for message in example.messages()]
+        conversation = (
+            replace(earlier, parts=(*earlier.files, TextPart(text)))
+            if earlier.kind == "question"
+            else earlier
+            for earlier in self.conversation
         )
-        return replace(self, conversation=(*shown, *asked))
+        return replace(self, conversation=(*example_messages, *conversation))
 
     def sections(self) -> list[tuple[str, str]]:
-        """All that is sent, in readable form: the system text, the messages by their role, and the
-        schema, if there is one."""
+        """Return everything that is sent, in readable form, each text with a title: the system
+        text, the files, the messages, the tools and the schema."""
         texts = [("system", self.system)]
         for message in self.conversation:
             texts += ((part.label, _file_row(part.file)) for part in message.files)
@@ -279,7 +304,7 @@ class Prompt:
         return "\n\n".join(f"{role}:\n{text}" for role, text in self.sections())
 
     def flat(self) -> str:
-        """The conversation as one text, for models that take no messages."""
+        """Return the conversation as one text, for models that accept no messages."""
         first = self.conversation[0]
         if len(self.conversation) == 1:
             return first.text
@@ -287,24 +312,27 @@ class Prompt:
         if first.kind != "question":
             introductions["question", "user"] = "Now you are asked:\n"
         return "\n\n".join(
-            f"{introductions.get((each.kind, each.role), '')}{each.text}"
-            for each in self.conversation
+            f"{introductions.get((message.kind, message.role), '')}{message.text}"
+            for message in self.conversation
         )
 
 
 def said_or(text: str, note: str) -> str:
-    """A text, or a note in place of a blank text, which providers refuse."""
+    """Return the text. If the text is blank, return the note, because providers refuse blank
+    texts."""
     return text if text.strip() else note
 
 
 def text_of_tool(tool: ToolSpec) -> str:
-    """A tool in readable form: its name, its description, and the schema of its arguments."""
+    """Return a tool in readable form: its name, its description, and its options or the schema of
+    its arguments."""
     about = f"\n{tool.description}" if tool.description else ""
     return f"{tool.name}{about}\n{in_rows(tool.schema if tool.native is None else tool.native)}"
 
 
 def _file_row(file: Attached) -> str:
-    """A file in readable form: its description and its hash. An address may have a key in it."""
+    """Return a file in readable form: its description, and its hash if it has one. The address is
+    left out, because it may contain a key."""
     return f"{file.about}, {file.key}" if file.key.startswith("sha256:") else file.about
 
 
@@ -318,15 +346,15 @@ def ask_in_text(
     files: Iterable[FilePart] = (),
     turns: Messages | None = None,
 ) -> tuple[Message, ...]:
-    """A conversation with one question, after earlier turns, with the wrong answers so far. Files
-    come before the text."""
-    asked = Message("user", (*files, TextPart(text)))
+    """Return a conversation with one question. The earlier turns come before the question, and the
+    wrong answers so far after the question. Files come before the text."""
+    question = Message("user", (*files, TextPart(text)))
     before = () if turns is None else turns.messages()
     if not corrections and not before:
-        return (asked,)
+        return (question,)
     return (
         *before,
-        asked,
+        question,
         *(message for correction in corrections for message in correction.messages()),
     )
 
@@ -348,29 +376,29 @@ _INTRODUCTIONS: Final = {
     ("turn", "assistant"): "and you replied:\n",
     ("correction", "assistant"): "Your answer was:\n",
 }
-"""The text before a message when all are one text, by its kind and role."""
+"""The text before each message in `Prompt.flat`, by the kind and role of the message."""
 
 
 def in_rows(value: Any, indent: int = 0, column: int = 0) -> str:
-    """JSON in lines that are as full as they can be, for 80 columns. It begins at this column, and
-    its further lines are indented."""
+    """Return JSON in lines that fit a terminal of 80 columns, each as full as possible. `column` is
+    where the first line begins, and `indent` the indentation of the other lines."""
     flat = json.dumps(value, ensure_ascii=False)
     if column + len(flat) <= _WIDTH or not value or not isinstance(value, dict | list):
         return flat
     items: list[tuple[str, Any]] = (
-        [(f"{json.dumps(key)}: ", each) for key, each in cast(dict[str, Any], value).items()]
+        [(f"{json.dumps(key)}: ", item) for key, item in cast(dict[str, Any], value).items()]
         if isinstance(value, dict)
-        else [("", each) for each in cast(list[Any], value)]
+        else [("", entry) for entry in cast(list[Any], value)]
     )
     rows: list[str] = []
     begins = column + 1
-    for label, each in items:
-        part = label + json.dumps(each, ensure_ascii=False)
+    for label, item in items:
+        part = label + json.dumps(item, ensure_ascii=False)
         if rows and "\n" not in rows[-1] and begins + len(rows[-1] + part) < _WIDTH:
             rows[-1] += f", {part}"
             continue
         begins = indent + 2 if rows else begins
-        rows.append(label + in_rows(each, indent + 2, begins + len(label)))
+        rows.append(label + in_rows(item, indent + 2, begins + len(label)))
     return flat[0] + f",\n{' ' * (indent + 2)}".join(rows) + flat[-1]
 
 

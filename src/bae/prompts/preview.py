@@ -1,5 +1,5 @@
-"""The prompts that a graph can send, without sending them. Nodes are samples, or given, and the
-prompts are made from them as in a run. `Graph.prompts` and `bae prompts` show them."""
+"""The prompts that a graph can send, made without sending them. The nodes in the prompts are
+samples or nodes of the caller. `Graph.prompts` and `bae prompts` show these prompts."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ if TYPE_CHECKING:
 
 _SAMPLE_TURNS: Final = Messages([("sample of an earlier message", "sample of its reply")])
 _SEEDS: Final = 8
-"""How many samples are tried if a user's validators refuse one."""
+"""The number of samples to try, since a user's validators may reject a sample."""
 
 
 def prompts_of(
     graph: Graph[Any, Any], nodes: Sequence[Node], lm: LM | str | None = None
 ) -> list[Prompt]:
-    """See `Graph.prompts`."""
+    """Return the prompts of a graph: see `Graph.prompts`."""
     graph.prove()
-    known = {cls for each in graph.graphs for cls in each.nodes}
+    node_types = {cls for subgraph in graph.graphs for cls in subgraph.nodes}
     for node in nodes:
-        if type(node) not in known:
+        if type(node) not in node_types:
             raise TypeError(
                 f"graph.prompts({node!r:.200}): give nodes of the graph {graph.name}, which has "
-                f"{', '.join(sorted(cls.__name__ for cls in known))}"
+                f"{', '.join(sorted(cls.__name__ for cls in node_types))}"
             )
     walk = _Walk({type(node): node for node in nodes}, lm, plan_of_graph(graph).hidden)
     walk.follow(graph, None)
     return walk.found
 
 
-class _Unasked(RoutingLM):
-    """An LM for which prompts are made, and which is never asked."""
+class _PreviewLM(RoutingLM):
+    """An LM for previews, which bae never asks."""
 
     make = decide = choose_type = fill = route = restore = cast(Any, None)
 
@@ -74,26 +74,28 @@ class _Unasked(RoutingLM):
         fillable: Sequence[type[Node]] = (),
         resolved: Mapping[type[Node], Mapping[str, Any]] | None = None,
     ) -> Choice:
-        """A choice in which all of `fillable` come filled, as far as they can."""
+        """Return a choice. An LM with one call fills all options in `fillable` that JSON can
+        express."""
         at_once = fillable if self._one_call else ()
         return choice_of(tuple(types), tuple(at_once), tuple(resolved or ()))
 
     def pinned(self, lm: LM) -> LM:
-        """The LM itself."""
+        """Return the LM itself."""
         return lm
 
 
-_FOUR_METHODS: Final = _Unasked(one_call=False)
+_FOUR_METHODS: Final = _PreviewLM(one_call=False)
 
 
-def _routing(lm: LM) -> RoutingLM:
-    """The `RoutingLM` of an LM. An LM with only the four methods chooses, then fills."""
+def _routing_lm(lm: LM) -> RoutingLM:
+    """Return the LM if it is a `RoutingLM`. An LM with only the four methods gets a stand-in that
+    chooses first and then fills."""
     return lm if isinstance(lm, RoutingLM) else _FOUR_METHODS
 
 
 class _Walk:
-    """Walks from the start of a graph to every node class once, by a shortest path, and collects
-    the questions to an LM at each node."""
+    """A walk from the start of a graph to every node class once, by a shortest path. At each node,
+    it collects the questions to an LM."""
 
     def __init__(
         self,
@@ -110,64 +112,66 @@ class _Walk:
             lm = cached_lm(lm)
         if lm is not None and (isinstance(lm, type) or not is_lm(lm)):
             raise not_an_lm(lm)
-        self._lm: LM = _Unasked() if lm is None else lm
+        self._lm: LM = _PreviewLM() if lm is None else lm
         self._by_name: dict[str, LM] = {}
         self._seen: set[tuple[type[Node], str]] = set()
 
     def follow(self, graph: Graph[Any, Any], outer: Run | None) -> None:
-        """Collect the questions of a graph, and then those of the graphs inside it."""
+        """Collect the questions of a graph, then the questions of the graphs inside it."""
         if (graph.start, graph.name) in self._seen:
             return
         self._seen.add((graph.start, graph.name))
         plans = plan_of_graph(graph).plans
         for plan in plans.values():
-            if isinstance(plan.lm, str):  # resolving it may need a key, or a program
-                self._by_name.setdefault(plan.lm, _Unasked())
+            if isinstance(plan.lm, str):  # loading a named LM may need a key or a program
+                self._by_name.setdefault(plan.lm, _PreviewLM())
         inside: list[tuple[NodePlan, Run]] = []
         around = Run() if outer is None else outer
         around.turns = _SAMPLE_TURNS
 
         def run_with(trace: list[Node]) -> Run:
-            own = Run(RunOptions(self._lm, 0), trace=trace, outer=outer)
-            own.outermost.notes.named.update(self._by_name)
-            own.scene = replace(plan_of_graph(graph).scene or around.scene, hidden=self._hidden)
-            own.shows = graph.context or around.shows
-            own.shows_limit = graph.context_limit or around.shows_limit
-            own.step, own.turns = len(trace), _SAMPLE_TURNS
-            return own
+            preview_run = Run(RunOptions(self._lm, 0), trace=trace, outer=outer)
+            preview_run.outermost.notes.named.update(self._by_name)
+            preview_run.scene = replace(
+                plan_of_graph(graph).scene or around.scene, hidden=self._hidden
+            )
+            preview_run.shows = graph.context or around.shows
+            preview_run.shows_limit = graph.context_limit or around.shows_limit
+            preview_run.step, preview_run.turns = len(trace), _SAMPLE_TURNS
+            return preview_run
 
         start = plans[graph.start]
         before = run_with([])
         inside.append((start, before))
         if plan_of_graph(graph).is_filled:
-            self.found += self._asked_to_fill([graph.start], before, next(before.seen(), None))
+            self.found += self._fill_prompts([graph.start], before, next(before.seen(), None))
         runs = {
             graph.start: run_with(
-                [self._node(start, self._resolved_values(start, start.context, before))]
+                [self._make_node(start, self._resolve_values(start, start.context, before))]
             )
         }
-        ahead = [graph.start]
-        for cls in ahead:
+        classes = [graph.start]
+        for cls in classes:
             run = runs[cls]
-            self.found += self._asked_after(plans, plans[cls], run)
+            self.found += self._prompts_after(plans, plans[cls], run)
             for target in plans[cls].successors:
                 if target in runs:
                     continue
                 plan = plans[target]
                 inside.append((plan, run))
-                node = self._node(plan, self._resolved_values(plan, plan.context, run))
+                node = self._make_node(plan, self._resolve_values(plan, plan.context, run))
                 runs[target] = run_with([*run.trace, node])
-                ahead.append(target)
+                classes.append(target)
         for plan, run in inside:
             for field in plan.called:
                 for call in every_call(field.call):
                     if call.graph is not None:
                         self.follow(call.graph, run)
 
-    def _asked_after(
+    def _prompts_after(
         self, plans: Mapping[type[Node], NodePlan], plan: NodePlan, run: Run
     ) -> Iterator[Prompt]:
-        """The questions between a node and the next node."""
+        """Yield the prompts between a node and the next node."""
         if plan.written and plan.lm_parameter is None:
             return
         lm, previous = cast("LM", run.lm_for(plan)), run.trace[-1]
@@ -178,75 +182,80 @@ class _Walk:
         if decides:
             fillable, recalled = options_ahead(run, plans, plan, None if plan.written else lm)
             resolved = {cls: values for cls, (values, _) in recalled.items()}
-            choice = _routing(lm).offer(previous, plan.offered, fillable, resolved)
+            choice = _routing_lm(lm).offer(previous, plan.offered, fillable, resolved)
             filled = choice.fillable
             origins = {cls: run.origins(records) for cls, (_, records) in recalled.items()}
             scene = run.scene_for(plan, previous).recalling(origins)
             prompt = choice.prompt(previous, None, resolved, scene)
-            yield _routing(lm).with_learned(prompt)
+            yield _routing_lm(lm).with_learned(prompt)
         targets = [target for target in targets if target not in filled]
-        yield from self._asked_to_fill(targets, run, previous, lm if plan.written else None)
+        yield from self._fill_prompts(targets, run, previous, lm if plan.written else None)
 
-    def _asked_to_fill(
+    def _fill_prompts(
         self,
         targets: Sequence[type[Node]],
         run: Run,
         previous: Node | None,
         lm: LM | None = None,
     ) -> Iterator[Prompt]:
-        """The questions to fill nodes; `lm` is the LM of a body that has them filled."""
+        """Yield the prompts to fill nodes. `lm` is the LM of a body that has the nodes filled."""
         for target in targets:
-            own, asked = plan_of(target), asked_fields(target)
-            if not asked and own.tools is None:
+            plan, fields_to_fill = plan_of(target), asked_fields(target)
+            if not fields_to_fill and plan.tools is None:
                 continue
-            filling = _routing(cast("LM", run.lm_for(own)) if lm is None else lm)
-            fields = own.context if lm is None else looked_up(own, {})
+            filling = _routing_lm(cast("LM", run.lm_for(plan)) if lm is None else lm)
+            fields = plan.context if lm is None else looked_up(plan, {})
             records: list[Found] = []
-            resolved = self._resolved_values(own, fields, run, records)
-            scene = run.scene_for(own, previous).recalling({target: run.origins(records)})
-            prompt = fill_prompt(target, asked, resolved, own.instruction, previous, scene)
-            if own.tools is not None:
-                specs, is_native = own.tools.tool_specs, filling.calls_tools
+            resolved = self._resolve_values(plan, fields, run, records)
+            scene = run.scene_for(plan, previous).recalling({target: run.origins(records)})
+            prompt = fill_prompt(
+                target, fields_to_fill, resolved, plan.instruction, previous, scene
+            )
+            if plan.tools is not None:
+                specs, is_native = plan.tools.tool_specs, filling.calls_tools
                 prompt = ToolPrompts(prompt, specs, is_native=is_native).first
             yield filling.with_learned(prompt)
 
-    def _resolved_values(
+    def _resolve_values(
         self,
         plan: NodePlan,
         fields: Sequence[FieldPlan],
         run: Run,
         records: list[Found] | None = None,
     ) -> dict[str, Any]:
-        """Values for fields that are resolved before a node is filled: from a given node, recalled,
-        with `records`, otherwise samples."""
+        """Return values for the fields that are resolved before the fill. Use the value in the
+        caller's node if there is one, else a recalled value, else a sample. Add the records of
+        recalled values to `records`."""
         given = self._given.get(plan.node)
-        held: Mapping[str, Any] = {} if given is None else given.__dict__
+        given_values: Mapping[str, Any] = {} if given is None else given.__dict__
         values: dict[str, Any] = {}
         for field in fields:
             place = Place(run.path, run.step, plan.name, field.name)
             value = field.find(run, plan.node, place) if field.is_immediate else None
             if value is not None and records is not None:
                 records.append(value[1])
-            if field.name in held:
-                values[field.name] = held[field.name]
+            if field.name in given_values:
+                values[field.name] = given_values[field.name]
             elif value is not None:
                 values[field.name] = value[0]
             elif not field.is_immediate or field.required:
                 values |= _sample_field(plan.node, field)
         return values
 
-    def _node(self, plan: NodePlan, resolved: Mapping[str, Any]) -> Node:
-        """A node with all values that can be known."""
+    def _make_node(self, plan: NodePlan, resolved: Mapping[str, Any]) -> Node:
+        """Return a node that is as complete as possible."""
         cls, given = plan.node, self._given.get(plan.node)
         if given is None and not plan.fields:
             return cls()
-        held: Mapping[str, Any] = {} if given is None else given.__dict__
-        late: dict[str, Any] = {}
+        given_values: Mapping[str, Any] = {} if given is None else given.__dict__
+        late_values: dict[str, Any] = {}
         for field in plan.after:
-            late |= (
-                {field.name: held[field.name]} if field.name in held else _sample_field(cls, field)
+            late_values |= (
+                {field.name: given_values[field.name]}
+                if field.name in given_values
+                else _sample_field(cls, field)
             )
-        known = {**resolved, **late}
+        known = {**resolved, **late_values}
         if given is not None:
             return with_resolved(given, known) if known else given
         for seed in range(_SEEDS):
@@ -255,7 +264,7 @@ class _Walk:
                 values |= _sample_json(cls, field, seed)
             with suppress(Exception):  # of validators, which may raise anything
                 return with_resolved(from_answer(cls, values, frozenset(values)), known)
-        # No sample passes its validators, or it has a constructor of its own.
+        # No sample passes the validators, or the class has a constructor of its own.
         for field in plan.plain:
             known |= _sample_field(cls, field)
         shell = cls.__new__(cls)
@@ -264,7 +273,7 @@ class _Walk:
 
 
 def _sample_field(cls: type[Node], field: FieldPlan) -> dict[str, Any]:
-    """A value for one field, by its name; nothing where JSON cannot express its type."""
+    """Return a sample for one field, by name, or nothing if JSON cannot express its type."""
     values: dict[str, Any] = {}
     for seed in range(_SEEDS):
         values = _sample_json(cls, field, seed)
@@ -274,24 +283,25 @@ def _sample_field(cls: type[Node], field: FieldPlan) -> dict[str, Any]:
 
 
 def _sample_json(cls: type[Node], field: FieldPlan, seed: int) -> dict[str, Any]:
-    """The sample as JSON, which a user's validators may refuse."""
+    """Return a sample for one field as JSON, by name. A user's validators may reject the sample."""
     if not has_schema(field_schema(cls, field.name), "validation"):
         return {}
     schema = fill_schema(cls, (field.name,))
     for made in (schema, _without_minimums(schema)):
         for title, part in (cls.__name__, made), *made.get("$defs", {}).items():
             if "properties" in part:
-                own, rules = part.get("title", title), part["properties"]
-                part["properties"] = {n: _name_text(own, n, r) for n, r in rules.items()}
-        with suppress(ScriptError):  # no text was found for a pattern, or the value is huge
+                owner, rules = part.get("title", title), part["properties"]
+                part["properties"] = {n: _name_text(owner, n, r) for n, r in rules.items()}
+        with suppress(ScriptError):  # no text fits a pattern, or the sample is too large
             return sample(made, seed)
     return {}
 
 
 def _without_minimums(schema: Any) -> Any:
-    """A schema that short values fit too: a prompt shows only the beginning of a huge value."""
+    """Return a schema that short values fit too, because a prompt shows only the beginning of a
+    huge value."""
     if isinstance(schema, list):
-        return [_without_minimums(each) for each in cast("list[Any]", schema)]
+        return [_without_minimums(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
     rules = cast("dict[str, Any]", schema).items()
@@ -302,29 +312,31 @@ _MINIMUMS: Final = ("minLength", "minItems", "minProperties")
 
 
 def _name_text(owner: str, name: str, rule: Any) -> Any:
-    """The schema of a field. If any text fits, the sample names the field, so that the text can be
-    recognized where it is shown again."""
+    """Return the schema of a field. If any text fits, allow only a sample with the name of the
+    field. A reader then recognizes the sample in later prompts."""
     text = f"sample {owner}.{name}"
     bounded = rule.get("minLength", 0) <= len(text) <= rule.get("maxLength", len(text))
-    if rule.get("type") != "string" or not bounded or _FORMED & rule.keys():
+    if rule.get("type") != "string" or not bounded or _TEXT_RULES & rule.keys():
         return rule
     return {"const": text}
 
 
-_FORMED: Final = {"const", "enum", "format", "pattern", "contentMediaType"}
+_TEXT_RULES: Final = {"const", "enum", "format", "pattern", "contentMediaType"}
+"""Keywords that restrict which texts fit."""
 
 
 def _read_body(plan: NodePlan) -> tuple[list[type[Node]], bool]:
-    """The classes that a written body may have an LM make, and whether it may have it decide, as
-    far as its code shows. Questions in its own words are not known before it runs."""
+    """Return the classes that a written body may have an LM make, and whether the body may have the
+    LM decide. Both are read from the code of the body. Questions that the body words itself are not
+    known before it runs."""
     body = inspect.unwrap(cast(Any, plan.node).__call__)
     names: Sequence[str] = getattr(getattr(body, "__code__", None), "co_names", ())
     asks = {name for name in names if name in ("make", "decide", "choose_type", "fill")}
     classes: list[type[Node]] = []
-    with suppress(TypeError, ValueError):  # no Python function, or a name that has no value yet
+    with suppress(TypeError, ValueError):  # not a Python function, or a name without a value
         variables = inspect.getclosurevars(body)
-        there = [*variables.nonlocals.values(), *variables.globals.values()]
-        classes = [c for c in there if isinstance(c, type) and issubclass(c, Node)]
+        referenced = [*variables.nonlocals.values(), *variables.globals.values()]
+        classes = [c for c in referenced if isinstance(c, type) and issubclass(c, Node)]
     makes = (classes or list(plan.successors)) if "make" in asks or not asks else []
     decides = len(plan.offered) > 1 and ("decide" in asks or not asks)
     if "decide" in asks:

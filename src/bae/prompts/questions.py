@@ -1,6 +1,6 @@
-"""Questions to a model, the same for all backends. The instruction comes first, then the known
-values as JSON; the schema of the answer goes beside them. Equal input gives an equal prompt, to the
-letter."""
+"""Questions to a model, the same for all backends. The text has the instruction, then the known
+values as JSON. The schema of the answer is sent beside the text. Equal input gives exactly the same
+prompt."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bae.node import Node
 
 Resolved = Mapping["type[Node]", Mapping[str, Any]]
-"""Values of the sourced fields of several classes."""
+"""The values of fields with a source, for several node classes."""
 
 STEP = (
     "You carry out one step of a program. The first line says what to make. The JSON after it is "
@@ -51,8 +51,8 @@ CHOOSE_AND_MAKE = "Choose what comes next, and make it."
 OR_STOP = '"None" is to stop here.'
 CHOSEN = "answer", "choice"
 CHOSEN_FIELDS = "answer", "fields"
-"""The paths in an answer that chooses and fills: `CHOSEN` leads to the name of the class, and
-`CHOSEN_FIELDS` to its fields. See `choice_schema`."""
+"""Paths in an answer that chooses and fills: `CHOSEN` leads to the class name, and `CHOSEN_FIELDS`
+to the fields. See `choice_schema`."""
 EARLIER = 'Earlier steps are under "before", the oldest first.'
 CONVERSATION = (
     "The messages before the question are the conversation with the user so far; they are no "
@@ -64,13 +64,14 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 def system_text(scene: Scene, turns: Messages | None, default: str = SYSTEM) -> str:
-    """The system text of a question. A text of the graph is used as it is. Otherwise `default` is
-    used, with a sentence about earlier steps or turns if the question has any."""
+    """Return the system text of a question. If the graph has a system text, it is used unchanged.
+    Otherwise `default` is used, with a sentence about earlier steps or turns if the question has
+    any."""
     if scene.system is not None:
         return scene.system
     if scene.shown or scene.omitted:
         default = f"{default} {EARLIER}"
-    # Also before there is a turn, so that the beginning of the prompt stays the same.
+    # The first turn has the sentence too, so that the beginning of the prompt stays the same.
     return default if turns is None else f"{default} {CONVERSATION}"
 
 
@@ -83,36 +84,36 @@ def fill_prompt(
     scene: Scene = PLAIN_SCENE,
     corrections: tuple[Correction, ...] = (),
 ) -> Prompt:
-    """The prompt for some fields of a node."""
-    form, schema, name = _answer_form(target, fields)
-    shown = target, resolved, previous, scene
+    """Return the prompt to fill some fields of a node."""
+    form, schema, name = _answer_parts(target, fields)
+    question_parts = target, resolved, previous, scene
     if in_use():
-        known, files = with_labels(partial(_known_for, *shown))
+        known, files = with_labels(partial(_known_values_for, *question_parts))
     else:
-        known, files = _known_for(*shown), ()
+        known, files = _known_values_for(*question_parts), ()
     text = text_of_question(instruction, known, form)
     turns = shown_turns(scene, previous, (target, resolved)) if NodePlan.any_turns else None
-    asked = (), (), target, fields, resolved, None, instruction, previous, "", scene, turns
+    contents = (), (), target, fields, resolved, None, instruction, previous, "", scene, turns
     return Prompt(
         system_text(scene, turns, TEXT_SYSTEM if form else SYSTEM),
         ask_in_text(text, corrections, files, turns),
         schema,
         name,
-        Question(*asked),
+        Question(*contents),
     )
 
 
-def _known_for(
+def _known_values_for(
     target: type[Node], resolved: Mapping[str, Any], previous: Node | None, scene: Scene
 ) -> dict[str, Any]:
-    """The known values that a question for a node shows, as JSON."""
+    """Return the known values in the question for a node, as JSON."""
     known = known_nodes(previous, scene)
-    own = plan_of(target).turns if resolved else None
-    if len(resolved) > (own is not None and own.name in resolved):
+    turns_field = plan_of(target).turns if resolved else None
+    if len(resolved) > (turns_field is not None and turns_field.name in resolved):
         context = context_of(target, resolved, scene.hidden)
-        left = not_shown(target, context, known, previous, scene)
-        if left or not context:
-            known["context"] = left
+        context_left = not_shown(target, context, known, previous, scene)
+        if context_left or not context:
+            known["context"] = context_left
     return known
 
 
@@ -123,16 +124,16 @@ def fill_question(
     previous: Node | None,
     scene: Scene,
 ) -> Prompt:
-    """The prompt for a node, with all fields that a model fills."""
+    """Return the prompt to fill all fields of a node that a model fills."""
     return fill_prompt(target, asked_fields(target), resolved, instruction, previous, scene)
 
 
-def _answer_form(
+def _answer_parts(
     target: type[Node], fields: tuple[str, ...]
 ) -> tuple[str, dict[str, Any] | None, str]:
-    """The form of an answer with some fields of a node: the end of the prompt, the schema and a
-    name that every provider accepts. For plain text, the schema is None. For JSON, the end of the
-    prompt is empty."""
+    """Return what depends on the form of the answer: the end of the prompt, the schema, and a name
+    that every provider accepts. For JSON, the end of the prompt is empty. For plain text, the
+    schema is None."""
 
     def make() -> tuple[str, dict[str, Any] | None, str]:
         form, name = text_form(target), re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64]
@@ -142,8 +143,9 @@ def _answer_form(
 
 
 def text_form(target: type[Node]) -> str:
-    """The end of a prompt for plain text: how to answer, the description of the field, and its
-    bounds if the text is its value. Empty if the answer is JSON."""
+    """Return the end of a prompt for plain text: how to answer, with the description of the field.
+    If no function parses the text, the bounds of the text are included. Return an empty text if the
+    answer is JSON."""
 
     def make() -> str:
         fields = plan_of(target, strict=True).plain
@@ -160,9 +162,8 @@ def text_form(target: type[Node]) -> str:
 
 
 class Choice:
-    """The parts that all choices among `types` share, computed once: their names, the types that
-    the same answer also fills, the instruction with the description of each option, and the
-    schema."""
+    """A choice among types. All prompts for the same choice share these parts, so they are computed
+    once."""
 
     __slots__ = ("fillable", "instruction", "names", "schema", "types")
 
@@ -191,29 +192,33 @@ class Choice:
         scene: Scene = PLAIN_SCENE,
         corrections: tuple[Correction, ...] = (),
     ) -> Prompt:
-        """The prompt for the choice. `resolved` has the values of sources for the options that the
-        same answer fills."""
+        """Return the prompt for the choice. `resolved` has the values of sources, for the options
+        that the same answer fills."""
         turns = None
         if NodePlan.any_turns:
             turns = shown_turns(scene, previous, *(() if resolved is None else resolved.items()))
         if context is not None:
-            held = [each for each in context.values() if isinstance(each, Messages)]
-            if held:
-                turns, left = held[0], context.items()
-                context = {n: each for n, each in left if not isinstance(each, Messages)}
+            turn_values = [
+                context_value
+                for context_value in context.values()
+                if isinstance(context_value, Messages)
+            ]
+            if turn_values:
+                turns, items = turn_values[0], context.items()
+                context = {n: value for n, value in items if not isinstance(value, Messages)}
 
-        shown = context, resolved, previous, scene
+        question_parts = context, resolved, previous, scene
         if in_use():
-            known, files = with_labels(partial(self._known_values, *shown))
+            known, files = with_labels(partial(self._known_values, *question_parts))
         else:
-            known, files = self._known_values(*shown), ()
-        asked = self.types, self.fillable, None, (), _NOTHING, context, "", previous, "", scene
+            known, files = self._known_values(*question_parts), ()
+        contents = self.types, self.fillable, None, (), _NOTHING, context, "", previous, "", scene
         return Prompt(
             system_text(scene, turns),
             ask_in_text(text_of_question(self.instruction, known), corrections, files, turns),
             self.schema,
             "Choice",
-            Question(*asked, turns),
+            Question(*contents, turns),
         )
 
     def _known_values(
@@ -237,8 +242,8 @@ class Choice:
         previous: Node | None,
         scene: Scene,
     ) -> dict[str, Any]:
-        """The resolved values for the options, by the names of the options. A value that several
-        options share appears once, under all their names."""
+        """Return the resolved values for the options, by option name. A value that several options
+        share appears once, under all their names."""
         owners: dict[str, list[str]] = {}
         values_by_name: dict[str, tuple[str, Any]] = {}
         for name, cls in self.names.items():
@@ -255,16 +260,16 @@ class Choice:
 
 
 def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
-    """The description of an option for a model. If the same answer fills the option, the
-    description includes the instruction. Otherwise it includes the fields of the option, since the
-    schema of the choice does not have them."""
+    """Return the description of an option for a model. If the same answer fills the option, the
+    description includes the instruction. Otherwise it includes the fields of the option, because
+    the schema of the choice does not have them."""
     plan = plan_of(cls, strict=True)
     lines = f"- {name}: {plan.description}" if plan.description else f"- {name}"
     if form := text_form(cls):
         about = form.removeprefix(IN_TEXT).lstrip(":. ")
         lines += f"\nIt is a text: {about}" if about else "\nIt is a text."
-    elif not filled and (asked := asked_fields(cls)):
-        schema = _answer_form(cls, asked)[1] or {}
+    elif not filled and (fields := asked_fields(cls)):
+        schema = _answer_parts(cls, fields)[1] or {}
         parts = {key: schema[key] for key in ("properties", "required", "$defs") if key in schema}
         lines += f"\nIts fields: {text_of_json(parts)}"
     elif filled and plan.instruction != plan.name:
@@ -273,9 +278,9 @@ def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
 
 
 def _has_json(cls: type[Node]) -> bool:
-    """Whether an answer in JSON can fill fields of a class."""
+    """Return whether an answer in JSON can fill fields of the class."""
     has_fields = bool(asked_fields(cls)) and not text_form(cls)
-    return has_fields and plan_of(cls).tools is None  # tools are called in a conversation
+    return has_fields and plan_of(cls).tools is None  # a node with tools needs a conversation
 
 
 def choice_of(
@@ -283,8 +288,8 @@ def choice_of(
     fillable: tuple[type[Node], ...],
     resolved: tuple[type[Node], ...] = (),
 ) -> Choice:
-    """The choice among `types`. The same answer fills an option in `fillable` if the option has
-    fields for an answer in JSON. An option with sources must also be in `resolved`."""
+    """Return the choice among `types`. The same answer fills an option in `fillable`, if the option
+    has fields for an answer in JSON. An option with sources must also be in `resolved`."""
 
     def make() -> Choice:
         filled = (c for c in fillable if c in resolved or not plan_of(c, strict=True).context)
@@ -304,13 +309,14 @@ def choice_question(
     resolved: Resolved | None,
     scene: Scene,
 ) -> Prompt:
-    """The prompt to choose the next node. The same answer may fill it if it is in `fillable`."""
+    """Return the prompt to choose the next node. If the chosen node is in `fillable`, the same
+    answer may fill it."""
     choice = choice_of(tuple(types), tuple(fillable), tuple(resolved or ()))
     return choice.prompt(previous, context, resolved, scene)
 
 
 def answer_form(prompt: Prompt) -> AnswerForm:
-    """The places of the fields of nodes in the answer to a prompt."""
+    """Return where the answer to a prompt has the fields of nodes."""
     from bae.answer_form import AnswerForm
 
     question, schema = prompt.question, prompt.schema
@@ -335,19 +341,21 @@ def answer_form(prompt: Prompt) -> AnswerForm:
 
 
 def choice_instruction(types: Sequence[type[Node] | type[None]], *, make: bool = False) -> str:
-    """The instruction to choose among `types`; with `make`, to make the chosen node too."""
+    """Return the instruction to choose among `types`. With `make`, the model is to make the chosen
+    node too."""
     text = CHOOSE_AND_MAKE if make else CHOOSE
     return f"{text} {OR_STOP}" if NoneType in types else text
 
 
 def names_of(types: Sequence[type[Node] | type[None]]) -> dict[str, type[Node] | type[None]]:
-    """The types by their names for a model: the class name, numbered if two classes share it."""
+    """Return the types by their names for a model. A name is the class name, with a number if two
+    classes share the name."""
     names: dict[str, type[Node] | type[None]] = {}
     for cls in types:
-        name = own = "None" if cls is NoneType else cls.__name__
+        name = class_name = "None" if cls is NoneType else cls.__name__
         number = 1
         while name in names:
             number += 1
-            name = f"{own}_{number}"
+            name = f"{class_name}_{number}"
         names[name] = cls
     return names

@@ -1,6 +1,6 @@
-"""JSON schemas: of the answers that a model is asked for, and how to read a schema. An outline has
-the few words of a schema that a model needs to see: a grammar holds a local model to the schema,
-but does not say what the fields are for."""
+"""JSON schemas of the answers that a model gives, and outlines of these schemas. An outline has the
+few words that a model needs to see. A grammar makes a local model follow the schema, but does not
+tell the model what the fields are for."""
 
 from __future__ import annotations
 
@@ -25,42 +25,47 @@ Schema = dict[str, Any]
 
 
 def fill_schema(cls: type[Node], names: tuple[str, ...]) -> Schema:
-    """The schema of an answer that fills these fields of a node."""
-    schema = without_hidden_defaults(_Asked().generate(fields_schema(cls, names)), cls)
+    """Return the schema of an answer that fills these fields of a node."""
+    schema = without_hidden_defaults(
+        _AnswerSchemaGenerator().generate(fields_schema(cls, names)), cls
+    )
     return {**schema, "title": cls.__name__, "additionalProperties": False}
 
 
 def choice_schema(options: Mapping[str, tuple[type[Node], tuple[str, ...]] | None]) -> Schema:
-    """The schema of a choice among names. A name with a class is answered together with these
-    fields of the class."""
+    """Return the schema of a choice among names. If a name has a class with fields, the answer
+    fills these fields too."""
     filled = {name: asked for name, asked in options.items() if asked is not None}
     if not filled:
-        return {**_object({"choice": {"type": "string", "enum": list(options)}}), "title": "Choice"}
-    generator = _Asked()
+        return {
+            **_object_schema({"choice": {"type": "string", "enum": list(options)}}),
+            "title": "Choice",
+        }
+    generator = _AnswerSchemaGenerator()
     inputs = [(name, "validation", fields_schema(*asked)) for name, asked in filled.items()]
-    made, shared = generator.generate_definitions(cast(Any, inputs))
+    field_schemas, shared = generator.generate_definitions(cast(Any, inputs))
     branches: list[Schema] = []
     for name in options:
         branch: Schema = {"choice": {"type": "string", "const": name}}
         if name in filled:
-            fields = made[cast(Any, (name, "validation"))]
+            fields = field_schemas[cast(Any, (name, "validation"))]
             fields = without_hidden_defaults(fields, filled[name][0])
             branch["fields"] = {**fields, "title": name, "additionalProperties": False}
-        branches.append(_object(branch))
-    schema = {**_object({"answer": {"anyOf": branches}}), "title": "Choice"}
+        branches.append(_object_schema(branch))
+    schema = {**_object_schema({"answer": {"anyOf": branches}}), "title": "Choice"}
     return generator.undocumented({**schema, "$defs": shared} if shared else schema)
 
 
 def argument_schema(schema: Any, *, titles: bool = False) -> Schema:
-    """The JSON schema of the arguments of a tool, from a core schema: with definitions in the
-    places that use them, and with the names of classes as titles if `titles`."""
-    return write_out(_Asked().generate(schema), titles=titles)
+    """Return the JSON schema of a tool's arguments for a core schema. Definitions are inlined, as
+    in `write_out`. With `titles`, the titles are the names of classes."""
+    return write_out(_AnswerSchemaGenerator().generate(schema), titles=titles)
 
 
 def write_out(schema: Schema, most: int = 1_000_000, *, titles: bool = False) -> Schema:
-    """A schema without titles unless `titles`, and with definitions inlined, except recursive
-    definitions: not every provider follows references. Raises `ValueError` if more than `most`
-    schemas would be written."""
+    """Return the schema with definitions inlined, because not every provider follows references.
+    Recursive definitions stay. Titles are removed unless `titles`. Raise `ValueError` if the result
+    would have more than `most` schemas."""
     definitions = definitions_of(schema)
     below = reachable(definitions)
     recursive = {name for name in definitions if name in below[name]}
@@ -73,31 +78,31 @@ def write_out(schema: Schema, most: int = 1_000_000, *, titles: bool = False) ->
             raise ValueError(f"it has more than {most:,} schemas when it is written out")
         if not isinstance(part, dict):
             return part
-        made = changed(cast(Schema, part), write)
+        written_part = changed(cast(Schema, part), write)
         if not titles:
-            made.pop("title", None)
-        made.pop("discriminator", None)  # it would name definitions that are written out
-        name = name_in(str(made["$ref"])) if "$ref" in made else ""
+            written_part.pop("title", None)
+        written_part.pop("discriminator", None)  # it would name definitions that are now inlined
+        name = name_in(str(written_part["$ref"])) if "$ref" in written_part else ""
         if not name or name in recursive or name not in definitions:
-            return made
-        own = {key: each for key, each in made.items() if key != "$ref"}
-        return {**write(definitions[name]), **own}
+            return written_part
+        other_rules = {key: rule for key, rule in written_part.items() if key != "$ref"}
+        return {**write(definitions[name]), **other_rules}
 
-    whole = write(definitions[""])
-    left = {name: write(definitions[name]) for name in recursive if name}
-    return {**whole, "$defs": left} if left else whole
+    written_schema = write(definitions[""])
+    recursive_schemas = {name: write(definitions[name]) for name in recursive if name}
+    return {**written_schema, "$defs": recursive_schemas} if recursive_schemas else written_schema
 
 
 def has_schema(schema: Any, mode: JsonSchemaMode) -> bool:
-    """Whether JSON can express the values of a core schema."""
+    """Return whether JSON can express the values of a core schema."""
     try:
-        _Asked().generate(schema, mode)
+        _AnswerSchemaGenerator().generate(schema, mode)
     except (PydanticInvalidForJsonSchema, PydanticOmit):
         return False
     return True
 
 
-def _object(properties: Schema) -> Schema:
+def _object_schema(properties: Schema) -> Schema:
     return {
         "type": "object",
         "properties": properties,
@@ -107,14 +112,14 @@ def _object(properties: Schema) -> Schema:
 
 
 def without_hidden_defaults(schema: Schema, cls: type) -> Schema:
-    """The schema of a class without the defaults of fields with `repr=False`."""
+    """Return the schema of a class without the defaults of fields with `repr=False`."""
     hidden = hidden_fields(cls)
     if not hidden or "properties" not in schema:
         return schema
     declared = getattr(cls, "__pydantic_fields__", {})
     aliases = {getattr(declared.get(name), "validation_alias", None) for name in hidden}
     properties: Schema = {
-        name: {key: each for key, each in part.items() if key != "default"}
+        name: {key: rule for key, rule in part.items() if key != "default"}
         if name in hidden or name in aliases
         else part
         for name, part in schema["properties"].items()
@@ -122,11 +127,11 @@ def without_hidden_defaults(schema: Schema, cls: type) -> Schema:
     return {**schema, "properties": properties}
 
 
-class _Asked(GenerateJsonSchema):
-    """Without docstrings, which are for people, and without the titles that pydantic derives from
-    field names."""
+class _AnswerSchemaGenerator(GenerateJsonSchema):
+    """A generator of schemas for answers. It omits docstrings, which are for people, and the titles
+    that pydantic derives from field names."""
 
-    # A default that JSON cannot express needs no warning: the field has a schema all the same.
+    # A default that JSON cannot express needs no warning, because the field still has a schema.
     ignored_warning_kinds = {*GenerateJsonSchema.ignored_warning_kinds, "non-serializable-default"}  # noqa: RUF012
 
     def field_title_should_be_set(self, schema: Any) -> bool:
@@ -140,31 +145,31 @@ class _Asked(GenerateJsonSchema):
         return self.undocumented(super().generate(schema, mode))
 
     def model_schema(self, schema: Any) -> Schema:
-        return self._noted(super().model_schema(schema), schema["cls"])
+        return self._note_docstring(super().model_schema(schema), schema["cls"])
 
     def dataclass_schema(self, schema: Any) -> Schema:
-        return self._noted(super().dataclass_schema(schema), schema["cls"])
+        return self._note_docstring(super().dataclass_schema(schema), schema["cls"])
 
     def typed_dict_schema(self, schema: Any) -> Schema:
-        return self._noted(super().typed_dict_schema(schema), schema.get("cls"))
+        return self._note_docstring(super().typed_dict_schema(schema), schema.get("cls"))
 
     def enum_schema(self, schema: Any) -> Schema:
-        return self._noted(super().enum_schema(schema), schema["cls"])
+        return self._note_docstring(super().enum_schema(schema), schema["cls"])
 
     def handle_ref_overrides(self, json_schema: Schema) -> Schema:
-        # Pydantic leaves out a description that equals the docstring, which is not sent.
+        # Pydantic would leave out a description that equals the docstring. Docstrings are not sent.
         return json_schema
 
     def generator_schema(self, schema: Any) -> Schema:
-        if self.mode == "serialization":  # a value that can be read only once is not shown
+        if self.mode == "serialization":  # a generator can be read only once, so it is not shown
             return self.handle_invalid_for_json_schema(schema, "core_schema.GeneratorSchema")
         return super().generator_schema(schema)
 
     def is_subclass_schema(self, schema: Any) -> Schema:
-        # Pydantic accepts any JSON for a class, but no JSON can be a class.
+        # Pydantic accepts any JSON here, but JSON cannot express a class.
         return self.handle_invalid_for_json_schema(schema, "core_schema.IsSubclassSchema")
 
-    def _noted(self, schema: Schema, cls: type | None) -> Schema:
+    def _note_docstring(self, schema: Schema, cls: type | None) -> Schema:
         if cls is not None and cls.__doc__:
             self._documented.add(inspect.cleandoc(cls.__doc__))
         return schema if cls is None else without_hidden_defaults(schema, cls)
@@ -173,10 +178,11 @@ class _Asked(GenerateJsonSchema):
         return super().encode_default(without_hidden_parts(dft, MASK))
 
     def undocumented(self, schema: Any) -> Any:
-        """The schema without the docstrings that pydantic used as descriptions of classes.
+        """Return the schema without the docstrings that pydantic used as descriptions of classes.
 
-        Pydantic adds the docstring of an enum last, so all are removed at the end. A class has a
-        title, which tells its description from that of a field.
+        Pydantic adds the docstring of an enum last, so all docstrings are removed at the end. The
+        title distinguishes the schema of a class from the schema of a field, whose description
+        stays.
         """
         if not isinstance(schema, dict):
             return schema
@@ -195,30 +201,34 @@ class _Asked(GenerateJsonSchema):
 
 
 def outline(schema: Mapping[str, Any]) -> str:
-    """The form of an answer: `{"top": string (a specific garment), "size": "S" | "M"}`, one field
-    to a line. Recursive types, and long types that occur several times, get a name and follow after
-    it; written in place, they would multiply. Of very many values, the first are shown.
+    """Return the form of an answer as text: `{"top": string (a specific garment), "size": "S" |
+    "M"}`, one field to a line.
+
+    A recursive type, or a long type that occurs several times, gets a name. Its form follows at the
+    end, because repeating it would make the text too long. Of many allowed values, only the first
+    are shown.
     """
     definitions = definitions_of(schema)
     below = reachable(definitions)
     uses = Counter(name_in(str(part["$ref"])) for part in parts(schema) if "$ref" in part)
     named = {
         name
-        for name, each in definitions.items()
-        if name in below[name] or (uses[name] > 1 and len(str(each)) > _SHORT)
+        for name, definition in definitions.items()
+        if name in below[name] or (uses[name] > 1 and len(str(definition)) > _SHORT)
     }
     writer = _Outline(definitions, named)
     fields = writer.fields(definitions[""])
     lines = ["{", ",\n".join(f"  {field}" for field in fields), "}"] if fields else ["{}"]
-    for name in writer.used:  # grows meanwhile
+    for name in writer.used:  # the loop adds names
         lines.append(f"{name}: {writer.text(definitions[name])}")
     return "\n".join(lines)
 
 
 def notes_on(schema: Schema) -> str:
-    """The bounds of a value and its description, in words; empty if there are none."""
+    """Return the bounds of a value and its description, in words. Return an empty text if there are
+    none."""
     notes: list[str] = []
-    # The size of a tuple is visible.
+    # The outline of a tuple shows its size.
     for low, high, unit in () if "prefixItems" in schema else _RANGES:
         match schema.get(low), schema.get(high):
             case None, None:
@@ -237,27 +247,32 @@ def notes_on(schema: Schema) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Outline:
-    """Writes types. `used` are the named types that were used so far."""
+    """A writer of outlines."""
 
     definitions: dict[str, Schema]
+    """The schemas that references lead to, by name."""
     named: set[str]
+    """The definitions that are written by name."""
     used: list[str] = field(default_factory=list[str])
+    """The names that were written so far."""
 
     def fields(self, schema: Schema) -> list[str]:
+        """Return the fields of an object, each with its type."""
         required = schema.get("required", ())
         return [
             f"{json.dumps(name, ensure_ascii=False)}{'' if name in required else '?'}: "
-            f"{self.text(as_schema(each))}"
-            for name, each in as_schema(schema.get("properties")).items()
+            f"{self.text(as_schema(part))}"
+            for name, part in as_schema(schema.get("properties")).items()
         ]
 
     def text(self, schema: Schema) -> str:
-        """The type of a value and, in brackets, its bounds and description."""
+        """Return the type of a value, with its bounds and description in parentheses."""
         notes = notes_on(schema)
         kind = self.type_of(schema)
         return f"{kind} ({notes})" if notes else kind
 
     def type_of(self, schema: Schema) -> str:
+        """Return the type of a value."""
         if "$ref" in schema:
             name = name_in(schema["$ref"])
             if name not in self.named:
@@ -269,14 +284,14 @@ class _Outline:
         if options is not None:
             return " | ".join(dict.fromkeys(self.text(option) for option in options))
         if "allOf" in schema:
-            return " & ".join(self.text(as_schema(each)) for each in schema["allOf"])
+            return " & ".join(self.text(as_schema(part)) for part in schema["allOf"])
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         if values is not None:
-            told = " | ".join(json.dumps(value, ensure_ascii=False) for value in values)
-            return told if len(told) <= _MOST_LISTED else f"{told[:_MOST_LISTED]} …"
+            listed = " | ".join(json.dumps(value, ensure_ascii=False) for value in values)
+            return listed if len(listed) <= _MOST_LISTED else f"{listed[:_MOST_LISTED]} …"
         match schema.get("type", "any"):
             case "array":
-                first = [self.text(as_schema(each)) for each in schema.get("prefixItems", ())]
+                first = [self.text(as_schema(item)) for item in schema.get("prefixItems", ())]
                 items = first or [self.text(as_schema(schema.get("items"))), "..."]
                 return f"[{', '.join(items)}]"
             case "object" if "properties" in schema:
@@ -284,8 +299,8 @@ class _Outline:
             case "object":
                 keys = {"type": "string", **as_schema(schema.get("propertyNames"))}
                 values = as_schema(schema.get("additionalProperties"))
-                for pattern, each in as_schema(schema.get("patternProperties")).items():
-                    keys, values = {"type": "string", "pattern": pattern}, as_schema(each)
+                for pattern, value_schema in as_schema(schema.get("patternProperties")).items():
+                    keys, values = {"type": "string", "pattern": pattern}, as_schema(value_schema)
                 return f"{{{self.text(keys)}: {self.text(values)}, ...}}"
             case "string":
                 return schema.get("format", "string")
@@ -299,24 +314,24 @@ class _Outline:
 
 
 def as_schema(given: Any) -> Schema:
-    """A schema as a dict; `true`, which allows everything, as an empty dict."""
+    """Return a schema as a dict. For `true`, which allows every value, return an empty dict."""
     return cast(Schema, given) if isinstance(given, dict) else {}
 
 
 def definitions_of(schema: Mapping[str, Any]) -> dict[str, Schema]:
-    """The targets of references, by name: the definitions, and the whole schema, which has the
-    empty name."""
-    named = {name: as_schema(each) for name, each in schema.get("$defs", {}).items()}
-    return {**named, "": {key: value for key, value in schema.items() if key != "$defs"}}
+    """Return the schemas that references can lead to, by name. The complete schema has the empty
+    name."""
+    definitions = {name: as_schema(part) for name, part in schema.get("$defs", {}).items()}
+    return {**definitions, "": {key: value for key, value in schema.items() if key != "$defs"}}
 
 
 def name_in(reference: str) -> str:
-    """The name that a reference points to."""
+    """Return the name that a reference points to."""
     return reference.rpartition("/")[2].replace("~1", "/").replace("~0", "~").removeprefix("#")
 
 
 def reachable(definitions: Mapping[str, Schema]) -> dict[str, set[str]]:
-    """For each definition, the names of the definitions that its values may have inside."""
+    """Return, for each definition, the names of the definitions that occur in it at any depth."""
     direct = {
         name: {name_in(str(part["$ref"])) for part in parts(schema) if "$ref" in part}
         for name, schema in definitions.items()
@@ -324,63 +339,68 @@ def reachable(definitions: Mapping[str, Schema]) -> dict[str, set[str]]:
     references: dict[str, set[str]] = {}
     for name in definitions:
         reached: set[str] = set()
-        ahead = list(direct[name])
-        while ahead:
-            each = ahead.pop()
-            if each not in reached:
-                reached.add(each)
-                ahead += direct.get(each, ())
+        to_visit = list(direct[name])
+        while to_visit:
+            target = to_visit.pop()
+            if target not in reached:
+                reached.add(target)
+                to_visit += direct.get(target, ())
         references[name] = reached
     return references
 
 
 def is_recursive(schema: Mapping[str, Any]) -> bool:
-    """Whether a value of the schema may have another value of the same kind inside."""
+    """Return whether a value of the schema may contain another value of the same definition."""
     return any(name in below for name, below in reachable(definitions_of(schema)).items())
 
 
 def parts(schema: Any) -> Iterator[Schema]:
-    """The schema and every schema in it, at any depth."""
+    """Yield the schema and all schemas inside it, at any depth."""
     part = as_schema(schema)
     yield part
-    for each in inner(part):
-        yield from parts(each)
+    for subschema in inner(part):
+        yield from parts(subschema)
 
 
 def inner(part: Schema) -> list[Any]:
-    """The schemas in a schema, without examples, defaults and constants."""
+    """Return the schemas directly inside a schema. Examples, defaults and constants are not
+    schemas."""
     schemas: list[Any] = []
     changed(part, schemas.append)
     return schemas
 
 
 def changed(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> Schema:
-    """A copy of a schema in which the schemas inside are changed."""
-    made: Schema = {}
+    """Return a copy of a schema, with `change` applied to each schema directly inside it."""
+    schema_copy: Schema = {}
     for key, value in schema.items():
         if key in MAPS and isinstance(value, dict):
-            made[key] = {name: change(each) for name, each in cast(Schema, value).items()}
+            schema_copy[key] = {
+                name: change(subschema) for name, subschema in cast(Schema, value).items()
+            }
         elif key in LISTS and isinstance(value, list):
-            made[key] = [change(each) for each in cast(list[Any], value)]
+            schema_copy[key] = [change(item) for item in cast(list[Any], value)]
         else:
-            made[key] = change(value) if key in SINGLE and isinstance(value, dict) else value
-    return made
+            schema_copy[key] = change(value) if key in SINGLE and isinstance(value, dict) else value
+    return schema_copy
 
 
 def alternatives(schema: Schema) -> list[Schema] | None:
-    """The schemas of which a value must fit one; None if the schema has no alternatives."""
+    """Return the alternatives of a schema, of which a value must fit one. Return None if it has no
+    alternatives."""
     kind = schema.get("type")
     if isinstance(kind, list):
-        return [{**schema, "type": each} for each in cast(list[str], kind)]
+        return [{**schema, "type": type_} for type_ in cast(list[str], kind)]
     members = schema.get("anyOf", schema.get("oneOf"))
     return None if members is None else [as_schema(member) for member in members]
 
 
 _SHORT: Final = 100
-"""How many characters the schema of a type may have to be written wherever it occurs."""
+"""The length up to which a repeated type is written out each time, in characters of its schema."""
 
 _MOST_LISTED: Final = 1000
-"""How many characters of the listed values of a field are shown. The grammar knows all of them."""
+"""The number of characters of a field's allowed values that are shown. The grammar still allows all
+values."""
 
 _RANGES: Final = (
     ("minLength", "maxLength", " characters"),
@@ -395,7 +415,7 @@ _NOTES: Final = {
     "pattern": "like {}",
 }
 
-# The keywords that contain further schemas: by name, in a list, or a single schema.
+# The keywords whose values are schemas by name, a list of schemas, or a single schema.
 MAPS: Final = frozenset({"properties", "$defs", "patternProperties"})
 LISTS: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 SINGLE: Final = frozenset({"items", "additionalProperties", "propertyNames", "contains", "not"})

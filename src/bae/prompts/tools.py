@@ -1,5 +1,5 @@
-"""Prompts of a conversation with tools: the rounds so far as messages. For models without native
-tool calls, the question has the tools, and one schema is for a call or the answer."""
+"""Prompts of a conversation with tools. The rounds so far are messages. For models without native
+tool calls, the question lists the tools, and one schema allows a call or the answer."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ STRUCTURED_SYSTEM: Final = (
 )
 NO_RESULTS: Final = "no results"
 WRAPPER: Final = "next_step"
-"""The only property of a structured answer: some providers take no alternatives at the top."""
+"""The only property of a structured answer. The alternatives are below this property, because some
+providers do not accept alternatives at the top of a schema."""
 
 
 def result_text(call: ToolCall, limit: int) -> str:
-    """The text that the model reads as the result of a call: at most `limit` characters, cut
-    between items of a list or lines of a text. A text that was cut has both sizes."""
+    """Return the result of a call as text for the model. A text over `limit` characters is cut
+    after a list item or a line. A note at the end then has the sizes before and after the cut."""
     if call.error is not None:
         return _cut_lines(call.error, limit)
     value = call.result
@@ -65,34 +66,33 @@ def result_text(call: ToolCall, limit: int) -> str:
 def _cut_lines(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
-    kept = text[:limit]
-    line = kept.rfind("\n")
+    shown_text = text[:limit]
+    line = shown_text.rfind("\n")
     if line > limit // 2:
-        kept = kept[:line]
-    return f"{kept}\n[cut: {len(kept):,} of {len(text):,} characters are shown]"
+        shown_text = shown_text[:line]
+    return f"{shown_text}\n[cut: {len(shown_text):,} of {len(text):,} characters are shown]"
 
 
 def _cut_items(items: list[Any], size: int, limit: int) -> str:
-    kept: list[str] = []
-    left = limit
+    shown_items: list[str] = []
+    characters_left = limit
     for item in items:
         text = text_of_json(item)
-        left -= len(text) + 1
-        if left < 0:
+        characters_left -= len(text) + 1
+        if characters_left < 0:
             break
-        kept.append(text)
-    if not kept:
+        shown_items.append(text)
+    if not shown_items:
         return _cut_lines(text_of_json(items), limit)
     return (
-        f"[{','.join(kept)}]\n[cut: {len(kept):,} of {len(items):,} items are shown, "
-        f"{limit - left:,} of {size:,} characters]"
+        f"[{','.join(shown_items)}]\n[cut: {len(shown_items):,} of {len(items):,} items are shown, "
+        f"{limit - characters_left:,} of {size:,} characters]"
     )
 
 
 class ToolPrompts:
-    """The requests of one conversation with tools. `first` is the question with the tools, for a
-    model with native tool calls or with structured output. Each request begins with the messages of
-    the request before, unchanged, unless results are cut."""
+    """The prompts of one conversation with tools. Each prompt begins with the messages of the
+    prompt before, unchanged, unless results are cut."""
 
     def __init__(
         self,
@@ -103,24 +103,25 @@ class ToolPrompts:
         takes_files: Collection[str] = (),
     ) -> None:
         target = cast("type[Node]", question.question.target)
-        asked = question.question.fields
+        fields = question.question.fields
         self.is_native = is_native
         self._takes_files = takes_files
         self._question, self._form = question, text_form(target)
         if is_native:
-            system = TOOL_TEXT_SYSTEM if self._form else TOOL_SYSTEM if asked else TOOL_ONLY_SYSTEM
-            schema = question.schema if asked else None
+            system = TOOL_TEXT_SYSTEM if self._form else TOOL_SYSTEM if fields else TOOL_ONLY_SYSTEM
+            schema = question.schema if fields else None
             self.first = replace(question, schema=schema, tools=tuple(specs))
         else:
             system, form = STRUCTURED_SYSTEM, self._form
             text = question.text.removesuffix(form).rstrip() if form else question.text
             self.first = replace(
                 question.with_question(f"{text}\n\n{tools_text(specs)}"),
-                schema=_round_schema(target, asked, bool(form), specs),
+                schema=_round_schema(target, fields, bool(form), specs),
             )
-        self.first = replace(self.first, system=_system(question, system))
+        self.first = replace(self.first, system=_system_text(question, system))
+        """The question with the tools, for the first round."""
         self._shown: list[list[Message]] = []
-        """The messages of each round except the last, as they were sent."""
+        """The messages of every round but the last, as they were sent."""
         self._cut = 0
 
     def next(
@@ -130,8 +131,8 @@ class ToolPrompts:
         cut: int | None = None,
         rounds: Sequence[Round] | None = None,
     ) -> Prompt:
-        """The request after these rounds; after all of them unless given. The results of the rounds
-        up to `cut` are left out."""
+        """Return the prompt after `rounds`, by default after all rounds so far. The results of
+        rounds up to number `cut` are left out."""
         first, rounds = self.first, box.rounds if rounds is None else rounds
         messages = self._messages(box, rounds, box.cut if cut is None else cut)
         if self.is_native:
@@ -149,52 +150,59 @@ class ToolPrompts:
         del self._shown[max(0, len(rounds) - 1) :]  # there may be new messages to the LM since
         for round_ in rounds[len(self._shown) :]:
             self._shown.append(self._round(box, round_, round_.number <= cut))
-        messages_so_far = [_told_message(text) for text in box.told_first]
+        messages_so_far = [_message_to_model(text) for text in box.told_first]
         for messages in self._shown:
             messages_so_far += messages
         return messages_so_far
 
-    def _round(self, box: Toolbox, made: Round, is_cut: bool) -> list[Message]:
-        text = said_or(made.text, "" if made.calls else "(no answer)")
+    def _round(self, box: Toolbox, round_: Round, is_cut: bool) -> list[Message]:
+        text = said_or(round_.text, "" if round_.calls else "(no answer)")
         content: list[Part] = [TextPart(text)] if text else []
-        told = [_result(box, call, is_cut, self._takes_files) for call in made.calls]
+        results = [_result_part(box, call, is_cut, self._takes_files) for call in round_.calls]
         messages: list[Message] = []
         if self.is_native:
-            content += made.calls
-        elif made.number > 1 and box.must_answer(is_native=False, before=made):
+            content += round_.calls
+        elif round_.number > 1 and box.must_answer(is_native=False, before=round_):
             messages.append(_answer_now(self._form))
-        messages.append(Message("assistant", tuple(content), "round", made.echo))
+        messages.append(Message("assistant", tuple(content), "round", round_.echo))
         parts: list[Part] = []
-        for each in told:
-            parts += (each,) if self.is_native else (*each.files, TextPart(each.text))
-        parts += [TextPart(text) for text in made.replies]
+        for part in results:
+            parts += (part,) if self.is_native else (*part.files, TextPart(part.text))
+        parts += [TextPart(text) for text in round_.replies]
         if parts:
             messages.append(Message("user", tuple(parts), "round"))
         return messages
 
 
-def _system(question: Prompt, text: str) -> str:
-    """The system text, with the words of the question about earlier steps and turns; the user's own
-    text if there is one."""
+def _system_text(question: Prompt, text: str) -> str:
+    """Return the system text of the graph, or else `text` with sentences about the earlier steps
+    and turns in the question."""
     return system_text(question.question.scene, question.question.turns, text)
 
 
 def _merge_neighbors(conversation: Sequence[Message]) -> tuple[Message, ...]:
-    """The conversation with neighboring messages of one role merged."""
-    joined: list[Message] = []
-    for each in conversation:
-        if joined and joined[-1].role == each.role and each.kind == joined[-1].kind == "round":
-            joined[-1] = replace(joined[-1], parts=(*joined[-1].parts, *each.parts))
+    """Return the conversation, with neighboring messages of rounds merged if they have the same
+    role."""
+    merged: list[Message] = []
+    for message in conversation:
+        if (
+            merged
+            and merged[-1].role == message.role
+            and message.kind == merged[-1].kind == "round"
+        ):
+            merged[-1] = replace(merged[-1], parts=(*merged[-1].parts, *message.parts))
         else:
-            joined.append(each)
-    return tuple(joined)
+            merged.append(message)
+    return tuple(merged)
 
 
-def _told_message(text: str) -> Message:
+def _message_to_model(text: str) -> Message:
     return Message("user", (TextPart(text),), "round")
 
 
-def _result(box: Toolbox, call: CallPart, is_cut: bool, takes_files: Collection[str]) -> ResultPart:
+def _result_part(
+    box: Toolbox, call: CallPart, is_cut: bool, takes_files: Collection[str]
+) -> ResultPart:
     result, files = box.result(call), ()
     if in_use():
         result, files = _with_labels(box, call, result, takes_files)
@@ -209,9 +217,9 @@ def _result(box: Toolbox, call: CallPart, is_cut: bool, takes_files: Collection[
 def _with_labels(
     box: Toolbox, call: CallPart, result: ToolCall, takes_files: Collection[str]
 ) -> tuple[ToolCall, tuple[FilePart, ...]]:
-    """A result with labels in place of its files, and the files. The labels have the id of the
-    call, since the question already uses the plain numbers. A model that does not take such a file
-    reads its name, type and size."""
+    """Return the result with labels in place of files, and the files. The labels include the id of
+    the call, because the question already uses plain numbers. For a file of a kind that the model
+    does not accept, the model reads its name, type and size."""
 
     def find(hash: str) -> File | None:
         return box.files.get(hash) or find_visible(hash)
@@ -223,14 +231,14 @@ def _with_labels(
 
 def _answer_now(form: str) -> Message:
     text = "Answer now. No tool can be called any more."
-    return _told_message(f"{text} {form}" if form else text)
+    return _message_to_model(f"{text} {form}" if form else text)
 
 
 # --- models without native tool calls -----------------------------------------------------------
 
 
 def tools_text(specs: Sequence[ToolSpec]) -> str:
-    """The tools as a model reads them in a question."""
+    """Return the list of tools that a model reads in a question."""
     lines = ["Tools:"]
     for spec in specs:
         about = " ".join(spec.description.split())
@@ -241,8 +249,8 @@ def tools_text(specs: Sequence[ToolSpec]) -> str:
 
 
 def action_names(specs: Sequence[ToolSpec], fields: Sequence[str]) -> tuple[str, str]:
-    """The property that names the action, and its value for the answer: names that no tool,
-    parameter or field of the answer has."""
+    """Return the property that names the action, and its value for the answer. No tool, parameter
+    or field of the answer has one of these names."""
     tag, answer = "action", "answer"
     parameters = {name for spec in specs for name in spec.schema.get("properties", ())}
     while tag in parameters or tag in fields:
@@ -253,18 +261,20 @@ def action_names(specs: Sequence[ToolSpec], fields: Sequence[str]) -> tuple[str,
 
 
 def _round_schema(
-    target: type[Node], asked: tuple[str, ...], is_text: bool, specs: Sequence[ToolSpec]
+    target: type[Node], fields: tuple[str, ...], is_text: bool, specs: Sequence[ToolSpec]
 ) -> dict[str, Any]:
-    """The schema of a round: a call of one tool, or the answer."""
-    tag, answer = action_names(specs, asked)
+    """Return the schema of a round: a call of one tool, or the answer."""
+    tag, answer = action_names(specs, fields)
     answered: dict[str, Any] = {}
     if is_text:
         answered = {"properties": {"text": {"type": "string"}}, "required": ["text"]}
-    elif asked:
-        answered = fill_schema(target, asked)
+    elif fields:
+        answered = fill_schema(target, fields)
     shared: dict[str, Any] = {}
-    options = [_option(tag, spec.name, spec.schema, shared, f"{spec.name}_") for spec in specs]
-    options.append(_option(tag, answer, answered, shared, ""))
+    options = [
+        _option_schema(tag, spec.name, spec.schema, shared, f"{spec.name}_") for spec in specs
+    ]
+    options.append(_option_schema(tag, answer, answered, shared, ""))
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {WRAPPER: {"anyOf": options}},
@@ -275,36 +285,36 @@ def _round_schema(
     return {**schema, "$defs": shared} if shared else schema
 
 
-def _option(
+def _option_schema(
     tag: str, name: str, schema: Mapping[str, Any], shared: dict[str, Any], prefix: str
 ) -> dict[str, Any]:
-    """One alternative: the tag first, and its values beside it. Definitions move to the top, where
-    they get the prefix."""
+    """Return one alternative: an object with the tag, then the properties of `schema`. Move the
+    definitions to `shared`, and put the prefix before their names."""
 
     def move(part: Any) -> Any:
         if not isinstance(part, dict):
             return part
-        made = changed(cast("dict[str, Any]", part), move)
-        if "$ref" in made:
-            made["$ref"] = str(made["$ref"]).replace("#/$defs/", f"#/$defs/{prefix}")
-        return made
+        moved = changed(cast("dict[str, Any]", part), move)
+        if "$ref" in moved:
+            moved["$ref"] = str(moved["$ref"]).replace("#/$defs/", f"#/$defs/{prefix}")
+        return moved
 
-    own = cast("dict[str, Any]", move({k: v for k, v in schema.items() if k != "$defs"}))
-    for each, definition in schema.get("$defs", {}).items():
-        shared[f"{prefix}{each}"] = move(definition)
-    properties = {tag: {"type": "string", "const": name}, **own.get("properties", {})}
+    moved_schema = cast("dict[str, Any]", move({k: v for k, v in schema.items() if k != "$defs"}))
+    for title, definition in schema.get("$defs", {}).items():
+        shared[f"{prefix}{title}"] = move(definition)
+    properties = {tag: {"type": "string", "const": name}, **moved_schema.get("properties", {})}
     return {
         "type": "object",
         "properties": properties,
-        "required": [tag, *own.get("required", ())],
+        "required": [tag, *moved_schema.get("required", ())],
         "additionalProperties": False,
     }
 
 
 def answer_option(schema: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    """Where a model without native tool calls puts the answer, if it is asked for a call or the
-    answer: the property with both, the property that tells them apart, and its value for the
-    answer. None for any other schema."""
+    """Return where the answer is if the schema allows a call or the answer. The result has the
+    property around both, the property that names the action, and its value for the answer. Return
+    None for any other schema."""
     properties: Mapping[str, Any] = schema.get("properties", {})
     if [*properties] != [WRAPPER] or "anyOf" not in properties[WRAPPER]:
         return None
@@ -314,12 +324,12 @@ def answer_option(schema: Mapping[str, Any]) -> tuple[str, str, str] | None:
 
 
 def is_round(prompt: Prompt) -> bool:
-    """Whether a model without native tool calls is asked for a call or the answer."""
+    """Return whether the prompt asks a model without native tool calls for a call or the answer."""
     return answer_option(prompt.schema or {}) is not None
 
 
 def example_answer(prompt: Prompt, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The answer of an example in the form that the prompt asks for."""
+    """Return an example's answer in the form that the prompt asks for."""
     option = answer_option(prompt.schema or {})
     if option is None:
         return values
@@ -333,23 +343,24 @@ def example_answer(prompt: Prompt, values: Mapping[str, Any]) -> Mapping[str, An
 def read_action(
     value: Mapping[str, Any], specs: Sequence[ToolSpec], fields: Sequence[str]
 ) -> CallPart | dict[str, Any] | str:
-    """The action of a structured round: a call, the values of the answer, or an error text."""
+    """Return the action in a structured answer: a call, the values of the final answer, or an error
+    text."""
     tag, answer = action_names(specs, fields)
     inner = value.get(WRAPPER)
     if not isinstance(inner, dict):
         return f'{WRAPPER}: there is no such object: answer {{"{WRAPPER}": {{"{tag}": …}}}}'
-    given = dict(cast("dict[str, Any]", inner))
-    name = given.pop(tag, None)
+    action = dict(cast("dict[str, Any]", inner))
+    name = action.pop(tag, None)
     if name == answer:
-        return given
+        return action
     if not any(spec.name == name for spec in specs):
         names = ", ".join([*(spec.name for spec in specs), answer])
         return f"{tag}: {repr(name)[:200]} is none of {names}"
-    return CallPart("", cast(str, name), given)
+    return CallPart("", cast(str, name), action)
 
 
 def action_text(call: CallPart, specs: Sequence[ToolSpec], fields: Sequence[str]) -> str:
-    """A call as a model without native tool calls writes it."""
+    """Return a call in the form that a model without native tool calls writes."""
     tag, _ = action_names(specs, fields)
-    given: Mapping[str, Any] = {} if isinstance(call.arguments, str) else call.arguments
-    return text_of_answer({WRAPPER: {tag: call.name, **given}})
+    arguments: Mapping[str, Any] = {} if isinstance(call.arguments, str) else call.arguments
+    return text_of_answer({WRAPPER: {tag: call.name, **arguments}})

@@ -1,5 +1,5 @@
-"""Nodes and values as a model sees them: JSON in a fixed order, with masks in place of hidden
-parts. Equal values make equal prompts."""
+"""Nodes and values in the form that a model sees: JSON in a fixed order, with masks in place of
+hidden parts. Equal values give equal prompts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ _KNOWN = "__bae_prompts__"
 
 
 def once(cls: type[BaseModel], key: object, make: Callable[[], T]) -> T:
-    """The result of `make` for a class, computed on first use and stored on the class."""
+    """Return the result of `make`. It is computed on first use, and stored on the class under the
+    key."""
     try:
         return cls.__dict__[_KNOWN][key]
     except KeyError:
@@ -59,8 +60,9 @@ def once(cls: type[BaseModel], key: object, make: Callable[[], T]) -> T:
 
 
 def shown_fields(cls: type[Node]) -> frozenset[str]:
-    """The fields that a model may see as JSON, including computed fields. A field is left out if
-    JSON cannot express its value, such as a client, or if it has the turns of a conversation."""
+    """Return the fields that a model may see as JSON, including computed fields. Fields that JSON
+    cannot express, such as a client, are left out. So is a field with the turns of a
+    conversation."""
 
     def find() -> frozenset[str]:
         turns = plan_of(cls, strict=True).turns
@@ -75,9 +77,8 @@ def shown_fields(cls: type[Node]) -> frozenset[str]:
 
 
 def asked_fields(cls: type[Node]) -> tuple[str, ...]:
-    """The plain fields that a model is asked for. A field is left out if it has a default and a
-    type that JSON cannot express. If one field is in plain text, the model is asked for no
-    other."""
+    """Return the plain fields that a model is asked for. A field is left out if it has a default
+    and JSON cannot express its type. If one field is in plain text, it is the only field."""
 
     def find() -> tuple[str, ...]:
         plan = plan_of(cls, strict=True)
@@ -96,38 +97,40 @@ def asked_fields(cls: type[Node]) -> tuple[str, ...]:
 
 
 def _is_askable(schema: Any) -> bool:
-    """Whether a model can answer with a value of this type: JSON can express it, and it is no
-    file."""
+    """Return whether a model can answer with a value of this type. JSON must express the type, and
+    files are not possible."""
     return has_schema(schema, "validation") and not file_in(schema)
 
 
 def offers_tools(cls: type[Node]) -> bool:
-    """Whether a model may call tools before it fills a node."""
+    """Return whether a model may call tools before it fills a node."""
     return once(cls, "tools", lambda: plan_of(cls).tools is not None)
 
 
 def text_of_answer(value: Any) -> str:
-    """A JSON value as models write it, with spaces: small models do worse with another form."""
-    return _sendable(json.dumps(value, ensure_ascii=False))
+    """Return JSON in the form that models write, with spaces. Small models do worse with another
+    form."""
+    return _escape_surrogates(json.dumps(value, ensure_ascii=False))
 
 
 def text_of_json(value: Any) -> str:
-    """The text of a JSON value in a prompt, in compact form."""
+    """Return the compact text of a JSON value for a prompt."""
     try:
         return to_json(value).decode()
-    except PydanticSerializationError:  # half a surrogate pair, which JSON can escape
-        return _sendable(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    except PydanticSerializationError:  # the text has half a surrogate pair
+        return _escape_surrogates(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
-def _sendable(text: str) -> str:
+def _escape_surrogates(text: str) -> str:
+    """Return the text with escapes in place of half surrogate pairs, which cannot be sent."""
     if text.isascii():
         return text
-    # Half a surrogate pair cannot be sent as text, but its escape in JSON can.
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _fields_in_clear(cls: type[Node]) -> tuple[str, ...]:
-    """The fields of a class in the order of their declaration, if none of them is hidden."""
+def _unhidden_fields(cls: type[Node]) -> tuple[str, ...]:
+    """Return the fields of a class in the order of their declaration. If any field is hidden,
+    return nothing."""
 
     def find() -> tuple[str, ...]:
         declared = *cls.__pydantic_fields__, *cls.__pydantic_computed_fields__
@@ -137,33 +140,34 @@ def _fields_in_clear(cls: type[Node]) -> tuple[str, ...]:
 
 
 def seen_of(node: Node, copies: Copies | None = None) -> Any:
-    """A node as a model sees it, as JSON. `copies` are the fields of each class that may hold a
-    copy of a secret."""
+    """Return a node as JSON in the form that a model sees. `copies` has, for each class, the fields
+    that may contain a copy of a secret."""
     cls = type(node)
-    return _seen_values(cls, node, shown_fields(cls), copies)
+    return _show_values(cls, node, shown_fields(cls), copies)
 
 
 def context_of(
     cls: type[Node], resolved: Mapping[str, Any], copies: Copies | None = None
 ) -> dict[str, Any]:
-    """The resolved values of a node before it is filled: the JSON that a model sees."""
+    """Return the resolved values of a node that is not filled yet, as JSON in the form that a model
+    sees."""
     names = shown_fields(cls) & resolved.keys()
-    # Not by `model_construct`, which makes defaults for all absent fields.
+    # `model_construct` would add the defaults of all absent fields.
     shell = cls.__new__(cls)
     hold(shell, dict(resolved), None, set(resolved))
-    if cls.__pydantic_decorators__.model_serializers:  # these need the whole node
+    if cls.__pydantic_decorators__.model_serializers:  # they need the complete node
         values = {n: resolved[n] for n in resolved if n in names}
         return as_json(values, f"the context of {cls.__name__}", copies, shell)
-    return _seen_values(cls, shell, names, copies)
+    return _show_values(cls, shell, names, copies)
 
 
-def _seen_values(cls: type[Node], node: Node, names: frozenset[str], copies: Copies | None) -> Any:
+def _show_values(cls: type[Node], node: Node, names: frozenset[str], copies: Copies | None) -> Any:
     try:
-        dumped = _dumped(node, names)
+        dumped = _dump(node, names)
         if type(dumped) is dict and not (copies and cls in copies):
             values = cast(dict[str, Any], dumped)
             if _SCALARS.issuperset(map(type, values.values())):
-                in_clear = filter(values.__contains__, _fields_in_clear(cls))
+                in_clear = filter(values.__contains__, _unhidden_fields(cls))
                 if [*values] == [*in_clear]:
                     return values
         return in_order(dumped, node, copies=copies)
@@ -178,20 +182,21 @@ def _seen_values(cls: type[Node], node: Node, names: frozenset[str], copies: Cop
                 'encode bytes that are no text with model_config = ConfigDict(ser_json_bytes="'
                 'base64", val_json_bytes="base64"), or leave them out with Field(exclude=True)'
             )
-        raise _not_json(place, error, fix) from error
+        raise _json_error(place, error, fix) from error
 
 
-def _dumped(node: Node, names: AbstractSet[str]) -> Any:
+def _dump(node: Node, names: AbstractSet[str]) -> Any:
     return type(node).__pydantic_serializer__.to_python(
         node, mode="json", include=set(names), by_alias=False, warnings=False
     )
 
 
 def _failing_field(cls: type[Node], node: Node, names: frozenset[str]) -> list[str]:
-    """The first field that fails by itself, if any."""
+    """Return the first field whose serialization fails by itself, in a list. The list is empty if
+    there is no such field."""
     for name in (n for n in cls.__pydantic_fields__ if n in names):
         try:
-            _dumped(node, {name})
+            _dump(node, {name})
         except Exception:  # a user's serializer may raise anything
             return [name]
     return []
@@ -200,8 +205,8 @@ def _failing_field(cls: type[Node], node: Node, names: frozenset[str]) -> list[s
 def as_json(
     values: Mapping[str, Any], what: str, copies: Copies | None, holder: Node | None = None
 ) -> dict[str, Any]:
-    """Values by name, as JSON. If they are fields of a `holder`, they are as the model sees
-    them."""
+    """Return values by name as JSON. If they are fields of a `holder`, they have the form that a
+    model sees in a node."""
     values = dict(values)
     try:
         dumped = to_jsonable_python(values, by_alias=False)
@@ -209,10 +214,10 @@ def as_json(
             return in_order(dumped, values, copies=copies)
         return dict(sorted(in_order(dumped, holder, copies=copies).items()))
     except Exception as error:
-        raise _not_json(what, error, "give it values that JSON can express") from error
+        raise _json_error(what, error, "give it values that JSON can express") from error
 
 
-def _not_json(what: str, error: Exception, fix: str) -> BaeLMError:
+def _json_error(what: str, error: Exception, fix: str) -> BaeLMError:
     return BaeLMError(
         f"{what} cannot be shown to the LM as JSON",
         code="bae-lm-prompt",
@@ -223,7 +228,8 @@ def _not_json(what: str, error: Exception, fix: str) -> BaeLMError:
 
 
 def known_nodes(previous: Node | None, scene: Scene) -> dict[str, Any]:
-    """The earlier nodes of the scene and the previous node, as a model sees them in a question."""
+    """Return the nodes that a question shows, as JSON: the earlier nodes of the scene under
+    `before`, and the previous node under its class name."""
     known: dict[str, Any] = {}
     if scene.shown or scene.omitted:
         before: list[Any] = [
@@ -243,9 +249,8 @@ def known_nodes(previous: Node | None, scene: Scene) -> dict[str, Any]:
 def shown_turns(
     scene: Scene, previous: Node | None, *asked: tuple[type[Node], Mapping[str, Any]]
 ) -> Messages | None:
-    """The earlier turns of the thread that a question shows, or None. They are in the resolved
-    values of a node that the question asks for, otherwise in the newest shown node that has
-    turns."""
+    """Return the earlier turns of the thread that a question shows, or None. A requested node may
+    have the turns in its resolved values. Otherwise the newest shown node with turns has them."""
     for cls, values in asked:
         field = plan_of(cls).turns
         if field is not None and field.name in values:
@@ -264,9 +269,9 @@ def not_shown(
     previous: Node | None,
     scene: Scene,
 ) -> dict[str, Any]:
-    """The context of a class, without values that the question shows already. These are values that
-    were recalled from a node in the same question, if the node shows them without a mask. Recalled
-    tool calls have their results if their node shows the results."""
+    """Return the context of a class without the values that the question already shows. These
+    values were recalled from a node that the question shows, and that node shows them without a
+    mask. Recalled tool calls include their results if the field of that node shows results."""
     origins = scene.origins.get(cls) if scene.origins else None
     if not origins:
         return context
@@ -289,13 +294,13 @@ def not_shown(
         for name, value in context.items()
         if name not in origins
         or not _is_shown(value, *origins[name], shown)
-        # An earlier node shows a placeholder in place of a file, so the value is shown here.
+        # An earlier node shows a placeholder in place of a file, so the context shows the file.
         or (in_use() and origins[name][0] is not previous and _has_file(value))
     }
 
 
 def _has_file(value: Any) -> bool:
-    """Whether JSON has a reference to a file."""
+    """Return whether a JSON value contains a reference to a file."""
     if isinstance(value, list):
         return any(map(_has_file, cast("list[Any]", value)))
     if not isinstance(value, dict):
@@ -304,29 +309,31 @@ def _has_file(value: Any) -> bool:
 
 
 def _is_shown(value: Any, node: Node, field: str, shown: Mapping[int, Any]) -> bool:
-    """Whether the node that a value was recalled from shows the same value, as JSON."""
-    there = shown.get(id(node))
+    """Return whether a question shows the node that the value was recalled from, with the same
+    value as JSON."""
+    shown_value = shown.get(id(node))
     if field:
-        there = cast(dict[str, Any], there).get(field) if isinstance(there, dict) else None
+        shown_value = (
+            cast(dict[str, Any], shown_value).get(field) if isinstance(shown_value, dict) else None
+        )
     text = text_of_json(value)
-    return there is not None and text_of_json(there) == text and MASK not in text
+    return shown_value is not None and text_of_json(shown_value) == text and MASK not in text
 
 
 def text_of_question(instruction: str, known: Mapping[str, Any], form: str = "") -> str:
-    """The text of a question: the instruction, the known values as JSON, and the form of the answer
-    if that is not JSON."""
+    """Return the text of a question: the instruction, the known values as JSON, and the form of an
+    answer that is not JSON."""
     parts = instruction, text_of_json(known) if known else "", form
     return "\n\n".join(part for part in parts if part)
 
 
 def nodes_that_fit(nodes: Sequence[Node], limit: int, copies: Copies | None) -> tuple[Node, ...]:
-    """The newest nodes that fit: together, their texts in a prompt have at most `limit`
-    characters."""
-    left = limit
+    """Return the newest nodes whose texts in a prompt have at most `limit` characters together."""
+    characters_left = limit
     for index in range(len(nodes) - 1, -1, -1):
         node = nodes[index]
-        left -= len(text_of_json({type(node).__name__: seen_of(node, copies)}))
-        if left < 0:
+        characters_left -= len(text_of_json({type(node).__name__: seen_of(node, copies)}))
+        if characters_left < 0:
             return tuple(nodes[index + 1 :])
     return tuple(nodes)
 
@@ -342,8 +349,8 @@ def in_order(
     clear: bool = False,
     copies: Copies | None = None,
 ) -> Any:
-    """`dumped`, the JSON of `value`, as a model sees it. Hidden parts are masked, unless `clear`.
-    With `sorts`, values without an order of their own are sorted."""
+    """Return `dumped`, the JSON of `value`, in the form that a model sees. Hidden parts are masked,
+    unless `clear`. With `sorts`, sets, the keys of dicts, and fields are put in a fixed order."""
     if value is not None and isinstance(value, RootModel):
         veil = None if clear else veil_of(cast(type, type(cast(object, value))), copies)
         if veil is not None and veil.masked:
@@ -356,8 +363,8 @@ def in_order(
     if isinstance(dumped, list):
         listed = cast(list[Any], dumped)
         found = [
-            in_order(each, of, sorts, clear, copies)
-            for each, of in zip(listed, _shown_values(value, listed), strict=True)
+            in_order(item, of, sorts, clear, copies)
+            for item, of in zip(listed, _shown_values(value, listed), strict=True)
         ]
         is_set = sorts and isinstance(value, AbstractSet)
         return sorted(found, key=json.dumps) if is_set else found
@@ -373,19 +380,20 @@ def in_order(
     if is_dataclass(value):
         names = [field.name for field in fields(value)]
         return _fields_in_order(items, names, value, sorts, clear, copies)
-    held: Iterable[Any] = _shown_values(
+    sources: Iterable[Any] = _shown_values(
         value.values() if isinstance(value, Mapping) else None, items
     )
     entries = {
         key: in_order(items[key], of, sorts, clear, copies)
-        for key, of in zip(items, held, strict=True)
+        for key, of in zip(items, sources, strict=True)
     }
     has_order = not isinstance(value, Mapping) or isinstance(value, OrderedDict)
     return entries if has_order or not sorts else dict(sorted(entries.items()))
 
 
 def _shown_values(value: Any, dumped: Collection[Any]) -> Iterable[Any]:
-    """The values that were dumped, in their order; None for each if the numbers differ."""
+    """Return the values that `dumped` was made from, in the same order. If the numbers differ,
+    return None for every value."""
     same = isinstance(value, Collection) and len(cast(Collection[Any], value)) == len(dumped)
     return cast(Iterable[Any], value) if same else [None] * len(dumped)
 
@@ -404,7 +412,7 @@ def _fields_in_order(
         is_plain = all(type(value) in _SCALARS for value in dumped.values())
         if is_plain and list(dumped) == declared:
             return dumped
-    turns = _turns_in(cls)
+    turns = _find_turns_field(cls)
     names = [name for name in dumped if name != turns]
     if sorts:
         extra = sorted({*names}.difference(declared))
@@ -419,41 +427,45 @@ def _fields_in_order(
             reveals = name in veil.revealed
         # Look up a value only if it is needed: reading a computed field computes it again.
         looks = isinstance(value, list | dict) or reveals or (veil is not None and veil.looks)
-        held = getattr(holder, name, None) if looks else None
+        source = getattr(holder, name, None) if looks else None
         if isinstance(value, list) and _shows_results(cls, name):
-            value, held = [*map(_with_outcome, cast("list[Any]", value))], None
-        # The serializer of a field decides on the order, and on the shown parts of a value.
+            value, source = [*map(_with_outcome, cast("list[Any]", value))], None
+        # A field's own serializer decides on the order and the visible parts of the value.
         is_own = looks and _is_serialized(cls, name)
         ordered[name] = in_order(
-            value, None if reveals and is_own else held, sorts and not is_own, reveals, copies
+            value, None if reveals and is_own else source, sorts and not is_own, reveals, copies
         )
     return ordered
 
 
-def _turns_in(cls: type) -> str:
-    """The name of the field with the earlier turns, or "". JSON never includes this field."""
+def _find_turns_field(cls: type) -> str:
+    """Return the name of the field with the earlier turns, or "". The JSON of a node never includes
+    this field."""
     turns = plan_of(cast(Any, cls)).turns if issubclass(cls, Node) else None
     return "" if turns is None else turns.name
 
 
 def _shows_results(cls: type, name: str) -> bool:
-    """Whether the results of the tool calls in a field of a node are shown."""
+    """Return whether a field of a node shows the results of its tool calls."""
     field = plan_of(cast(Any, cls)).fields.get(name) if issubclass(cls, Node) else None
     return field is not None and field.shows_results
 
 
 def _with_outcome(call: Any) -> Any:
-    """A tool call with its result or error, and without values that differ from run to run."""
+    """Return a tool call with its result or error, and without values that differ from run to
+    run."""
     outcome = "result" if call["error"] is None else "error"
     return {name: call[name] for name in ("name", "arguments", outcome)}
 
 
 def _is_serialized(cls: Any, name: str) -> bool:
-    """Whether a field has a serializer of its own."""
+    """Return whether a field has a serializer of its own."""
     if not issubclass(cls, BaseModel):
         return False
-    named = [s.info.fields for s in cls.__pydantic_decorators__.field_serializers.values()]
+    field_names = [s.info.fields for s in cls.__pydantic_decorators__.field_serializers.values()]
     info = cls.__pydantic_fields__.get(name)
-    own = [] if info is None else info.metadata
-    by_type = any(isinstance(each, PlainSerializer | WrapSerializer) for each in own)
-    return by_type or any(name in names or "*" in names for names in named)
+    metadata = [] if info is None else info.metadata
+    by_type = any(
+        isinstance(serializer, PlainSerializer | WrapSerializer) for serializer in metadata
+    )
+    return by_type or any(name in names or "*" in names for names in field_names)

@@ -377,8 +377,15 @@ class Provider(_Provider):
 
     @classmethod
     def in_thread(cls) -> ThreadedProvider:
-        """A provider in its own thread, for tests that are not async. Use it with a plain `with`;
-        its waiting methods are not async either."""
+        """Make a `ThreadedProvider`. Deprecated: call `ThreadedProvider()`."""
+        import warnings
+
+        warnings.warn(
+            "Provider.in_thread is not public any more, and bae 0.1 is the last version that has "
+            "it: call ThreadedProvider()",
+            DeprecationWarning,
+            stacklevel=2,
+        )
         return ThreadedProvider()
 
     arrived = _Provider._arrived
@@ -404,8 +411,8 @@ def _blocking(
 
 
 class ThreadedProvider(_Provider):
-    """A `Provider` that runs in its own thread inside a `with` block. Make it with
-    `Provider.in_thread()`. Its methods are those of `Provider`, but not async."""
+    """A `Provider` for tests that are not async. It runs in its own thread inside a `with` block,
+    and its methods are not async."""
 
     arrived = _blocking(_Provider._arrived)
     idle = _blocking(_Provider._idle)
@@ -434,7 +441,7 @@ class ThreadedProvider(_Provider):
         """Run a coroutine in the provider's thread and wait for its end."""
         if self._loop is None:
             waiting.close()
-            raise RuntimeError("the provider is not running: use it in `with Provider.in_thread()`")
+            raise RuntimeError("the provider is not running: use it in `with ThreadedProvider()`")
         asyncio.run_coroutine_threadsafe(waiting, self._loop).result()
 
 

@@ -1,2 +1,2 @@
-"""Policies: a policy wraps any LM and is an LM itself, so policies nest in any order. Import them
+"""Policies, which wrap an LM. A policy is itself an LM, so policies nest in any order. Import them
 from `bae.lm`."""
