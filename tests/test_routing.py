@@ -489,7 +489,7 @@ async def test_a_missing_lm_is_an_error_before_anything_is_called():
     assert called == []
     assert error.code == "bae-lm-missing"
     assert error.message == (
-        "there is no LM, and Middle has an empty body: the LM goes on from it to Done"
+        "there is no LM, and Middle has an empty body: the LM fills the next node, Done"
     )
     assert 'NodeConfig(lm="…")' in (error.fix or "")
 
@@ -512,7 +512,7 @@ async def test_every_use_of_an_lm_is_named_when_there_is_no_lm():
         x: Annotated[Asks, Dep(Asks)]
 
     for start, why in [
-        (Chooses, "Chooses has an empty body: the LM chooses where it goes on"),
+        (Chooses, "Chooses has an empty body: the LM chooses the next node"),
         (Asks, "Asks.__call__ asks for one"),
         (Needs, "Needs.x needs one: ask asks for it"),
         (Inside, "Inside.x needs one: Asks.__call__ asks for one"),

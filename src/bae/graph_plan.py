@@ -1,5 +1,5 @@
-"""`GraphPlan`: the facts that bae reads from the classes of a graph before it proves
-and runs it."""
+"""`GraphPlan`: the facts that bae reads from the classes of a graph. The proof and every run of the
+graph use them."""
 
 from __future__ import annotations
 
@@ -17,36 +17,41 @@ if TYPE_CHECKING:
 
 
 class GraphPlan:
-    """The facts that follow from the classes of a graph. Each is computed when it is first read,
-    and is a plain attribute from then on. While names are missing, it is computed each time."""
+    """Facts about a graph that follow from its classes.
+
+    Reading an attribute for the first time computes the fact and stores it. While a name in a type
+    hint cannot be resolved yet, nothing is stored, and each read computes the fact again.
+    """
 
     plans: dict[type[Node], NodePlan]
-    """The plan of every node class, the start first, in the order in which they are reached."""
+    """The plan of every node class, in the order in which the graph reaches the classes."""
     has_sources: bool
-    """Whether any field of any node has a source."""
+    """Whether any field of a node has a source or tools."""
     given_fields: tuple[FieldPlan, ...]
     """The fields that the caller passes with the start node."""
     plans_with_tools: tuple[NodePlan, ...]
-    """The nodes that an LM fills with tools, here and in the graphs inside."""
+    """The plans with a `Tools` field, in this graph and the graphs inside it."""
     shown_files: tuple[ShownFile, ...]
-    """The fields with an image or a document that an LM sees, here and in the graphs inside."""
+    """The fields with an image or a document that an LM sees, in this graph and the graphs inside
+    it."""
     needs_lm: str
-    """Why a run needs an LM passed to it; empty when it does not."""
+    """Why the caller must pass an LM to a run. Empty if a run works without."""
     turns_read: float
-    """How many earlier turns of a thread the nodes may show, here and in the graphs inside."""
+    """The largest number of earlier turns that a `Thread` field shows, in this graph and the graphs
+    inside it."""
     turn_calls_read: bool
-    """Whether the nodes show the tool calls of these turns too."""
+    """Whether a `Thread` field shows the tool calls of earlier turns too."""
     graphs: tuple[Graph[Any, Any], ...]
-    """The graph and the graphs inside it, all the way down, the outermost first."""
+    """The graph, followed by the graphs inside it at any depth."""
     hidden: Copies | None
-    """The fields, here and in the graphs inside, that may hold a copy of a field with `repr=False`;
-    None where there are none."""
+    """The fields that may hold a copy of a `repr=False` field, in this graph and the graphs inside
+    it. None if there are no such fields."""
 
     def __init__(self, graph: Graph[Any, Any]) -> None:
         self.graph = graph
         self.scene = None if graph.system is None else Scene(graph.system)
         self.is_filled = False
-        """Whether the graph is one node that an LM fills; see `graph_to_fill`."""
+        """Whether the graph consists of one node that an LM fills; see `graph_to_fill`."""
 
     if not TYPE_CHECKING:
 
@@ -62,7 +67,7 @@ class GraphPlan:
 
     @property
     def filled_nodes(self) -> list[type[Node]]:
-        """The node classes that an LM fills: those that follow an empty body."""
+        """The node classes that an LM fills: the successors of each node with an empty body."""
         if self.is_filled:
             return [self.graph.start]
         empty = [plan for plan in self.plans.values() if not plan.written]
@@ -70,23 +75,23 @@ class GraphPlan:
 
     @property
     def asks_person(self) -> bool:
-        """Whether a person supplies the value of a field, here or in a graph inside."""
+        """Whether a person supplies the value of a field, in this graph or a graph inside it."""
         return any(field.asks_person for field in self._sourced_fields())
 
     @property
     def recalls(self) -> bool:
-        """Whether a field, here or in a graph inside, looks up its value in the trace. The value
-        may come from a run around this graph."""
+        """Whether a field looks up its value in the trace, in this graph or a graph inside it. If
+        this graph runs inside another run, the trace of that run is searched too."""
         return any(any(field.recalls()) for field in self._sourced_fields())
 
     def _sourced_fields(self) -> Iterator[FieldPlan]:
-        inside = [plan_of_graph(graph) for graph in self.graphs]
-        for plan in [plan for each in inside for plan in each.plans.values()]:
+        graph_plans = [plan_of_graph(graph) for graph in self.graphs]
+        for plan in [plan for graph_plan in graph_plans for plan in graph_plan.plans.values()]:
             yield from plan.called
 
 
 def plan_of_graph(graph: Graph[Any, Any]) -> GraphPlan:
-    """The plan of a graph, which is the same object for the same graph."""
+    """Return the plan of a graph. Each graph has one plan object."""
     return graph._plan  # pyright: ignore[reportPrivateUsage]
 
 
@@ -99,7 +104,7 @@ def _find_plans(graph_plan: GraphPlan) -> dict[type[Node], NodePlan]:
         if cls not in plans:
             plans[cls] = plan_of(cls).without_body() if graph_plan.is_filled else plan_of(cls)
             ahead.extend(plans[cls].successors)
-    # Names that could not be resolved may be defined by the next call.
+    # A missing name may be defined before the next call, so plans that lack a name are not stored.
     if not any(plan.provisional for plan in plans.values()):
         graph_plan.plans = plans
     return plans
@@ -130,15 +135,16 @@ def _find_graphs(graph_plan: GraphPlan) -> tuple[Graph[Any, Any], ...]:
     from bae.calls import every_call
 
     graphs: list[Graph[Any, Any]] = [graph_plan.graph]
-    # A node class that is a dependency becomes a graph for every field that asks for it.
-    seen = {(graph_plan.graph.start, graph_plan.graph.name)}
+    # Each field that depends on a node class has a graph object of its own. The start and the name
+    # tell whether two such graphs are the same.
+    identities = {(graph_plan.graph.start, graph_plan.graph.name)}
     for graph in graphs:
         plans = plan_of_graph(graph).plans.values()
         for field in [field for plan in plans for field in plan.called]:
             for call in every_call(field.call):
                 inner = call.graph
-                if inner is not None and (inner.start, inner.name) not in seen:
-                    seen.add((inner.start, inner.name))
+                if inner is not None and (inner.start, inner.name) not in identities:
+                    identities.add((inner.start, inner.name))
                     graphs.append(inner)
     return tuple(graphs)
 
@@ -164,9 +170,9 @@ def _fields_of(graph_plan: GraphPlan) -> Iterator[FieldPlan]:
 
 
 def _find_need_of_lm(graph_plan: GraphPlan) -> str:
-    graph_plan.needs_lm = ""  # for a graph that depends on itself, which the proof refuses
+    graph_plan.needs_lm = ""  # ends the recursion if a graph depends on itself: the proof's error
     try:
-        return _why_lm(graph_plan)
+        return _explain_need_of_lm(graph_plan)
     finally:
         vars(graph_plan).pop("needs_lm", None)
 
@@ -185,29 +191,29 @@ _FACTS: Final[Mapping[str, Callable[[GraphPlan], Any]]] = {
 }
 
 
-def _why_lm(graph_plan: GraphPlan) -> str:
+def _explain_need_of_lm(graph_plan: GraphPlan) -> str:
     from bae.calls import every_call
 
     for plan in graph_plan.plans.values():
-        if why := _node_needs_lm(graph_plan, plan):
-            return why
+        if reason := _explain_need_of_node(graph_plan, plan):
+            return reason
         for field in plan.called:
             for call in every_call(field.call):
-                inside = "" if call.graph is None else call.graph.needs_lm
-                if why := f"{call.name} asks for it" if call.needs_lm else inside:
-                    return f"{plan.name}.{field.name} needs one: {why}"
+                inner_reason = "" if call.graph is None else call.graph.needs_lm
+                if reason := f"{call.name} asks for it" if call.needs_lm else inner_reason:
+                    return f"{plan.name}.{field.name} needs one: {reason}"
     return ""
 
 
-def _node_needs_lm(graph_plan: GraphPlan, plan: NodePlan) -> str:
+def _explain_need_of_node(graph_plan: GraphPlan, plan: NodePlan) -> str:
     if graph_plan.is_filled and plan.plain and plan.lm is None:
         return f"the LM fills {plan.name}"
     if plan.written:
-        asks = plan.needs_lm and plan.lm is None
-        return f"{plan.name}.__call__ asks for one" if asks else ""
+        needs_lm = plan.needs_lm and plan.lm is None
+        return f"{plan.name}.__call__ asks for one" if needs_lm else ""
     if len(plan.offered) > 1 and plan.lm is None:
-        return f"{plan.name} has an empty body: the LM chooses where it goes on"
+        return f"{plan.name} has an empty body: the LM chooses the next node"
     for target in plan.successors:
         if graph_plan.plans[target].lm is None and graph_plan.plans[target].plain:
-            return f"{plan.name} has an empty body: the LM goes on from it to {target.__name__}"
+            return f"{plan.name} has an empty body: the LM fills the next node, {target.__name__}"
     return ""

@@ -1,6 +1,6 @@
-"""Type hints as objects, on every Python version and wherever their names are defined: at module
-level, inside functions, across modules, now or later. A name that cannot be found is a `HintError`
-that lists where it was looked for."""
+"""Evaluates type hints on every Python version. The names in a hint may be defined at module level,
+inside a function, in another module, or later than the hint. If a name cannot be found, a
+`HintError` lists the places where bae looked."""
 
 from __future__ import annotations
 
@@ -27,21 +27,23 @@ _FRAME = "__bae_frame__"
 
 
 class Names(NamedTuple):
-    """The places where a name is looked for, innermost first, each with a label for messages; and
-    the frame of the function around them."""
+    """The scopes in which bae looks up the names of a hint."""
 
     places: tuple[tuple[str, Mapping[str, Any]], ...]
+    """The label of each scope, for messages, and its names. The innermost scope is first."""
     module: dict[str, Any]
+    """The names of the module."""
     frame: FrameType | None = None
+    """The frame of the function or class body around the definition, if bae still has it."""
 
     def then(self, other: Names) -> Names:
-        """These places, followed by the other's."""
+        """Return these scopes, followed by the scopes of `other`."""
         places = (*self.places, *other.places)
         return Names(places, self.module or other.module, self.frame or other.frame)
 
     @property
     def known(self) -> Mapping[str, Any]:
-        """What each name means."""
+        """The meaning of each name. If several scopes have a name, the innermost scope counts."""
         return ChainMap(*(cast("dict[str, Any]", place) for _, place in self.places))
 
 
@@ -49,16 +51,17 @@ NOWHERE = Names((), {})
 
 
 def remember_frame(cls: type) -> None:
-    """Keep the frame of the function or class that a class is defined in, until its hints are
-    resolved.
+    """Store on a class the frame of the function or class body that defines it.
 
-    Definitions that follow later in that function are found through the frame. Only the class
-    refers to the frame, so both are collected together.
+    Through the frame, bae finds names that are defined after the class in the same function. Only
+    the class refers to the frame, so the garbage collector frees both together. `forget_frame`
+    releases the frame once all hints are resolved.
     """
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_code is not _METACLASS_NEW:
         frame = frame.f_back
-    # The frame above the metaclass is the class statement, unless pydantic itself made the class.
+    # The frame above the metaclass is the class statement. If pydantic itself made the class, the
+    # class statement is above the frames of pydantic.
     while frame is not None and frame.f_globals.get("__name__", "").startswith("pydantic."):
         frame = frame.f_back
     if frame is not None and frame.f_code.co_name != "<module>":
@@ -66,18 +69,18 @@ def remember_frame(cls: type) -> None:
 
 
 def remembers_frame(cls: type) -> bool:
-    """Whether a class still keeps the frame it was defined in."""
+    """Whether a class still has the frame that `remember_frame` stored."""
     return _FRAME in cls.__dict__
 
 
 def forget_frame(cls: type) -> None:
-    """Release the frame once everything is resolved."""
+    """Release the frame that `remember_frame` stored on a class."""
     if remembers_frame(cls):
         delattr(cls, _FRAME)
 
 
 def names_of_class(cls: type) -> Names:
-    """Where the names in the hints of `cls` are looked for, before its module."""
+    """Return the scopes for the names in the hints of a class; its module is the last."""
     frame = cast(FrameType | None, cls.__dict__.get(_FRAME))
     places = [_place(scope) for scope in _scopes(frame)]
     parameters = {p.__name__: p for p in getattr(cls, "__type_params__", ())}
@@ -91,8 +94,8 @@ def names_of_class(cls: type) -> Names:
 
 
 def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
-    """The parameters of a callable. Python 3.14 would evaluate their annotations, which may have
-    names that only `annotations_of` finds."""
+    """Return the signature of a callable, without evaluating its annotations. They may have names
+    that only `annotations_of` finds."""
     if sys.version_info < (3, 14):
         return inspect.signature(fn)
     annotationlib = cast(Any, import_module("annotationlib"))
@@ -100,8 +103,8 @@ def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
 
 
 def function_behind(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function whose signature and annotations describe calling `fn`."""
-    # A decorator's wrapper has the annotations, but not the module in which they were written.
+    """Return the function whose signature and annotations describe a call of `fn`."""
+    # The wrapper of a decorator has the annotations, but belongs to another module.
     fn = inspect.unwrap(fn)
     while isinstance(fn, functools.partial):
         fn = inspect.unwrap(cast("functools.partial[Any]", fn).func)
@@ -115,9 +118,9 @@ def function_behind(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def annotations_of(fn: Callable[..., Any], names: Names = NOWHERE) -> dict[str, Any]:
-    """The annotations of a function as types.
+    """Return the annotations of a function as types.
 
-    `names` is looked in after the function's own scopes: pass the names that are visible to the
+    bae looks up names in the function's own scopes first, then in `names`. Pass the scopes of the
     class that uses the function.
     """
     function = function_behind(fn)
@@ -129,39 +132,40 @@ def annotations_of(fn: Callable[..., Any], names: Names = NOWHERE) -> dict[str, 
 
 
 def evaluate(raw: Any, names: Names, where: object) -> Any:
-    """One annotation as a type; `where` is named in the error if that fails."""
+    """Return an annotation as a type. If that fails, the error names `where`, the class, function
+    or field that has the annotation."""
     try:
         if isinstance(raw, str):
             raw = eval(raw, names.module, names.known)
         if raw is not None and _has_forward_reference(raw):
-            raw = _settle(raw, names)
+            raw = _resolve_references(raw, names)
     except NameError as error:
         raise _unresolved_error(error, error.name or text_of(error), where, names) from error
     except Exception as error:
-        raise _not_a_type(f"the hint {raw!r}", error, where) from error
+        raise _evaluation_error(f"the hint {raw!r}", error, where) from error
     return raw
 
 
 def rebuild(cls: type[BaseModel]) -> None:
-    """Finish a model whose field annotations named classes that were defined after it."""
+    """Complete a model whose field annotations name classes that are defined after it."""
     if cls.__pydantic_complete__:
         return
     names = names_of_class(cls)
-    for base in cls.__mro__[1:]:  # an inherited field uses the names visible to its own class
+    for base in cls.__mro__[1:]:  # an inherited field uses names that its own class sees
         if getattr(base, "__pydantic_fields__", None):
             names = names.then(names_of_class(base))
     try:
         cls.model_rebuild(_types_namespace=dict(names.known))
     except NameError as error:
         name = error.name or text_of(error)
-        raise _unresolved_error(error, name, _field_naming(cls, name), names) from error
+        raise _unresolved_error(error, name, _find_field_with(cls, name), names) from error
 
 
 def is_empty_body(fn: Callable[..., Any]) -> bool:
-    """Whether a function does nothing: `...`, `pass`, or only a docstring.
+    """Whether a function does nothing: its body is `...`, `pass`, or only a docstring.
 
-    It is read from the bytecode, which also exists in a REPL, and for exec'd and zipped code. A
-    written `return None` differs only in its position.
+    bae reads the bytecode, because a function in a REPL, in `exec` or in a zip file may have no
+    source. A written `return None` has the same instructions as an empty body, but other positions.
     """
     code = getattr(fn, "__code__", None)
     if not isinstance(code, CodeType):
@@ -177,14 +181,14 @@ def is_empty_body(fn: Callable[..., Any]) -> bool:
         elif name == "RETURN_CONST":
             return code.co_consts[argument] is None and not _is_returned(fn, code, index // 2)
         else:
-            done = name == "RETURN_VALUE" and loaded
-            return done and not _is_returned(fn, code, index // 2)
+            returns_none = name == "RETURN_VALUE" and loaded
+            return returns_none and not _is_returned(fn, code, index // 2)
     return False
 
 
 def _is_returned(fn: Callable[..., Any], code: CodeType, index: int) -> bool:
-    """Whether the instruction that returns None comes from a `return` in the source. If there is no
-    source, a bare `return` is recognized by its width."""
+    """Whether the instruction that returns None comes from a `return` in the source. If the source
+    is missing, only a bare `return` is recognized, by its width."""
     line, _, start, end = next(islice(code.co_positions(), index, None))
     width = None if start is None or end is None else end - start
     if line is None or width not in (None, *map(len, ("None", "return", "return None"))):
@@ -212,8 +216,9 @@ _RETURN = re.compile(r"(?:[^#]*[:;])?\s*return(?:[\s(]+None[\s)]*)?\s*;?\s*(?:#.
 _METACLASS_NEW = cast(Any, type(BaseModel)).__new__.__code__
 
 
-def _field_naming(cls: type[BaseModel], name: str) -> str:
-    """The field whose hint has the name in it, as `Class.field`; the class if there is none."""
+def _find_field_with(cls: type[BaseModel], name: str) -> str:
+    """Return the first field whose hint contains the name, as `Class.field`. If no field does,
+    return the name of the class."""
     for field, info in cls.__pydantic_fields__.items():
         if name in re.findall(r"\w+", str(info.annotation)):
             return f"{_label(cls)}.{field}"
@@ -227,8 +232,8 @@ def _raw_annotations(function: Callable[..., Any]) -> dict[str, Any]:
         return function.__annotations__
     except Exception as error:  # Python 3.14 evaluates here
         if not isinstance(error, NameError):
-            raise _not_a_type("an annotation", error, function) from error
-    # The name may be in a place where Python does not look; a text is looked up everywhere.
+            raise _evaluation_error("an annotation", error, function) from error
+    # Python looks in fewer scopes than bae. bae can evaluate the annotation if it is a text.
     annotationlib = cast(Any, import_module("annotationlib"))
     return annotationlib.get_annotations(function, format=annotationlib.Format.STRING)
 
@@ -261,7 +266,7 @@ def _names_of_function(function: Callable[..., Any], defined_in: FrameType | Non
 
 
 def _module_names(cls: type) -> dict[str, Any]:
-    # Code that exec runs has globals of its own, which need not be those of a module.
+    # Code in `exec` may have globals that are not the names of a module: take them from `__call__`.
     call = inspect.unwrap(cls.__dict__.get("__call__", cls))
     if getattr(call, "__qualname__", "") == f"{cls.__qualname__}.__call__":
         return call.__globals__
@@ -276,7 +281,7 @@ def _place(frame: FrameType) -> tuple[str, Mapping[str, Any]]:
 
 
 def _scopes(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frame of a function or class body, then the frames around it."""
+    """Yield the frame of a function or class body, then the frames around it."""
     while frame is not None and frame.f_code.co_name != "<module>":
         yield frame
         if _is_class_body(frame):
@@ -292,7 +297,8 @@ def _is_class_body(frame: FrameType) -> bool:
 def _enclosing_frame(
     qualname: str, module_names: dict[str, Any], frame: FrameType | None
 ) -> FrameType | None:
-    """The call of the function that `qualname` is defined in: `frame` or a frame that called it."""
+    """Return the frame of the function that defines `qualname`: `frame` or one of its callers. None
+    if that function is not running, or if there is no such function."""
     if "<locals>" not in qualname:
         return None
     outer = qualname.rpartition(".<locals>")[0]
@@ -319,7 +325,7 @@ def _has_forward_reference(hint: Any) -> bool:
     )
 
 
-def _settle(hint: Any, names: Names) -> Any:
+def _resolve_references(hint: Any, names: Names) -> Any:
     def holder() -> None: ...
 
     holder.__annotations__ = {"hint": hint}
@@ -332,21 +338,21 @@ def _unresolved_error(error: NameError, name: str, where: object, names: Names) 
     from difflib import get_close_matches
 
     labels = dict.fromkeys(label for label, _ in names.places)
-    known = [*names.known, *vars(builtins)]
-    near = [each for each in known if each.lower() == name.lower()]
-    near = near or get_close_matches(name, known, n=1, cutoff=0.8)
+    candidates = [*names.known, *vars(builtins)]
+    matches = [candidate for candidate in candidates if candidate.lower() == name.lower()]
+    matches = matches or get_close_matches(name, candidates, n=1, cutoff=0.8)
     return HintError(
         f"{_label(where)}: the name {name!r} cannot be resolved",
         code="bae-hint-unresolved",
         path=f"looked in {', '.join(labels)}",
         cause=error,
-        fix=(f"did you mean {near[0]}? Or " if near else "")
+        fix=(f"did you mean {matches[0]}? Or " if matches else "")
         + f"define or import {name} where that code can see it (an import under "
         "`if TYPE_CHECKING:` is not there at run time)",
     )
 
 
-def _not_a_type(what: str, error: Exception, where: object) -> HintError:
+def _evaluation_error(what: str, error: Exception, where: object) -> HintError:
     return HintError(
         f"{_label(where)}: {what} cannot be evaluated",
         cause=error,

@@ -1,5 +1,5 @@
-"""`History`: the one reader of records. It folds the records of a run, in order, into a tree of the
-run's work, by place: graphs, steps, sources and questions to LMs, with their times."""
+"""`History`: reads the records of a run in order and builds a tree of the run's work. The tree has
+graphs, steps, sources and questions to LMs, with their places and times."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _Handler = Callable[[Any, Any], None]
 _HANDLERS: Final[dict[type[Record], _Handler]] = {}
-"""The handler of each kind of record."""
+"""The method of `History` for each kind of record."""
 
 
 def _handles(*of: type[Record]) -> Callable[[_Handler], _Handler]:
@@ -47,7 +47,7 @@ def _handles(*of: type[Record]) -> Callable[[_Handler], _Handler]:
 
 
 class History(RunTree):
-    """The work of a run, as far as its records were added."""
+    """The work of a run, according to the records that were added so far."""
 
     def __init__(
         self,
@@ -59,48 +59,51 @@ class History(RunTree):
     ) -> None:
         super().__init__(keep, on_change)
         self.texts: dict[Place, str] = {}
-        """With `keep_texts`, all text that streams in, by place, without void text."""
+        """The text that has streamed in at each place, without void text. Empty unless `keep_texts`
+        is set."""
         self._keeps_texts = keep_texts
         self.run_id = ""
         self.shared: dict[Hashable, Source] = {}
-        """The sources of dependencies that are called once for the whole run, by key: the newest
-        that has a value."""
+        """The newest source with a value for each dependency that is called once for the whole run,
+        by the key of the dependency."""
         self.shared_graphs: dict[Hashable, str] = {}
-        """The paths of graphs that run once for the whole run."""
+        """The path of each graph that runs once for the whole run, by the key of the graph."""
         self.shared_askers: dict[Hashable, Source] = {}
-        """The sources of dependencies that are called once for the whole run: the newest that has
-        started, and may have asked an LM."""
+        """The newest started source for each dependency that is called once for the whole run. Its
+        function may have asked an LM."""
         self.shared_calls: dict[Hashable, list[tuple[int, BaseException | None]]] = {}
-        """The ended calls of such a dependency: the number of the record, and the error. A failed
-        dependency is called again."""
+        """The ended calls of each dependency that is called once for the whole run: the number of
+        the record, and the error if the call failed. A failed dependency is called again."""
         self.failed_keys: set[Hashable] = set()
+        """The keys of dependencies whose newest call failed."""
         self.live_keys: set[Hashable] = set()
-        """The dependencies with values that no journal stores."""
+        """The keys of dependencies with a value that no journal stores."""
         self.called_outside: dict[Hashable, kinds.CallEnded] = {}
-        """The calls of such dependencies that were made for a class outside the graph."""
+        """The newest call for a class outside the graph, by the key of the dependency."""
         self.calls_outside: dict[tuple[str, ...], kinds.CallEnded] = {}
-        """Other calls for such a class, by the name of the function and its arguments. Their values
-        are in stored form, since only the asker knows the type."""
+        """Calls for a class outside the graph that no dependency key identifies, by graph, place,
+        function and arguments. The values are in stored form, since only the asker knows the type.
+        """
         self.gates: dict[str, Source] = {}
-        """The gates that were opened, by address."""
+        """The source of each gate that was opened, by the gate's address."""
         self.opened: dict[str, float] = {}
-        """When each gate was first opened, by address."""
+        """The time when each gate was first opened, by the gate's address."""
         self.turn: kinds.TurnStarted | None = None
-        """The turn of the run in its thread, if it belongs to one."""
+        """The start of the run as a turn of a thread. None if the run belongs to no thread."""
         self.told = 0
         """How many messages people have sent to LMs."""
         self.count = 0
         """How many records were added."""
         self.forks: list[kinds.RunForked] = []
-        """The forks that led to this run, the first one first."""
+        """The forks that led to this run, the oldest first."""
         self.changes: list[kinds.RunResumed] = []
-        """Each time the run was resumed."""
+        """The record of each resume."""
         self.lives: list[Span] = []
-        """The times when a process worked on the run."""
+        """The periods in which a process worked on the run."""
         self.alive = False
-        """Whether a process works on the run, as far as the records show."""
+        """Whether a process works on the run, according to the records."""
         self.whole_steps = 0
-        """How many nodes were complete, including graphs inside the run."""
+        """How many nodes are complete, including the nodes of graphs inside the run."""
         self._shared_paths: dict[str, Hashable] = {}
         self._usage = UsageCount()
         for record in records:
@@ -118,7 +121,7 @@ class History(RunTree):
         return sum(life.seconds for life in self.lives)
 
     def add(self, record: Record) -> None:
-        """Take in the next record."""
+        """Add the next record to the tree."""
         self._usage.take(record)
         if not self.alive and not isinstance(record, kinds.RunForked | kinds.RunResumed):
             self._begin_life(record.at)
@@ -129,7 +132,7 @@ class History(RunTree):
             self._extend_life(record.at)
 
     def stop(self, at: float | None = None, state: State = "interrupted") -> None:
-        """End the history: open work ends, at the last record or at a given time."""
+        """End all open work with `state`, at the time `at` or by default at the last record."""
         at = self.last if at is None else at
         if self.alive:
             self._extend_life(at)
@@ -138,16 +141,16 @@ class History(RunTree):
         self._begun.clear()
 
     def forget_graph(self, path: str) -> None:
-        """Forget a graph inside the run that starts again. A graph that runs once for the whole run
-        may have been asked for in it; that graph stays for others."""
+        """Remove a graph inside the run, since it starts again, and the graphs inside that graph. A
+        graph that runs once for the whole run stays, because other fields use its result."""
         graph = self.graphs.get(path)
         forgotten = [] if graph is None else [graph]
-        for each in forgotten:
-            inside = each.inner.values()
+        for graph_run in forgotten:
+            inside = graph_run.inner.values()
             forgotten += [inner for inner in inside if inner.path not in self._shared_paths]
-            self._leave_outer(each)
-            self.graphs.pop(each.path, None)
-            self._close(each, self.last, "interrupted")
+            self._leave_outer(graph_run)
+            self.graphs.pop(graph_run.path, None)
+            self._close(graph_run, self.last, "interrupted")
 
     def _begin_life(self, at: float) -> None:
         if self.alive:
@@ -160,13 +163,13 @@ class History(RunTree):
             start = self.lives[-1].start
             self.lives[-1] = Span(start, max(start, at))
 
-    # The handlers of the kinds of records.
+    # One method for each kind of record.
 
     @_handles(kinds.RunStarted)
-    def _run_started(self, record: kinds.RunStarted) -> None:
+    def _add_run_started(self, record: kinds.RunStarted) -> None:
         if record.path:
-            old = self.graphs.get(record.path)
-            if old is not None and (old.steps or old.outcome):
+            earlier = self.graphs.get(record.path)
+            if earlier is not None and (earlier.steps or earlier.outcome):
                 self.forget_graph(record.path)
             if record.path in self._shared_paths:
                 self.shared_graphs[self._shared_paths[record.path]] = record.path
@@ -180,7 +183,7 @@ class History(RunTree):
         step.node, step.given = record.node, record
 
     @_handles(kinds.StepStarted)
-    def _step_started(self, record: kinds.StepStarted) -> None:
+    def _add_step_started(self, record: kinds.StepStarted) -> None:
         node = cast("Node | None", record.node)  # None if the run is read without its code
         step = self._step(record, record.step, None if node is None else type(node), leads=True)
         self.whole_steps += not step.whole
@@ -192,7 +195,7 @@ class History(RunTree):
             step.node = node
         self._change("whole", step)
         for source in step.sources.values():
-            if source.is_open:  # the node did without it; another node may still wait for it
+            if source.is_open:  # a default was used; another node may still wait for the value
                 self._end(source, record.at, "cancelled")
         leads_on = self._exit(step)
         if leads_on == "body":
@@ -208,15 +211,16 @@ class History(RunTree):
         step.node, step.given = record.node, record
 
     @_handles(kinds.RunForked)
-    def _run_forked(self, record: kinds.RunForked) -> None:
-        """The records before it belong to the other run; this run begins when it is resumed."""
+    def _add_run_forked(self, record: kinds.RunForked) -> None:
+        """Start a fork: the earlier records belong to the parent run. The fork's own work begins
+        when it is resumed."""
         self.forks.append(record)
         self.stop()
         self.alive = False
         step = self._step(record, record.step, type(record.node), begins=False)
         graph, number = step.graph, record.step + 1
-        while (lost := graph.steps.get(number)) is not None:
-            self.whole_steps -= sum(each.whole for each in lost.tree())
+        while (dropped := graph.steps.get(number)) is not None:
+            self.whole_steps -= sum(part.whole for part in dropped.tree())
             self._drop_step(graph, number)
             number += 1
         graph.outcome, graph.end_step = "", -1
@@ -228,14 +232,14 @@ class History(RunTree):
         step.choice, step.asked, step.loops = None, [], {}
 
     @_handles(kinds.RunResumed)
-    def _run_resumed(self, record: kinds.RunResumed) -> None:
+    def _add_run_resumed(self, record: kinds.RunResumed) -> None:
         self._begin_life(record.at)
         self.changes.append(record)
         for work in self._every_part() if self._keep else self._changed:
             if isinstance(work, Step):
                 work.resumed, work.error = work.whole, None
                 if self.following(work.place.path, work.number + 1) is NOTHING:
-                    work.failed.clear()  # its body is called again
+                    work.failed.clear()  # the body of the step is called again
             elif isinstance(work, Source):
                 work.resumed = work.state == "done"
             elif isinstance(work, GraphRun) and work.outcome != "ended":
@@ -244,21 +248,21 @@ class History(RunTree):
         self._resume(self.run, record.at)
 
     @_handles(kinds.RunEnded)
-    def _run_ended(self, record: kinds.RunEnded) -> None:
+    def _add_run_ended(self, record: kinds.RunEnded) -> None:
         graph, at = self._graph(record), record.at
         graph.outcome, graph.end_step, graph.end_error = record.outcome, record.step, record.error
         graph.gates = record.gates
         state: State = "done" if record.outcome == "ended" else record.outcome
         steps: State = "cancelled" if record.outcome == "failed" else state
-        failed = record.error if record.outcome == "failed" else None
-        guilty = _guilty_step(graph, record.step) if record.outcome == "failed" else None
-        if guilty is not None:
-            for work in (guilty.choice, guilty.fill, guilty.called):
+        failure = record.error if record.outcome == "failed" else None
+        failed_step = _find_failed_step(graph, record.step) if record.outcome == "failed" else None
+        if failed_step is not None:
+            for work in (failed_step.choice, failed_step.fill, failed_step.called):
                 if work is not None and work.is_open:
-                    self._end_calls(guilty, at, failed)
-                    self._end(work, at, "failed", failed)
-            guilty.begin(at)  # so that it ends here, whatever its state was
-            self._end(guilty, at, "failed", failed)
+                    self._end_calls(failed_step, at, failure)
+                    self._end(work, at, "failed", failure)
+            failed_step.begin(at)  # reopen a closed step, so that this failure ends it
+            self._end(failed_step, at, "failed", failure)
         for step in cast("list[Step]", [*(graph.begun or ())]):
             if step.called is not None and step.called.is_open:
                 self._end(step.called, at, steps)
@@ -266,50 +270,50 @@ class History(RunTree):
                 waits = isinstance(part, LMQuestion) and part.waits
                 self._close(part, at, "waiting" if waits else "cancelled")
             step.begun = None
-            # Its dependencies were started early, in vain.
-            in_vain = record.outcome == "ended" and step.node is None
+            # The dependencies of the step were started early, but the run ended before the step.
+            is_unused = record.outcome == "ended" and step.node is None
             if step.is_open:
-                self._end(step, at, "cancelled" if in_vain else steps)
-                if in_vain:
+                self._end(step, at, "cancelled" if is_unused else steps)
+                if is_unused:
                     self._drop_step(graph, step.number)
         graph.begun = None
-        self._end(graph, at, state, failed)
+        self._end(graph, at, state, failure)
         if graph.item is not None and record.outcome != "ended":
-            self._end(graph.item, at, state, failed)
+            self._end(graph.item, at, state, failure)
         if graph.call is not None and record.outcome == "waiting":
             self._end(graph.call, at, state)
         if not record.path:
             self.alive = False
 
     def _end_calls(self, step: Step, at: float, error: BaseException | None) -> None:
-        """End the tool calls of a step that has failed: they were in progress. If there are
-        several, only the error itself names the failed call."""
+        """End the tool calls in progress of a step that has failed. If there are several, the
+        `call_id` of the error names the failed call, and the other calls are cancelled."""
         calls = [call for question in step.questions for call in question.open_calls]
-        failed = getattr(error, "call_id", "") or (calls[0].id if len(calls) == 1 else "")
+        failed_id = getattr(error, "call_id", "") or (calls[0].id if len(calls) == 1 else "")
         for call in calls:
             for part in [*(call.begun or ())]:
                 self._close(part, at, "cancelled")
-            if call.id == failed:
+            if call.id == failed_id:
                 self._end(call, at, "failed", error)
             else:
                 self._end(call, at, "cancelled")
 
     @_handles(kinds.SourceStarted)
-    def _source_started(self, record: kinds.SourceStarted) -> None:
+    def _add_source_started(self, record: kinds.SourceStarted) -> None:
         before = self._graph(record).steps.get(record.step - 1)
-        # Dependencies of a node that is sure to come start while the node before it is filled.
+        # While the LM fills a node, the dependencies of its only successor start early.
         may_be_early = kind_named(record.source).starts_early
         is_early = may_be_early and before is not None and before.fill is not None
         step = self._step(record, record.step, record.node_type, leads=not is_early)
         key = record.field, record.parameter
         source = self._source(step, key, record.node_type, record.source, record.at)
         source.started = record.at
-        if source.kind != record.source:  # the field has another source since the run was resumed
+        if source.kind != record.source:  # changed code gave the field another source
             source.gate = source.origin = None
         if source.state == "done":
             source.items, source.items_done = {}, 0
         opened = self.gates.get(str(source.place)) if self.gates else None
-        if opened is not None:  # before the run was resumed, perhaps in a graph that begins again
+        if opened is not None:  # opened before a resume, perhaps in a graph that starts again
             source.gate = opened.gate
         source.kind, source.by, source.value = record.source, record.by, None
         source.taken = False
@@ -317,12 +321,14 @@ class History(RunTree):
         shared = self.shared_key(source.place, record.node_type)
         if shared is not None:
             self._shared_paths[str(source.place)] = shared
-            if self.shared.get(shared) is source:  # computed again: no journal stores its value
+            if (
+                self.shared.get(shared) is source
+            ):  # no journal stores the value, so it is computed again
                 del self.shared[shared]
             self.shared_askers[shared] = source
 
     @_handles(kinds.SourceEnded)
-    def _source_ended(self, record: kinds.SourceEnded) -> None:
+    def _add_source_ended(self, record: kinds.SourceEnded) -> None:
         step = self._step(record, record.step, record.node_type)
         key, error = (record.field, record.parameter), record.error
         source = self._source(step, key, record.node_type, record.source, record.at)
@@ -347,7 +353,7 @@ class History(RunTree):
                 self.failed_keys.add(shared)
 
     @_handles(kinds.CallEnded)
-    def _call_ended(self, record: kinds.CallEnded) -> None:
+    def _add_call_ended(self, record: kinds.CallEnded) -> None:
         shared, at, by = record.key, record.at, record.by
         if isinstance(record.value, Unstored):
             return
@@ -355,7 +361,7 @@ class History(RunTree):
             name = record.graph, record.place, record.function, record.arguments
             self.calls_outside[name] = record
             return
-        # The body at the step before has asked, or a function behind a field of this step.
+        # The asker is a function for a field of this step, or the body of the step before.
         asked_by = self.step(record.path, record.step) or self.step(record.path, record.step - 1)
         step = asked_by or self._step(record, record.step, None, begins=False)
         cls, field = record.node_type, record.field
@@ -369,11 +375,11 @@ class History(RunTree):
         self.live_keys.discard(shared)
 
     @_handles(kinds.ClassMet)
-    def _class_met(self, record: kinds.ClassMet) -> None:
+    def _add_class_met(self, record: kinds.ClassMet) -> None:
         self.met.setdefault(record.node_type)
 
     @_handles(kinds.ItemEnded)
-    def _item_ended(self, record: kinds.ItemEnded) -> None:
+    def _add_item_ended(self, record: kinds.ItemEnded) -> None:
         step = self._step(record, record.step, record.node_type)
         source = self._source(step, (record.field, ""), record.node_type, "map", record.at)
         item = self._item(source, record.index, record.at)
@@ -393,11 +399,11 @@ class History(RunTree):
         self._end(source, record.at)
 
     @_handles(kinds.TurnStarted)
-    def _turn_started(self, record: kinds.TurnStarted) -> None:
+    def _add_turn_started(self, record: kinds.TurnStarted) -> None:
         self.turn = record
 
     @_handles(kinds.TurnsShown)
-    def _turns_shown(self, record: kinds.TurnsShown) -> None:
+    def _add_turns_shown(self, record: kinds.TurnsShown) -> None:
         step = self._step(record, record.step, record.node_type, leads=True)
         key = record.field, ""
         source = self._source(step, key, record.node_type, "thread", record.at)
@@ -405,10 +411,10 @@ class History(RunTree):
         self._end(source, record.at)
 
     @_handles(kinds.GateOpened)
-    def _gate_opened(self, record: kinds.GateOpened) -> None:
+    def _add_gate_opened(self, record: kinds.GateOpened) -> None:
         gate = record.gate
         if gate.parameter:
-            source = self._call_gate(record, gate)
+            source = self._make_call_gate(record, gate)
         else:
             step = self._step(record, record.step, gate.node_type)
             source = self._source(step, (gate.field_name, ""), gate.node_type, "gate", record.at)
@@ -418,29 +424,30 @@ class History(RunTree):
         self.opened.setdefault(gate.address, record.at)
         self._change("waiting", source)
 
-    def _call_gate(self, record: Record, gate: OpenGate) -> Source:
-        """The gate of a tool call. It is not a source of the field, which the LM fills."""
-        asked = self.asked_call(Place.parse(gate.address))
-        step = self._graph(record).steps.get(record.step if asked is None else asked[0])
+    def _make_call_gate(self, record: Record, gate: OpenGate) -> Source:
+        """Return a source for the gate of a tool call. The source is not among the sources of the
+        step, because the LM fills the field."""
+        asked_call = self.asked_call(Place.parse(gate.address))
+        step = self._graph(record).steps.get(record.step if asked_call is None else asked_call[0])
         if step is None:
             step = self._step(record, record.step, gate.node_type)
         place = Place(record.path, record.step, gate.node_type.__name__, gate.field_name)
         place = place._replace(parameter=f"{gate.parameter}({gate.key})")
         source = Source(record.at, place=place, node_type=gate.node_type, step=step, kind="gate")
-        if asked is not None:
-            _, loop, call = asked
+        if asked_call is not None:
+            _, loop, call = asked_call
             loop.gates.setdefault(call["id"], []).append(source)
             if call["id"] in loop.calls:
                 loop.calls[call["id"]].state = "waiting"
         return source
 
     def asked_call(self, place: Place | None) -> tuple[int, ToolLoop, Mapping[str, Any]] | None:
-        """The tool call that the gate at a place asks about, with its conversation and the step of
-        the conversation; None if there is no such call."""
+        """Return the tool call that the gate at a place asks about: the step of the conversation,
+        the conversation, and the call. None if there is no such call."""
         if place is None or len(place.parameters) < 3:
             return None
         _, id, *_, key = place.parameters
-        for number in (place.step, place.step - 1):  # a body asks for the node after its own
+        for number in (place.step, place.step - 1):  # a body asks the LM to make the next node
             step = self.step(place.path, number)
             for (asker, question), loop in () if step is None else step.loops.items():
                 call = loop.call(id) or {"name": "", "arguments": None}
@@ -449,13 +456,13 @@ class History(RunTree):
         return None
 
     @_handles(kinds.ChoiceStarted)
-    def _choice_started(self, record: kinds.ChoiceStarted) -> None:
+    def _add_choice_started(self, record: kinds.ChoiceStarted) -> None:
         step = self._step(record, record.step - 1, type(record.node))
         step.choice = None
         self._question(record, Asker("choice", type(record.node)), record.offered)
 
     @_handles(kinds.ChoiceMade)
-    def _choice_made(self, record: kinds.ChoiceMade) -> None:
+    def _add_choice_made(self, record: kinds.ChoiceMade) -> None:
         step = self._step(record, record.step - 1, type(record.node))
         choice = self._question(record, Asker("choice", type(record.node)))
         if choice is not None:
@@ -466,30 +473,30 @@ class History(RunTree):
         self._end(step, record.at)
 
     @_handles(kinds.FillStarted)
-    def _fill_started(self, record: kinds.FillStarted) -> None:
+    def _add_fill_started(self, record: kinds.FillStarted) -> None:
         step = self._step(record, record.step, record.target, leads=True)
         step.fill = None
         self._question(record, Asker("fill", record.target))
 
     @_handles(kinds.FillEnded)
-    def _fill_ended(self, record: kinds.FillEnded) -> None:
+    def _add_fill_ended(self, record: kinds.FillEnded) -> None:
         step = self._step(record, record.step, type(record.node))
         fill = self._question(record, Asker("fill", type(record.node)))
         step.node, step.filled = record.node, record
-        asked = step.filled_by
-        if fill is not None and asked is not None:
-            fill.took = asked.took = record.seconds
-            asked.usage += record.usage
+        question = step.filled_by
+        if fill is not None and question is not None:
+            fill.took = question.took = record.seconds
+            question.usage += record.usage
             self._end(fill, record.at)
 
     @_handles(kinds.AnswerBegan)
-    def _answer_began(self, record: kinds.AnswerBegan) -> None:
+    def _add_answer_began(self, record: kinds.AnswerBegan) -> None:
         question = self._question(record, record.asker)
         if question is not None:
             question.retry, question.text_since = None, question.text_since or record.at
 
     @_handles(kinds.FieldText)
-    def _field_text(self, record: kinds.FieldText) -> None:
+    def _add_field_text(self, record: kinds.FieldText) -> None:
         if self._keeps_texts:
             self.texts[record.place] = self.texts.get(record.place, "") + record.delta
         question = self._question(record, record.asker)
@@ -499,19 +506,19 @@ class History(RunTree):
             question.text_place = place
 
     @_handles(kinds.Thinking)
-    def _thinking(self, record: kinds.Thinking) -> None:
+    def _add_thinking(self, record: kinds.Thinking) -> None:
         question = self._question(record, record.asker)
         if question is not None:
             question.thoughts += record.delta
 
     @_handles(kinds.TextVoided)
-    def _text_voided(self, record: kinds.TextVoided) -> None:
+    def _add_text_voided(self, record: kinds.TextVoided) -> None:
         for place in record.places:
             self.texts.pop(place, None)
         question = self._question(record, record.asker)
         if question is not None:
             for place in record.places:
-                if question.texts.pop(place, None) is None:  # the place of thinking
+                if question.texts.pop(place, None) is None:  # the text is the model's thinking
                     question.thoughts = ""
             if question.text_place not in question.texts:
                 question.text_place = None
@@ -520,7 +527,7 @@ class History(RunTree):
     def _add_to_question(
         self, record: kinds.AnswerJudged | kinds.AnswerRestarted | kinds.LMUsed
     ) -> None:
-        """Handle a record about a question in progress."""
+        """Add a record about a question in progress."""
         question = self._question(record, record.asker)
         if question is None:
             return
@@ -540,33 +547,37 @@ class History(RunTree):
                     self._end(question, record.at)
 
     @_handles(kinds.ToolsOffered)
-    def _tools_offered(self, record: kinds.ToolsOffered) -> None:
-        loop = self._loop(record)
+    def _add_tools_offered(self, record: kinds.ToolsOffered) -> None:
+        loop = self._find_or_make_loop(record)
         if loop is not None:
             loop.target, loop.field_name, loop.tools = record.target, record.field, record.tools
             loop.asked = loop.asked or record.asked
 
     @_handles(kinds.RoundMade)
-    def _round_made(self, record: kinds.RoundMade) -> None:
-        loop, question = self._loop(record), self._question(record, record.asker)
+    def _add_round_made(self, record: kinds.RoundMade) -> None:
+        loop, question = self._find_or_make_loop(record), self._question(record, record.asker)
         if loop is None or question is None:
             return
         loop.rounds.append(record)
         for call in (*record.ran, *record.calls):
-            made = self._call(record, loop, question, call["id"], call["name"])
-            made.round = record.number
+            tool_run = self._find_or_make_call(record, loop, question, call["id"], call["name"])
+            tool_run.round = record.number
             if isinstance(call["arguments"], dict):
-                made.arguments = cast("dict[str, Any]", call["arguments"])
+                tool_run.arguments = cast("dict[str, Any]", call["arguments"])
         for call in record.ran:
-            made = loop.calls[call["id"]]
-            made.result, made.told, made.is_native = call.get("result"), call.get("error"), True
-            made.state, made.ended = "done", record.at
+            tool_run = loop.calls[call["id"]]
+            tool_run.result, tool_run.told, tool_run.is_native = (
+                call.get("result"),
+                call.get("error"),
+                True,
+            )
+            tool_run.state, tool_run.ended = "done", record.at
         self._change("round", question)
         question.end_answer()
 
     @_handles(kinds.RoundReplied)
-    def _round_replied(self, record: kinds.RoundReplied) -> None:
-        loop, question = self._loop(record), self._question(record, record.asker)
+    def _add_round_replied(self, record: kinds.RoundReplied) -> None:
+        loop, question = self._find_or_make_loop(record), self._question(record, record.asker)
         self.told += record.kind == "told"
         if loop is not None:
             loop.replies.append(record)
@@ -574,33 +585,34 @@ class History(RunTree):
             self._change("refused", question)
 
     @_handles(kinds.ToolStarted)
-    def _tool_started(self, record: kinds.ToolStarted) -> None:
-        call = self._find_call(record, record.name)
+    def _add_tool_started(self, record: kinds.ToolStarted) -> None:
+        call = self._store_call_record(record, record.name)
         if call is not None:
             call.arguments, call.was_called, call.started = record.arguments, True, record.at
             call.loop.starts[record.id] = call.loop.starts.get(record.id, 0) + 1
             self._begin(call, record.at)
 
     @_handles(kinds.ToolReported)
-    def _tool_reported(self, record: kinds.ToolReported) -> None:
-        call = self._find_call(record)
+    def _add_tool_reported(self, record: kinds.ToolReported) -> None:
+        call = self._store_call_record(record)
         if call is not None:
             call.report = record
             self._change("reported", call)
 
     @_handles(kinds.ToolEnded)
-    def _tool_ended(self, record: kinds.ToolEnded) -> None:
-        call = self._find_call(record, record.name)
+    def _add_tool_ended(self, record: kinds.ToolEnded) -> None:
+        call = self._store_call_record(record, record.name)
         if call is not None:
             call.arguments, call.result, call.told = record.arguments, record.result, record.error
             call.took, call.reused, call.report = record.seconds, record.reused, None
             self._end(call, record.at)
 
-    def _find_call(
+    def _store_call_record(
         self, record: kinds.ToolStarted | kinds.ToolEnded | kinds.ToolReported, name: str = ""
     ) -> ToolRun | None:
-        """The call that a record is about."""
-        loop, question = self._loop(record), self._question(record, record.asker)
+        """Store the record of a tool call in its conversation and return the call. Ends the gates
+        at which the call waits for a person."""
+        loop, question = self._find_or_make_loop(record), self._question(record, record.asker)
         if loop is None or question is None:
             return None
         calls: dict[str, Any] = getattr(loop, record.kept_in)
@@ -608,15 +620,16 @@ class History(RunTree):
         for gate in loop.gates.get(record.id, ()):
             if gate.state == "waiting":
                 self._end(gate, record.at)
-        call = self._call(record, loop, question, record.id, name)
+        call = self._find_or_make_call(record, loop, question, record.id, name)
         if call not in question.calls:
             question.calls.append(call)
         return call
 
-    def _call(
+    def _find_or_make_call(
         self, record: Record, loop: ToolLoop, question: LMQuestion, id: str, name: str
     ) -> ToolRun:
-        """A call of a tool. It belongs to the question that is open when it begins."""
+        """Return the tool call with an id, and create it if it is new. From now on it belongs to
+        `question`."""
         call = loop.calls.get(id)
         if call is None:
             number = call_number(loop.question, id)
@@ -625,13 +638,13 @@ class History(RunTree):
         call.name, call.question = name or call.name, question
         return call
 
-    def _loop(self, record: kinds.ConversationRecord) -> ToolLoop | None:
-        """The conversation with tools that a record is about."""
+    def _find_or_make_loop(self, record: kinds.ConversationRecord) -> ToolLoop | None:
+        """Return the conversation with tools that a record is about, and create it if it is new."""
         question = self._question(record, record.asker)
         if question is None:
             return None
-        by = question.asked_by
-        step = by if isinstance(by, Step) else by.step
+        asking_work = question.asked_by
+        step = asking_work if isinstance(asking_work, Step) else asking_work.step
         key = record.asker, record.question
         loop = step.loops.get(key)
         if loop is None:
@@ -640,31 +653,34 @@ class History(RunTree):
         return loop
 
     @_handles(kinds.LMFailed)
-    def _lm_failed(self, record: kinds.LMFailed) -> None:
+    def _add_lm_failed(self, record: kinds.LMFailed) -> None:
         step = self.step(record.path, record.step - 1)
         if step is not None:
             step.failed.append(record)
 
     @_handles(kinds.LMAnswered)
-    def _lm_answered(self, record: kinds.LMAnswered) -> None:
+    def _add_lm_answered(self, record: kinds.LMAnswered) -> None:
         asker, is_body = record.asker, record.asker.kind == "body"
-        by = step = self.step(record.path, record.step - is_body)
+        asking_work = step = self.step(record.path, record.step - is_body)
         if step is not None and not is_body:
-            by = step.sources.get((asker.field, asker.parameter))
-        if by is not None:
-            by.answered.append(record)
-        made = None if record.value is None else self.step(record.path, record.step)
-        for source in () if made is None else made.sources.values():
-            if source.state == "done" and source.place.node in (record.target, _name(record.value)):
+            asking_work = step.sources.get((asker.field, asker.parameter))
+        if asking_work is not None:
+            asking_work.answered.append(record)
+        made_step = None if record.value is None else self.step(record.path, record.step)
+        for source in () if made_step is None else made_step.sources.values():
+            if source.state == "done" and source.place.node in (
+                record.target,
+                _name_of(record.value),
+            ):
                 source.taken = True
 
 
-def _name(value: Any) -> str:
+def _name_of(value: Any) -> str:
     return "" if isinstance(value, type | dict) else type(value).__name__
 
 
 def is_waiting(error: BaseException) -> bool:
-    """Whether a source ended because it waits for a person, which is no failure."""
+    """Whether an error only says that a source waits for a person."""
     from bae.run import Waiting
 
     if isinstance(error, RecordedError):
@@ -672,13 +688,15 @@ def is_waiting(error: BaseException) -> bool:
     return isinstance(error, Waiting)
 
 
-def _guilty_step(graph: GraphRun, reached: int) -> Step | None:
-    """The step that a failure belongs to, in a graph with so many nodes: the body of the newest
-    node may have failed, or the fill of the node after it."""
-    before, making = graph.steps.get(reached - 1), graph.steps.get(reached)
-    if making is not None and not making.whole:
-        failed = any(source.state == "failed" for source in making.sources.values())
-        calling = before is not None and before.called is not None and before.called.is_open
-        if failed or not calling:
-            return making
-    return before
+def _find_failed_step(graph: GraphRun, reached: int) -> Step | None:
+    """Return the step that has failed in a graph that has reached `reached` nodes. Either the body
+    of the newest node has failed, or the fill of the node after it."""
+    previous, next_step = graph.steps.get(reached - 1), graph.steps.get(reached)
+    if next_step is not None and not next_step.whole:
+        source_failed = any(source.state == "failed" for source in next_step.sources.values())
+        body_is_open = (
+            previous is not None and previous.called is not None and previous.called.is_open
+        )
+        if source_failed or not body_is_open:
+            return next_step
+    return previous

@@ -1,5 +1,6 @@
-"""Calling a `CallPlan` within the bounds of its marker. Sync functions run in threads, async
-functions on the loop; generators and context managers are opened, and remembered for closing."""
+"""Calls the function of a `CallPlan`, with the timeout and the retries of its marker. Sync
+functions run in threads and async functions on the event loop. Generators and context managers are
+opened, and closed later by their owner."""
 
 from __future__ import annotations
 
@@ -19,20 +20,23 @@ from bae.tasks import Closer, opened_in_task
 from bae.threads import in_thread, in_thread_to_the_end
 
 FIRST_PAUSE = 0.1
-"""Seconds before the first retry. Each further retry waits twice as long, up to `LONGEST_PAUSE`."""
+"""Seconds before the first retry. Each further pause is twice as long, up to `LONGEST_PAUSE`."""
 LONGEST_PAUSE = 5.0
+"""The longest pause before a retry, in seconds."""
 
 
 class Opened(Protocol):
-    """The owner that closes what a call opens."""
+    """The owner that closes the generators and context managers that a call opens."""
 
-    def on_close(self, name: str, closer: Closer) -> None: ...
+    def on_close(self, name: str, closer: Closer) -> None:
+        """Register the function that closes what `name` has opened."""
+        ...
 
 
 def invoke(
     call: CallPlan, marker: Dep | Map, arguments: dict[str, Any], opened: Opened, run: Run
 ) -> Coroutine[Any, Any, Any]:
-    """Call a function with its inputs filled, within the bounds of its marker."""
+    """Call a function with `arguments`, with the timeout and the retries of its marker."""
     return call_within_bounds(
         call, marker, lambda: call_once(call, marker.inline, arguments, opened), run
     )
@@ -46,17 +50,20 @@ async def call_within_bounds(
     *,
     late_is_final: bool = False,
 ) -> Any:
-    """Call `once` within the time and the retries of the marker. With `late_is_final`, a call that
-    took too long is not tried again: it may have had its effect, or still have it."""
+    """Call `once` with the timeout and the retries of the marker.
+
+    With `late_is_final`, a call that took too long is not retried, because its effect may already
+    have happened or may still happen.
+    """
     timeout = marker.timeout
     if timeout is ...:
         timeout = None if call.kind == "graph" else FUNCTION_TIMEOUT
     pause = FIRST_PAUSE
     tries = marker.retries
     while True:
-        bound = asyncio.timeout(timeout)
+        limit = asyncio.timeout(timeout)
         try:
-            async with bound:
+            async with limit:
                 return await once()
         except (Waiting, JournalError):
             raise
@@ -64,8 +71,8 @@ async def call_within_bounds(
             if (waiting := Waiting.inside(error)) is not None:
                 raise waiting from error
             failure = error
-            # A TimeoutError that the function raised by itself is not that of the bound.
-            if isinstance(error, TimeoutError) and bound.expired():
+            # The function itself may also raise a TimeoutError, which is an ordinary failure.
+            if isinstance(error, TimeoutError) and limit.expired():
                 failure = CallTimeout(f"{call.name} took longer than its bound of {timeout:g} s")
                 tries = 0 if late_is_final else tries
         if tries == 0:
@@ -77,15 +84,16 @@ async def call_within_bounds(
 
 
 async def call_once(call: CallPlan, inline: bool, arguments: dict[str, Any], opened: Opened) -> Any:
-    """Call a function with its inputs filled."""
+    """Call a function once with `arguments`. If the LM in them has a question that waits for a
+    person, raise `Waiting`, even if the function has caught it."""
     lm = arguments.get(call.lm_parameters[0]) if call.lm_parameters else None
     if lm is None:
-        return await _call_once(call, inline, arguments, opened)
+        return await _call_by_kind(call, inline, arguments, opened)
     with lm.waited_for():
-        return await _call_once(call, inline, arguments, opened)
+        return await _call_by_kind(call, inline, arguments, opened)
 
 
-async def _call_once(
+async def _call_by_kind(
     call: CallPlan, inline: bool, arguments: dict[str, Any], opened: Opened
 ) -> Any:
     args, kwargs = (), arguments
@@ -100,19 +108,19 @@ async def _call_once(
             return await _open_async_generator(call, call.fn(*args, **kwargs), opened)
         case "generator":
             return await _open_generator(call, call.fn(*args, **kwargs), inline, opened)
-        case _:  # a function that is only annotated as a context manager may do its work here
+        case _:  # "context" too: a sync function may work before it returns the manager
             if inline:
                 value = call.fn(*args, **kwargs)
             else:
                 value = await in_thread(call.fn, *args, **kwargs)
             if call.kind == "context":
                 return await _open_context(call, value, inline, opened)
-            # A sync callable may return a coroutine: a lambda around an async function does.
+            # A sync callable may return a coroutine, such as a lambda that calls an async function.
             return await value if _is_awaitable(value) else value
 
 
 def _is_awaitable(value: object) -> bool:
-    # Nearly always a coroutine; the general check costs more than a short call.
+    # Nearly every awaitable is a coroutine. The general check takes longer than a short call.
     return type(value) is CoroutineType or inspect.isawaitable(value)
 
 
@@ -139,7 +147,9 @@ async def _open_async_generator(
 async def _open_generator(
     call: CallPlan, generator: Generator[Any, None, None], inline: bool, opened: Opened
 ) -> Any:
-    in_context = copy_context().run  # the same context opens and closes, so that it can be reset
+    in_context = (
+        copy_context().run
+    )  # one context to open and close, so that context variables can be reset
 
     async def close(_: BaseException | None) -> None:
         if await _call_then(in_context, next, generator, _END, inline=inline) is not _END:
@@ -159,7 +169,7 @@ async def _open_generator(
 async def _open_context(call: CallPlan, manager: Any, inline: bool, opened: Opened) -> Any:
     if inspect.isawaitable(manager):
         manager = await manager
-    if inspect.isgenerator(manager):  # a decorator wraps the generator function, not a manager
+    if inspect.isgenerator(manager):  # a decorator may return the generator itself
         return await _open_generator(call, cast(Any, manager), inline, opened)
     if inspect.isasyncgen(manager):
         return await _open_async_generator(call, cast(Any, manager), opened)

@@ -1,5 +1,5 @@
-"""`JSONStrings`: reads the text of each string in a JSON object that arrives in pieces. Every
-character is looked at once, however the object is cut."""
+"""`JSONStrings`: reads the text of each string in a JSON object that arrives in pieces. It reads
+every character once, whatever the size of the pieces."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 from typing import Final, Literal
 
 JSONPath = tuple[str | int, ...]
-"""The path to a value in a JSON object: keys and indices."""
+"""The path to a value in a JSON object: keys of objects, and indices of lists."""
 
 DEEPEST: Final = 200
-"""How deep values may be nested. A deeper answer is refused too."""
+"""How deep values may be nested. A deeper object is `broken`."""
 
 _State = Literal["start", "first_key", "key", "colon", "value", "first_item", "after", "end"]
 _PLAIN: Final = re.compile(r'[^"\\\x00-\x1f]+')
@@ -22,14 +22,14 @@ _VALUE: Final = re.compile(
 _HEX: Final = re.compile(r"[0-9a-fA-F]{0,4}")
 _ESCAPES: Final = dict(zip('"\\/bfnrt', '"\\/\b\f\n\r\t', strict=True))
 _LOST: Final = "\ufffd"
-"""Replaces half a character."""
+"""The replacement for half of a surrogate pair."""
 
 
 class JSONStrings:
-    """Feed it the pieces of a JSON object. It returns the texts of strings as they grow.
+    """Reads the strings of one JSON object. Pass the pieces of the object to `feed`, which returns
+    the new text of each string.
 
-    It is `broken` from the first character that no JSON object can have, or from a repeated key,
-    and returns nothing from then on.
+    An invalid character or a repeated key sets `broken`. From then on, `feed` returns nothing.
     """
 
     __slots__ = (
@@ -48,34 +48,41 @@ class JSONStrings:
     def __init__(self) -> None:
         self.broken = False
         self.is_open = False
-        """Whether the last piece ended inside a string."""
+        """Whether a string is open after the last piece."""
         self._state: _State = "start"
         self._path: list[str | int] = []
         """The current key or index in each open object or list."""
         self._keys: list[set[str] | None] = []
-        """The keys so far of each open object; None for a list."""
+        """For each open object, the keys so far. For an open list, None."""
         self._where: JSONPath | None = None
-        """The path to the open string; None for a key."""
+        """The path to the open string. None if the string is a key."""
         self._pieces: list[str] = []
-        """The decoded text of the open string since the last piece; for a key, all of its text."""
+        """The decoded text of the open string that `feed` has not returned yet. The text of a key
+        stays here until the key ends."""
         self._escape = ""
-        """An escape that was cut off."""
+        """The beginning of an unfinished escape, such as `\\u00`."""
         self._half = ""
-        """The first half of a character, from an escape; the second half follows, or is missing."""
+        """The first half of a surrogate pair, until the second half or another character
+        follows."""
         self._scalar: list[str] = []
-        """The pieces of the number or word that was cut off."""
+        """The beginning of an unfinished number or word."""
 
     @property
     def path(self) -> JSONPath | None:
-        """The path to the open string; None if no string is open."""
+        """The path to the open string. None if no string is open, or if the open string is a
+        key."""
         return self._where if self.is_open else None
 
     def feed(self, text: str) -> list[tuple[JSONPath, str]]:
-        """Take the next piece. Returns what it adds to each string, in order."""
+        """Read the next piece. Return the text that the piece adds to each string, in order."""
         texts: list[tuple[JSONPath, str]] = []
         at = 0
         while at < len(text) and not self.broken:
-            at = self._in_string(text, at, texts) if self.is_open else self._between(text, at)
+            at = (
+                self._read_string(text, at, texts)
+                if self.is_open
+                else self._read_between_strings(text, at)
+            )
         if self.broken:
             return []
         if self.is_open and self._where is not None and self._pieces:
@@ -85,11 +92,11 @@ class JSONStrings:
 
     # Strings.
 
-    def _in_string(self, text: str, at: int, texts: list[tuple[JSONPath, str]]) -> int:
+    def _read_string(self, text: str, at: int, texts: list[tuple[JSONPath, str]]) -> int:
         if self._escape:
-            return self._in_escape(text, at)
+            return self._read_escape(text, at)
         if (plain := _PLAIN.match(text, at)) is not None:
-            self._end_half()
+            self._drop_half()
             self._pieces.append(plain[0])
             at = plain.end()
             if at == len(text):
@@ -98,16 +105,16 @@ class JSONStrings:
             case "\\":
                 self._escape = "\\"
             case '"':
-                self._end_half()
+                self._drop_half()
                 self._end_string(texts)
             case _:
                 self.broken = True
         return at + 1
 
-    def _in_escape(self, text: str, at: int) -> int:
+    def _read_escape(self, text: str, at: int) -> int:
         if self._escape == "\\":
             if (short := _ESCAPES.get(text[at])) is not None:
-                self._end_half()
+                self._drop_half()
                 self._pieces.append(short)
                 self._escape = ""
             elif text[at] == "u":
@@ -121,23 +128,23 @@ class JSONStrings:
             self.broken = True
         self._escape += digits[0]
         if len(self._escape) == 6:
-            self._take_unit(int(self._escape[2:], 16))
+            self._add_code_unit(int(self._escape[2:], 16))
             self._escape = ""
         return at + len(digits[0])
 
-    def _take_unit(self, unit: int) -> None:
+    def _add_code_unit(self, unit: int) -> None:
         if self._half and 0xDC00 <= unit <= 0xDFFF:
             pair = (ord(self._half) - 0xD800) * 0x400 + unit - 0xDC00
             self._pieces.append(chr(0x10000 + pair))
             self._half = ""
             return
-        self._end_half()
+        self._drop_half()
         if 0xD800 <= unit <= 0xDBFF:
             self._half = chr(unit)
         else:
             self._pieces.append(_LOST if 0xDC00 <= unit <= 0xDFFF else chr(unit))
 
-    def _end_half(self) -> None:
+    def _drop_half(self) -> None:
         if self._half:
             self._pieces.append(_LOST)
             self._half = ""
@@ -162,9 +169,9 @@ class JSONStrings:
 
     # Between strings.
 
-    def _between(self, text: str, at: int) -> int:
+    def _read_between_strings(self, text: str, at: int) -> int:
         if self._scalar:
-            return self._in_scalar(text, at)
+            return self._read_scalar(text, at)
         char = text[at]
         if char in " \t\n\r":
             space = _SPACE.match(text, at)
@@ -185,7 +192,7 @@ class JSONStrings:
             case ("after" | "first_key", "}") | ("after" | "first_item", "]"):
                 self._close(char)
             case "value" | "first_item", _ if _SCALAR.match(char) is not None:
-                return self._in_scalar(text, at)
+                return self._read_scalar(text, at)
             case _:
                 self.broken = True
         return at + 1
@@ -214,7 +221,7 @@ class JSONStrings:
         self._path.pop()
         self._state = "after" if self._keys else "end"
 
-    def _in_scalar(self, text: str, at: int) -> int:
+    def _read_scalar(self, text: str, at: int) -> int:
         more = _SCALAR.match(text, at)
         if more is not None:
             self._scalar.append(more[0])

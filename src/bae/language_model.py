@@ -1,5 +1,5 @@
-"""The `LM` protocol: the methods of a language model that a graph calls. Backends implement it; the
-runner and written bodies use it."""
+"""The `LM` protocol: the methods of a language model that a graph calls. Backends implement these
+methods; runs and written bodies call them."""
 
 from __future__ import annotations
 
@@ -41,21 +41,22 @@ N = TypeVar("N", bound="Node")
 
 @runtime_checkable
 class LM(Protocol):
-    """A language model with four async methods. Annotate a parameter of a written body, or of a
-    dependency, with `LM` to get the LM of the run."""
+    """A language model with four async methods. To use the LM of the run in a written body or a
+    dependency, annotate a parameter with `LM`."""
 
     async def make(self, node: Node, target: type[N]) -> N:
         """Build a `target` from the fields of `node`."""
         ...
 
     async def decide(self, node: Node) -> Node | None:
-        """Choose among the successors of `node` and build the chosen one; None to end the run."""
+        """Choose a successor of `node` and build it. Return None to end the run."""
         ...
 
     async def choose_type(
         self, types: Sequence[type[Node] | type[None]], context: Mapping[str, Any]
     ) -> type[Node] | type[None]:
-        """Choose one of `types` and build nothing. `type(None)`, if offered, ends the run."""
+        """Choose one of `types`, without building a node. If `types` contains `type(None)`, the LM
+        may choose it to end the run."""
         ...
 
     async def fill(
@@ -67,8 +68,8 @@ class LM(Protocol):
     ) -> N:
         """Fill the plain fields of `target` and build it together with the `resolved` fields.
 
-        Build it by calling the class, `target(**resolved, **answer)`. The call validates the
-        values, and leaves out fields that are resolved after the answer. `source` is the previous
+        Call the class to build the node: `target(**resolved, **answer)`. The call validates the
+        values. Fields that bae resolves after the answer may be missing. `source` is the previous
         node.
         """
         ...
@@ -76,24 +77,29 @@ class LM(Protocol):
 
 class RoutingLM(ABC):
     """An LM that can choose and fill in one request, and that wraps the LMs pinned to nodes. Every
-    `bae.lm.Backend` is a `RoutingLM`. It is a base class, not a protocol, since another LM may have
-    methods of the same names that do something else."""
+    `bae.lm.Backend` is a `RoutingLM`.
+
+    This is a base class and not a protocol, because an unrelated LM may have methods with the same
+    names.
+    """
 
     keeps_resolved: ClassVar[bool] = False
-    """Whether `fill` leaves resolved fields unchanged. Otherwise the run checks that."""
+    """Whether `fill` is sure to leave the resolved fields unchanged. If not, the run checks
+    them."""
 
     calls_tools: bool = True
-    """Whether the model has native tool calls. Without them, the tools are in the question."""
+    """Whether the model has native tool calls. If not, the text of the question has the tools."""
 
     native_tools: frozenset[str] | None = None
-    """The names of the tools that the provider itself runs; None if any name is allowed."""
+    """The names of the tools that the provider itself can run. None allows any name."""
 
     takes_files: frozenset[str] = frozenset({"image", "document"})
-    """The kinds of files that the model may take: all kinds, except those it is known to refuse."""
+    """The kinds of files that bae sends to the model. A kind is missing only if the model is known
+    to refuse it."""
 
     def find_refuser(self, kind: str) -> RoutingLM | None:
-        """The LM that takes no files of a kind: this LM, or an LM inside it. None if there is no
-        such LM."""
+        """Return the LM that refuses files of a kind: this LM or an LM inside it. None if no LM
+        refuses them."""
         return None if kind in self.takes_files else self
 
     @abstractmethod
@@ -106,10 +112,12 @@ class RoutingLM(ABC):
         *,
         scene: Scene | None = None,
     ) -> tuple[type[Node] | type[None], Node | None]:
-        """Choose one of `types` as the successor of `node`. Returns the type and the filled node.
-        The node is None if it is still to be filled. `resolved` has the values that the classes in
-        `fillable` depend on, if there are such values. `scene` has the other contents of the
-        question. The default is the scene of the run around the call."""
+        """Choose one of `types` as the successor of `node`, and return it with the filled node.
+
+        The node is None if the answer did not fill it. Only classes in `fillable` may be filled by
+        the same answer. `resolved` has their resolved values, by class. `scene` has the other
+        contents of the question; by default, it is the scene of the run around the call.
+        """
 
     def offer(
         self,
@@ -118,65 +126,64 @@ class RoutingLM(ABC):
         fillable: Sequence[type[Node]] = (),
         resolved: Mapping[type[Node], Mapping[str, Any]] | None = None,
     ) -> Choice:
-        """The choice that `route` asks for. By default, the answer fills none of the options."""
+        """Return the choice that `route` asks for. By default, the answer only chooses and fills no
+        option."""
         from bae.prompts.questions import choice_of
 
         return choice_of(tuple(types), ())
 
     def with_learned(self, prompt: Prompt) -> Prompt:
-        """The prompt as this LM sends it: with its learned prompts, if it has any."""
+        """Return the prompt as this LM sends it, with the learned prompts of this LM, if any."""
         return prompt
 
     @abstractmethod
     def pinned(self, lm: LM) -> LM:
-        """The LM to ask if `lm` is pinned to a node. The same object each time."""
+        """Return the LM to ask if `lm` is pinned to a node: `lm` with the policies or the learned
+        prompts of this LM. The same `lm` gives the same object each time."""
 
     @abstractmethod
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
-        """Charge the usage of a run so far to the budgets around this LM."""
+        """Charge the usage and the duration of a run so far to the budgets around this LM."""
 
 
 class SpendingLimit(ABC):
-    """A limit on the LM calls made in a context, such as a budget whose block was entered."""
+    """A limit on the LM calls made in a context, such as in the block of a budget."""
 
     @abstractmethod
     def charge(self, lm: LM) -> LM:
-        """The LM to ask in place of `lm`, so that its calls are charged."""
+        """Return the LM to ask in place of `lm`. Its calls count against the limit."""
 
     @abstractmethod
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
-        """Charge the usage of a run so far."""
+        """Charge the usage and the duration of a run so far."""
 
 
 spending_limit: ContextVar[SpendingLimit | None] = ContextVar("bae_spending_limit", default=None)
-"""The limit in force here; None if nothing is limited."""
+"""The active limit on LM calls; None if there is no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a question shows besides the previous node and the requested node, and the requirements
-    on its answer.
-
-    `system` is the system text of the graph; None is bae's own. `shown` are the earlier nodes that
-    the setting `context` names, the oldest first. `omitted` is the number of such nodes that were
-    left out, because the text would be too long. `hidden` are the fields of each class that may
-    hold a copy of a secret; None if there are none. `unstorable` returns the fields of a filled
-    node that cannot be stored, with the reasons. The LM is asked for these fields again.
-    `unstorable` is None if the run stores nothing. `origins` has the nodes and fields from which
-    values of a class were recalled, so that the question shows each value once. `toolbox` has the
-    tools that the model may call before it answers.
-    """
+    """The contents of a question besides the previous node and the requested node."""
 
     system: str | None = None
+    """The system text of the graph. None stands for bae's own."""
     shown: tuple[Node, ...] = ()
+    """The earlier nodes that the setting `context` names, the oldest first."""
     omitted: int = 0
+    """The number of earlier nodes that were left out, because the text would be too long."""
     hidden: Copies | None = None
+    """The fields of each class that may hold a copy of a secret. None if there are none."""
     unstorable: Callable[[Node], Mapping[str, str]] | None = None
+    """Returns the fields of a filled node that cannot be stored, with the reasons. The LM is asked
+    for these fields again. None if the run stores nothing."""
     origins: Mapping[type[Node], Origins] | None = None
+    """The origins of recalled values, by class. The question shows a recalled value only once."""
     toolbox: Toolbox | None = None
+    """The tools that the model may call before it answers."""
 
     def storing(self, unstorable: Callable[[Node], Mapping[str, str]] | None) -> Scene:
-        """This scene with `unstorable`. Without `unstorable`, the scene itself."""
+        """Return this scene with `unstorable`, or the scene itself if `unstorable` is None."""
         if unstorable is None:
             return self
         return Scene(
@@ -185,14 +192,14 @@ class Scene:
         )
 
     def recalling(self, origins: Mapping[type[Node], Origins] | None) -> Scene:
-        """This scene with the origins of the values that were recalled."""
+        """Return this scene with the origins of recalled values."""
         return Scene(
             *(self.system, self.shown, self.omitted, self.hidden),
             *(self.unstorable, origins, self.toolbox),
         )
 
     def offering(self, toolbox: Toolbox | None) -> Scene:
-        """This scene with the tools that the model may call before it answers."""
+        """Return this scene with the tools that the model may call before it answers."""
         return Scene(
             *(self.system, self.shown, self.omitted, self.hidden),
             *(self.unstorable, self.origins, toolbox),
@@ -201,13 +208,13 @@ class Scene:
 
 PLAIN_SCENE = Scene()
 scene_around: ContextVar[Scene] = ContextVar("bae_scene", default=PLAIN_SCENE)
-"""The scene of the run in progress. A question without a scene of its own gets this scene. Such
-questions come from a body that asks another LM, or from an LM that passes on its questions."""
+"""The scene of the run in progress. A question without a scene of its own gets this scene, such as
+a question from a body to an LM other than the run's."""
 
 
 @contextmanager
 def in_scene(own: Scene) -> Generator[None]:
-    """Use this scene for questions in the block that have no scene of their own."""
+    """Use the scene `own` for questions in the block that have no scene of their own."""
     token = scene_around.set(own)
     try:
         yield
@@ -215,37 +222,47 @@ def in_scene(own: Scene) -> Generator[None]:
         scene_around.reset(token)
 
 
-def ask_lm(lm: LM, method: str, scene: Scene, *given: Any, **named: Any) -> Awaitable[Any]:
-    """Call a method of an LM for a question in a scene. LMs of bae take the scene as an argument.
-    For any other LM, and for the LMs that it asks, `scene_around` is set to the scene."""
+def ask_lm(lm: LM, method: str, scene: Scene, *arguments: Any, **keywords: Any) -> Awaitable[Any]:
+    """Call a method of an LM for a question in a scene.
+
+    If the method has a parameter `scene`, as those of bae's LMs do, the scene is an argument.
+    Otherwise `scene_around` is set to the scene during the call.
+    """
     call: Any = getattr(lm, method)
     if "scene" in (getattr(call, "__kwdefaults__", None) or ()):
-        asking: Awaitable[Any] = call(*given, scene=scene, **named)
-        if type(cast(object, asking)) is CoroutineType:  # nearly always
-            return asking
+        answer: Awaitable[Any] = call(*arguments, scene=scene, **keywords)
+        if type(cast(object, answer)) is CoroutineType:  # nearly always
+            return answer
         from bae.failures import awaitable
 
-        return awaitable(asking, lm, method)
-    return _ask_around(lm, method, scene, call, given, named)
+        return awaitable(answer, lm, method)
+    return _ask_in_scene(lm, method, scene, call, arguments, keywords)
 
 
-async def _ask_around(
-    lm: LM, method: str, scene: Scene, call: Any, given: Sequence[Any], named: Mapping[str, Any]
+async def _ask_in_scene(
+    lm: LM,
+    method: str,
+    scene: Scene,
+    call: Any,
+    arguments: Sequence[Any],
+    keywords: Mapping[str, Any],
 ) -> Any:
     from bae.failures import awaitable
 
     with in_scene(scene):
-        return await awaitable(call(*given, **named), lm, method)
+        return await awaitable(call(*arguments, **keywords), lm, method)
 
 
 def with_limit(lm: LM) -> LM:
-    """The LM, with its calls charged to the limit in force where there is one."""
+    """Return the LM to ask in place of `lm`, so that its calls count against the active limit. If
+    there is no limit, return `lm`."""
     limit = spending_limit.get()
     return lm if limit is None else limit.charge(lm)
 
 
 def is_lm(value: object) -> bool:
-    """Whether an object has the four methods. An isinstance check takes longer than a short run."""
+    """Whether an object has the methods of an LM. `isinstance` would take longer than a short
+    run."""
     return all(hasattr(value, name) for name in METHODS)
 
 

@@ -1,8 +1,10 @@
-"""Markers say in a field's annotation where its value comes from: `Annotated[T, Dep(fn)]`,
-`Recall()`, `Map(fn, over=…)`, `Gate("question")` or `Thread()`. A field without a marker is plain:
-the caller passes it with the start node, and the LM fills it on every other node. With `Text()`
-the LM answers in plain text. A field with `Tools(fn, …)` holds the tool calls that the LM made
-before it filled the node."""
+"""The markers of fields. A marker in a field's annotation names the source of the field's value:
+`Annotated[T, Dep(fn)]`, `Recall()`, `Map(fn, over=…)`, `Gate("question")` or `Thread()`.
+
+A field without a marker is plain: the caller passes its value with the start node, and the LM fills
+it on every other node. With `Text()`, the LM answers in plain text. With `Tools(fn, …)`, the value
+is the list of tool calls that the LM made before it filled the node.
+"""
 
 from __future__ import annotations
 
@@ -18,36 +20,37 @@ if TYPE_CHECKING:
     from bae.tools import ToolCall
 
 FUNCTION_TIMEOUT: Final = 300.0
-"""Seconds one call of a dependency function may take unless its marker says otherwise."""
+"""The default timeout for one call of a dependency function, in seconds."""
 
 MAP_LIMIT: Final = 64
-"""How many items of one `Map` are worked on at once unless it says otherwise."""
+"""The default of `Map.limit`: how many items bae works on at once."""
 
 SHOWN_TURNS: Final = 20
-"""How many earlier turns of a thread a node shows unless its `Thread` says otherwise."""
+"""The default of `Thread.last`: how many earlier turns of a thread a node shows."""
 
 LONGEST_HISTORY: Final = 100_000
-"""How many characters these turns have together, at most, unless it says otherwise."""
+"""The default of `Thread.limit`: how many characters the shown turns have together at most."""
 
 TOOL_ROUNDS: Final = 8
-"""How many rounds of tool calls a node may take unless its `Tools` says otherwise."""
+"""The default of `Tools.limit`: how many rounds of tool calls a node may take."""
 
 
 _NO_OPTIONS: Final = ("fn", "over", "bound", "scope")
-"""The parameters of `Dep` and `Map` that are no options, or whose value may be a text."""
+"""The parameters of `Dep` and `Map` that are not options, or whose value may be a text."""
 
 
 class Marker:
-    """The base of all markers: a value that is compared by its options and never changes."""
+    """The base of all markers. A marker cannot be changed, and two markers are equal if their types
+    and options are."""
 
-    # Written by hand, not generated as a dataclass for each class: that would slow down the import.
+    # Not a dataclass: generating one for each marker would slow down the import.
     __slots__ = ()
     __match_args__: tuple[str, ...] = ()
 
     is_source: ClassVar[bool] = True
-    """Whether it names a source. A field with any other marker is plain."""
+    """Whether the marker names a source. A field with a marker that does not is plain."""
     planned_by: ClassVar[str]
-    """The module of `bae.sources` that plans a field with the marker. Subclasses inherit it."""
+    """The module of `bae.sources` that plans a field with this marker or a subclass."""
 
     def _set(self, **options: object) -> None:
         for name, value in options.items():
@@ -67,8 +70,8 @@ class Marker:
         return f"{type(self).__name__}({options})"
 
     def __eq__(self, other: object) -> bool:
-        same = type(other) is type(self)
-        return same and self._options() == cast("Marker", other)._options()
+        is_same_type = type(other) is type(self)
+        return is_same_type and self._options() == cast("Marker", other)._options()
 
     def __hash__(self) -> int:
         return hash((type(self), *self._options().values()))
@@ -81,7 +84,7 @@ class Marker:
 
 
 class _Called(Marker):
-    """The common part of `Dep` and `Map`: something to call, and how."""
+    """The common base of `Dep` and `Map`, which call something."""
 
     __slots__ = ("bound", "fn", "inline", "retries", "timeout")
 
@@ -90,25 +93,27 @@ class _Called(Marker):
     retries: int
     inline: bool
     bound: tuple[tuple[str, str | Recall], ...]
-    """The parameters that are bound to a field of the node, or to a Recall."""
+    """The bound parameters, each with the field of the node or the `Recall` that fills it."""
 
     def _check(self, timeout: object, retries: object) -> None:
         kind = type(self).__name__
         if type(self.fn).__module__ == "annotationlib":
-            # Python 3.14 evaluates an annotation before its names exist, with stand-ins for them.
-            # A marker made of a stand-in would stay, so refuse until there is a function.
+            # Python 3.14 may evaluate an annotation before its names exist, with a stand-in for
+            # each name. Refuse the stand-in, or the marker would keep it.
             raise TypeError(f"{kind}({self.fn!r}): the name is not defined yet")
         may_be_none = self.fn is None and kind == "Dep"
         if not may_be_none and not callable(self.fn) and not hasattr(self.fn, "arun"):
-            given = type(self.fn).__name__
+            given_type = type(self.fn).__name__
             if inspect.iscoroutine(self.fn) or inspect.isgenerator(self.fn):
                 self.fn.close()  # or Python warns later that a coroutine was never awaited
-                called = self.fn.__name__
-                raise TypeError(f"{kind}({called}(…)): give the function itself: {kind}({called})")
-            hidden = "; a field with a default hides a function of its name, so rename one"
+                function_name = self.fn.__name__
+                raise TypeError(
+                    f"{kind}({function_name}(…)): give the function itself: {kind}({function_name})"
+                )
+            hint = "; a field with a default hides a function of its name, so rename one"
             raise TypeError(
                 f"{kind}({self.fn!r}): give it something to call: a function, a Graph or a Node "
-                f"class, not a {given}{hidden if given == 'FieldInfo' else ''}"
+                f"class, not a {given_type}{hint if given_type == 'FieldInfo' else ''}"
             )
         options = [name for name in self.__match_args__ if name not in _NO_OPTIONS]
         for name in options:
@@ -125,36 +130,41 @@ class _Called(Marker):
                     f"functools.partial(…, {name}={value!r}); the options of {kind} are "
                     f"{', '.join(options)}"
                 )
-        seconds = isinstance(timeout, int | float) and timeout > 0
-        if timeout is not None and timeout is not ... and not seconds:
+        is_seconds = isinstance(timeout, int | float) and timeout > 0
+        if timeout is not None and timeout is not ... and not is_seconds:
             raise ValueError(f"{kind}(timeout={timeout!r}): give seconds above 0, or None")
         if not isinstance(retries, int) or retries < 0:
             raise ValueError(f"{kind}(retries={retries!r}): give a number, 0 or more")
 
 
 class Dep(_Called):
-    """The field's value is what `fn` returns, or without `fn` a node that the LM fills.
+    """The field's value is the return value of `fn`. Without `fn`, it is a node that the LM fills.
 
-    Give a function (sync or async), a generator that yields one value and cleans up after the
-    run, a context manager, a `Graph` or a `Node` class. Parameters of `fn` that are annotated with
-    `Dep` are resolved first. A parameter annotated `LM` gets the run's LM, and a parameter
-    annotated `Recall` gets a value of the trace. Any other keyword binds a parameter of `fn`, or a
-    field of a graph's start node. `Dep(search, query="question")` binds it to the field `question`
-    of the same node, which the LM may fill; `Dep(search, query=Recall(Question))` binds it to a
-    value of the trace. Within a run `fn` is called once for equal arguments, however many fields
-    and functions ask for it.
+    `fn` is a function (sync or async), a generator that yields one value and cleans up after the
+    run, a context manager, a `Graph` or a `Node` class. bae fills the parameters of `fn`: those
+    annotated with `Dep` are resolved first, `LM` gets the run's LM, and `Recall` gets a value of
+    the trace. Within a run, bae calls `fn` once for equal arguments, however many fields and
+    functions ask for its value.
+
+    Any other keyword of `Dep` binds a parameter of `fn`, or a field of a graph's start node:
+
+    - `Dep(search, query="question")` binds `query` to the field `question` of the same node. The LM
+      may fill that field.
+    - `Dep(search, query=Recall(Question))` binds `query` to a value of the trace.
 
     `Dep()` is for a field whose type is a node class: `background: Annotated[Background, Dep()]`.
-    bae resolves the fields of that node that have a source. The LM then fills the others, in a call
-    of its own, while other fields are resolved. The LM sees the resolved values and the previous
-    node. The body of that node is not run, and the node is not in the trace.
+    bae first resolves the fields of `Background` that have a source. The LM then fills the other
+    fields, in a call of its own. It sees the resolved values and the previous node. The body of
+    `Background` does not run, and the filled node is not in the trace.
 
-    - `timeout`: seconds for one call; unless given, 300 for a function and no bound for a graph.
-      `None` is no bound.
-    - `retries`: how many more times to call it when it raises.
+    The options:
+
+    - `timeout`: seconds for one call. The default is 300 for a function, and no limit for a graph.
+      `None` is no limit.
+    - `retries`: how many more times bae calls `fn` if it raises an exception.
     - `inline`: call a sync function on the event loop instead of in a worker thread. Use it for
-      trivial functions and for objects tied to their thread.
-    - `cache`: `False` calls `fn` again for every field that asks.
+      trivial functions and for objects that belong to a thread.
+    - `cache`: `False` calls `fn` again for every field.
     - `scope`: `"app"` shares one value among all runs inside `async with graph.open():`.
     """
 
@@ -185,21 +195,22 @@ class Dep(_Called):
             raise ValueError('Dep(scope="app", cache=False): a value of the app is made once')
 
     def for_graph(self, graph: Graph[Any, Any]) -> Dep:
-        """The same marker with a graph, which runs for each field that asks for it."""
+        """Return this marker with a graph in place of `fn`. The graph runs once for each field."""
         marker = Dep(graph, timeout=self.timeout, retries=self.retries)
         marker._set(inline=self.inline, cache=False, scope=self.scope, bound=self.bound)
         return marker
 
 
 class Map(_Called):
-    """The field's value is the list of what `fn` returns for every item of the field `over`.
+    """The field's value is a list: the return values of `fn` for the items of the field `over`.
 
-    Items are worked on concurrently, at most `limit` at once; results keep the order of the
-    items. `fn` takes the item as its first parameter that nothing else fills. A `Graph` or `Node`
-    class takes it as its start node, or as the start node's only plain field. `over` names a field
-    of the same node, which the LM may fill. `timeout`, `retries` and `inline` are as for `Dep`, for
-    each item, and so are keywords that bind other parameters.
-    """
+    `over` names a field of the same node. The LM may fill that field. bae works on at most `limit`
+    items at once, and the results have the order of the items.
+
+    `fn` gets the item as its first parameter that nothing else fills. A `Graph` or `Node` class
+    gets the item as its start node, or as the start node's only plain field. `timeout`, `retries`
+    and `inline` are as for `Dep`, and apply to each item. Other keywords bind parameters, as for
+    `Dep`."""
 
     __slots__ = ("limit", "over")
     __match_args__ = ("fn", "over", "limit", "timeout", "retries", "inline", "bound")
@@ -229,11 +240,12 @@ class Map(_Called):
 class Recall(Marker):
     """The field's value is the newest value of its type in the trace of the run.
 
-    Name a node class to look only at nodes of that class. Values that were themselves resolved by
-    `Dep` or `Recall` are skipped: bae finds values that the caller passed, the LM filled, a person
-    answered at a gate, or a `Map` computed. Where a node holds several values of the type, the
-    field of the same name is taken, otherwise the first. A field whose type is a node class recalls
-    that node.
+    - `Recall(Question)` looks only at nodes of the class `Question`.
+    - Values from `Dep` and `Recall` are skipped. bae finds values that the caller passed, the LM
+      filled, a person gave at a gate, or a `Map` computed.
+    - If a node has several values of the type, bae takes the field with the same name, otherwise
+      the first field.
+    - If the type of the field is a node class, the value is the newest node of that class.
     """
 
     __slots__ = ("node_type",)
@@ -246,11 +258,11 @@ class Recall(Marker):
         from bae.node import Node
 
         self._set(node_type=node_type)
-        given = cast(object, node_type)
-        if given is not None and not (isinstance(given, type) and issubclass(given, Node)):
+        argument = cast(object, node_type)
+        if argument is not None and not (isinstance(argument, type) and issubclass(argument, Node)):
             raise TypeError(
-                f"Recall({given!r}): give it a Node class to look at, or nothing; what is looked "
-                "for is the type of the field"
+                f"Recall({argument!r}): give it a Node class to look at, or nothing; what is "
+                "looked for is the type of the field"
             )
 
     def __str__(self) -> str:
@@ -258,19 +270,20 @@ class Recall(Marker):
 
 
 class Thread(Marker):
-    """The field's value is the earlier turns of the thread that the run belongs to, as `Messages`:
+    """The field's value is the earlier turns of the run's thread, as `Messages`:
     `history: Annotated[Messages, Thread(last=20)]`.
 
-    A thread is the runs of a graph that were started with its id, `arun(…, thread="ana-42")`. The
-    LM that fills the node, and the LM that chooses or fills what follows it, reads the turns as
-    messages of the user and of the assistant, before the question. A run without a thread has none.
+    A thread consists of the runs of a graph that were started with the same id,
+    `arun(…, thread="ana-42")`. The turns are messages of the user and of the assistant, before the
+    question. An LM reads them when it fills the node, and when it chooses or fills the next node.
+    In a run without a thread, the value is empty.
 
-    - `last`: how many turns there are at most; None for no bound. In a longer thread, the oldest
-      quarter of these is left out at once, so that the beginning of a prompt stays the same for
-      several turns and providers can cache it.
-    - `limit`: how many characters the turns have together at most. A turn is shown in full or left
-      out.
-    - `calls`: whether the LM reads the tool calls of the turns too, with their results.
+    - `last`: the largest number of turns, or None for no limit. In a longer thread, bae leaves out
+      a quarter of these turns at once, the oldest. The beginning of the prompt then stays the same
+      for several turns, and providers can cache it.
+    - `limit`: how many characters the turns have together at most. A turn is shown in full or not
+      at all.
+    - `calls`: whether the LM also reads the tool calls of the turns, with their results.
     """
 
     __slots__ = ("calls", "last", "limit")
@@ -297,13 +310,13 @@ class Thread(Marker):
 class Gate(Marker):
     """The field's value is a person's answer to `question`.
 
-    Give `arun(…, answer=…)` an async callable that takes the `OpenGate` and returns the answer.
-    Without `answer`, the run stops at the gate, and `.waiting` of its result has the question. A
-    run with a journal is parked there, and `graph.answer` resumes it.
+    Pass `arun(…, answer=…)` an async callable that takes the `OpenGate` and returns the answer.
+    Without `answer`, the run stops at the gate, and `.waiting` of the result has the question. A
+    run with a journal is parked at the gate, and `graph.answer` resumes it.
 
-    `timeout` is how many seconds there are to answer, counted from when the run reached the gate,
-    however often it was interrupted since. After that the field takes its default; a field without
-    a default fails the run.
+    `timeout` is the number of seconds that the person has to answer. The time starts when the run
+    first reaches the gate, and interruptions of the run do not extend it. After the timeout, the
+    field gets its default. If it has no default, the run fails.
     """
 
     __slots__ = ("question", "timeout")
@@ -315,49 +328,49 @@ class Gate(Marker):
 
     def __init__(self, question: str, *, timeout: float | None = None) -> None:
         self._set(question=question, timeout=timeout)
-        given = cast(object, timeout)
-        if given is not None and not (isinstance(given, int | float) and given > 0):
-            raise ValueError(f"Gate(timeout={given!r}): give seconds above 0, or None")
+        argument = cast(object, timeout)
+        if argument is not None and not (isinstance(argument, int | float) and argument > 0):
+            raise ValueError(f"Gate(timeout={argument!r}): give seconds above 0, or None")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenGate:
-    """A gate that a run has reached: the question, and the field for the answer.
-
-    - `type`: the type of the field.
-    - `context`: the values of the node that are known so far.
-    - `problem`: what was wrong with the previous answer, where the gate is asked again.
-    - `path`, `step`: the subgraph, empty in the run itself, and the step.
-    - `deadline`: in seconds since 1970; after it the field takes its default.
-    - `call`: the tool call that the question is about, where a conversation with tools asks; None
-      at a `Gate`. `parameter` has the tool and the call, as `(refund)(c3)`. `key` is a hash of the
-      call, so that an answer holds for this call alone.
-    """
+    """A gate that a run has reached: the question, and the field for the answer."""
 
     question: str
     node_type: type[Node]
+    """The node class with the field for the answer."""
     field_name: str
     type: Any = field(hash=False)
+    """The type of the answer."""
     context: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    """The values of the node's other fields, as far as they are resolved."""
     problem: str | None = None
+    """The problem of the previous answer, if the gate is asked again."""
     path: str = ""
+    """The place of the field that a graph inside the run works for. Empty in the run itself."""
     step: int = 0
     deadline: float | None = None
+    """The end of the timeout, in seconds since 1970. After it, the field gets its default."""
     parameter: str = ""
+    """The tool and the id of the tool call that the question is about, as `(refund)(c3)`. Empty at
+    a `Gate`."""
     key: str = ""
+    """A hash of the tool call, so that an answer is valid for this call alone."""
     call: ToolCall | None = field(default=None, hash=False)
+    """The tool call that the question is about. None at a `Gate`."""
 
     def leave_open(self) -> NoReturn:
-        """Leave the gate without an answer, in an `answer=` callable. The run then stops at the
-        gate, or is parked in its journal, as without `answer=`."""
+        """Leave the gate open instead of returning an answer from the `answer=` callable. The run
+        then stops at the gate, or is parked in its journal, as without `answer=`."""
         from bae.run import Waiting
 
         raise Waiting([self])
 
     @property
     def address(self) -> str:
-        """The gate among all gates of a run, as `2:Refund.approved`: step 2, the field of `Refund`.
-        In a graph inside the run, its path comes first."""
+        """The unique address of the gate in a run, as `2:Refund.approved`: step 2, the field
+        `approved` of `Refund`. In a graph inside the run, the path of the graph comes first."""
         before = f"{self.path}/" if self.path else ""
         key = f"({self.key})" if self.key else ""
         return f"{before}{self.step}:{self.place}{key}"
@@ -369,18 +382,18 @@ class OpenGate:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the gate among open gates: its address, its place, its field, and the id of
-        the call."""
+        """The names by which a caller may select this gate among the open gates: the address, the
+        place, the field and, for a tool call, the id of the call."""
         call = self.parameter[1:-1].split(")(")[1:2]
         return self.address, self.place, self.field_name, *call
 
 
 class Text(Marker):
-    """The LM answers with the field's text, not with JSON: for code and long prose.
+    """The LM answers with plain text, not with JSON. Use it for code and long prose.
 
-    `parse` makes the field's value from the text; without `parse`, the value is the text. It is a
-    plain function, called on the event loop. When it raises an exception, the answer is wrong: the
-    LM is asked again with the message, a bounded number of times. The LM fills no other field of
+    The value of the field is `parse(text)`, or the text itself without `parse`. bae calls `parse`,
+    a sync function, on the event loop. If `parse` raises an exception, the answer is wrong, and bae
+    asks the LM again with the message, a limited number of times. The LM fills no other field of
     the node.
     """
 
@@ -400,29 +413,31 @@ class Text(Marker):
 
 
 class Tools(Marker):
-    """The LM may call these tools before it fills the node; the field's value is the list of calls.
+    """The LM may call these tools before it fills the node. The field's value is the list of calls.
 
-    Filling the node is one conversation: in each round the LM calls tools and reads their results,
-    and its last message fills the other fields. Give functions, sync or async, bound methods, a
-    `Graph` or a `Node` class, `Tool(fn, …)` to set options, `Ask(type)` for a question to a person,
-    `Native(name)` for a tool of the provider, or MCP servers. You may also give a function that
-    returns `list[Tool]` and has only `Dep` and `Recall` parameters: bae calls it for the tools.
+    The LM fills the node in one conversation. In each round, the LM calls tools and reads their
+    results. The last message of the LM fills the other fields.
 
-    - `limit`: how many rounds there are at most.
-    - `on_limit`: "error" raises `ToolCallError` when the limit is reached. "answer" has the LM
+    A tool is a function (sync or async), a bound method, a `Graph` or a `Node` class, `Tool(fn, …)`
+    to set options, `Ask(type)` for a question to a person, `Native(name)` for a tool of the
+    provider, or an MCP server. A function that returns `list[Tool]` and has only `Dep` and `Recall`
+    parameters is no tool itself: bae calls it to get tools.
+
+    - `limit`: the largest number of rounds.
+    - `on_limit`: what happens at the limit. "error" raises `ToolCallError`. "answer" lets the LM
       answer with the results so far, in one more round without tools.
-    - `accept`: a function that gets the filled node. When it raises a `ToolError`, the LM reads the
+    - `accept`: a function that gets the filled node. If it raises a `ToolError`, the LM reads the
       message and continues.
-    - `accept_timeout`: seconds for one call of `accept`; 300 unless given, None for no bound.
-    - `before_round`: a function that gets the `ToolProgress` before each request. The LM reads the
-      text that it returns; it returns None to add nothing. A `BaeError` from it ends the
-      conversation.
-    - `show`: how much of the calls later nodes and `Recall` show to an LM: "calls" for names and
-      arguments, "results" for the results too.
-    - `context`: how many tokens the conversation may have. Before a longer request, the oldest
-      results are cut to one line each. Without `context`, the model's own limit counts, where it is
-      known.
-    - `max_calls`: how many calls one round may have; `at_once`: how many of them run at once.
+    - `accept_timeout`: seconds for one call of `accept`. The default is 300, and None is no limit.
+    - `before_round`: a function that bae calls with the `ToolProgress` before each request. The LM
+      reads the text that the function returns; None adds nothing. If the function raises a
+      `BaeError`, the conversation ends.
+    - `show`: how much of the calls an LM sees in later nodes and through `Recall`: "calls" for
+      names and arguments, "results" for the results too.
+    - `context`: how many tokens the conversation may have. Before a longer request, bae cuts the
+      oldest results to one line each. The default is the limit of the model, if bae knows it.
+    - `max_calls`: how many calls one round may have.
+    - `at_once`: how many calls run at the same time.
     """
 
     __slots__ = (
@@ -476,20 +491,20 @@ class Tools(Marker):
         before_round: Callable[..., Any] | None = None,
         accept_timeout: float | EllipsisType | None = ...,
     ) -> None:
-        for each in (*tools, accept, before_round):
-            if type(each).__module__ == "annotationlib":
-                raise TypeError(f"Tools({each!r}): the name is not defined yet")  # see `_Called`
-            if inspect.iscoroutine(each):
-                each.close()  # or Python warns later that a coroutine was never awaited
-                raise TypeError(f"Tools({each.__name__}(…)): give the function itself")
-        for each in tools:
-            if isinstance(each, list | tuple | set | frozenset):
+        for tool in (*tools, accept, before_round):
+            if type(tool).__module__ == "annotationlib":
+                raise TypeError(f"Tools({tool!r}): the name is not defined yet")  # see `_Called`
+            if inspect.iscoroutine(tool):
+                tool.close()  # or Python warns later that a coroutine was never awaited
+                raise TypeError(f"Tools({tool.__name__}(…)): give the function itself")
+        for tool in tools:
+            if isinstance(tool, list | tuple | set | frozenset):
                 raise TypeError(
                     "Tools([…]): give tools one by one, Tools(search, get_price), or Tools(*tools)"
                 )
-            if isinstance(each, str | bytes | int | float | dict | None):
+            if isinstance(tool, str | bytes | int | float | dict | None):
                 raise TypeError(
-                    f"Tools({each!r}): give it functions, not a {type(cast(object, each)).__name__}"
+                    f"Tools({tool!r}): give it functions, not a {type(cast(object, tool)).__name__}"
                 )
         self._set(tools=tools, limit=limit, on_limit=on_limit, accept=accept, show=show)
         self._set(context=context, max_calls=max_calls, at_once=at_once, before_round=before_round)

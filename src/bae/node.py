@@ -1,5 +1,6 @@
-"""`Node`: the class that users subclass. Its fields are context for the LLM, its class name is the
-instruction, and the return type of its `__call__` declares where the run may go."""
+"""`Node`: the base class of all steps of a graph. The class name of a node is the instruction to
+the LLM, its fields are context, and the return type of its `__call__` names the possible next
+nodes."""
 
 from __future__ import annotations
 
@@ -23,35 +24,31 @@ if TYPE_CHECKING:
 class NodeConfig(Mapping[str, Any]):
     """bae's own settings of a node class, apart from Pydantic's `model_config`.
 
-    `lm` pins an LM to the class: it fills nodes of this class and chooses the node after them, and
-    a written body of the class gets it as `LM`. It may be a name that `bae.lm.resolve` knows, such
-    as "local". Subclasses inherit it; parents and siblings do not see it.
-
-    `instruction` is the instruction to an LM that fills a node of this class, in place of the class
-    name. `description` tells an LM that chooses among several classes what this class is for. Both
-    are words about this one class: subclasses do not inherit them.
-
-    `context` and `context_limit` are those of `Graph`, for questions about this class alone: to
-    fill a node of the class, and to choose the node after it. Subclasses inherit them.
-
-    `show` names the fields whose secrets LMs see: `show=("address",)`. Other fields with
-    `repr=False`, and `SecretStr`s, are masked in prompts. Only prompts change: journals, telemetry
-    and the terminal still hide the values. Subclasses inherit it.
-
-    `text` names the field with the text of the node in a thread: the message of the user, where a
-    run starts at the node, and the reply, where a run ends at it. Without `text`, it is the only
-    plain field of type `str`, otherwise the JSON of the node. Subclasses inherit it.
-
-    A config is also a mapping of the settings that are set. bae accepts a dict with the same keys.
+    Subclasses inherit all settings except `instruction` and `description`. A config is also a
+    mapping of the settings that are set. bae accepts a dict with the same keys in its place.
     """
 
     lm: LM | str | None = None
+    """The LM that is pinned to the class, or its name for `bae.lm.resolve`, such as "local". It
+    fills nodes of this class and chooses the node after them. A written body of the class gets it
+    as `LM`."""
     instruction: str | None = None
+    """The instruction to an LM that fills a node of this class, in place of the class name."""
     description: str | None = None
+    """The purpose of this class, for an LM that chooses among several classes."""
     context: Shown | None = None
+    """The setting `context` of `Graph` for questions about this class alone: to fill a node of the
+    class, and to choose the node after it."""
     context_limit: int | None = None
+    """The setting `context_limit` of `Graph` for questions about this class alone."""
     show: tuple[str, ...] | None = None
+    """The fields whose secrets LMs see: `show=("address",)`. In prompts, bae masks all other
+    `SecretStr`s and fields with `repr=False`. Journals, telemetry and the terminal hide the values
+    in any case."""
     text: str | None = None
+    """The field with the text of the node in a thread. If a run starts at the node, the text is the
+    message of the user. If a run ends at the node, the text is the reply. The default is the only
+    plain field of type `str`. If there is no such field, the text is the JSON of the node."""
 
     def __post_init__(self) -> None:
         check_context("NodeConfig", self.context, self.context_limit)
@@ -64,17 +61,19 @@ class NodeConfig(Mapping[str, Any]):
                 raise TypeError(f"NodeConfig({name}={text!r}): give a text, or leave it out")
 
     def __getitem__(self, name: str) -> Any:
-        return self._given_fields()[name]
+        return self._collect_settings()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._given_fields())
+        return iter(self._collect_settings())
 
     def __len__(self) -> int:
-        return len(self._given_fields())
+        return len(self._collect_settings())
 
-    def _given_fields(self) -> dict[str, Any]:
-        values = {field: getattr(self, field.name) for field in fields(self)}
-        return {each.name: value for each, value in values.items() if value is not each.default}
+    def _collect_settings(self) -> dict[str, Any]:
+        values = {setting: getattr(self, setting.name) for setting in fields(self)}
+        return {
+            field_.name: value for field_, value in values.items() if value is not field_.default
+        }
 
 
 def _is_text(value: object) -> bool:
@@ -95,8 +94,8 @@ def check_context(owner: str, context: object, limit: object) -> None:
 
 
 class NodeTypes(Set["type[Node]"], tuple["type[Node]", ...]):
-    """Node classes in order: a tuple that is also a set. It equals a set of the same classes, and
-    combining it with a set makes a set."""
+    """Node classes in order: a tuple that is also a set. It is equal to a set of the same classes.
+    Set operations with it return a set."""
 
     __slots__ = ()
 
@@ -115,7 +114,7 @@ class NodeTypes(Set["type[Node]"], tuple["type[Node]", ...]):
 
 
 class Node(BaseModel):
-    """One step of a graph. Subclass it, declare fields, and say where it leads:
+    """One step of a graph. Write a subclass with fields and a `__call__`:
 
     ```python
     class Draft(Node):
@@ -126,23 +125,25 @@ class Node(BaseModel):
         async def __call__(self) -> Review | Publish: ...   # the LM chooses, then fills
     ```
 
-    An empty body (`...`) leaves the choice to the LM. A written body is your code: it returns the
-    next node, or None to end the run where the return type allows it. Build a node in your code
-    from the fields you know. You may leave out the fields with a source: the run resolves them
-    before it calls the node. A value that you pass is kept.
+    The return type of `__call__` names the nodes that may come next. With an empty body (`...`),
+    the LM chooses the next node and fills it. A written body is your code: it returns the next
+    node. If the return type allows None, the body may return None to end the run.
+
+    When your code builds a node, you may leave out fields with a source: the run resolves them
+    before it calls the node. If you pass a value for such a field, the run does not resolve it.
     """
 
-    # A dependency may be anything, a client or a connection included. The proof checks that every
-    # field for the LM has a JSON schema. The run, and an LM, know fields by name.
+    # A dependency may be any object, such as a client or a connection. The proof checks that each
+    # field for the LM has a JSON schema. Runs and LMs use the names of fields, not their aliases.
     model_config = ConfigDict(arbitrary_types_allowed=True, validate_by_name=True, defer_build=True)
 
-    # Pydantic evaluates the annotations of this class again for every subclass, so at run time it
-    # has none: `node_config` is set below.
+    # Pydantic would evaluate annotations of this class again for every subclass. So there are none
+    # at run time, and `node_config` is set below.
     if TYPE_CHECKING:
         node_config: ClassVar[NodeConfig] = NodeConfig()
         __bae_sourced__: ClassVar[frozenset[str] | None]
     else:
-        # The names of the fields that have a source; None while annotations are unresolved.
+        # The names of the fields with a source. None while annotations are unresolved.
         __bae_sourced__ = frozenset()
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Node | None:
@@ -163,7 +164,7 @@ class Node(BaseModel):
 
     @classmethod
     def is_terminal(cls) -> bool:
-        """Whether a run may end at this node: None is, or is among, its return types."""
+        """Whether a run may end at this node: its return type is None or contains None."""
         from bae.plan import plan_of
 
         return plan_of(cls, strict=True).may_end
@@ -172,10 +173,10 @@ class Node(BaseModel):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         _refuse_sync_call(cls)
-        _take_config(cls)
+        _convert_config(cls)
         if "." in cls.__qualname__:
             remember_frame(cls)
-        cls.__bae_sourced__ = _sourced_fields(cls) if cls.__pydantic_complete__ else None
+        cls.__bae_sourced__ = _find_sourced_fields(cls) if cls.__pydantic_complete__ else None
 
     if not TYPE_CHECKING:  # type checkers see the constructor that pydantic declares
 
@@ -188,8 +189,7 @@ class Node(BaseModel):
                 return
             self.__pydantic_validator__.validate_python(data, self_instance=self)
 
-        # Tells pydantic that this constructor is like its own: pydantic need not call it when it
-        # validates.
+        # Tells pydantic that it need not call this constructor when it validates a node.
         __init__.__pydantic_base_init__ = True
 
         def __getattr__(self, name: str) -> Any:
@@ -203,51 +203,54 @@ class Node(BaseModel):
         def __repr_args__(self) -> Any:
             if (type(self).__bae_sourced__ or frozenset()) <= self.__dict__.keys():
                 return super().__repr_args__()
-            # A computed field of a draft may need a field that is not resolved yet.
+            # A draft shows no computed fields, since they may need fields that are not resolved
+            # yet.
             fields = type(self).__pydantic_fields__
-            shown = [(n, v) for n, v in self.__dict__.items() if n in fields and fields[n].repr]
-            return [*shown, *(self.__pydantic_extra__ or {}).items()]
+            shown_fields = [
+                (n, v) for n, v in self.__dict__.items() if n in fields and fields[n].repr
+            ]
+            return [*shown_fields, *(self.__pydantic_extra__ or {}).items()]
 
 
 Node.node_config = NodeConfig()
 Node.__class_vars__.add("node_config")
 
-# Building the schema of this one class, which has no fields, would load half of pydantic at import.
-# The schema of every subclass is built with its class, as usual.
+# This class has no fields and defers its schema: building it would load half of pydantic at import.
+# Subclasses do not defer theirs.
 Node.model_config["defer_build"] = False
 
 
-def _sourced_fields(cls: type[Node]) -> frozenset[str]:
-    """The names of the fields whose annotation carries a source marker."""
+def _find_sourced_fields(cls: type[Node]) -> frozenset[str]:
+    """Return the names of the fields with a source."""
     return frozenset(
         [
             name
             for name, field in cls.__pydantic_fields__.items()
             if field.metadata
-            and any(isinstance(each, Marker) and each.is_source for each in field.metadata)
+            and any(isinstance(marker, Marker) and marker.is_source for marker in field.metadata)
         ]
     )
 
 
 def finish_class(cls: type[Node]) -> frozenset[str]:
-    """Resolve the annotations of a class; return the names of its fields with a source."""
+    """Resolve the annotations of a class. Return the names of its fields with a source."""
     rebuild(cls)
-    cls.__bae_sourced__ = _sourced_fields(cls)
+    cls.__bae_sourced__ = _find_sourced_fields(cls)
     return cls.__bae_sourced__
 
 
-def _take_config(cls: type[Node]) -> None:
+def _convert_config(cls: type[Node]) -> None:
     config = cast(object, cls.node_config)
     if isinstance(config, NodeConfig):
         return
-    known = [field.name for field in fields(NodeConfig)]
-    if not isinstance(config, dict) or not cast("dict[Any, Any]", config).keys() <= {*known}:
+    names = [field.name for field in fields(NodeConfig)]
+    if not isinstance(config, dict) or not cast("dict[Any, Any]", config).keys() <= {*names}:
         raise NodeError(
             f"{cls.__name__}.node_config is {config!r}, and no NodeConfig",
             node_type=cls,
             code="bae-node-config",
             fix='write `node_config = NodeConfig(lm="…")`, which takes '
-            f"{', '.join(known)}; model_config is for pydantic",
+            f"{', '.join(names)}; model_config is for pydantic",
         )
     cls.node_config = NodeConfig(**cast("dict[str, Any]", config))
 

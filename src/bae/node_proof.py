@@ -1,5 +1,5 @@
-"""The problems of one node class without the graph around it: of its sources, and of the calls
-behind them."""
+"""The part of the proof that needs one node class alone: checks of its sources, and of the
+functions that compute their values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bae.plan import FieldPlan, NodePlan
 
 
 def check_node(plan: NodePlan, is_start: bool = False) -> list[Problem]:
-    """The problems of one node class that do not need the graph around it."""
+    """Return the problems of a node class that can be found without its graph."""
     problems = list(plan.problems)
     for field in plan.fields.values():
         place = f"{plan.name}.{field.name}"
@@ -28,7 +28,7 @@ def check_node(plan: NodePlan, is_start: bool = False) -> list[Problem]:
             problems.append(recall_on_start().at(place))
     problems.extend(_check_lm(plan))
     problems.extend(_check_shown(plan))
-    problems.extend(_one_name_twice(plan))
+    problems.extend(_check_names(plan))
     return list(dict.fromkeys(problems))
 
 
@@ -50,18 +50,18 @@ def _check_lm(plan: NodePlan) -> Iterator[Problem]:
 
 
 def _check_shown(plan: NodePlan) -> Iterator[Problem]:
-    known = [*plan.fields, *plan.node.__pydantic_computed_fields__]
-    unknown = ", ".join(sorted(plan.revealed.difference(known)))
+    names = [*plan.fields, *plan.node.__pydantic_computed_fields__]
+    unknown = ", ".join(sorted(plan.revealed.difference(names)))
     if unknown and not plan.unresolved:
         yield an_error(
             "bae-show-unknown",
             f"NodeConfig(show=…) names {unknown}, which is no field of it",
-            f"name its fields: {', '.join(known) or 'it has none'}",
+            f"name its fields: {', '.join(names) or 'it has none'}",
             plan.name,
         )
 
 
-def _one_name_twice(plan: NodePlan) -> Iterator[Problem]:
+def _check_names(plan: NodePlan) -> Iterator[Problem]:
     names = [cls.__name__ for cls in plan.successors]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
         yield an_error(
@@ -81,10 +81,9 @@ def recall_on_start() -> Problem:
 
 
 def problems_of(call: CallPlan) -> Iterator[Problem]:
-    """The problems of a call and of every call it waits for, at any depth.
+    """Yield the problems of a call and of the calls that it waits for, at any depth.
 
-    Do not call it while planning: it looks into graphs, whose nodes may be in the process of being
-    planned.
+    Use it only after planning. It reads the plans of graphs, which may be incomplete before.
     """
     for caller in every_call(call):
         yield from caller.problems
@@ -96,11 +95,11 @@ def check_input(caller: CallPlan, parameter: str, below: Input) -> Iterator[Prob
     yield from missing_return_problems(below.call, below.wanted)
     returned = below.call.returns
     if assignable(returned, below.wanted) is False:
-        takes, made = type_name(below.wanted), type_name(returned)
+        takes, returns = type_name(below.wanted), type_name(returned)
         yield an_error(
             "bae-dep-type",
-            f"{caller.name}({parameter}) takes {takes}, but {below.call.name} returns {made}",
-            f"annotate the parameter {made}, or give Dep a function that returns {takes}",
+            f"{caller.name}({parameter}) takes {takes}, but {below.call.name} returns {returns}",
+            f"annotate the parameter {returns}, or give Dep a function that returns {takes}",
         )
     yield from unfilled_problems(below.call, below.marker)
     yield from _check_bound(below.call, below.marker, None)
@@ -108,7 +107,7 @@ def check_input(caller: CallPlan, parameter: str, below: Input) -> Iterator[Prob
 
 
 def check_scope(call: CallPlan, marker: Dep) -> Iterator[Problem]:
-    """The problems of a value of the app that needs something only a run has."""
+    """Yield the problems of an app-scoped value that needs something only a run has."""
     if marker.scope != "app":
         return
     for parameter, below in call.inputs:
@@ -120,28 +119,28 @@ def check_scope(call: CallPlan, marker: Dep) -> Iterator[Problem]:
                 f'write Dep({below.call.name}, scope="app") there, or take scope="app" from '
                 f"{call.name}",
             )
-    needs = "a graph, which runs inside a run" if call.graph is not None else ""
+    obstacle = "a graph, which runs inside a run" if call.graph is not None else ""
     if call.lm_parameters:
-        needs = f"given the LM of a run, as {call.lm_parameters[0]}"
+        obstacle = f"given the LM of a run, as {call.lm_parameters[0]}"
     if call.recalls or marker.bound:
-        needs = "called with values of a run"
-    if needs:
+        obstacle = "called with values of a run"
+    if obstacle:
         yield an_error(
             "bae-dep-scope",
-            f"{call.name} cannot be opened once for all runs: it is {needs}",
+            f"{call.name} cannot be opened once for all runs: it is {obstacle}",
             'take scope="app" from it, and give it to what all runs can share',
         )
 
 
 def missing_return_problems(call: CallPlan, wanted: Any = Any) -> list[Problem]:
-    """The problem of a function without a return annotation; empty if it has one."""
+    """Return the problem of a function without a return annotation. Empty if it has one."""
     if call.returns is not MISSING:
         return []
     if call.kind == "graph":
-        return []  # a graph that never ends is a problem of its own
-    inner = inspect.unwrap(call.fn) if callable(call.fn) else call.fn
-    written = isinstance(inner, FunctionType | MethodType)
-    annotatable = written and not call.name.endswith("<lambda>")  # a lambda cannot have one
+        return []  # the proof reports a graph without an end itself
+    function = inspect.unwrap(call.fn) if callable(call.fn) else call.fn
+    is_function = isinstance(function, FunctionType | MethodType)
+    annotatable = is_function and not call.name.endswith("<lambda>")  # a lambda cannot have one
     return [
         Problem(
             "error" if annotatable else "warning",
@@ -156,31 +155,31 @@ def missing_return_problems(call: CallPlan, wanted: Any = Any) -> list[Problem]:
 
 
 def _keyword(call: CallPlan) -> str:
-    """The beginning of a function's definition."""
-    behind = inspect.unwrap(call.fn)
-    is_async = inspect.iscoroutinefunction(behind) or inspect.isasyncgenfunction(behind)
+    """Return the keyword that defines the function: `def` or `async def`."""
+    function = inspect.unwrap(call.fn)
+    is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
     return "async def" if is_async else "def"
 
 
 def _return_annotation(call: CallPlan, wanted: Any) -> str:
-    """The return annotation for a function that makes the wanted value."""
+    """Return an annotation for the function that fits the wanted type."""
     value = "…" if wanted is Any else type_name(wanted)
-    behind = inspect.unwrap(call.fn)
-    if inspect.isasyncgenfunction(behind):
+    function = inspect.unwrap(call.fn)
+    if inspect.isasyncgenfunction(function):
         return f"AsyncIterator[{value}]"
-    return f"Iterator[{value}]" if inspect.isgeneratorfunction(behind) else value
+    return f"Iterator[{value}]" if inspect.isgeneratorfunction(function) else value
 
 
 def unfilled_problems(call: CallPlan, marker: Dep | None = None) -> list[Problem]:
-    """The problems of parameters, or start fields of a graph, that nothing can fill."""
+    """Return the problems of parameters that nothing can fill; for a graph, of start fields."""
     bound = () if marker is None else dict(marker.bound)
-    what = f"the field {{}} of the start node of {call.name}"
+    place = f"the field {{}} of the start node of {call.name}"
     if call.graph is None:
-        what = f"the parameter {{}} of {call.name}"
+        place = f"the parameter {{}} of {call.name}"
     return [
         an_error(
             "bae-dep-unfilled",
-            f"nothing can fill {what.format(name)}",
+            f"nothing can fill {place.format(name)}",
             f"rename it: {name} is an option of Dep, which a parameter of that name cannot be "
             "bound with; or give it a default"
             if name in _RESERVED
@@ -188,15 +187,16 @@ def unfilled_problems(call: CallPlan, marker: Dep | None = None) -> list[Problem
             f"the trace, Dep({call.name}, {name}=Recall(…)); or "
             + ("give it a source" if call.graph else f"annotate {name} Annotated[…, Dep(…)] or LM")
             + ", or a default"
-            + _to_fill(call),
+            + _note_on_fill(call),
         )
         for name, _ in call.free
         if name not in bound
     ]
 
 
-def _to_fill(call: CallPlan) -> str:
-    """A note on `Dep()`, if a node class runs as a graph and may be meant to be filled."""
+def _note_on_fill(call: CallPlan) -> str:
+    """Return a note on `Dep()`, if a node class runs as a graph. The author may have wanted the LM
+    to fill the node."""
     if not inspect.isclass(call.fn) or call.graph is None:
         return ""
     return f"; Annotated[{call.name}, Dep()] is a {call.name} that the LM fills"
@@ -206,8 +206,8 @@ _RESERVED: typing.Final = ("timeout", "retries", "inline", "cache", "scope")
 
 
 def _check_bound(call: CallPlan, marker: Dep | Map, plan: NodePlan | None) -> Iterator[Problem]:
-    """The problems of the parameters that a marker binds. Without a plan, the marker is on a
-    parameter."""
+    """Yield the problems of the parameters that a marker binds. `plan` is None if the marker is on
+    a parameter of a function, which sees no fields."""
     kind = type(marker).__name__
     for name, source in marker.bound:
         types = call.bindable
@@ -227,57 +227,57 @@ def _check_bound(call: CallPlan, marker: Dep | Map, plan: NodePlan | None) -> It
         other = None if plan is None else plan.fields.get(source)
         if other is None:
             names = ", ".join(() if plan is None else plan.fields) or "none"
-            has = "a parameter of a function sees no fields"
+            reason = "a parameter of a function sees no fields"
             if plan is not None:
-                has = f"{plan.name} has no such field (it has: {names})"
+                reason = f"{plan.name} has no such field (it has: {names})"
             yield an_error(
                 "bae-dep-binding",
-                f"{message} is bound to the field {source!r}, and {has}",
+                f"{message} is bound to the field {source!r}, and {reason}",
                 f"name a field of the same node, or write {name}=Recall(…); for a value of your "
                 f"own give {kind} functools.partial({call.name}, {name}={source!r})",
             )
         elif assignable(other.annotation, wanted) is False:
-            has, takes = type_name(other.annotation), type_name(wanted)
+            made, takes = type_name(other.annotation), type_name(wanted)
             yield an_error(
                 "bae-dep-type",
-                f"{call.name}({name}) takes {takes}, but the field {source} is {has}",
-                f"annotate {name} as {has}, or bind it to a field that is {takes}",
+                f"{call.name}({name}) takes {takes}, but the field {source} is {made}",
+                f"annotate {name} as {made}, or bind it to a field that is {takes}",
             )
 
 
 def _unbindable(call: CallPlan, name: str, message: str) -> Problem:
-    filled = dict((*call.inputs, *call.recalls))
-    if name in filled or name in call.lm_parameters:
-        by = "LM" if name in call.lm_parameters else type(filled[name].marker).__name__
-        why = f"its annotation says {by}, which fills it"
-        fix = f"take {by} out of its annotation, or do not bind it"
+    sources = dict((*call.inputs, *call.recalls))
+    if name in sources or name in call.lm_parameters:
+        source = "LM" if name in call.lm_parameters else type(sources[name].marker).__name__
+        reason = f"its annotation says {source}, which fills it"
+        fix = f"take {source} out of its annotation, or do not bind it"
     else:
-        what = "field of its start node" if call.graph else "parameter"
-        why = f"{call.name} has no such {what}; it has: {', '.join(call.bindable) or 'none'}"
+        kind = "field of its start node" if call.graph else "parameter"
+        reason = f"{call.name} has no such {kind}; it has: {', '.join(call.bindable) or 'none'}"
         fix = "bind one that it has"
-    return an_error("bae-dep-binding", f"{message} cannot be bound: {why}", fix)
+    return an_error("bae-dep-binding", f"{message} cannot be bound: {reason}", fix)
 
 
 def check_arguments(plan: NodePlan, field: FieldPlan) -> Iterator[Problem]:
-    """The problems of bound parameters, and of fields that wait for each other."""
+    """Yield the problems of a field's bound parameters, and of fields that wait for each other."""
     yield from _check_bound(cast(CallPlan, field.call), field.marker, plan)
     yield from _check_circle(plan, field)
 
 
 def check_type(call: CallPlan, returned: Any, declared: Any) -> Iterator[Problem]:
-    """The problem of a value that does not fit its field."""
+    """Yield the problem of a return type that does not fit the type of the field."""
     if assignable(returned, declared) is False:
-        made = type_name(returned)
+        returns = type_name(returned)
         yield an_error(
             "bae-dep-type",
-            f"is {type_name(declared)}, but {call.name} returns {made}",
-            f"declare the field {made}, or give it a function that returns {type_name(declared)}"
-            + (_to_fill(call) if call.fn in union_members(declared) else ""),
+            f"is {type_name(declared)}, but {call.name} returns {returns}",
+            f"declare the field {returns}, or give it a function that returns {type_name(declared)}"
+            + (_note_on_fill(call) if call.fn in union_members(declared) else ""),
         )
 
 
 def _check_circle(plan: NodePlan, field: FieldPlan) -> Iterator[Problem]:
-    """The problem of fields that wait for each other, at the first of them."""
+    """Yield the problem of a field that waits for itself, directly or through other fields."""
     came_from: dict[str, str] = {}
     ahead = [field.name]
     for name in ahead:
@@ -286,16 +286,16 @@ def _check_circle(plan: NodePlan, field: FieldPlan) -> Iterator[Problem]:
                 path = [name]
                 while path[-1] != field.name:
                     path.append(came_from[path[-1]])
-                yield from _circle(plan, path[::-1])
+                yield from _report_circle(plan, path[::-1])
                 return
             if other in plan.fields and other not in came_from:
                 came_from[other] = name
                 ahead.append(other)
 
 
-def _circle(plan: NodePlan, names: list[str]) -> Iterator[Problem]:
-    around = zip(names, [*names[1:], names[0]], strict=True)
-    if all(plan.fields[name].items_of == other for name, other in around):
+def _report_circle(plan: NodePlan, names: list[str]) -> Iterator[Problem]:
+    edges = zip(names, [*names[1:], names[0]], strict=True)
+    if all(plan.fields[name].items_of == other for name, other in edges):
         yield an_error("bae-map-over", "maps over itself", "map over a field that is no map of it")
     elif names[0] == next(name for name in plan.fields if name in names):
         path = " -> ".join(f"{plan.name}.{name}" for name in [*names, names[0]])

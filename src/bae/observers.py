@@ -1,6 +1,6 @@
-"""Observing a run in progress. Observers are called with every record as it is written: `observe`
-registers an observer for all runs of the process, and `observing` for the runs that start in a
-block. A `RunStream` yields the records of one run."""
+"""Observe runs in progress. bae calls an observer with each record when the run writes it.
+`observe` registers an observer for all runs of the process, and `observing` for the runs that begin
+in a block. A `RunStream` yields the records of one run."""
 
 from __future__ import annotations
 
@@ -37,9 +37,12 @@ T = TypeVar("T", bound="Node", covariant=True)
 
 
 class ObservedRun:
-    """The run that a record belongs to: one object for all records of a run. It tells runs apart
-    that share an id, as a run and its replay do. Keep your data about a run in a
-    `WeakKeyDictionary` by this object; it is then dropped with the run."""
+    """The run that a record belongs to. An observer gets the same object with all records of a run.
+    Two runs with the same id, such as a run and its replay, have different objects.
+
+    To store data about runs, use this object as the key in a `WeakKeyDictionary`. Python then drops
+    the data together with the run.
+    """
 
     __slots__ = ("__weakref__", "graph", "metadata", "past", "run_id", "thread")
 
@@ -54,45 +57,52 @@ class ObservedRun:
         self.thread = thread
         """The id of the thread that the run belongs to."""
         self.metadata = metadata
-        """The `metadata` of the caller."""
+        """The `metadata` that the caller passed."""
         self.past = past
-        """The records from before a run was resumed. Observers are not called with them again."""
-        begun = next((record for record in past if isinstance(record, RunStarted)), None)
-        self.graph = "" if begun is None else begun.graph
-        """The name of the graph, known from the first record on."""
+        """The records of a resumed run that were written earlier. Observers are not called with
+        these records again."""
+        start = next((record for record in past if isinstance(record, RunStarted)), None)
+        self.graph = "" if start is None else start.graph
+        """The name of the graph. Empty until the first record."""
 
     def __repr__(self) -> str:
         return f"<ObservedRun {self.run_id}>"
 
 
 Observer = Callable[[ObservedRun, Record], object]
-"""A function that is called with the run and each of its records. It is called where the record is
-written, mostly on the event loop and sometimes in a worker thread, and the run waits until it
-returns: return quickly, and put slow work into a queue. An observer that raises, or takes too long
-once, is not called again in that run. The run continues, and a warning is logged to `bae`."""
+"""A function that bae calls with the run and each record of the run.
+
+The run writes a record mostly on the event loop and sometimes in a worker thread. It calls the
+observer there and waits until the observer returns. So return quickly, and put slow work into a
+queue. If an observer raises or takes too long, bae does not call it again in that run. The run
+continues, and the logger `bae` warns.
+"""
 
 
 def observe(observer: Observer, *, patience: float = 1.0) -> Callable[[], None]:
     """Call `observer` with the records of all runs of this process that begin from now on.
 
-    An observer that takes more than `patience` seconds for a record is not called again in that
-    run. Call the returned function to stop observing; runs in progress are observed until they end.
+    If the observer takes more than `patience` seconds for a record, bae does not call it again in
+    that run. Call the returned function to stop observing new runs. Runs in progress are observed
+    until they end.
     """
     _refuse_async(observer)
     registration = Watching(observer, patience)
     everywhere.append(registration)
 
     def remove() -> None:
-        everywhere[:] = [each for each in everywhere if each is not registration]
+        everywhere[:] = [watching for watching in everywhere if watching is not registration]
 
     return remove
 
 
 @contextmanager
 def observing(observer: Observer, *, patience: float = 1.0) -> Generator[None]:
-    """Call `observer` with the records of the runs that begin inside the block, until they end,
-    including runs in tasks and threads that start in it. An observer that takes more than
-    `patience` seconds for a record is not called again in that run."""
+    """Call `observer` with the records of the runs that begin inside the block, until the runs end.
+
+    Runs in tasks and threads that start in the block are included. If the observer takes more than
+    `patience` seconds for a record, bae does not call it again in that run.
+    """
     _refuse_async(observer)
     token = here.set((*here.get(), Watching(observer, patience)))
     try:
@@ -102,19 +112,23 @@ def observing(observer: Observer, *, patience: float = 1.0) -> Generator[None]:
 
 
 class RunStream(Generic[T], AsyncIterator[Record]):
-    """The records of one run: iterate it, then read `.result`. `Graph.stream`, `stream_resume` and
-    `stream_answer` return it. The run keeps its records anyway, so a slow reader costs nothing and
-    misses nothing."""
+    """The records of one run, as an async iterator. `Graph.stream`, `stream_resume` and
+    `stream_answer` return a `RunStream`. After the last record, read `.result`.
+
+    A slow reader misses nothing and does not slow the run down, because the run keeps all its
+    records.
+    """
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, GraphResult[T]]]) -> None:
         self._results: list[GraphResult[T]] = []
-        # The generator does not refer to this object: without a reference cycle both are dropped,
-        # and the run is cancelled, as soon as a loop that was left releases them.
+        # The generator does not refer to this object. Without a reference cycle, Python drops both
+        # as soon as nobody iterates any more, and the run is cancelled.
         self._records = _follow(work, self._results)
 
     @property
     def result(self) -> GraphResult[T]:
-        """The result that `arun` would have returned. It is there after the last record."""
+        """The result that `arun` would have returned. Before the last record, reading it raises an
+        error."""
         if not self._results:
             raise BaeError(
                 "there is no result: the run is not over yet, or it failed or was cancelled",
@@ -130,7 +144,7 @@ class RunStream(Generic[T], AsyncIterator[Record]):
         return await anext(self._records)
 
     async def aclose(self) -> None:
-        """Cancel the run if it is not over, and wait until nothing of it is left."""
+        """Cancel the run if it has not ended, and wait until all its tasks have ended."""
         await self._records.aclose()
 
     async def __aenter__(self) -> RunStream[T]:
@@ -175,8 +189,8 @@ async def _follow(
 
 
 class RunReader:
-    """The reader of a run in progress: the first run that begins in its context, not the runs that
-    a body of that run starts."""
+    """Collects the records of the first run that begins in a context. Runs that a body of that run
+    starts are not included."""
 
     __slots__ = ("_run_id", "news", "unread")
 
@@ -186,29 +200,33 @@ class RunReader:
         self.news = asyncio.Event()
 
     def reads(self, run_id: str) -> bool:
-        """Whether this is the run that is read, perhaps resumed."""
+        """Whether the records of a run are collected. The first call decides which run that is."""
         self._run_id = self._run_id or run_id
         return self._run_id == run_id
 
     def hear(self, record: Record) -> None:
-        """Take the next record."""
+        """Add the next record and wake the consumer."""
         self.unread.append(record)
         self.news.set()
 
 
 class Watching(NamedTuple):
-    """An observer, and how many seconds it may take for a record."""
+    """A registered observer."""
 
     observer: Observer
     patience: float
+    """How many seconds the observer may take for a record."""
 
 
 @contextmanager
 def carrying(work: str, run_id: str, graph: str) -> Generator[Mapping[str, str]]:
-    """Report to the active observers that a run is handed to another process: "submit" or
-    "dispatch". Only an observer with a method `carry`, which returns a context manager, gets the
-    report. The headers that it yields are stored in the metadata of the run, so that telemetry in
-    the other process continues the trace."""
+    """Report to the active observers that another process will continue a run. `work` is "submit"
+    or "dispatch".
+
+    Only observers with a method `carry` get the report. `carry` returns a context manager that
+    yields headers. This function yields the headers of all observers. `submit` stores them in the
+    metadata of the run, so that telemetry in the other process continues the trace.
+    """
     headers: dict[str, str] = {}
     with ExitStack() as stack:
         for watching in in_force():
@@ -219,16 +237,20 @@ def carrying(work: str, run_id: str, graph: str) -> Generator[Mapping[str, str]]
 
 
 def in_force() -> Sequence[Watching]:
-    """The observers of a run that begins here."""
+    """Return the observers of a run that begins now in this context. An observer that is registered
+    twice is returned once."""
     registered = [*everywhere, *here.get()]
-    # An observer that is registered twice is called once.
-    known = [each.observer for each in registered]
-    return [each for index, each in enumerate(registered) if each.observer not in known[:index]]
+    observers = [watching.observer for watching in registered]
+    return [
+        watching
+        for index, watching in enumerate(registered)
+        if watching.observer not in observers[:index]
+    ]
 
 
 def observe_log(log: list[Record], run_id: str, options: RunOptions) -> list[Record]:
-    """A log in place of `log` that passes new records to the observers, and to the reader of the
-    run. Returns `log` itself if there are none."""
+    """Return a log that passes new records to the observers and the reader of the run, in place of
+    `log`. If there is no observer and no reader, return `log` itself."""
     reader = reading.get()
     hear = None if reader is None or not reader.reads(run_id) else reader.hear
     observers = in_force()
@@ -240,7 +262,7 @@ def observe_log(log: list[Record], run_id: str, options: RunOptions) -> list[Rec
 
 
 class ObservedLog(list[Record]):
-    """The log of a run that has observers, or a reader: `hear` is called with every record."""
+    """The log of a run that has observers or a reader. The reader's `hear` gets every record."""
 
     __slots__ = ("_began", "_hear", "_observers", "_run")
 
@@ -261,7 +283,7 @@ class ObservedLog(list[Record]):
         super().append(record)
         if self._observers:
             if not self._began:
-                # A caller can resolve dependencies without a run; that log belongs to no run.
+                # Without a run, as in `resolve_fields`, there is nothing to observe.
                 self._began = isinstance(record, RunStarted | RunResumed)
                 if isinstance(record, RunStarted):
                     self._run.graph = record.graph
@@ -281,7 +303,7 @@ class ObservedLog(list[Record]):
                 watching.observer(self._run, record)
             except (KeyboardInterrupt, SystemExit):
                 raise
-            except BaseException:  # its own CancelledError too: the run is not cancelled
+            except BaseException:  # a CancelledError of the observer must not cancel the run
                 self._drop(watching, record, "raised")
             else:
                 taken = perf_counter() - began
@@ -318,5 +340,8 @@ def _refuse_async(observer: Observer) -> None:
 
 
 everywhere: list[Watching] = []
+"""The observers of all runs of this process."""
 here: ContextVar[tuple[Watching, ...]] = ContextVar("bae_observers", default=())
+"""The observers of the runs that begin in this context."""
 reading: ContextVar[RunReader | None] = ContextVar("bae_reader", default=None)
+"""The reader of the first run that begins in this context."""

@@ -1,4 +1,4 @@
-"""Where bae 3.0 had `OptimizedLM`; it is in `bae.lm`."""
+"""The module of `OptimizedLM` in bae 3.0. Import the class from `bae.lm` instead."""
 
 from bae.lm.optimized import OptimizedLM
 

@@ -1,4 +1,4 @@
-"""`Past`: the records that a run has already, by place or by asker."""
+"""`Past`: finds the recorded values of a run, by place or by asker."""
 
 from __future__ import annotations
 
@@ -26,41 +26,47 @@ if TYPE_CHECKING:
 
 
 FindNext = Callable[["Run"], Any]
-"""Finds the recorded node at the step that a run has reached: the node, None if the run ended
-there, or `NOTHING`."""
+"""Returns the recorded node at the step that a run has reached. Returns None if the recorded run
+ended there, and `NOTHING` if no node is recorded."""
 
 
 class Past:
-    """The records that a run has already. This is the past of a new run: it is empty, and every
-    method returns `NOTHING`."""
+    """The recorded values of a run. This class is the past of a new run, without any records;
+    subclasses read a history.
+
+    A method that finds a recorded value returns `NOTHING` if the value is not recorded.
+    """
 
     __slots__ = ()
 
     graph_paths: Mapping[Hashable, str] = MappingProxyType({})
-    """The path of each graph that runs once in the whole run, by key. Another field may be the
-    first to ask for it now."""
+    """The recorded path of each graph that runs once in the whole run, by the key of the graph. In
+    the resumed run, another field may be the first to need the graph, with another path."""
     opened: Mapping[str, float] = MappingProxyType({})
-    """When each gate was first reached, by its address."""
+    """The time when the run first reached each gate, by the gate's address."""
 
-    # How a run follows its records.
+    # Start and steps.
 
     def begin(
         self, run: Run, graph: Graph[Any, Any], start: Node
     ) -> tuple[Node, bool, FindNext | None]:
-        """The first node of a run, or of a graph inside it; whether its start is recorded; and the
-        function that finds the nodes that follow. That is None if nothing is recorded: a step of a
-        trivial body must not pay for a call."""
+        """Begin a run, or a graph inside it. Return its first node, whether its start is recorded,
+        and the function that finds the recorded nodes after it.
+
+        For a new run, the function is None, because even a call that finds nothing would slow down
+        a step with a trivial body.
+        """
         return start, False, None
 
     def step_starter(self, run: Run, start_step: StartStep) -> StartStep:
-        """The function that is called for each step of a run with a past. It calls `start_step`
-        unless the step is recorded."""
+        """Return the function that the run calls at each step. It calls `start_step` if the step is
+        not recorded yet."""
         return start_step
 
-    # What is recorded for a place or an asker.
+    # Recorded values.
 
     def choice(self, run: Run, plan: NodePlan, about: Scene) -> Any:
-        """The class that the LM chose after a node."""
+        """Return the class that the LM chose as the next node."""
         return NOTHING
 
     def fill(
@@ -71,7 +77,7 @@ class Past:
         resolved: Mapping[str, Any],
         about: Scene,
     ) -> Any:
-        """The node that the LM filled."""
+        """Return the node that the LM filled."""
         return NOTHING
 
     def value(
@@ -81,45 +87,50 @@ class Past:
         early: bool = False,
         asked: Arguments | None = None,
     ) -> Any:
-        """The value of a source that is about to start. `early` is a call before the inputs of the
-        source are started, which it does not need if its value is known. `asked` are its arguments
-        that come from the run: another value belongs to other arguments."""
+        """Return the value of a source that is about to start.
+
+        `early` is True if the inputs of the source have not started yet: with a recorded value, the
+        source does not need them. `asked` are the arguments that come from the run. A value that
+        was recorded for other arguments is not returned.
+        """
         return NOTHING
 
     def items(self, place: Place, node_type: type[Node]) -> Mapping[int, Any]:
-        """The values of the finished items of a map, by number."""
+        """Return the values of the finished items of a map, by item number."""
         return {}
 
     def gate_answer(self, gate: OpenGate) -> Any:
-        """The answer that a person has given to a gate in the meantime."""
+        """Return the answer that a person gave to a gate while the run was parked."""
         return NOTHING
 
     def lm_answer(self, asked: AskedLM) -> Any:
-        """The answer of an LM to the same question from the same place. Each answer counts once."""
+        """Return the recorded answer of an LM to the same question from the same place. Each
+        answer is returned once."""
         return NOTHING
 
     def tool_loop(self, path: str, step: int, asker: Asker, question: str) -> ToolLoop | None:
-        """The conversation with tools that the asker has begun."""
+        """Return the conversation with tools that the asker has begun, or None."""
         return None
 
     def asks_person(self, path: str, step: int, asker: Asker) -> bool:
-        """Whether a person is asked about a call in a conversation that the asker has begun."""
+        """Whether a person has not answered yet about a call in a conversation of the asker."""
         return False
 
     def outside(self) -> Past:
-        """The past of classes outside the graph."""
+        """Return the past for node classes outside the graph, which a body or a function has an LM
+        fill."""
         return self
 
-    # How a node is completed.
+    # Completion of nodes.
 
     def fields_left_out(
         self, run: Run, plan: NodePlan, absent: Sequence[FieldPlan]
     ) -> Sequence[FieldPlan]:
-        """The fields that had no value in a recorded node either."""
+        """Return those of the `absent` fields that had no value in the recorded node either."""
         return ()
 
     def complete_node(self, run: Run, node: Node, values: Mapping[str, Any]) -> Node:
-        """A copy of a node with the values of its sources, validated as a whole."""
+        """Return a validated copy of a node with the values of its sources."""
         completed = copy(node)
         complete(completed, values)
         return completed

@@ -1,4 +1,4 @@
-"""`Place`: where in a run a value belongs, and how a place is written."""
+"""`Place`: the place of a value in a run, and its text form."""
 
 from __future__ import annotations
 
@@ -12,31 +12,37 @@ ANY_STEP = -1
 
 
 class Place(NamedTuple):
-    """A node of a run, a field of it, a parameter behind the field, or a part of its value.
+    """The place of a node, of a field, of a part of a field's value, or of a parameter of the
+    function that computes the value.
 
-    Written `2:Report.summaries[3]`: step 2, class `Report`, field `summaries`, item 3. In a graph
-    inside the run, the place of the field that the graph runs for comes first:
-    `2:Report.summaries[3]/1:Summary.text`. `1:Day.weather(city)` is the parameter `city` of the
-    function behind the field, and `2:Report.sections[0].title` a part of an item of a list.
+    The text forms:
+
+    - `2:Report.summaries[3]`: step 2, class `Report`, field `summaries`, item 3.
+    - `2:Report.sections[0].title`: the key `title` in item 0 of the field `sections`.
+    - `1:Day.weather(city)`: the parameter `city` of the function that computes `weather`.
+    - `2:Report.summaries[3]/1:Summary.text`: a field in a graph inside the run. The place of the
+      field that the graph runs for comes first.
     """
 
     path: str = ""
-    """The graph: empty for the run itself, otherwise the place of the field that it runs for."""
+    """The place of the field that a graph inside the run works for. Empty in the run itself."""
     step: int = ANY_STEP
     node: str = ""
     """The name of the node class."""
     field: str = ""
-    """Empty for the node as a whole."""
+    """The name of the field. Empty for the complete node."""
     parameter: str = ""
-    """The way from the field's function to a parameter, as `(city)` or `(city)(client)`."""
+    """The parameter of the field's function, as `(city)`. `(city)(client)` is the parameter
+    `client` of the function that computes `city`."""
     item: int | None = None
-    """The item of a map, or of a list."""
+    """The number of an item of a map or a list."""
     within: tuple[str | int, ...] = ()
-    """The way further into the value: keys of objects, and indices of lists."""
+    """The path into the value, or into the item: keys of objects, and indices of lists."""
 
     @classmethod
     def parse(cls, text: str) -> Place | None:
-        """The place that a text names; None if it names no place. The step may be left out."""
+        """Return the place that a text names, or None if the text is not a place. A text without a
+        step gives the step `ANY_STEP`."""
         path, _, last = text.rpartition("/")
         match = _PLACE.fullmatch(last)
         if match is None:
@@ -49,30 +55,31 @@ class Place(NamedTuple):
             field or "",
             parameter or "",
             None if item is None else int(item),
-            (*_keys_in(within),) if within else (),
+            (*_read_keys(within),) if within else (),
         )
 
     @property
     def outer(self) -> Place | None:
-        """The place of the field that this graph runs for; None in the run itself."""
+        """The place of the field that the graph of this place works for. None in the run itself."""
         return Place.parse(self.path) if self.path else None
 
     @property
     def parameters(self) -> list[str]:
-        """The parameters on the way from the field's function: `(city)(client)` has two."""
+        """The names in `parameter`: `city` and `client` for `(city)(client)`."""
         return self.parameter[1:-1].split(")(") if self.parameter else []
 
     def below(self, parameter: str) -> Place:
-        """The place of a parameter of the function whose value this place has."""
+        """Return the place of a parameter of the function that computes the value here."""
         return Place(
             self.path, self.step, self.node, self.field, f"{self.parameter}({parameter})", None
         )
 
     @property
     def value_text(self) -> str:
-        """The field and the way into its value, as `sections[0].title`."""
+        """The place inside the node: the field, a parameter, and the path into the value, as
+        `sections[0].title`."""
         item = "" if self.item is None else f"[{self.item}]"
-        within = "".join(map(_key_text, self.within)) if self.within else ""
+        within = "".join(map(_write_key, self.within)) if self.within else ""
         return f"{self.field}{self.parameter}{item}{within}"
 
     def __str__(self) -> str:
@@ -82,9 +89,9 @@ class Place(NamedTuple):
         return f"{before}{step}{self.node}{field}"
 
 
-def _key_text(key: str | int) -> str:
-    """A key as it is written: a name as `.title`, an index as `[2]`, and any other text as JSON, in
-    which a slash is escaped: it separates graphs."""
+def _write_key(key: str | int) -> str:
+    """Return the text of a key: `.title` for a name, `[2]` for an index, and JSON in brackets for
+    any other text. A slash in the JSON is escaped, because a slash separates graphs."""
     if isinstance(key, int):
         return f"[{key}]"
     if _NAME.fullmatch(key):
@@ -92,7 +99,7 @@ def _key_text(key: str | int) -> str:
     return f"[{json.dumps(key).replace('/', _SLASH)}]"
 
 
-def _keys_in(text: str) -> Iterator[str | int]:
+def _read_keys(text: str) -> Iterator[str | int]:
     for name, index, quoted in _KEY.findall(text):
         yield name or (int(index) if index else json.loads(quoted))
 

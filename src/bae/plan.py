@@ -1,5 +1,5 @@
-"""`NodePlan`: the fields of a node class by source, the calls behind them, and the successors of
-the class. It is made once per class and never during a step."""
+"""`NodePlan`: the sources of a node class, the functions that compute their values, and the
+successors of the class. bae makes the plan once for each class, and never during a step."""
 
 from __future__ import annotations
 
@@ -41,49 +41,61 @@ class NodePlan:
     node: type[Node]
     fields: dict[str, FieldPlan] = field(default_factory=dict[str, FieldPlan])
     plain: tuple[FieldPlan, ...] = ()
+    """The fields without a source. The caller, a body or the LM gives their values."""
     context: tuple[FieldPlan, ...] = ()
-    """Sourced fields that are resolved before the LM fills the plain fields."""
+    """The fields with a source that are resolved before the LM fills the plain fields."""
     after: tuple[FieldPlan, ...] = ()
-    """Maps over fields of the LM, and dependencies bound to such fields, directly or indirectly."""
+    """The fields with a source that are resolved after the fill, because they need a plain field:
+    maps over it, dependencies bound to it, and fields that need such a map or dependency."""
     sourced: tuple[FieldPlan, ...] = ()
+    """All fields with a source: `context`, then `after`."""
     called: tuple[FieldPlan, ...] = ()
-    """Fields with something to call behind them: the sourced fields, and the tools of an LM."""
+    """The fields that may call something: the fields with a source, and the `Tools` field."""
     tools: FieldPlan | None = None
     """The field with the tools that the LM may call before it fills the node."""
     turns: FieldPlan | None = None
-    """The field whose value is read as earlier turns of a conversation, not as JSON."""
+    """The `Thread` field. The LM reads its value as messages, not as JSON."""
     any_turns: ClassVar[bool] = False
-    """Whether any node class of this process has such a field. If not, no question has turns."""
+    """Whether any node class of this process has a `Thread` field. If not, no question has
+    turns."""
     text: str = ""
-    """The field with the text of the node in a thread; empty if the whole node is the text."""
+    """The name of the field with the text of the node in a thread. Empty if the text is the JSON of
+    the node."""
     factories: frozenset[str] = frozenset()
-    """Sourced fields with a default factory."""
+    """The names of the fields with both a source and a default factory."""
     successors: tuple[type[Node], ...] = ()
+    """The node classes that may come next."""
     offered: tuple[type[Node] | type[None], ...] = ()
+    """The members of the return type: the successors, and `NoneType` if the run may end."""
     may_end: bool = False
     written: bool = False
+    """Whether the body is written, and not empty."""
     lm_parameter: str | None = None
+    """The parameter of the body that gets the LM."""
     needs_lm: bool = False
     """Whether the body cannot run without an LM."""
     lm: LM | str | None = None
+    """The LM that is pinned to the class, or its name."""
     instruction: str = ""
-    """The instruction to an LM that fills the node: as configured, or the class name."""
+    """The instruction to an LM that fills the node: the configured text, or the class name."""
     description: str = ""
-    """The description of the node for an LM that chooses among several; may be empty."""
+    """The description of the node for an LM that chooses among several classes. May be empty."""
     shows: Shown | None = None
+    """The nodes that a question about the class shows. None is the setting of the graph."""
     shows_limit: int | None = None
-    """Which nodes a question about the class shows, and how many characters of them. None is the
-    setting of the graph."""
+    """How many characters of these nodes a question shows at most. None is the setting of the
+    graph."""
     revealed: frozenset[str] = frozenset()
     """The fields whose secrets an LM sees, from `NodeConfig(show=…)`."""
     problems: list[Problem] = field(default_factory=list[Problem])
     misrouted: bool = False
-    """Whether its return type is missing, or has members other than nodes and None. The author may
-    then mean other successors too."""
+    """Whether the return type is missing or has members other than nodes and None. The author may
+    have meant more successors than `successors` has."""
     unresolved: bool = False
-    """Whether a name was missing, so that the successors are not known."""
+    """Whether a hint of the class has an unresolved name, so that the successors are unknown."""
     provisional: bool = False
-    """Whether a name was missing here or in a dependency; it may be defined later."""
+    """Whether a hint of the class or of a dependency has an unresolved name. The name may be
+    defined later, so the plan is not stored."""
 
     name: str = field(init=False)
 
@@ -91,7 +103,8 @@ class NodePlan:
         self.name = self.node.__name__
 
     def without_body(self) -> NodePlan:
-        """The plan of a node that is filled and then the end: its body is not run."""
+        """Return the plan for a graph that consists of this node alone: the LM fills the node, the
+        body does not run, and the graph ends."""
         plan = copy(self)
         plan.successors, plan.offered, plan.may_end = (), (NoneType,), True
         plan.written = plan.needs_lm = plan.misrouted = False
@@ -108,18 +121,21 @@ _SELF: Any = typing.Self
 
 
 def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
-    """The plan of a node class, made on first use.
+    """Return the plan of a node class. The first call makes the plan.
 
-    With `strict`, a hint that cannot be resolved is raised; otherwise it is one of the problems. A
-    plan with unresolved names is made again the next time, since they may be defined by then.
+    If a hint cannot be resolved, `strict` raises a `HintError`. Otherwise the error is among the
+    plan's problems. bae makes a plan with unresolved names again at the next call, because the
+    names may then be defined.
     """
     cached = cast(NodePlan | None, cls.__dict__.get("__bae_plan__"))
     if cached is not None:
         return cached
-    instruction, description = _own_words(cls)
-    plan = NodePlan(cls, lm=_setting(cls, "lm"), instruction=instruction, description=description)
-    plan.shows, plan.shows_limit = _setting(cls, "context"), _setting(cls, "context_limit")
-    plan.revealed = frozenset(_setting(cls, "show") or ())
+    instruction, description = _read_texts(cls)
+    plan = NodePlan(
+        cls, lm=_get_setting(cls, "lm"), instruction=instruction, description=description
+    )
+    plan.shows, plan.shows_limit = _get_setting(cls, "context"), _get_setting(cls, "context_limit")
+    plan.revealed = frozenset(_get_setting(cls, "show") or ())
     names = names_of_class(cls)
     try:
         if cls.__bae_sourced__ is None:
@@ -138,7 +154,8 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
     type.__setattr__(cls, "__bae_plan__", plan)
     forget_frame(cls)
     for base in cls.__mro__[1:]:
-        if remembers_frame(base):  # a base that no graph leads to would never release it
+        # No graph may contain the base. Then its frame is released only here, with its plan.
+        if remembers_frame(base):
             plan_of(base)
     return plan
 
@@ -152,16 +169,16 @@ def _hint_problem(plan: NodePlan, error: HintError) -> Problem:
     return an_error(error.code, text, error.fix or "", plan.name)
 
 
-def _setting(cls: type[Node], name: str) -> Any:
-    """A setting of a class that its subclasses inherit."""
+def _get_setting(cls: type[Node], name: str) -> Any:
+    """Return a setting of a class, which may be inherited from a base."""
     configs = (base.__dict__.get("node_config") for base in cls.__mro__)
     settings = (getattr(config, name) for config in configs if config is not None)
     return next((value for value in settings if value is not None), None)
 
 
-def _own_words(cls: type[Node]) -> tuple[str, str]:
-    """The instruction and the description of a class, which its subclasses do not inherit. A
-    generic class has the same words for all its parameters."""
+def _read_texts(cls: type[Node]) -> tuple[str, str]:
+    """Return the instruction and the description of a class. Subclasses do not inherit these texts,
+    but `Box[int]` has the texts of the generic class `Box`."""
     origin = cls.__pydantic_generic_metadata__["origin"]
     config = cast(NodeConfig | None, (origin or cls).__dict__.get("node_config"))
     if config is None:
@@ -177,20 +194,20 @@ def _plan_fields(plan: NodePlan, names: Names) -> None:
     asked = [f for f in plan.plain if f.fills != "calls"]
     text = next((f for f in asked if f.fills == "text"), None)
     if text is not None and len(asked) > 1:
-        plan.problems.append(_text_not_alone(plan, text, asked))
+        plan.problems.append(_text_not_alone_problem(plan, text, asked))
     if len(asked) < len(plan.plain):
         tools = [f for f in plan.plain if f.fills == "calls"]
         plan.tools, plan.called = tools[0], (*tools,)
         if len(tools) > 1:
-            plan.problems.append(_tools_twice(plan, tools[1]))
-    plan.text = _text_field(plan)
+            plan.problems.append(_second_tools_problem(plan, tools[1]))
+    plan.text = _find_text_field(plan)
     if len(plan.plain) == len(plan.fields):
         return
     sourced = [f for f in plan.fields.values() if f.fills == "source"]
     waiting = [(f.name, f.waits_for) for f in sourced if f.waits_for]
     filled = {f.name for f in plan.plain}
     filled_count = -1
-    while filled_count != len(filled):  # a map over a map over a plain field is found in two rounds
+    while filled_count != len(filled):  # a map over a map over a plain field needs two rounds
         filled_count = len(filled)
         filled.update(name for name, over in waiting if not filled.isdisjoint(over))
     plan.context = tuple(f for f in sourced if f.name not in filled)
@@ -203,23 +220,24 @@ def _plan_fields(plan: NodePlan, names: Names) -> None:
         plan.turns = turns[0]
         NodePlan.any_turns = True
     if len(turns) > 1:
-        plan.problems.append(_turns_twice(plan, turns[1]))
+        plan.problems.append(_second_thread_problem(plan, turns[1]))
 
 
-def _text_field(plan: NodePlan) -> str:
-    """The field with the text of a node: the named field, otherwise the only text field."""
-    named = cast("str | None", _setting(plan.node, "text"))
-    if named is not None and named not in plan.fields:
+def _find_text_field(plan: NodePlan) -> str:
+    """Return the name of the field with the text of a node: the field in `NodeConfig(text=…)`,
+    otherwise the only plain `str` field, otherwise the only `str` field. May be empty."""
+    name = cast("str | None", _get_setting(plan.node, "text"))
+    if name is not None and name not in plan.fields:
         plan.problems.append(
             an_error(
                 "bae-text-unknown",
-                f"NodeConfig(text={named!r}) names no field of it",
+                f"NodeConfig(text={name!r}) names no field of it",
                 f"name one of its fields: {', '.join(plan.fields) or 'it has none'}",
                 plan.name,
             )
         )
-    if named is not None:
-        return named if named in plan.fields else ""
+    if name is not None:
+        return name if name in plan.fields else ""
     for fields in plan.plain, plan.fields.values():
         texts = [field.name for field in fields if field.annotation is str]
         if texts:
@@ -227,7 +245,7 @@ def _text_field(plan: NodePlan) -> str:
     return ""
 
 
-def _turns_twice(plan: NodePlan, field: FieldPlan) -> Problem:
+def _second_thread_problem(plan: NodePlan, field: FieldPlan) -> Problem:
     return an_error(
         "bae-thread-twice",
         "is a second field with Thread, and a question has one conversation before it",
@@ -245,12 +263,12 @@ def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> Fie
             an_error("bae-field-sources", f"has {kinds}", "keep one of them", place)
         )
     if not markers:
-        plan.problems.extend(problem.at(place) for problem in _missed_markers(info))
+        plan.problems.extend(problem.at(place) for problem in _check_markers(info))
         return kind_of(None)(name, info)
     return kind_of(markers[0]).make(name, info, markers[0], names)
 
 
-def _tools_twice(plan: NodePlan, field: FieldPlan) -> Problem:
+def _second_tools_problem(plan: NodePlan, field: FieldPlan) -> Problem:
     return an_error(
         "bae-tools-twice",
         "is a second field with Tools, and a node is filled in one conversation",
@@ -259,7 +277,7 @@ def _tools_twice(plan: NodePlan, field: FieldPlan) -> Problem:
     )
 
 
-def _text_not_alone(plan: NodePlan, text: FieldPlan, asked: Sequence[FieldPlan]) -> Problem:
+def _text_not_alone_problem(plan: NodePlan, text: FieldPlan, asked: Sequence[FieldPlan]) -> Problem:
     others = ", ".join(field.name for field in asked if field is not text)
     return an_error(
         "bae-text-not-alone",
@@ -269,14 +287,14 @@ def _text_not_alone(plan: NodePlan, text: FieldPlan, asked: Sequence[FieldPlan])
     )
 
 
-def _missed_markers(info: FieldInfo) -> Iterator[Problem]:
-    """Sources that are written in a place, or in a form, that bae does not recognize."""
-    bare = [m for m in info.metadata if isinstance(m, type) and issubclass(m, Marker)]
-    if bare:
+def _check_markers(info: FieldInfo) -> Iterator[Problem]:
+    """Yield a problem for each marker in a position or form that bae does not recognize."""
+    bare_classes = [m for m in info.metadata if isinstance(m, type) and issubclass(m, Marker)]
+    if bare_classes:
         yield an_error(
             "bae-field-bare",
-            f"has the class {bare[0].__name__} for a marker, not one of its objects",
-            f"write {bare[0].__name__}(…) with its parentheses",
+            f"has the class {bare_classes[0].__name__} for a marker, not one of its objects",
+            f"write {bare_classes[0].__name__}(…) with its parentheses",
         )
     if isinstance(info.default, Marker):
         kind = type(info.default).__name__
@@ -288,30 +306,31 @@ def _missed_markers(info: FieldInfo) -> Iterator[Problem]:
     if is_buried(info.annotation):
         yield buried_marker_problem()
         return
-    inside = _in_model(info.annotation)
-    if inside:
-        model = inside.partition(".")[0]
+    inner_field = _find_sourced_field_in_models(info.annotation)
+    if inner_field:
+        model = inner_field.partition(".")[0]
         yield an_error(
             "bae-field-buried",
-            f"{inside} has a source, where it is not seen: {model} is a model, and no Node",
+            f"{inner_field} has a source, where it is not seen: {model} is a model, and no Node",
             f"put the source on a field of the node, or make {model} a Node and write Dep({model})",
         )
 
 
-def _in_model(annotation: Any) -> str:
-    """The field with a source in a model inside a type: bae resolves only the fields of nodes."""
-    ahead, seen = [annotation], dict[int, Any]()  # by identity: some types have no hash
-    for each in ahead:
-        if id(each) in seen or (isinstance(each, type) and issubclass(each, Node)):
+def _find_sourced_field_in_models(annotation: Any) -> str:
+    """Return the first field with a marker in a model inside a type, as `Model.field`. bae does not
+    resolve such a field, because the model is not a node. Empty if there is no such field."""
+    ahead, visited = [annotation], dict[int, Any]()  # by identity: some types have no hash
+    for type_ in ahead:
+        if id(type_) in visited or (isinstance(type_, type) and issubclass(type_, Node)):
             continue
-        seen[id(cast(object, each))] = each
-        if isinstance(each, type) and issubclass(each, BaseModel):
-            for name, field in each.__pydantic_fields__.items():
+        visited[id(cast(object, type_))] = type_
+        if isinstance(type_, type) and issubclass(type_, BaseModel):
+            for name, field in type_.__pydantic_fields__.items():
                 if any(isinstance(m, Marker) for m in field.metadata):
-                    return f"{each.__name__}.{name}"
+                    return f"{type_.__name__}.{name}"
                 ahead.append(field.annotation)
         else:
-            ahead += typing.get_args(each)
+            ahead += typing.get_args(type_)
     return ""
 
 
@@ -331,7 +350,7 @@ def _plan_call(plan: NodePlan, names: Names) -> None:
         return
     call = cast(Any, owner).__call__
     plan.written, parameters = not is_empty_body(call), signature_of(call).parameters
-    hints = _call_hints(plan.node, owner, call, names)
+    hints = _read_call_hints(plan.node, owner, call, names)
     _plan_parameters(plan, [*parameters.values()][1:], hints)
     if "return" not in hints:
         plan.misrouted = True
@@ -347,18 +366,19 @@ def _plan_call(plan: NodePlan, names: Names) -> None:
     _plan_route(plan, hints["return"])
 
 
-def _call_hints(cls: type, owner: type, call: Any, names: Names) -> Mapping[str, Any]:
-    # Stored on the class that wrote the method: its frame is released once it is planned, and a
-    # subclass made later still needs these names.
+def _read_call_hints(cls: type, owner: type, call: Any, names: Names) -> Mapping[str, Any]:
+    # The hints are stored on the class that defines the method. A later subclass needs them too,
+    # when the frame with the names is released.
     hints = cast(dict[str, Any] | None, owner.__dict__.get("__bae_call_hints__"))
     if hints is not None:
         return hints
-    own = names if owner is cls else names_of_class(owner)
+    own_names = names if owner is cls else names_of_class(owner)
     try:
-        hints = annotations_of(call, own)
+        hints = annotations_of(call, own_names)
     except HintError:
-        # A mixin that is no node has no frame; the names of a subclass are for that subclass only.
-        return annotations_of(call, own.then(names))
+        # A mixin that is not a node has no frame, so the names of the subclass are tried. The
+        # result is valid for that subclass only, and not stored.
+        return annotations_of(call, own_names.then(names))
     type.__setattr__(owner, "__bae_call_hints__", hints)
     return hints
 

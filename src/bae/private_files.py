@@ -1,5 +1,5 @@
-"""Private files: files with prompts, answers or runs. If bae creates such a file, only the user can
-read it, from its first byte. An existing file keeps its permissions."""
+"""Private files, which contain prompts, answers or runs. When bae creates a private file, only the
+user can read it, even while bae writes it. An existing file keeps its permissions."""
 
 from __future__ import annotations
 
@@ -15,26 +15,33 @@ if TYPE_CHECKING:
 
 
 def private(path: str | Path, flags: int) -> int:
-    """The `opener` of a private file: `open(path, "wb", opener=private)`."""
+    """Open a file that only the user can read, if the file is new. For use as an `opener`:
+    `open(path, "wb", opener=private)`."""
     return os.open(path, flags, 0o600)
 
 
 def make_private(path: str | Path) -> None:
-    """Create an empty file for SQLite, which gives the files beside it the same permissions. The
-    file is created under another name and then linked to `path`. Closing a file drops all locks of
-    this process on it, so closing `path` itself could drop the locks of another connection."""
-    beside = f"{path}.{os.urandom(4).hex()}.new"
+    """Create an empty private file for SQLite. SQLite gives its other files for this database the
+    same permissions. If `path` exists, nothing happens.
+
+    The file gets another name first and is then linked to `path`. Opening and closing `path` itself
+    would drop all locks of this process on it, including those of another connection.
+    """
+    new_file = f"{path}.{os.urandom(4).hex()}.new"
     with suppress(OSError):  # SQLite then creates the file, or reports why it cannot
-        os.close(private(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        os.close(private(new_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         try:
-            os.link(beside, path)
+            os.link(new_file, path)
         finally:
-            os.unlink(beside)
+            os.unlink(new_file)
 
 
 def switch_to_wal(connection: Connection, timeout: float) -> str:
-    """Switch a SQLite file to a write-ahead log, and return its journal mode. Tries again until
-    `timeout`: SQLite does not wait if another process switches the file at the same time."""
+    """Switch a SQLite file to a write-ahead log and return the journal mode of the file.
+
+    If another process switches the file at the same time, SQLite fails without waiting. So this
+    function tries again for up to `timeout` seconds.
+    """
     import sqlite3
 
     until = monotonic() + timeout
@@ -50,20 +57,20 @@ def switch_to_wal(connection: Connection, timeout: float) -> str:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a private file, all of it or nothing."""
-    beside = path.with_name(f".{path.name[:100]}.{os.urandom(6).hex()}.part")
+    """Write a private file atomically: on failure, `path` stays unchanged."""
+    part_file = path.with_name(f".{path.name[:100]}.{os.urandom(6).hex()}.part")
     try:
-        with open(beside, "xb", opener=private) as file:
+        with open(part_file, "xb", opener=private) as file:
             file.write(data)
             put_in_place(file, path)
     finally:
         with suppress(OSError):
-            beside.unlink()
+            part_file.unlink()
 
 
 def put_in_place(file: IO[bytes], path: Path) -> None:
-    """Close `file`, and move it to `path`. If a file there is replaced, its permissions are
-    kept."""
+    """Close `file` and move it to `path`. If the move replaces a file, the new file gets the
+    permissions of the replaced file."""
     file.flush()
     os.fsync(file.fileno())
     file.close()

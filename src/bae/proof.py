@@ -1,5 +1,5 @@
-"""The proof of a graph: everything that is known to go wrong before the first LM call. It is read
-from the plans of the graph, and `Graph.validate()` reports it all at once."""
+"""The proof of a graph: it finds, before the first LM call, what would go wrong in a run. It reads
+the plans of the graph, and `Graph.validate()` reports all problems together."""
 
 from __future__ import annotations
 
@@ -25,41 +25,45 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 NestKey = tuple["type[Node]", str, tuple["type[Node]", ...]]
-"""The identity of a graph: a node class that is a dependency becomes a graph for every field."""
+"""The identity of a graph: start, name and end. A node class that is a dependency of several fields
+has several graph objects with the same identity."""
 
 DEEPEST: Final = 50
-"""How many graphs may be inside each other, including the outermost."""
+"""How deep graphs may be nested. The outermost graph counts too."""
 
 
 def prove(graph: Graph[Any, Any]) -> list[Problem]:
-    """Every problem of a graph and of the graphs inside it, errors first."""
+    """Return the problems of a graph and of the graphs inside it, errors first."""
     nest = _Nest(graph)
     problems = dict.fromkeys(nest.problems)
-    for each in nest.graphs.values():
-        problems |= dict.fromkeys(_prove(each, nest))
+    for inner in nest.graphs.values():
+        problems |= dict.fromkeys(_prove(inner, nest))
     return sorted(problems, key=lambda problem: problem.severity)
 
 
 class _Link(NamedTuple):
-    """Why a graph runs: for a field of a node of another graph."""
+    """A field of a graph for which another graph runs."""
 
     outer: Graph[Any, Any]
+    """The graph with the field."""
     cls: type[Node]
+    """The node class with the field."""
     field: str
     inner: Graph[Any, Any]
+    """The graph that runs for the field."""
 
 
 class _Nest:
-    """A graph and the graphs inside it, each once however often it is used."""
+    """A graph and the graphs inside it. A graph that several fields use is here once."""
 
     def __init__(self, root: Graph[Any, Any]) -> None:
         self.root = root
         self.graphs = {_key(root): root}
         self.links: dict[NestKey, list[_Link]] = {}
-        """The ways in which graphs run inside another graph, by that graph."""
+        """The fields of each graph for which another graph runs."""
         self.problems: list[Problem] = []
         self._chains: dict[NestKey, list[str]] = {}
-        """From each graph on, the names of the longest chain of graphs inside each other."""
+        """The longest chain of nested graphs from each graph on, as names."""
         chain = self._walk(root, {(root.start, plan_of_graph(root).is_filled): root.name})
         if len(chain) > DEEPEST:
             self.problems.append(too_deep("graphs are inside each other", chain, DEEPEST))
@@ -73,7 +77,7 @@ class _Nest:
             begin = inner.start, plan_of_graph(inner).is_filled
             if begin in around:
                 names = " -> ".join([*around.values(), inner.name])
-                self.problems.append(_inside_itself(names, link))
+                self.problems.append(_cycle_problem(names, link))
                 continue
             if key not in self.graphs:
                 self.graphs[key] = inner
@@ -94,25 +98,29 @@ class _Nest:
 
     @cached_property
     def contexts(self) -> dict[NestKey, list[Shown | None]]:
-        """The settings `context` that each graph runs with: its own, or those around it."""
+        """The settings `context` that each graph runs with: its own setting, or the settings of the
+        graphs in which it runs."""
         ahead: list[tuple[NestKey, Shown | None]] = [(_key(self.root), self.root.context)]
         contexts: dict[NestKey, list[Shown | None]] = {key: [context] for key, context in ahead}
         for key, context in ahead:
             for link in self.links.get(key, ()):
-                own = link.inner.context
-                inner = _key(link.inner), context if own is None else own
-                known = contexts.setdefault(inner[0], [])
-                if inner[1] not in known:
-                    known.append(inner[1])
+                own_context = link.inner.context
+                inner = _key(link.inner), context if own_context is None else own_context
+                known_contexts = contexts.setdefault(inner[0], [])
+                if inner[1] not in known_contexts:
+                    known_contexts.append(inner[1])
                     ahead.append(inner)
         return contexts
 
     def gaps(
         self, graph: Graph[Any, Any], cls: type[Node], field: RecallField, surely: bool
     ) -> Iterator[list[str]]:
-        """Paths to the field's node on which nothing holds its type, one for each way in which its
-        graph is run. A graph inside another graph sees the trace around it, so that trace must
-        have a gap as well."""
+        """Yield paths to the node of a recalled field on which no node has a value for the field.
+
+        With `surely`, only a field that always has a value of the type counts as a value. A graph
+        inside another graph sees the outer trace too. So its paths begin at the start of the root
+        graph, and there is at most one for each field for which the graph runs.
+        """
 
         def gap(outer: Graph[Any, Any], goal: type[Node]) -> list[str] | None:
             path = path_avoiding(outer.edges, outer.start, goal, holds)
@@ -121,28 +129,28 @@ class _Nest:
         def holds(node: type[Node]) -> bool:
             return any(sure or not surely for _, sure in field.holders_in(node))
 
-        own = gap(graph, cls)
-        if own is None:
+        own_gap = gap(graph, cls)
+        if own_gap is None:
             return
-        before: dict[NestKey, list[str]] = {_key(self.root): []}
-        """The graphs that are reached with a gap, and the path to each."""
+        paths: dict[NestKey, list[str]] = {_key(self.root): []}
+        """The path without a value to each graph that can be reached on such a path."""
         if graph is self.root:
-            yield own
+            yield own_gap
             return
         ahead = [self.root]
         for outer in ahead:
             for link in self.links[_key(outer)]:
                 inner, is_goal = _key(link.inner), _key(link.inner) == _key(graph)
-                if (inner in before and not is_goal) or inner not in self.graphs:
+                if (inner in paths and not is_goal) or inner not in self.graphs:
                     continue
                 path = gap(outer, link.cls)
                 if path is None:
                     continue
-                path = [*before[_key(outer)], *path]
+                path = [*paths[_key(outer)], *path]
                 if is_goal:
-                    yield [*path, *own]
+                    yield [*path, *own_gap]
                 else:
-                    before[inner] = path
+                    paths[inner] = path
                     ahead.append(link.inner)
 
 
@@ -150,7 +158,7 @@ def _key(graph: Graph[Any, Any]) -> NestKey:
     return graph.start, graph.name, graph.end
 
 
-def _inside_itself(names: str, link: _Link) -> Problem:
+def _cycle_problem(names: str, link: _Link) -> Problem:
     return an_error(
         "bae-dep-cycle",
         f"the graph is a dependency of itself: {names}",
@@ -163,15 +171,15 @@ def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
     plans, edges, ends = plan_of_graph(graph).plans, graph.edges, graph.terminal_nodes
     for plan in plans.values():
         yield from check_node(plan)
-    yield from _options_that_differ(plans.values())
+    yield from _check_options(plans.values())
     if any(plan.unresolved for plan in plans.values()):
-        return  # paths through classes that are not known yet prove nothing
+        return  # some successors are unknown, so paths prove nothing
     for cls, plan in plans.items():
         for field in plan.called:
             place = f"{cls.__name__}.{field.name}"
-            if field.required:  # otherwise its default is used
-                for way, _, recall in field.recalls():
-                    yield from _check_recall(graph, cls, recall, nest, place + way)
+            if field.required:  # without a value, any other field gets its default
+                for parameters, _, recall in field.recalls():
+                    yield from _check_recall(graph, cls, recall, nest, place + parameters)
     filled = plan_of_graph(graph).filled_nodes
     for cls in filled:
         for field in plans[cls].fields.values():
@@ -185,7 +193,7 @@ def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
     yield from _check_end(graph, ends)
     for loop in endless_loops(edges, ends):
         if any(plans[cls].problems for cls in loop):
-            continue  # that problem may hide an exit
+            continue  # the class may have an exit that a problem hides
         names = [cls.__name__ for cls in loop]
         yield a_warning(
             "bae-loop-endless",
@@ -198,8 +206,8 @@ def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
 def _check_recall(
     graph: Graph[Any, Any], cls: type[Node], field: RecallField, nest: _Nest, place: str
 ) -> Iterator[Problem]:
-    """The problems of a field, or of a parameter behind one, that is looked up in the trace."""
-    what = "parameter" if place.endswith(")") else "field"
+    """Yield the problems of a recalled field, or of a recalled parameter of a field's function."""
+    kind = "parameter" if place.endswith(")") else "field"
     wanted = type_name(field.annotation)
     if not field.required:
         return
@@ -208,14 +216,17 @@ def _check_recall(
         if len(gap) == 1:
             yield recall_on_start().at(place)
             return
-        fix = f"fill {_a(wanted)} before {cls.__name__} on that path, or give the {what} a default"
+        fix = (
+            f"fill {_with_article(wanted)} before {cls.__name__} on that path, or give the {kind} "
+            "a default"
+        )
         skipped = _skipped_note(graph, field, gap)
         if skipped is not None:
             fix = "use the same Dep here, which is not called again"
-        near = _not_in_graph(graph, field) if skipped is None else f"; {skipped}"
+        note = _unreachable_note(graph, field) if skipped is None else f"; {skipped}"
         yield an_error(
             "bae-recall-path",
-            f"{field.marker} can find no {wanted} on the path {' -> '.join(gap)}{near}",
+            f"{field.marker} can find no {wanted} on the path {' -> '.join(gap)}{note}",
             fix,
             place,
         )
@@ -226,23 +237,24 @@ def _check_recall(
             "bae-recall-unsure",
             f"{field.marker} may find no {wanted} on the path {' -> '.join(gap)}: the fields "
             "there can hold something else",
-            f"hold nothing but {_a(wanted)} there, or give the {what} a default",
+            f"hold nothing but {_with_article(wanted)} there, or give the {kind} a default",
             place,
         )
     for holder in graph.nodes:
-        held = [name for name, _ in field.holders_in(holder)]
-        comes_before = len(held) > 1 and cls in _reachable(graph.edges, holder)
-        if comes_before and held[0] != field.name:
+        names = [name for name, _ in field.holders_in(holder)]
+        comes_before = len(names) > 1 and cls in _find_reachable(graph.edges, holder)
+        if comes_before and names[0] != field.name:
             yield a_warning(
                 "bae-recall-ambiguous",
-                f"{holder.__name__} holds {_a(wanted)} in {', '.join(held)}; {held[0]} is taken",
-                f"name the {what} as the one that is meant, or give the values types of their own",
+                f"{holder.__name__} holds {_with_article(wanted)} in {', '.join(names)}; "
+                f"{names[0]} is taken",
+                f"name the {kind} as the one that is meant, or give the values types of their own",
                 place,
             )
 
 
-def _not_in_graph(graph: Graph[Any, Any], field: RecallField) -> str:
-    """A note that the class a Recall names is not in the graph; empty if it is."""
+def _unreachable_note(graph: Graph[Any, Any], field: RecallField) -> str:
+    """Return a note if the class in `Recall(…)` is not in the graph, otherwise an empty text."""
     marker = field.marker
     if marker.node_type is None or marker.node_type in plan_of_graph(graph).plans:
         return ""
@@ -250,8 +262,9 @@ def _not_in_graph(graph: Graph[Any, Any], field: RecallField) -> str:
 
 
 def _skipped_note(graph: Graph[Any, Any], field: RecallField, gap: Sequence[str]) -> str | None:
-    """A note on a field of the path that comes from a Dep and may be the field that was meant."""
-    if _not_in_graph(graph, field):
+    """Return a note on a field of the path that has the type, but comes from `Dep`. The author may
+    have meant this field. None if there is no such field."""
+    if _unreachable_note(graph, field):
         return None
     for cls, plan in plan_of_graph(graph).plans.items():
         for other in plan.sourced:
@@ -265,16 +278,18 @@ def _skipped_note(graph: Graph[Any, Any], field: RecallField, gap: Sequence[str]
     return None
 
 
-def _options_that_differ(plans: Iterable[NodePlan]) -> Iterator[Problem]:
-    """Warnings about a function that fields ask for with different options. They share one call, so
-    the options should be the same."""
-    seen: dict[Any, tuple[Dep, str]] = {}
+def _check_options(plans: Iterable[NodePlan]) -> Iterator[Problem]:
+    """Yield a problem for each function that several fields use with different options. The fields
+    share one call, so their options should be the same."""
+    first_uses: dict[Any, tuple[Dep, str]] = {}
     for plan in plans:
         for field in plan.called:
             for call, marker, asker in _shared_calls(plan, field):
-                first, before = seen.setdefault(call.key, (marker, asker))
+                first, first_asker = first_uses.setdefault(call.key, (marker, asker))
                 if first.scope != marker.scope:
-                    app, run = (before, asker) if first.scope == "app" else (asker, before)
+                    app, run = (
+                        (first_asker, asker) if first.scope == "app" else (asker, first_asker)
+                    )
                     yield an_error(
                         "bae-dep-scope",
                         f"{call.name} is made for each run here, and once for all runs for {app}",
@@ -284,8 +299,8 @@ def _options_that_differ(plans: Iterable[NodePlan]) -> Iterator[Problem]:
                 elif _options(first) != _options(marker):
                     yield a_warning(
                         "bae-dep-options",
-                        f"asks for {call.name} with other options than {before}; the first to ask "
-                        "decides for both",
+                        f"asks for {call.name} with other options than {first_asker}; the first "
+                        "to ask decides for both",
                         "give both the same options, or cache=False to one",
                         asker,
                     )
@@ -296,7 +311,8 @@ def _options(marker: Dep) -> tuple[object, ...]:
 
 
 def _shared_calls(plan: NodePlan, field: FieldPlan) -> Iterator[tuple[CallPlan, Dep, str]]:
-    """The shared calls that a field leads to, each with its asker."""
+    """Yield the calls that a field shares with others, with the field or parameter that uses each
+    call."""
     if field.call is not None and field.is_shared:
         yield field.call, field.marker, f"{plan.name}.{field.name}"
     for caller in every_call(field.call):
@@ -308,13 +324,12 @@ def _shared_calls(plan: NodePlan, field: FieldPlan) -> Iterator[tuple[CallPlan, 
 def _check_end(graph: Graph[Any, Any], ends: NodeTypes) -> Iterator[Problem]:
     if not graph.end:
         return
-        # Problems of a return type are reported already. That nothing follows there, or that no run
-        # ends there, is only a consequence.
-    known = not any(plan.misrouted for plan in plan_of_graph(graph).plans.values())
+    # A wrong return type is reported already. That an end is unreachable may only follow from it.
+    routes_known = not any(plan.misrouted for plan in plan_of_graph(graph).plans.values())
     for cls in graph.end:
         plan = plan_of_graph(graph).plans.get(cls)
-        if plan is None and known:
-            yield _unreachable(graph, cls)
+        if plan is None and routes_known:
+            yield _unreachable_problem(graph, cls)
         elif plan is not None and not plan.may_end and (plan.offered or not plan.misrouted):
             yield an_error(
                 "bae-end-not-terminal",
@@ -335,22 +350,22 @@ def _check_end(graph: Graph[Any, Any], ends: NodeTypes) -> Iterator[Problem]:
             )
 
 
-def _unreachable(graph: Graph[Any, Any], cls: type[Node]) -> Problem:
-    twin = any(other.__name__ == cls.__name__ for other in graph.nodes)
+def _unreachable_problem(graph: Graph[Any, Any], cls: type[Node]) -> Problem:
+    has_twin = any(other.__name__ == cls.__name__ for other in graph.nodes)
     return an_error(
         "bae-end-unreachable",
         f"is named in end=, but cannot be reached from {graph.start.__name__}"
-        + ("; the graph has another class of that name" if twin else ""),
+        + ("; the graph has another class of that name" if has_twin else ""),
         "define again the classes that lead to it, in a notebook by running their cells: they "
         "still mean the older one"
-        if twin
+        if has_twin
         else "return it from a node on the way, or take it out of end=",
         cls.__name__,
     )
 
 
-def _a(name: str) -> str:
-    """A type's name with its article."""
+def _with_article(name: str) -> str:
+    """Return the name of a type with its article."""
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
@@ -365,7 +380,8 @@ def _list_classes(classes: Sequence[type[Node]]) -> str:
 def path_avoiding(
     edges: Mapping[V, Sequence[V]], start: V, goal: V, avoided: Callable[[V], bool]
 ) -> list[V] | None:
-    """The shortest path from `start` to `goal` that passes no avoided place before the goal."""
+    """Return the shortest path from `start` to `goal` on which no place before the goal is avoided.
+    None if there is no such path."""
     if start == goal:
         return [start]
     came_from: dict[V, V] = {}
@@ -386,38 +402,40 @@ def path_avoiding(
 
 
 def endless_loops(edges: Mapping[V, Sequence[V]], exits: Collection[V]) -> list[list[V]]:
-    """The loops that no path leaves towards an exit, each as its places in the order of a walk."""
+    """Return the loops from which no path leads to an exit. Each loop is a list of places in the
+    order of a walk."""
     leads_out = set(exits)
-    grown = True
-    while grown:
-        more = {p for p in edges if p not in leads_out and leads_out.intersection(edges[p])}
-        leads_out |= more
-        grown = bool(more)
+    has_grown = True
+    while has_grown:
+        found = {p for p in edges if p not in leads_out and leads_out.intersection(edges[p])}
+        leads_out |= found
+        has_grown = bool(found)
     stuck = [place for place in edges if place not in leads_out]
-    reach = {place: _reachable(edges, place) for place in stuck}
+    reach = {place: _find_reachable(edges, place) for place in stuck}
     loops: list[list[V]] = []
-    seen: set[V] = set()
+    visited: set[V] = set()
     for place in stuck:
-        # A place that is reachable from every place it reaches is in a loop with no way out.
-        if place in seen or place not in reach[place]:
+        # If every place that can be reached from here leads back here, all of them are in a loop
+        # without an exit.
+        if place in visited or place not in reach[place]:
             continue
         if all(place in reach[other] for other in reach[place]):
-            seen |= reach[place]
-            loops.append(_loop_through(edges, place))
+            visited |= reach[place]
+            loops.append(_find_loop_through(edges, place))
     return loops
 
 
-def _reachable(edges: Mapping[V, Sequence[V]], start: V) -> set[V]:
-    seen: set[V] = set()
+def _find_reachable(edges: Mapping[V, Sequence[V]], start: V) -> set[V]:
+    reached: set[V] = set()
     ahead = list(edges.get(start, ()))
     for place in ahead:
-        if place not in seen:
-            seen.add(place)
+        if place not in reached:
+            reached.add(place)
             ahead.extend(edges.get(place, ()))
-    return seen
+    return reached
 
 
-def _loop_through(edges: Mapping[V, Sequence[V]], place: V) -> list[V]:
-    back = path_avoiding(edges, edges[place][0], place, lambda _: False)
-    assert back is not None, "in a loop that nothing leaves, every way on leads back"
-    return [place, *back[:-1]]
+def _find_loop_through(edges: Mapping[V, Sequence[V]], place: V) -> list[V]:
+    way_back = path_avoiding(edges, edges[place][0], place, lambda _: False)
+    assert way_back is not None, "in a loop that nothing leaves, every way on leads back"
+    return [place, *way_back[:-1]]

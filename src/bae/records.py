@@ -1,5 +1,5 @@
-"""The records that a run writes: one small record for each event, in order. Progress displays,
-results and usage read them; there is no second account."""
+"""The records that a run writes: one small record for each event, in order. Results, usage,
+progress displays and journals are all made from these records."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ LMMethod = Literal["make", "decide", "choose_type", "fill"]
 
 
 class Asker(NamedTuple):
-    """Who asks the LM: the `fill` of a node, the `choice` after a node, the `body` of a node, or a
-    `source`, which is the function behind a field, or behind a `parameter` of that function. `item`
-    is the number of the item that the function of a map is called for."""
+    """The part of a run that asks an LM."""
 
     kind: Literal["fill", "choice", "body", "source"]
+    """A "fill" asks for the fields of a node, and a "choice" for the node after it. A "body" is a
+    written body. A "source" is a function that computes the value of a field or parameter."""
     node: type[Node]
     field: str = ""
+    """The field of a "source"."""
     parameter: str = ""
+    """The parameter that a "source" computes, as `(city)`. Empty for the field itself."""
     item: int | None = None
+    """The number of the item, if a `Map` calls the function."""
 
     def __str__(self) -> str:
         name = self.node.__name__
@@ -49,10 +52,11 @@ class Asker(NamedTuple):
 
 
 ReadUsage = Callable[[Any], tuple[Asker, Usage]]
+"""Reads from a record the asker of a question and the usage of one answer."""
 
 
 class Unstored:
-    """Stands in a record for a value that no journal stores: `LIVE` or `WITHHELD`."""
+    """The type of `LIVE` and `WITHHELD`, which stand in a record for a value that is not stored."""
 
     __slots__ = ("_shown",)
 
@@ -71,21 +75,26 @@ class Nothing:
 
 
 NOTHING: Final = Nothing()
-"""Stands for a place without a record, since None may be a value, or the end."""
+"""The result of a search that finds no record. None would be ambiguous: it may be a recorded value,
+or the end of a run."""
 
 LIVE: Final = Unstored("<live: made again on resume>")
-"""The value of a dependency that no journal can store."""
+"""Stands for the value of a dependency that no journal can store."""
 WITHHELD: Final = Unstored("<withheld: a secret>")
-"""A secret that was not stored."""
+"""Stands for a secret that was not stored."""
 
 
 WITHHELD_MESSAGE: Final = "withheld"
-"""The message of an error that may quote a secret, after the place of the error if it has one."""
+"""The message that a journal stores for an error that may quote a secret. If the error has a place,
+the place comes before this word."""
 
 
 class RecordedError(Exception):
-    """Stands for the exception that was raised, in a record that was read from a journal.
-    `type_name` is the name of its class, and `code` its code if it was an error of bae."""
+    """Stands for an exception in a record that was read from a journal.
+
+    `type_name` is the name of the exception's class. `code` is the code of an error of bae, and
+    None for any other exception.
+    """
 
     def __init__(self, type_name: str, message: str, code: str | None = None) -> None:
         super().__init__(type_name, message, code)
@@ -95,7 +104,7 @@ class RecordedError(Exception):
 
     @property
     def is_withheld(self) -> bool:
-        """Whether the message was not stored."""
+        """Whether the journal withheld the message, because it may quote a secret."""
         return self.message.rpartition(": ")[2] == WITHHELD_MESSAGE
 
     def __str__(self) -> str:
@@ -110,7 +119,7 @@ class RecordedError(Exception):
 
 
 def error_text(error: BaseException) -> str:
-    """One line for the error of a record: its type and its message."""
+    """Return one line with the type and the message of an error in a record."""
     if isinstance(error, RecordedError):
         return f"{error.type_name}: {error.message}" if error.message else error.type_name
     message = text_of(error)
@@ -118,14 +127,17 @@ def error_text(error: BaseException) -> str:
 
 
 class StorageRole(NamedTuple):
-    """How an attribute of a record is stored. The journal has a function that writes and a function
-    that reads each role, by `name`. Plain JSON has the `type` of the value. A line that leaves the
-    attribute out has the `default`; it is left out if `is_omitted` and the value is the default."""
+    """How a journal stores an attribute of a record."""
 
     name: str
+    """Selects the functions of the journal that write and read the attribute. "json" is a value
+    that is stored as plain JSON."""
     type: Any = None
+    """The type of the value, for roles that need a type."""
     default: Any = NOTHING
+    """The value of the attribute if a line of the journal does not have the attribute."""
     is_omitted: bool = True
+    """Whether a line leaves the attribute out if its value is the default."""
 
 
 StorageRoles = Mapping[str, StorageRole]
@@ -155,29 +167,30 @@ _OF_SOURCE: Final = {
 
 @dataclass(slots=True, repr=False, eq=False)
 class Record:
-    """The attributes that all records share.
-
-    `at` is the wall-clock time in seconds. `step` counts the nodes of the (sub)graph. `path` is
-    empty in the run itself. For a graph inside the run, it is the place that the graph runs for, as
-    in `2:Report.summaries[3]`: step 2, field `summaries` of `Report`, item 3.
-    """
+    """The base of all records."""
 
     at: float
+    """The wall-clock time, in seconds since 1970."""
     path: str
+    """The graph of the event: empty in the run itself. For a graph inside the run, the place that
+    the graph runs for, as in `2:Report.summaries[3]`: step 2, field `summaries` of `Report`, item
+    3."""
     step: int
+    """The number of the node that the record is about, from 0 in each graph. For a choice, this is
+    the next node. In `RunEnded`, it is the number of nodes so far."""
 
     stored: ClassVar[StorageRoles] = {}
-    """The attributes that a journal stores, or restores from stored attributes, in the order of a
-    line. Empty for a kind that is not stored."""
+    """The attributes that a journal stores, or restores from other stored attributes, in the order
+    of a line. Empty for a kind of record that is not stored."""
 
     partial_usage: ClassVar[ReadUsage | None] = None
-    """Reads the asker of a question and the usage of one answer from a record, if a later record
-    has the usage of all answers."""
+    """Reads the usage of one answer from the record. None if the record has no usage, or the usage
+    of all answers to a question."""
 
     is_progress: ClassVar[bool] = False
-    """Whether the record is progress of the run: a resumed run does not write it again."""
+    """Whether the record is progress of the run. A resumed run does not repeat progress."""
 
-    # Written by hand, not generated for each kind: that would double the time to load the module.
+    # Defined once here: generating both methods for each kind would double the import time.
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
         return f"{type(self).__qualname__}({shown})"
@@ -190,7 +203,7 @@ class Record:
 
 @dataclass(slots=True, repr=False, eq=False)
 class RunStarted(Record):
-    """A run, or a graph inside it, begins at `node`."""
+    """A run, or a graph inside a run, begins at `node`."""
 
     run_id: str
     graph: str
@@ -207,11 +220,12 @@ class RunStarted(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class StepStarted(Record):
-    """`node` is complete, in the trace, and about to be called. `made` are the fields with a source
-    that a default factory filled instead; only runs with a journal record them."""
+    """A step begins: `node` is complete, in the trace, and about to be called."""
 
     node: Node
     made: tuple[str, ...] = ()
+    """The fields with a source that a default factory filled in place of the source. Empty in a run
+    without a journal."""
 
     is_progress: ClassVar[bool] = True
     stored: ClassVar[StorageRoles] = {"node": StorageRole("step node")}
@@ -219,8 +233,11 @@ class StepStarted(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class Returned(Record):
-    """The written body of the node at `step` has returned `node`, which is not complete yet or is
-    one node too many. Only runs with a journal write it; others have the next `StepStarted`."""
+    """A written body has returned `node`, whose sources are not resolved yet, or which exceeds the
+    limit `max_iters`.
+
+    Only runs with a journal write this record. Other runs have the next `StepStarted`.
+    """
 
     node: Node
 
@@ -230,45 +247,50 @@ class Returned(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class RunResumed(Record):
-    """An interrupted run is resumed by `owner`; `changes` lists what has changed in its classes
-    since."""
+    """A process resumes an interrupted run."""
 
     owner: str
+    """The process that resumes the run."""
     changes: tuple[str, ...] = ()
+    """The changes of the run's classes since they were last stored."""
 
     stored: ClassVar[StorageRoles] = {"owner": _TEXT, "changes": _TEXTS}
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class RunForked(Record):
-    """A fork begins. It shares the records before this record with the run `parent`, and continues
-    at `node`, in which the fields `changed` have new values."""
+    """A fork begins. The records before this record are copied from the parent run."""
 
     parent: str
+    """The id of the parent run."""
     node: Node
+    """The node at which the fork continues."""
     changed: tuple[str, ...] = ()
+    """The fields of the node that have new values."""
 
     stored: ClassVar[StorageRoles] = {"parent": _TEXT, "node": _NODE, "changed": _TEXTS}
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class SourceStarted(Record):
-    """Work on a value for a field begins: `by` names the function, graph or question."""
+    """Work on the value of a field, or of a parameter, begins."""
 
     node_type: type[Node]
     field: str
     source: str
     by: str
+    """The function, the graph or the question that gives the value."""
     parameter: str = ""
-    """The parameter that gets the value, if the field itself does not: `(place)` of the field's
-    function, or further down, `(place)(client)`."""
+    """The parameter that gets the value: `(place)` for a parameter of the field's function, and
+    `(place)(client)` for a parameter of the function that computes `place`. Empty if the field
+    itself gets the value."""
 
     stored: ClassVar[StorageRoles] = _OF_SOURCE
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class SourceEnded(Record):
-    """The value of a field is computed, or `error` has the reason why not."""
+    """Work on the value of a field, or of a parameter, has ended with `value` or with `error`."""
 
     node_type: type[Node]
     field: str
@@ -279,8 +301,8 @@ class SourceEnded(Record):
     error: BaseException | None = None
     parameter: str = ""
     called_at: str = ""
-    """The place that the function was called for, if it was another place: a run calls a function
-    once for equal arguments."""
+    """The place for which the function was called, if that is another place. A run calls a function
+    only once for equal arguments."""
 
     stored: ClassVar[StorageRoles] = {
         **_OF_SOURCE,
@@ -291,26 +313,29 @@ class SourceEnded(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class CallEnded(Record):
-    """A function that the run calls once has returned a value for a field of `node_type`. That is a
-    class outside the graph: a body or a function asks an LM to fill it.
+    """A function has returned a value for a field of a class outside the graph. A body or a
+    function has asked an LM to fill that class, and the run calls the function only once.
 
-    `place` is another user of the function, in the `graph` of that name. If no graph of the run
-    uses it, `function` is its module and name. `arguments` is a hash of the arguments that come
-    from the run. Only journals have this record; the log of a run has a `SourceEnded`.
+    Only journals have this record. The log of a run has a `SourceEnded` in its place.
     """
 
     node_type: type[Node]
+    """The class outside the graph."""
     field: str
     by: str
     seconds: float
     value: Any = None
     parameter: str = ""
     graph: str = ""
+    """The name of the graph that has `place`."""
     place: str = ""
+    """A place in the graph that uses the function too, and so identifies the function."""
     function: str = ""
+    """The module and the name of the function, if no graph of the run uses it."""
     arguments: str = ""
+    """A hash of the arguments that come from the run."""
     key: Hashable = None
-    """Identifies the function among the functions of the graph; not stored."""
+    """Identifies the function among the functions of the graph. Not stored."""
 
     stored: ClassVar[StorageRoles] = {
         "node_type": StorageRole("outside class"),
@@ -328,8 +353,8 @@ class CallEnded(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class ClassMet(Record):
-    """A body or a function asks an LM about `node_type`, a class outside the graph that holds a
-    secret. Questions of bodies and functions from here on, and their answers, are not shown."""
+    """A body or a function asks an LM about `node_type`, a class outside the graph with a secret.
+    From now on, bae does not show the questions of bodies and functions, or the answers."""
 
     node_type: type[Node]
 
@@ -338,7 +363,7 @@ class ClassMet(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class ItemEnded(Record):
-    """One item of a `Map` is finished."""
+    """The value of one item of a `Map` is computed."""
 
     node_type: type[Node]
     field: str
@@ -354,17 +379,18 @@ class ItemEnded(Record):
 
 
 class Origin(NamedTuple):
-    """Where in the trace a recalled value was found."""
+    """The place in the trace where a recalled value was found."""
 
     path: str
+    """The graph: empty for the run itself, otherwise the place that the graph runs for."""
     step: int
     field: str
+    """The field of the node. Empty if the value is the node itself."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class Recalled(Record):
-    """A value was found in the trace: in the field `origin.field` of the node at `origin.step`, in
-    the run or the graph inside it at `origin.path`. An empty field is the node itself."""
+    """A value for a field, or for a parameter, was found in the trace at `origin`."""
 
     node_type: type[Node]
     field: str
@@ -382,27 +408,32 @@ class Recalled(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class TurnStarted(Record):
-    """The run begins as a turn of a thread, after the run `previous`; empty for the first turn.
-    `number` counts the turns before it."""
+    """The run begins as a turn of a thread."""
 
     previous: str
+    """The id of the run with the previous turn. Empty for the first turn."""
     number: int
+    """The number of turns before this turn."""
 
     stored: ClassVar[StorageRoles] = {"previous": _RUN_ID_IF_ANY, "number": _json(int)}
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class TurnsShown(Record):
-    """A field has the earlier turns of the thread: the turns of `count` runs, from `first` to
-    `last`. `omitted` turns come before these. Journals store only the runs, not their texts."""
+    """A `Thread` field has got the earlier turns of the thread. A journal stores only the ids of
+    the runs with the turns, not their texts."""
 
     node_type: type[Node]
     field: str
     value: Any
     first: str = ""
+    """The id of the run with the first turn of the value."""
     last: str = ""
+    """The id of the run with the last turn of the value."""
     count: int = 0
+    """The number of turns in the value."""
     omitted: int = 0
+    """The number of older turns that are not in the value."""
 
     stored: ClassVar[StorageRoles] = {
         **_OF_FIELD,
@@ -415,22 +446,22 @@ class TurnsShown(Record):
 
     @property
     def origin(self) -> None:
-        """None: the value does not come from the trace."""
+        """Always None, since the value does not come from the trace."""
         return None
 
     @property
     def parameter(self) -> str:
-        """Empty: it is the value of a field."""
+        """Always empty, since the value belongs to a field."""
         return ""
 
 
 Found = Recalled | TurnsShown
-"""The record of a value that is found at once."""
+"""The record of a value that bae finds without a call, in the trace or in the thread."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class GateOpened(Record):
-    """A person is asked."""
+    """The run asks a person at `gate`."""
 
     gate: OpenGate
 
@@ -439,10 +470,11 @@ class GateOpened(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class ChoiceStarted(Record):
-    """The LM is asked to choose the successor of `node`."""
+    """The run asks the LM to choose the successor of `node`."""
 
     node: Node
     offered: tuple[type[Node] | type[None], ...]
+    """The classes among which the LM chooses. `NoneType` ends the run."""
 
     stored: ClassVar[StorageRoles] = {
         "node": StorageRole("previous node"),
@@ -452,7 +484,7 @@ class ChoiceStarted(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class ChoiceMade(Record):
-    """The LM has chosen."""
+    """The LM has chosen the successor of `node`."""
 
     node: Node
     chosen: type[Node] | type[None]
@@ -470,10 +502,11 @@ class ChoiceMade(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class FillStarted(Record):
-    """The LM is asked to fill a `target`, with `resolved` as its context."""
+    """The run asks the LM to fill a node of the class `target`."""
 
     target: type[Node]
     resolved: dict[str, Any]
+    """The values of the fields that are resolved already. The LM sees them as context."""
 
     stored: ClassVar[StorageRoles] = {
         "target": StorageRole("class"),
@@ -499,7 +532,7 @@ class FillEnded(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class AnswerJudged(Record):
-    """The LM has answered the `asker`, and the answer was found valid or not."""
+    """The LM has answered the `asker`. The `attempt` has the answer and the verdict of bae."""
 
     asker: Asker
     attempt: Attempt
@@ -511,63 +544,73 @@ class AnswerJudged(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class AnswerBegan(Record):
-    """The first piece of an answer to the `asker` has arrived. `attempt` counts the answers to the
-    question from 1, including incomplete answers. Only observed or streamed runs have it."""
+    """The first piece of an answer to the `asker` has arrived. Only observed or streamed runs have
+    this record."""
 
     asker: Asker
     attempt: int
+    """The number of the answer to this question, from 1. Incomplete answers count too."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class FieldText(Record):
-    """A piece of the text of a field that an LM fills, decoded: append `delta` to the text of
-    `place` so far. Each string of an answer has a place, including strings inside lists and
-    objects.
+    """A new piece of text for a field that an LM fills. Append `delta` to the earlier text of
+    `place`.
 
-    Pieces arrive in batches; if the LM does not stream, all at once. `attempt` is the number of the
-    answer. The final value may differ, since validators may change it. Fields that may not be shown
-    have no pieces. Only observed or streamed runs have these records.
+    Pieces arrive in batches. If the LM does not stream, all pieces arrive at once. The final value
+    may differ from the text, because validators may change it. Fields with secrets have no pieces.
+    Only observed or streamed runs have these records.
     """
 
     asker: Asker
     place: Place
+    """The place of a string in the answer. Strings inside lists and objects have their own
+    places."""
     delta: str
+    """The decoded piece."""
     attempt: int
+    """The number of the answer to the question."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class Thinking(Record):
-    """A piece of a model's thinking before it answers, or of a summary of it: append `delta` to the
-    text of `place`. That is the node that is filled, otherwise the place that asks. No prompt of
-    another node has it. Only observed or streamed runs have these records.
+    """A new piece of a model's thinking before its answer, or of a summary of the thinking. Append
+    `delta` to the earlier text of `place`.
+
+    The thinking is not in the prompts of other nodes. Only observed or streamed runs have these
+    records.
     """
 
     asker: Asker
     place: Place
+    """The node that the LM fills. If it fills no node, the place of the asker."""
     delta: str
     attempt: int
+    """The number of the answer to the question."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class TextVoided(Record):
-    """The text of `places` up to this `attempt` is void: the request is sent again, the answer was
-    wrong, or the text was not part of it. The text of the next answer streams again."""
+    """The text so far of `places` is void: discard it. The answer was wrong, the text was not part
+    of the answer, or the request is sent again. The text of the next answer streams from the
+    start."""
 
     asker: Asker
     places: tuple[Place, ...]
     attempt: int
+    """The number of the answer up to which the text is void."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class AnswerRestarted(Record):
-    """A request failed with `error` and is sent again after `wait` seconds. Text that has arrived
-    is void: a `TextVoided` before this record has its places. `model` is the LM that a `Fallback`
-    asks now; empty if the same LM is asked again."""
+    """A request failed with `error` and is sent again after `wait` seconds. If text has arrived, it
+    is void, and a `TextVoided` before this record has its places."""
 
     asker: Asker
     error: BaseException
     wait: float
     model: str = ""
+    """The LM that a `Fallback` asks now. Empty if the same LM is asked again."""
 
     stored: ClassVar[StorageRoles] = {
         "asker": _ASKER,
@@ -579,20 +622,20 @@ class AnswerRestarted(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class LMAnswered(Record):
-    """An LM that a written body or a dependency asks has answered.
-
-    `method` is the method of the LM that was called, and `asked` a hash of the question. `target`
-    is the name of the class to build, empty for a choice. `value` is the returned node, class or
-    None. `number` counts the equal questions of one asker, in the order in which they were asked;
-    None in a journal that does not number them. Only runs with a journal write it.
-    """
+    """An LM has answered a question of a written body or a dependency. Only runs with a journal
+    write this record."""
 
     asker: Asker
     method: LMMethod
+    """The method of the LM that was called."""
     asked: str
+    """A hash of the question."""
     target: str
+    """The name of the class to build. Empty for a choice."""
     value: Node | type[Node] | type[None] | None
+    """The return value of the method."""
     number: int | None = None
+    """Tells equal questions of the asker apart. None in an old journal."""
 
     is_progress: ClassVar[bool] = True
     stored: ClassVar[StorageRoles] = {
@@ -605,15 +648,18 @@ class LMAnswered(Record):
     }
 
     def conversation(self, target: str) -> str:
-        """The key of the conversation with tools in which the LM fills a `target`, among the
-        conversations of the asker."""
+        """Return the key of the conversation with tools in which the LM fills a `target`. The key
+        is unique among the conversations of the asker."""
         return f"{self.asked}:{self.number}:{target}"
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class LMFailed(Record):
-    """A question of a written body to an LM failed with `error`, which the body may have caught: a
-    replay raises it again. The other attributes are those of `LMAnswered`."""
+    """A question of a written body to an LM failed with `error`. A replay raises the error again,
+    because the body may have caught it.
+
+    The other attributes are as in `LMAnswered`.
+    """
 
     asker: Asker
     method: LMMethod
@@ -634,7 +680,7 @@ class LMFailed(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class LMUsed(Record):
-    """The usage of LM calls that a written body or a dependency made, or that failed."""
+    """The usage of LM calls of a written body or a dependency, or of failed LM calls."""
 
     asker: Asker
     usage: Usage
@@ -646,28 +692,31 @@ _QUESTION: Final = {"asker": _ASKER, "question": _TEXT_IF_ANY}
 
 
 def _lm_text(type: Any, default: Any) -> StorageRole:
-    """A text from or for an LM: not stored if it may contain a secret."""
+    """Return the role of a text from or for an LM. A journal withholds the text if it may contain a
+    secret."""
     return StorageRole("said", type, default)
 
 
 def _call_data(type: Any, default: Any = NOTHING) -> StorageRole:
-    """The arguments or the result of a tool: the writer has masked secrets in it."""
+    """Return the role of the arguments or the result of a tool. Secrets are masked before."""
     return StorageRole("called", type, default)
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class ToolsOffered(Record):
-    """A conversation with tools begins, or continues in another process. The `asker` has the LM
-    fill a `target`, whose `field` gets the calls. `question` tells the questions of one body or
-    function apart. `tools` have the name, the description and the schema of each tool. `asked` is
-    the text of the question, if the LM is a backend."""
+    """A conversation with tools begins, or continues in another process."""
 
     asker: Asker
     target: str
+    """The name of the node class that the LM fills."""
     field: str
+    """The field of the class that gets the tool calls."""
     tools: tuple[dict[str, Any], ...]
+    """The name, the description and the schema of each tool."""
     asked: str = ""
+    """The text of the question, if the LM is a backend."""
     question: str = ""
+    """Identifies the conversation among the conversations of one body or function."""
 
     stored: ClassVar[StorageRoles] = {
         **_QUESTION,
@@ -680,24 +729,27 @@ class ToolsOffered(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class RoundMade(Record):
-    """The LM has answered in round `number` of a conversation with tools: with `calls`, each with
-    its id, name and arguments, or with an answer in `text`. `echo` is data that its backend needs
-    back after calls, and `ran` are calls that the provider has run itself, with their results.
-    `withheld` is True if the text was not stored because it may contain a secret, or if a redaction
-    has removed the text and the arguments. `stop` is "cut-off" or "refused" if the answer did not
-    end normally.
-    """
+    """The LM has answered in round `number` of a conversation with tools, with tool calls or with
+    an answer."""
 
     asker: Asker
     number: int
     text: str
+    """The text of the answer."""
     calls: tuple[dict[str, Any], ...]
+    """The id, the name and the arguments of each tool call."""
     usage: Usage
     echo: Any = None
+    """Data that the backend must send back to the provider in the next round."""
     ran: tuple[dict[str, Any], ...] = ()
+    """The calls that the provider itself has run, with their results."""
     question: str = ""
+    """Identifies the conversation among the conversations of one body or function."""
     withheld: bool = False
+    """Whether the text was not stored because it may contain a secret, or a redaction has removed
+    the text and the arguments."""
     stop: Literal["", "cut-off", "refused"] = ""
+    """The reason why the answer did not end normally. Empty if it did."""
 
     is_progress: ClassVar[bool] = True
     stored: ClassVar[StorageRoles] = {
@@ -717,7 +769,7 @@ class RoundMade(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class ToolStarted(Record):
-    """A tool is about to be called, for the call `id` of the LM."""
+    """The run is about to call a tool, for the LM's tool call `id`."""
 
     asker: Asker
     id: str
@@ -726,6 +778,7 @@ class ToolStarted(Record):
     question: str = ""
 
     kept_in: ClassVar[str] = "started"
+    """The part of a `bae.work.ToolLoop` that contains the record, by id."""
     stored: ClassVar[StorageRoles] = {
         **_QUESTION,
         "id": _TEXT,
@@ -736,7 +789,7 @@ class ToolStarted(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class ToolReported(Record):
-    """A tool reports its progress. Not stored."""
+    """A tool has reported its progress. Journals do not store this record."""
 
     asker: Asker
     id: str
@@ -746,12 +799,12 @@ class ToolReported(Record):
     question: str = ""
 
     kept_in: ClassVar[str] = "reports"
+    """The part of a `bae.work.ToolLoop` that contains the record, by id."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class ToolEnded(Record):
-    """A call of the LM has its result, or an error that the LM reads. `error` is None if there is a
-    result. `reused` names the equal call whose result this is."""
+    """A tool call of the LM has ended with a result or an error."""
 
     asker: Asker
     id: str
@@ -759,12 +812,14 @@ class ToolEnded(Record):
     arguments: dict[str, Any]
     result: Any
     error: str | None
+    """The error that the LM reads. None if the call has a result."""
     seconds: float
     reused: str = ""
+    """The id of the equal call whose result is used again. Empty if there is no such call."""
     question: str = ""
 
     kept_in: ClassVar[str] = "ended"
-    """The part of a `bae.work.ToolLoop` that holds the record, by id."""
+    """The part of a `bae.work.ToolLoop` that contains the record, by id."""
     is_progress: ClassVar[bool] = True
     stored: ClassVar[StorageRoles] = {
         **_QUESTION,
@@ -780,11 +835,15 @@ class ToolEnded(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class RoundReplied(Record):
-    """A message that the LM reads after round `number`, besides the results of its calls.
+    """An event after round `number` of a conversation with tools, besides the results of its calls.
+    The LM reads the `text`, if there is one.
 
-    A "correction" says what is wrong with its answer, "refused" why `accept` refused it, "told" is
-    a message of a person, "steered" a text of `before_round`, and "accepted" ends the conversation.
-    "cut" leaves the results of the rounds up to this round out of the conversation.
+    - "correction": the answer of the LM is invalid. The text has the errors.
+    - "refused": `accept` has refused the answer. The text has the reason.
+    - "told": a person has sent the text.
+    - "steered": `before_round` has returned the text.
+    - "accepted": the answer is accepted, and the conversation ends.
+    - "cut": the results of the rounds up to this round are left out of the conversation.
     """
 
     asker: Asker
@@ -809,12 +868,15 @@ ConversationRecord = (
 
 @dataclass(slots=True, repr=False, eq=False)
 class RunEnded(Record):
-    """A run, or a graph inside it, is over."""
+    """A run, or a graph inside a run, has ended or stopped."""
 
     outcome: Outcome
     node: Node | None = None
+    """The last node, if the outcome is "ended"."""
     error: BaseException | None = None
+    """The error, if the outcome is "failed" or "cancelled"."""
     gates: tuple[OpenGate, ...] = ()
+    """The gates without an answer, if the outcome is "waiting"."""
 
     stored: ClassVar[StorageRoles] = {
         "outcome": _json(Outcome),
@@ -829,11 +891,11 @@ KINDS: Final = {
     for name, kind in list(globals().items())
     if isinstance(kind, type) and issubclass(kind, Record) and kind is not Record
 }
-"""All kinds of records, by name."""
+"""The classes of records, by name."""
 
 
 def kinds_with(*roles: str) -> tuple[type[Record], ...]:
-    """The kinds that store an attribute in one of these roles."""
+    """Return the kinds of records that store an attribute with one of these roles."""
     return tuple(
         kind for kind in KINDS.values() if any(role.name in roles for role in kind.stored.values())
     )

@@ -1,4 +1,5 @@
-"""Resolving the fields of a node that have a source: in a run, and directly for tests and tools."""
+"""Resolves the fields of a node that have a source: during a run, or without a run for tests and
+tools."""
 
 from __future__ import annotations
 
@@ -47,13 +48,18 @@ __all__ = [
 
 
 def classify_fields(node_cls: type[Node]) -> dict[str, str]:
-    """Where each field of a node class gets its value: dep, recall, map, gate or plain."""
+    """Return the kind of each field of a node class, such as "dep", "recall", "map", "gate" or
+    "plain"."""
     return {name: field.kind for name, field in plan_of(node_cls, strict=True).fields.items()}
 
 
 class DepDag(dict[Any, tuple[Any, ...]], TopologicalSorter[Any]):
-    """Dependency functions, each with the functions it waits for; also their `TopologicalSorter`.
-    It is true if there are functions; once prepared, while it is active."""
+    """The dependency functions of a node class, each with the functions that it waits for. A
+    `DepDag` is a dict and also a `TopologicalSorter`.
+
+    As a condition, it is true if there are functions. After `prepare()`, it is true while functions
+    remain to be done.
+    """
 
     def __init__(self, dag: Mapping[Any, tuple[Any, ...]]) -> None:
         super().__init__(dag)
@@ -67,11 +73,11 @@ class DepDag(dict[Any, tuple[Any, ...]], TopologicalSorter[Any]):
 
 
 def build_dep_dag(node_cls: type[Node]) -> DepDag:
-    """Every dependency function behind the fields of `node_cls`, with the functions it waits for.
+    """Return the dependency functions of a node class, each with the functions that it waits for.
 
-    Read it as a dict, or as a `graphlib.TopologicalSorter`, with `static_order()` or `prepare()`,
-    `get_ready()` and `done()`. A callable without a hash is represented by its cache key. A cycle
-    is raised as `DepError`.
+    Use the result as a dict, or as a `graphlib.TopologicalSorter` with `static_order()`, or with
+    `prepare()`, `get_ready()` and `done()`. A callable without a hash is represented by its cache
+    key. If functions wait for each other in a cycle, a `DepError` is raised.
     """
     dag: dict[Any, tuple[Any, ...]] = {}
     for field in plan_of(node_cls, strict=True).fields.values():
@@ -92,9 +98,9 @@ def build_dep_dag(node_cls: type[Node]) -> DepDag:
 
 
 def validate_node_deps(node_cls: type[Node], is_start: bool = False) -> list[str]:
-    """The problems with the sources of one node class, a line each; empty if there are none.
+    """Return the problems with the sources of a node class, one text for each problem.
 
-    `Graph.validate()` checks a whole graph, paths included.
+    `Graph.validate()` checks a complete graph, including the paths to each field.
     """
     name = node_cls.__name__
     return [
@@ -112,11 +118,12 @@ async def resolve_dep(
     lm: LM | None = None,
     stack: AsyncExitStack | None = None,
 ) -> Any:
-    """Call one dependency, after its own dependencies, and return its value.
+    """Call a dependency function, after its own dependencies, and return its value.
 
-    `cache` holds values by function: a value in it is used instead of calling the function, and new
-    values are added. An error of a function is raised unchanged. Generators and context managers
-    are closed with `stack`; without it they are refused, since nothing would close them.
+    `cache` contains values by function. bae uses a value in it instead of calling the function, and
+    adds the values of the functions that it calls. An error of a function is raised unchanged.
+    Generators and context managers are closed with `stack`. Without `stack`, they raise an error,
+    since nothing would close them.
     """
     call = plan_call(fn)
     _refuse_unrunnable(call, unfilled_problems(call))
@@ -138,11 +145,12 @@ async def resolve_fields(
     answer: GateAnswerer | None = None,
     stack: AsyncExitStack | None = None,
 ) -> dict[str, Any]:
-    """The values of all fields of `node_cls` that have a source, in the order of the fields.
+    """Return the values of the fields of `node_cls` that have a source, in the order of the fields.
 
-    Maps over a field that is not among them, and dependencies bound to such a field, are left out.
-    `dep_cache`, `lm` and `stack` are as for `resolve_dep`. An error of a function is raised
-    unchanged, after its siblings are cancelled and have ended.
+    The result leaves out maps over a plain field, and dependencies bound to a plain field. Recalled
+    values come from `trace`. `dep_cache` is the `cache` of `resolve_dep`, and `lm` and `stack` are
+    as there. `answer` answers gates. If a function raises an error, the other functions are
+    cancelled. Once they have ended, the error is raised unchanged.
     """
     plan = plan_of(node_cls, strict=True)
     for field in plan.context:
@@ -158,16 +166,23 @@ async def resolve_fields(
         original = error.cause
     except Waiting as waiting:
         raise GateError(str(waiting), gates=waiting.gates, fix="pass answer=…") from None
-    raise original  # out here, so that its own cause and context stay unchanged
+    raise original  # outside the handler, so that Python does not change its context
 
 
 def _refuse_unrunnable(call: CallPlan, more: Iterable[Problem]) -> None:
-    """Raise the error that keeps a call from being made. Types that do not fit are found later."""
-    inside = [p for each in every_call(call) if each.graph for p in each.graph.validate()]
-    endless = [each for each in inside if each.code in ("bae-dep-cycle", "bae-dep-depth")]
+    """Raise an error if a call is impossible. Wrong types are not checked here: the values are
+    validated later."""
+    graph_problems = [
+        p for inner in every_call(call) if inner.graph for p in inner.graph.validate()
+    ]
+    endless = [
+        problem_
+        for problem_ in graph_problems
+        if problem_.code in ("bae-dep-cycle", "bae-dep-depth")
+    ]
     for problem in [*endless, *problems_of(call), *more]:
-        seen_later = problem.code in ("bae-dep-unannotated", "bae-dep-type")
-        if problem.severity == "error" and not seen_later:
+        found_later = problem.code in ("bae-dep-unannotated", "bae-dep-type")
+        if problem.severity == "error" and not found_later:
             raise DepError(problem.message, code=problem.code, fix=problem.fix)
 
 
@@ -178,10 +193,11 @@ async def resolve(
     given: Mapping[str, Any],
     records: list[Found] | None = None,
 ) -> dict[str, Any]:
-    """The values of `fields` in their order. `given` are the known values of the node. The records
-    of values that are found at once are added to `records`.
+    """Return the values of `fields`, in their order. A field with a default is left out if its
+    source failed.
 
-    A field with a default is left out if its source failed.
+    `given` are the values of the node so far. The records of recalled values and of earlier turns
+    are added to `records`.
     """
     values: dict[str, Any] = {}
     for field in fields:
@@ -197,9 +213,12 @@ async def resolve(
 
 
 def find_ahead(run: Run, plan: NodePlan) -> tuple[dict[str, Any], list[Found]] | None:
-    """All values that a node needs before an LM fills it, if they are found at once, and their
-    records, which are not written here. None if a source takes longer, if a required value is
-    missing, or if a value is not valid: the fill itself then reports that."""
+    """Return the values that a node needs before an LM fills it, with their records, if bae finds
+    all of them without a call.
+
+    Return None if a source must be called, if a required value is missing, or if a value is
+    invalid. The fill itself reports these problems later. This function does not write the records.
+    """
     values: dict[str, Any] = {}
     records: list[Found] = []
     for field in plan.context:
@@ -218,18 +237,18 @@ def find_ahead(run: Run, plan: NodePlan) -> tuple[dict[str, Any], list[Found]] |
 
 
 def start_early(run: Run, plan: NodePlan) -> None:
-    """Start the dependencies of a node that is sure to come next."""
-    at = Resolution(run, plan, {})
-    ahead = at.flow.start_ahead(run)
+    """Start the dependencies of the node that will come next."""
+    resolution = Resolution(run, plan, {})
+    started = resolution.flow.start_ahead(run)
     for field in plan.context:
-        # Not where the node would ask for a call of its own.
+        # A dependency that is not shared would be called a second time for the node.
         if field.starts_early and field.is_shared and not field.depends_on_run:
             place = Place(run.path, run.step + 1, plan.name, field.name)
-            ahead.append(field.start(at, place))
+            started.append(field.start(resolution, place))
 
 
 class _StackedFlow(Dataflow):
-    """A dataflow outside a run: the caller's stack closes what it opens."""
+    """A dataflow outside a run. The caller's stack closes generators and context managers."""
 
     def __init__(self, cache: dict[Any, Any] | None, stack: AsyncExitStack | None) -> None:
         super().__init__(cache)
@@ -267,7 +286,7 @@ class _StackedFlow(Dataflow):
 
 
 class Resolution:
-    """The fields of one node while their values are computed; `known` are the known values."""
+    """Computes the values of the fields of one node. `known` are the values that exist already."""
 
     def __init__(self, run: Run, plan: NodePlan, known: Mapping[str, Any]) -> None:
         self.run, self.plan, self.known = run, plan, known
@@ -275,19 +294,20 @@ class Resolution:
         self._pending: dict[str, PendingValue] = {}
 
     async def values_of(self, fields: Sequence[FieldPlan]) -> dict[str, Any]:
-        """The values of some fields, without the fields whose default is used."""
+        """Compute and return the values of `fields`, and of the fields that they need. A field
+        whose source failed is left out if it has a default."""
         for field in fields:
             if field.name not in self._pending:
                 self._start(field)
-        pending, wanted = self._pending, list(self._pending.values())
-        optional = {*wanted}
+        pending, values = self._pending, list(self._pending.values())
+        optional = {*values}
         for field in fields:
             if field.required:
                 optional.discard(pending[field.name])
-        failed = await self.flow.gather(wanted, optional)
+        failed = await self.flow.gather(values, optional)
         if failed is not None:
-            asked = [*(field.name for field in fields if field.required), *pending]
-            raise failure_of(self.plan, next(n for n in asked if pending[n] is failed), failed)
+            names = [*(field.name for field in fields if field.required), *pending]
+            raise failure_of(self.plan, next(n for n in names if pending[n] is failed), failed)
         resolved: dict[str, Any] = {}
         for name, value in pending.items():
             if value.error is None:
@@ -302,7 +322,8 @@ class Resolution:
         return value
 
     def siblings(self, names: Iterable[tuple[str, str]]) -> list[tuple[str, PendingValue]]:
-        """The values of fields that another field needs, by its parameters."""
+        """Start the fields that another field needs, and return their pending values. `names` pairs
+        each parameter of the other field with the name of the field that it needs."""
         values: list[tuple[str, PendingValue]] = []
         for parameter, name in names:
             value = self._pending.get(name) or self._start_sibling(name)
@@ -312,13 +333,13 @@ class Resolution:
         return values
 
     def _start_sibling(self, name: str) -> PendingValue:
-        """The value of a field that another field needs."""
+        """Return the value of a field that another field needs, and start its source if needed."""
         field, known = self.plan.fields[name], self.known
         if name not in known and not field.is_immediate:
             return self._start(field)
         if name in known:
             value = known[name]
-        else:  # nothing was found, so the default is used
+        else:  # the trace has no value, so the default is used
             value = field.info.get_default(call_default_factory=True, validated_data=dict(known))
         place = Place(self.run.path, self.run.step, self.plan.name, name)
         is_validated = name in known and not field.is_immediate
@@ -326,7 +347,7 @@ class Resolution:
 
 
 def failure_of(plan: NodePlan, name: str, failed: PendingValue) -> BaeError:
-    """The error of a field whose value could not be computed."""
+    """Return the error to raise for a field whose value could not be computed."""
     error = cast(BaseException, failed.error)
     if isinstance(error, GateError | HintError | JournalError | RecallError):
         return error
@@ -346,7 +367,7 @@ def failure_of(plan: NodePlan, name: str, failed: PendingValue) -> BaeError:
         marker = f"{below.source.title()}({below.name}, timeout=…)"
         fix = f"raise the bound: {marker}, or give the field a default"
     elif isinstance(error, BaeError) and below.call is not None and below.call.graph is not None:
-        # A graph inside: its own error has the fix.
+        # The error of the inner graph has a better fix.
         message, fix = f"in the graph {below.name}, {error.message}", error.fix
         path = f"{path}: {error.path}" if error.path else path
     else:

@@ -1,4 +1,4 @@
-"""What a run returns: its result, and the records of what happened."""
+"""The result of a run, with its records and its usage."""
 
 from __future__ import annotations
 
@@ -23,28 +23,32 @@ R = TypeVar("R", bound=Record)
 
 @dataclass(frozen=True, slots=True)
 class Recovered(Generic[T]):
-    """The outcome of `Graph.recover` for one run: its `result`, or the `error` it failed with."""
+    """The outcome of `Graph.recover` for one run: a `result` or an `error`."""
 
     run_id: str
     result: GraphResult[T] | None = None
+    """The result of the run. None if the run failed."""
     error: BaeError | None = None
+    """The error with which the run failed. None if it did not fail."""
 
 
 class GraphResult(Generic[T]):
-    """The outcome of a run. Read `.result` for the node it ended at.
+    """The outcome of a run. `.result` is the node at which the run ended.
 
-    - `.trace`: every node in order, the terminal one last.
-    - `.node`: None after a normal end; for a run that waits for a person, the node it stopped at.
-    - `.waiting`: the gates such a run waits for.
-    - `.nested`: the nodes of graphs that ran inside this one, by place.
-    - `.usage`: what the LM calls used; `.journal`: the records of the run; `.run_id`.
+    - `.trace`: all nodes of the run, in order. The last is the terminal node.
+    - `.node`: None after a normal end. If the run waits for a person, the node at which it stopped.
+    - `.waiting`: the gates without an answer, if the run waits for a person.
+    - `.nested`: the nodes of graphs that ran inside this run, by place.
+    - `.usage`: the calls, tokens and cost of LM calls.
+    - `.journal`: the records of the run.
+    - `.run_id`: the id of the run.
 
-    Two results are equal if `.node` and `.trace` are.
+    Two results are equal if `.node` and `.trace` are equal.
     """
 
     __slots__ = ("journal", "node", "run_id", "trace", "unfinished", "waiting")
     __match_args__ = ("node", "trace")
-    __hash__ = None  # type: ignore[assignment]  # it can be changed, as can its nodes
+    __hash__ = None  # type: ignore[assignment]  # a result and its nodes can be changed
 
     def __init__(
         self,
@@ -60,16 +64,17 @@ class GraphResult(Generic[T]):
         self.node = node
         self.waiting = waiting
         self.unfinished = ""
-        """Why a run that is only read has no result, if it waits for no answer."""
+        """The reason why a stored run has no result yet, unless it waits for a person. Empty for
+        any other run."""
 
     @property
     def result(self) -> T:
-        """The terminal node, or None if the trace is empty. Raises `GateError` if the run waits for
-        a person."""
+        """The terminal node. None if the trace is empty. If the run waits for a person, reading
+        this raises a `GateError`."""
         if self.waiting:
-            asked = "; ".join(f"{gate.place}: {gate.question}" for gate in self.waiting)
+            questions = "; ".join(f"{gate.place}: {gate.question}" for gate in self.waiting)
             error = GateError(
-                f"the run has no result yet, it waits for an answer to {asked}",
+                f"the run has no result yet, it waits for an answer to {questions}",
                 gates=self.waiting,
                 fix="run it with answer=…, or look at .waiting before .result",
             )
@@ -88,12 +93,12 @@ class GraphResult(Generic[T]):
 
     @property
     def usage(self) -> Usage:
-        """Calls, tokens and cost of the run, including graphs and maps inside it."""
+        """The calls, tokens and cost of the run, including graphs and maps inside it."""
         return self.journal.usage()
 
     @property
     def nested(self) -> dict[str, list[Node]]:
-        """The nodes of every graph that ran as a `Dep` or `Map`, by its place in the run."""
+        """The nodes of each graph that ran for a `Dep` or `Map`, by the place of the graph."""
         return self.journal.nested()
 
     def __eq__(self, other: object) -> bool:
@@ -102,15 +107,15 @@ class GraphResult(Generic[T]):
         return self.node == other.node and self.trace == other.trace
 
     def __repr__(self) -> str:
-        way = " -> ".join(type(node).__name__ for node in self.trace)
+        path = " -> ".join(type(node).__name__ for node in self.trace)
         gates = ", ".join(gate.place for gate in self.waiting)
         state = f" waiting for {gates}" if gates else ""
         state += f" unfinished: {self.unfinished}" if self.unfinished else ""
-        return f"<GraphResult {way}{state}>"
+        return f"<GraphResult {path}{state}>"
 
 
 class RunJournal(Sequence[Record]):
-    """The records of one run, in order. Iterate it, index it, or select records by type."""
+    """The records of a run, in order: a sequence that can also select records by type."""
 
     __slots__ = ("_log", "_read", "_steps", "_trace")
 
@@ -134,7 +139,8 @@ class RunJournal(Sequence[Record]):
         return iter(self._records())
 
     def _records(self) -> Log:
-        """The log, with a record in place of each time that `Writer.step_starter` has left."""
+        """Return the log. For some steps, the log has only the time of the step (see
+        `Writer.step_starter`). Each such time is first replaced by a `StepStarted`."""
         log = cast("list[Record | float]", self._log)
         for index in range(self._read, len(log)):
             entry = log[index]
@@ -147,19 +153,19 @@ class RunJournal(Sequence[Record]):
         return self._log
 
     def of(self, kind: type[R]) -> list[R]:
-        """The records of one type, in order."""
+        """Return the records of a type, in order."""
         return [record for record in self._records() if isinstance(record, kind)]
 
     def usage(self) -> Usage:
-        """What all LM calls of the run used. It includes the calls of graphs and maps inside the
-        run, and calls that a crash cut off after they were paid for."""
+        """Return the usage of all LM calls of the run. It includes the calls of graphs and maps
+        inside the run, and calls whose question was interrupted by a crash."""
         count = UsageCount()
         for record in self._records():
             count.take(record)
         return count.total()
 
     def nested(self) -> dict[str, list[Node]]:
-        """The nodes of every graph that ran inside this run, by its place."""
+        """Return the nodes of each graph that ran inside this run, by the place of the graph."""
         nodes: dict[str, list[Node]] = {}
         for record in self._records():
             if record.path and isinstance(record, StepStarted):
@@ -171,14 +177,14 @@ class RunJournal(Sequence[Record]):
 
 
 COUNTED: Final = frozenset({AnswerJudged, RunResumed, *kinds_with("usage")})
-"""The kinds of records that have usage."""
+"""The kinds of records that `UsageCount` reads."""
 
 
 class UsageCount:
-    """Adds up what the LM calls of a run used, from its records, each answer once.
+    """Adds up the usage of a run's LM calls from the records of the run. Each answer counts once.
 
-    The record of a question's last answer has the usage of all its answers. A question that was cut
-    off has only records of the answers before that, which were paid for too.
+    When a question is answered, a final record has the usage of all answers to the question. If the
+    question was interrupted, there is no final record, and the records of the single answers count.
     """
 
     __slots__ = ("_judged", "_used")
@@ -186,36 +192,37 @@ class UsageCount:
     def __init__(self) -> None:
         self._used: list[Usage] = []
         self._judged: dict[tuple[str, int], dict[Asker, list[Usage]]] = {}
-        """The usage for questions without a last answer, by path and step, and by asker."""
+        """The usage of single answers to questions without a final record, by path and step, then
+        by asker."""
 
     def take(self, record: Record) -> None:
-        """Count a record. Records must come in order."""
+        """Add the usage of the next record."""
         if type(record) not in COUNTED:
             return
-        read_part = record.partial_usage
-        if read_part is not None:
-            by, used = read_part(record)
-            asked = self._judged.setdefault((record.path, record.step), {})
-            asked.setdefault(by, []).append(used)
+        read_usage = record.partial_usage
+        if read_usage is not None:
+            by, used = read_usage(record)
+            by_asker = self._judged.setdefault((record.path, record.step), {})
+            by_asker.setdefault(by, []).append(used)
             return
-        if isinstance(record, RunResumed):  # questions that were open then have been cut off
+        if isinstance(record, RunResumed):  # open questions were interrupted
             self._used = [self.total()]
             self._judged.clear()
         usage: Usage | None = getattr(record, "usage", None)
         if usage is not None:
             self._used.append(usage)
-            asker, spot = getattr(record, "asker", None), (record.path, record.step)
+            asker, step = getattr(record, "asker", None), (record.path, record.step)
             if asker is None:
-                self._judged.pop(spot, None)
+                self._judged.pop(step, None)
             else:
-                self._judged.get(spot, {}).pop(asker, None)
+                self._judged.get(step, {}).pop(asker, None)
 
     def total(self) -> Usage:
-        """What was used until now."""
+        """Return the usage so far."""
         if len(self._used) > 1:
             self._used = [Usage.total(self._used)]
         parts = [*self._used]
-        for asked in self._judged.values():
-            for used in asked.values():
-                parts += used
+        for by_asker in self._judged.values():
+            for usages in by_asker.values():
+                parts += usages
         return Usage.total(parts)

@@ -1,6 +1,6 @@
-"""Lazy imports: the functions that the core calls in other packages of bae, and packages that
-export names without importing their modules. Each is imported when it is first used. `import bae`
-stays fast, and a run that needs no other package loads none."""
+"""Lazy imports. The core gets functions of bae's other packages from this module, and packages use
+it to export names. A module is imported when one of its names is first used. So `import bae` is
+fast, and a run loads only the packages that it needs."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _GONE: Final = {
         "raises pydantic's ValidationError, which a run raises as FillError"
     ),
 }
-"""Public names of bae 3.0 that no longer exist, and what to write instead."""
+"""Advice for public names of bae 3.0 that no longer exist."""
 
 
 LAST_VERSION: Final = "0.1"
-"""The last version of bae from which the `former` names of a package can be imported."""
+"""The last version of bae that still has the `former` names of packages."""
 
 
 def export_lazily(
@@ -62,11 +62,14 @@ def export_lazily(
     root: str = "",
     former: Mapping[str, tuple[str, str]] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and the `__dir__` of a package. `modules` maps each module to the names
-    that the package exports from it, with spaces between them. The modules are those of `root`, if
-    it is given. `former` maps a name that was public to its module, from `bae` on, and to what a
-    user writes instead: the name can still be imported, with a DeprecationWarning. A new name of
-    the object follows the module, as in `usage:report_usage`."""
+    """Return the `__getattr__` and the `__dir__` of a package that imports its names on first use.
+
+    `modules` maps a module to the names that the package exports from it, separated by spaces. The
+    modules belong to the package `root`; by default, to `package`. `former` maps a name that was
+    public to its module, relative to `bae`, and to advice for users. Such a name can still be
+    imported, with a DeprecationWarning that has the advice. If the object has another name now, it
+    follows the module, as in `usage:report_usage`.
+    """
     origins = {name: module for module, names in modules.items() for name in names.split()}
     namespace = vars(sys.modules[package])
 
@@ -75,7 +78,7 @@ def export_lazily(
             return _import_former(package, name, *former[name])
         if name not in origins:
             if (instead := _GONE.get(f"{package}.{name}")) is not None:
-                # `from … import` shows the text of an ImportError alone.
+                # `from … import` replaces the text of an AttributeError, but not of an ImportError.
                 raise ImportError(f"{package}.{name} of bae 3.0 is gone: {instead}", name=package)
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         from importlib import import_module
@@ -91,7 +94,7 @@ def export_lazily(
 
 
 def _import_former(package: str, name: str, module: str, instead: str) -> Any:
-    """A name that was public, with a warning at the line that imports it."""
+    """Return the value of a name that was public, with a warning at the line that imports it."""
     import warnings
     from importlib import import_module
 
@@ -125,7 +128,8 @@ __getattr__, __dir__ = export_lazily(
 
 
 def journal_problems(graph: Graph[Any, Any]) -> tuple[list[Problem], list[Problem]]:
-    """The errors of a graph that runs with a journal, and notes on values that are not stored."""
+    """Return the problems of a graph that appear only with a journal: the errors, and the notes on
+    values that are not stored."""
     from bae.journal.keepable import notes, unkeepable
 
     return unkeepable(graph), notes(graph)

@@ -1,4 +1,4 @@
-"""The options of a run, and the state of a run or of a graph that runs inside it."""
+"""The options and the state of a run, or of a graph inside a run."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from bae.usage import CallEvent, Usage
 
 GateAnswerer = Callable[["OpenGate"], Awaitable[Any]]
-"""The type of `answer=`: an async callable that gets the open gate. It returns the answer, or calls
-`gate.leave_open()`."""
+"""The type of `answer=`: an async callable that gets the open gate and returns the answer. To give
+no answer, it calls `gate.leave_open()`."""
 
 
 class WorkParameters(TypedDict, total=False):
-    """The keyword parameters that all ways to run a graph share; `Graph.arun` explains them."""
+    """The keyword parameters of all methods that run a graph; see `Graph.arun`."""
 
     prefetch: bool
     answer: GateAnswerer | None
@@ -44,7 +44,7 @@ class WorkParameters(TypedDict, total=False):
 
 
 class RunParameters(WorkParameters, total=False):
-    """The keyword parameters of `Graph.arun` and `Graph.stream`."""
+    """The keyword parameters of `Graph.arun` and `Graph.stream`; see `Graph.arun`."""
 
     journal: Journal | None
     run_id: str | None
@@ -57,36 +57,40 @@ class RunParameters(WorkParameters, total=False):
 
 
 class RunOptions(NamedTuple):
-    """The options of a run, as the caller gave them. With `max_iters=None`, a resumed run keeps the
-    bound that it was started with."""
+    """The options of a run that the caller has passed."""
 
     lm: LM | str | None = None
     max_iters: int | None = 10
+    """The largest number of nodes; 0 is no limit. None keeps the limit with which a resumed run was
+    started."""
     prefetch: bool = True
     answer: GateAnswerer | None = None
     dep_cache: dict[Any, Any] | None = None
     turn: TurnOptions | None = None
-    """How the run takes its turn in a thread."""
+    """The thread that the run belongs to, and how the run waits for its turn. None without a
+    thread."""
     metadata: Mapping[str, Any] = MappingProxyType({})
     tries_again: Callable[[BaseException], bool] | None = None
-    """Which failures leave the run interrupted, because its owner tries it again."""
+    """Whether the owner of the run will try it again after an error. The run is then interrupted,
+    and not failed."""
 
 
 class Waiting(Exception):
-    """Raised inside a run where gates have no answer; it never leaves the run."""
+    """Stops a run in which gates have no answer. The run catches it, so callers never see it."""
 
     code: Final = "waiting"
-    """Tells it from errors in a journal."""
+    """The code with which a journal stores this exception, in place of an error code."""
 
     def __init__(self, gates: Sequence[OpenGate]) -> None:
         super().__init__(f"waiting for {', '.join(gate.place for gate in gates)}")
         self.gates = tuple(gates)
         self.node: Node | None = None
-        """The draft whose fields wait, if there is one already."""
+        """The draft whose fields wait for an answer. None if there is no draft yet."""
 
     @classmethod
     def inside(cls, error: Exception) -> Waiting | None:
-        """The gates that the tasks of a group wait for; None if anything else ended the group."""
+        """Return one exception for all gates in an exception group. None if `error` is not a group,
+        or if the group has any other exception."""
         if not isinstance(error, ExceptionGroup):
             return None
         waiting, others = cast("ExceptionGroup[Exception]", error).split(cls)
@@ -104,44 +108,53 @@ class Waiting(Exception):
 
 
 class HandedOver(Exception):
-    """Explains the cancellation of a run that another process will continue: the run has not
-    ended, and its claim is given up. See `bae.tasks.explain_cancellation`."""
+    """The reason for the cancellation of a run that another process will continue. The run has not
+    ended, and this process releases it. See `bae.tasks.explain_cancellation`."""
 
 
 DEFAULTS: Final = RunOptions()
+"""The options of a run without arguments."""
 CONTEXT_LIMIT: Final = 20_000
-"""How many characters of earlier nodes a question shows, unless `context_limit` says otherwise."""
+"""The default of `context_limit`: how many characters of earlier nodes a question shows."""
 
 
 class LMNotes:
-    """A run's notes on the questions that it asks LMs. The graphs inside the run share them."""
+    """Facts that a run remembers about its questions to LMs. The graphs inside the run share
+    them."""
 
     __slots__ = ("cut", "files", "granted", "met", "named", "streamed")
 
     def __init__(self, named: dict[str, LM] | None = None) -> None:
         self.named: dict[str, LM] = {} if named is None else named
-        """LMs by name."""
+        """The LMs that nodes name, by name."""
         self.met: set[type] = set()
-        """The classes outside the graph that an LM was asked about."""
+        """The classes outside the graph about which a body or a function has asked an LM."""
         self.cut: set[type[Node]] = set()
-        """The classes whose questions leave out earlier nodes."""
+        """The classes whose questions leave out earlier nodes. Each is reported once."""
         self.granted: set[str] = set()
-        """The tools that a person has approved for the whole run, if no journal stores that."""
+        """The tools that a person has approved for the complete run, if the run has no journal."""
         self.files: dict[str, File] = {}
-        """The files in results of tools, by their hashes."""
+        """The files in results of tools, by the hash of the file."""
         self.streamed: dict[tuple[str, int], list[Place]] = {}
-        """The places that have text, by graph and step, where text is streamed."""
+        """The places for which text has streamed in, by graph path and step."""
 
 
 class Run:
-    """The state of a run: its trace, step and path. It writes through `writer`, takes recorded
-    values from `past`, and `flow` schedules the values of its fields.
+    """The state of a run, or of a graph inside a run.
 
-    `lm` is the LM that it asks, and `max_iters` how many nodes may run, 0 for no bound. `returned`
-    is the last node that a body has returned. `conversations` are the conversations with tools that
-    bodies and functions have begun: a question that is asked again continues its conversation.
-    `scene`, `shows` and `shows_limit` say what a question shows besides the previous node. `turns`
-    are the earlier turns of the thread, as far back as a node may show them; None without a thread.
+    - `trace`, `step`: the nodes so far, and the step that the run has reached.
+    - `path`, `outer`: the place that a graph inside the run works for, and the run around the
+      graph. Empty and None in the run itself.
+    - `writer`: writes the records of the run.
+    - `past`: finds the recorded values of a resumed run.
+    - `flow`: schedules the work on the values of fields.
+    - `lm`: the LM that the run asks, unless a node class pins another LM.
+    - `max_iters`: how many nodes may run; 0 is no limit.
+    - `returned`: the last node that a body has returned.
+    - `conversations`: the conversations with tools that bodies and functions have begun. If a body
+      or function repeats a question, the conversation of that question continues.
+    - `scene`, `shows`, `shows_limit`: the contents of questions besides the previous node.
+    - `turns`: the earlier turns of the thread that a node may show. None without a thread.
     """
 
     __slots__ = (
@@ -200,7 +213,8 @@ class Run:
             self.writer.log = observe_log(self.writer.log, self.run_id, options)
 
     def inside(self, path: str) -> Run:
-        """The run of a graph inside this run: a trace of its own, everything else shared."""
+        """Return the state of a graph inside this run. The graph has a trace of its own and shares
+        the rest with this run."""
         run = Run(
             self.options,
             writer=self.writer,
@@ -215,19 +229,19 @@ class Run:
         return run
 
     def lm_for(self, plan: NodePlan) -> LM | None:
-        """The LM pinned to this node class, with the run's policies around it; otherwise the run's
-        LM. Cached, so nodes that share an LM can be compared by identity."""
+        """Return the LM for a node class: the pinned LM with the policies of the run, or else the
+        LM of the run. Two classes with the same LM get the same object."""
         if plan.lm is None:
             return self.lm
-        own = self.named(plan.lm) if isinstance(plan.lm, str) else plan.lm
+        pinned = self.named(plan.lm) if isinstance(plan.lm, str) else plan.lm
         if isinstance(self.lm, RoutingLM):
-            own = self.lm.pinned(own)
-        return with_limit(own)
+            pinned = self.lm.pinned(pinned)
+        return with_limit(pinned)
 
     def restore_limits(self, used: Usage, seconds: float) -> None:
-        """Charge what a run has used, and how long it took, to the limit in force and to the
-        budgets around its LM. Each is charged for a run once: a budget that was around the run in
-        this process has the charge already."""
+        """Charge the earlier usage and duration of a resumed run to the active limit and to the
+        budgets around its LM. A budget that this process has already charged for the run is not
+        charged again."""
         limit = spending_limit.get()
         if limit is not None:
             limit.restore(self.run_id, used, seconds)
@@ -235,25 +249,27 @@ class Run:
             self.lm.restore(self.run_id, used, seconds)
 
     def shown_by(self, plan: NodePlan) -> tuple[Shown, int]:
-        """Which nodes a question about a class shows, and how many characters of them at most."""
+        """Return the setting `context` for questions about a class, and the largest number of
+        characters that the shown nodes may have."""
         context = self.shows if plan.shows is None else plan.shows
         limit = self.shows_limit if plan.shows_limit is None else plan.shows_limit
         return context or "previous", limit or CONTEXT_LIMIT
 
     def scene_for(self, plan: NodePlan, previous: Node | None) -> Scene:
-        """The scene of a question about a node class. The previous node is always shown."""
+        """Return the scene of a question about a node class. `previous` is not in the scene,
+        because every question shows it anyway."""
         context, limit = self.shown_by(plan)
         if context == "previous":
             return self.scene
         from bae.prompts.values import nodes_that_fit
 
-        around = self
-        while not around.trace and around.outer is not None:
-            around = around.outer  # a node that is filled for a field has no trace of its own
+        shown_run = self
+        while not shown_run.trace and shown_run.outer is not None:
+            shown_run = shown_run.outer  # a node that is filled for a field has no trace of its own
         if context == "start":
-            nodes = around.trace[:1]
+            nodes = shown_run.trace[:1]
         elif context == "trace":
-            nodes = around.trace
+            nodes = shown_run.trace
         else:
             nodes = [node for node in self.seen() if isinstance(node, context)][::-1]
         nodes = [node for node in nodes if node is not previous]
@@ -264,15 +280,15 @@ class Run:
         return replace(self.scene, shown=shown, omitted=omitted) if nodes else self.scene
 
     def origins(self, records: Iterable[Found]) -> dict[str, tuple[Node, str]]:
-        """The nodes from which fields of a node were recalled, by field, from their records."""
+        """Return the origin of each recalled field of a node, from the records of the fields."""
         origins: dict[str, tuple[Node, str]] = {}
         for record in records:
             if record.origin is not None and not record.parameter:
                 path, step, field = record.origin
-                around = self
-                while around.outer and (around.path != path or step >= len(around.trace)):
-                    around = around.outer
-                origins[record.field] = around.trace[step], field
+                owner = self
+                while owner.outer and (owner.path != path or step >= len(owner.trace)):
+                    owner = owner.outer
+                origins[record.field] = owner.trace[step], field
         return origins
 
     def _warn_of_cut(self, plan: NodePlan, omitted: int, limit: int) -> None:
@@ -290,7 +306,7 @@ class Run:
 
     @property
     def outermost(self) -> Run:
-        """The run that this run is part of, or itself."""
+        """The state of the run itself, if this is the state of a graph inside the run."""
         run = self
         while run.outer is not None:
             run = run.outer
@@ -298,24 +314,24 @@ class Run:
 
     @property
     def notes(self) -> LMNotes:
-        """The notes of the whole run on its questions to LMs."""
+        """The notes of the complete run about its questions to LMs."""
         run = self.outermost
         if run._notes is None:
             run._notes = LMNotes()
         return run._notes
 
     def named(self, name: str) -> LM:
-        """The LM of a name. The whole run gets the same LM for a name."""
-        named = self.notes.named
-        if name not in named:
+        """Return the LM with a name. For the same name, the complete run uses the same LM."""
+        lms = self.notes.named
+        if name not in lms:
             from bae.rooms import cached_lm
 
-            named[name] = cached_lm(name)
-        return named[name]
+            lms[name] = cached_lm(name)
+        return lms[name]
 
     def watch(self, asker: Asker, event: CallEvent, step: int | None = None) -> None:
-        """Record what an LM reports of a call in progress. `step` is the step of a call that was
-        started early."""
+        """Record an event of an LM call in progress. If the call was started early, `step` is the
+        step of the call."""
         place = time(), self.path, self.step if step is None else step, asker
         match event:
             case Attempt():
@@ -327,19 +343,20 @@ class Run:
 
     @property
     def is_streamed(self) -> bool:
-        """Whether the run is observed, so that text is written as it arrives."""
+        """Whether the run has observers or a reader. It then records text as the text arrives."""
         return type(self.writer.log) is not list
 
     def places(self) -> dict[type[Node], list[int]]:
-        """The positions of the nodes of each class in the trace; updated when asked for."""
+        """Return the positions in the trace of the nodes of each class."""
         if self._index is None:
             self._index = {}
-        for place in range(sum(map(len, self._index.values())), len(self.trace)):
-            self._index.setdefault(type(self.trace[place]), []).append(place)
+        for position in range(sum(map(len, self._index.values())), len(self.trace)):
+            self._index.setdefault(type(self.trace[position]), []).append(position)
         return self._index
 
     def seen(self) -> Iterator[Node]:
-        """The earlier nodes, newest first: those of this run, then of the run around it."""
+        """Yield the earlier nodes, the newest first: the nodes of this run, then the nodes of the
+        runs around it."""
         run: Run | None = self
         while run is not None:
             yield from reversed(run.trace)

@@ -398,7 +398,7 @@ async def test_without_any_lm_the_error_lists_every_way_to_set_an_lm(bare: pytes
     error = caught.value
     assert error.code == "bae-lm-missing"
     assert error.message == (
-        "there is no LM, and Ask has an empty body: the LM goes on from it to Told"
+        "there is no LM, and Ask has an empty body: the LM fills the next node, Told"
     )
     assert error.fix is not None
     for said in (

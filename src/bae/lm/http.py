@@ -101,7 +101,7 @@ def error_for(who: str, error: Exception, seconds: float | None) -> Exception:
         case None if status is None:
             return error
         case "timeout":
-            # A socket has a timeout of its own, so do not report the backend's.
+            # A socket has its own timeout, so leave the backend's timeout out of the message.
             bound = None if "TimeoutError" in kinds else getattr(error, "timeout", seconds)
             return timeout_error(who, bound, error)
         case "connection":

@@ -327,12 +327,12 @@ class _Link:
                 return self._open_error(f"there is no directory {endpoint.cwd}", "correct cwd=")
             return self._open_error(
                 f"there is no program {endpoint.command}",
-                f"install {endpoint.command}, or give its whole path",
+                f"install {endpoint.command}, or give its full path",
             )
         why = self._find_reason(error)
         fix = "start the server by hand to see what is wrong"
         if isinstance(endpoint, Http):
-            fix = f"see whether the server is up, and speaks MCP at {endpoint}"
+            fix = f"check that the server is up, and speaks MCP at {endpoint}"
         return self._open_error(why, fix)
 
     def _find_reason(self, error: BaseException) -> str:
@@ -340,7 +340,7 @@ class _Link:
         answer is the reason. The end of the server's process is not, because bae ends the process
         after such an answer."""
         if isinstance(error, ValidationError):
-            return f"it sent what is no valid MCP: {'; '.join(faults(error)[:3])}"
+            return f"it sent an invalid MCP message: {'; '.join(faults(error)[:3])}"
         if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:
             return f"it answered with an error: {readable(error.message, 2_000)}"
         return self.watcher.fault or describe(error)
@@ -348,12 +348,14 @@ class _Link:
     def _list_error(self, error: ValidationError | MCPError) -> ToolServerError:
         """Return the error for a list of tools that bae cannot read."""
         if isinstance(error, ValidationError):
-            why = f"is no valid MCP: {'; '.join(faults(error))[:500]}"
+            why = f"is not valid MCP: {'; '.join(faults(error))[:500]}"
         elif error.code == PARSE_ERROR:
             why = "is no valid message"
         else:
-            why = f"does not come: {readable(error.message, 500)}"
-        return self._open_error(f"its list of tools {why}", "report it to its makers")
+            why = f"cannot be read: {readable(error.message, 500)}"
+        return self._open_error(
+            f"its list of tools {why}", "report this to the makers of the server"
+        )
 
     def _open_error(self, why: str, fix: str) -> ToolServerError:
         # There is no `cause`, because its text may contain secrets that `why` masks.

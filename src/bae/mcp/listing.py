@@ -70,7 +70,7 @@ async def list_tools(
                 raise _server_error(
                     endpoint,
                     f"lists two tools named {_shorten(tool.name)}",
-                    "report it to its makers",
+                    "report this to the makers of the server",
                 )
             listed[tool.name] = tool
         if len(listed) > _LISTED:
@@ -82,7 +82,9 @@ async def list_tools(
             break
     else:
         raise _server_error(
-            endpoint, f"lists its tools on more than {_PAGES} pages", "report it to its makers"
+            endpoint,
+            f"lists its tools on more than {_PAGES} pages",
+            "report this to the makers of the server",
         )
     return _offer(listed, endpoint, options)
 
@@ -113,8 +115,8 @@ def _offer(
         if name in offered:
             raise _server_error(
                 endpoint,
-                f"has the tools {_shorten(own)} and {_shorten(offered[name].own)}, which are both "
-                f"{name} for a model",
+                f"has the tools {_shorten(own)} and {_shorten(offered[name].own)}, which both "
+                f"get the name {name} for models",
                 "leave one out with only=[…]",
             )
         try:
@@ -123,7 +125,7 @@ def _offer(
             raise _server_error(
                 endpoint,
                 f"has the tool {_shorten(own)} with a schema that cannot be used",
-                "leave it out with only=[…], and report it to its makers",
+                "leave it out with only=[…], and report this to the makers of the server",
                 cause=error,
             ) from error
         description = readable(tool.description or tool.title or "", _DESCRIPTION)

@@ -252,8 +252,8 @@ class MCP(ToolServer):
                 f"none of the MCP servers {self.name} has a tool {', '.join(missing_names)}",
                 code="bae-mcp-tools",
                 server=self.name,
-                fix="`bae mcp list` shows the tools of each; only=[…] has the names that the "
-                "servers give them, without a prefix",
+                fix="`bae mcp list` shows the tools of each server; write the servers' own names "
+                "in only=[…], without a prefix",
             )
 
     def within(self, seconds: float) -> MCP:

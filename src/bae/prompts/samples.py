@@ -326,7 +326,7 @@ def impossible(schema: Any, why: str) -> ScriptError:
     return ScriptError(
         f"no sample can be made of the schema {text}: {why}",
         code="bae-sample-impossible",
-        fix="script an answer for it, or make the schema one that values fit",
+        fix="script an answer for it, or change the schema so that a value fits",
     )
 
 

@@ -120,6 +120,6 @@ def _default(opened: OpenGate, field: GateField) -> Any:
     raise gate_error(
         opened,
         f"no answer to {opened.question!r} within {field.marker.timeout:g} s",
-        "give the field a default, which is used then, or the gate more time",
+        "give the field a default, or give the gate more time",
         "bae-gate-timeout",
     )

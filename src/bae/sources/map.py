@@ -196,9 +196,9 @@ def _check_item(call: CallPlan, element: Any, marker: Map) -> Iterator[Problem]:
         )
         yield an_error(
             "bae-map-item",
-            f"{call.name} must take the item and nothing else that is not filled, "
+            f"{call.name} must have exactly one free parameter, for the item, "
             f"but {parameters} are: {names}",
-            "leave exactly one; bind the others, or give them a Dep or a default",
+            "leave exactly one free; bind the others, or give them a Dep or a default",
         )
         return
     name, declared = free[0]

@@ -43,7 +43,7 @@ class RecallField(FieldPlan):
     is_recallable = False
     is_immediate = True
     invalid = RecallError, "bae-recall-invalid"
-    invalid_fix = "declare the field as the one it is recalled from"
+    invalid_fix = "declare the field like the field that it recalls"
 
     marker: Recall
     members: tuple[Any, ...]
