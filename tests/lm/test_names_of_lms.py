@@ -97,14 +97,14 @@ def test_a_model_an_address_and_options_are_distinguished(
 @pytest.mark.parametrize(
     ("name", "code", "said"),
     [
-        ("openai:q?", "bae-lm-option", "no name and value"),
+        ("openai:q?", "bae-lm-option", "not NAME=VALUE"),
         ("openai:q?max_tokens", "bae-lm-option", "'max_tokens'"),
-        ("openai:q?max_tokens=", "bae-lm-option", "no name and value"),
+        ("openai:q?max_tokens=", "bae-lm-option", "not NAME=VALUE"),
         ("openai:q?seed=1&seed=2", "bae-lm-option", "seed twice"),
         ("openai:q@http://", "bae-lm-unknown-name", "no URL"),
         ("openai:q@http://h:port/v1", "bae-lm-unknown-name", "no URL"),
         ("openai:q@http://h/v1?a=1?seed=1", "bae-lm-unknown-name", "?a=1"),
-        ("openai:q@http://h/v1?api-version=1", "bae-lm-option", "no name and value"),
+        ("openai:q@http://h/v1?api-version=1", "bae-lm-option", "not NAME=VALUE"),
         ("openai:q@http://h/v1/chat/completions/", "bae-lm-unknown-name", "/chat/completions"),
         ("openai:q @http://h/v1", "bae-lm-unknown-name", "a space"),
         ("openai:q@http://a b/v1", "bae-lm-unknown-name", "a space"),
