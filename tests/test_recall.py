@@ -275,7 +275,7 @@ async def test_a_recalled_value_that_the_field_refuses_is_an_error_of_the_field(
     assert error.code == "bae-recall-invalid"
     assert (error.node_type, error.field_name) == (End, "word")
     assert error.message.startswith("End.word: String should have at most 3 characters")
-    assert error.fix == "declare the field as the one it is recalled from"
+    assert error.fix == "declare the field like the field that it recalls"
 
 
 async def test_resolve_fields_recalls_from_the_trace_it_is_given():

@@ -1,5 +1,5 @@
-"""`RunTree`: the work of a run while it grows. It finds or makes graphs, steps, sources and
-questions, begins and ends them, and drops those that are no longer needed."""
+"""`RunTree`: the work of a run as a tree of graphs, steps, sources and questions. The tree grows
+with each record of the run. In a display of a long run, old parts are dropped."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from bae.node import Node
 
 ITEMS_KEPT: Final = 4
-"""For how many items of a map the graphs are kept, if `keep` is a bound."""
+"""How many items of a map keep their graphs in a `RunTree` with `keep`: the first items."""
 
 Exit = Literal["body", "choice", "other"]
-"""How a node leads to the next: its own body, a choice by the LM, or a way that takes no time."""
+"""What decides which node comes next: the node's own body, or a choice by the LLM. With "other",
+nothing has to be decided, and the way to the next node takes no time."""
 WorkChange = Literal[
     "started",
     "whole",
@@ -31,17 +32,27 @@ WorkChange = Literal[
     "reported",
     "ended",
 ]
-"""The changes of work: it starts and ends, a node is complete, a gate waits for a person, a
-question is answered or its request is sent again, a round of a conversation with tools is answered,
-`Tools(accept=…)` refuses its answer, a tool reports its progress."""
+"""A change of work, as `RunTree.on_change` gets it:
+
+- "started", "ended": the work starts or ends.
+- "whole": the node of a step is complete.
+- "waiting": a gate waits for a person.
+- "answered": a question has an answer, which may be invalid.
+- "restarted": the request of a question is sent again.
+- "round": the LLM has answered in a conversation with tools.
+- "refused": `Tools(accept=…)` has refused an answer.
+- "reported": a tool has reported its progress.
+"""
 
 
 class RunTree:
-    """The graphs of a run by path, with their work. The run itself is at the empty path.
+    """The work of a run: its graphs by path, each with its steps. The run itself is the graph at
+    the empty path.
 
-    `on_change` is called with work that changes; parts end before the whole. `keep` bounds the
-    number of steps that are kept of each graph, and the number of items of a map whose graphs are
-    kept: for a display of long runs.
+    The tree calls `on_change` for each change of work. When work ends, its parts end first.
+
+    For a display of long runs, pass `keep`. A graph then keeps about that many steps, the first and
+    the last, and only the first items of a map keep their graphs.
     """
 
     def __init__(
@@ -49,17 +60,18 @@ class RunTree:
     ) -> None:
         self.graphs: dict[str, GraphRun] = {}
         self.met: dict[type[Node], None] = {}
-        """The node classes of the run so far, in order."""
+        """The node classes of the run so far, in the order of their first steps."""
         self.on_change = on_change
         self.replaying = True
-        """Whether the records were written by an earlier process; the owner sets it."""
+        """Whether the current record was written by an earlier process. The owner of the tree sets
+        it."""
         self.last = 0.0
         """The time of the newest record."""
         self._keep = keep
         self._begun: dict[Work, None] = {}
-        """Work that has begun since everything was closed, and is part of nothing."""
+        """Work that has begun since all work was closed, and has no outer work."""
         self._changed: dict[Work, None] = {}
-        """Work that has begun or ended since the run was resumed; not used with `keep`."""
+        """Work that has begun or ended since the run was resumed. Empty with `keep`."""
 
     @property
     def run(self) -> GraphRun:
@@ -67,19 +79,20 @@ class RunTree:
         return self.graphs.get("") or self._new_graph("", self.last)
 
     def step(self, path: str, number: int) -> Step | None:
-        """A step of the run or of a graph inside it."""
+        """Return the step with this number in the graph at `path`; None if there is no such
+        step."""
         graph = self.graphs.get(path)
         return None if graph is None else graph.steps.get(number)
 
     def source(self, place: Place) -> Source | None:
-        """The work on the value of a field, or of a parameter behind it."""
+        """Return the work on the value at a place, which is a field or a `Dep` parameter."""
         step = self.step(place.path, place.step)
         source = None if step is None else step.sources.get((place.field, place.parameter))
         return source if source is not None and source.place.node == place.node else None
 
     def following(self, path: str, number: int) -> Node | Nothing | None:
-        """The node that the node before step `number` led to: complete, or a draft that a body
-        returned. None if the run ended there, or `NOTHING`."""
+        """Return the node of step `number`: complete, or the draft that a body returned. None means
+        that the graph ended before this step. `NOTHING` means that no record tells yet."""
         graph, step = self.graphs.get(path), self.step(path, number)
         if step is not None and (step.whole or isinstance(step.given, Returned)):
             return step.node
@@ -87,7 +100,7 @@ class RunTree:
         return None if has_ended else NOTHING
 
     def steps(self) -> Iterator[Step]:
-        """All steps, including those of graphs inside the run."""
+        """Yield all steps of the run, with the steps of graphs inside it."""
         for graph in self.graphs.values():
             yield from graph.steps.values()
 
@@ -98,29 +111,32 @@ class RunTree:
                 yield from (step, *step.sources.values())
 
     def exit_of(self, path: str, node_type: type[Node]) -> Exit:
-        """How a node of a class leads to the next. A run that is read without its code takes it
-        from the stored shape of its classes."""
+        """Return what decides which node comes after a node of this class. A subclass that reads
+        runs without their code looks the class up in its stored shape."""
         from bae.plan import plan_of
 
         plan = plan_of(node_type)
         return "body" if plan.written else "choice" if len(plan.offered) > 1 else "other"
 
     def may_resolve(self, path: str, node_type: type[Node]) -> bool:
-        """Whether the body of a node may have an LM make the next node, whose fields are then
-        resolved before the body returns."""
+        """Return whether the body of this class may have an LLM make the next node. The fields of
+        that node are then resolved before the body returns."""
         from bae.plan import plan_of
 
         return plan_of(node_type).lm_parameter is not None
 
     def shared_key(self, place: Place, node_type: type[Node]) -> Hashable | None:
-        """The key of the dependency behind a place, if it is called once for the whole run. A run
-        that is read without its code takes it from the stored shape of its classes."""
+        """Return the key of the dependency at a place, if one call serves the whole run; else None.
+        A subclass that reads runs without their code looks it up in the stored shape of the
+        class."""
         try:
             return shared_key(place, node_type)
         except KeyError:
-            return None  # behind `accept=`, or a tool that was picked: only the run knows the place
+            # A parameter of the function in `accept=`, or of a tool that a function returned in
+            # the run: the plan of the class does not have it.
+            return None
 
-    # Finding or making the parts.
+    # Find or add parts.
 
     def _graph(self, record: Record) -> GraphRun:
         graph = self.graphs.get(record.path)
@@ -128,14 +144,15 @@ class RunTree:
             graph = self._new_graph(record.path, record.at)
             self._begin(graph, record.at)
         elif not graph.is_open and not graph.outcome and record.path:
-            # It was cut off, and no record resumes it: it begins with its source.
-            around = graph.call or graph.source
-            since = None if around is None else around.since
+            # The graph was interrupted, and no record says that it resumes. It resumes with the
+            # tool call or source that it runs for.
+            outer = graph.call or graph.source
+            since = None if outer is None else outer.since
             self._resume(graph, record.at if since is None else since)
         return graph
 
     def _new_graph(self, path: str, at: float) -> GraphRun:
-        """A graph that begins, or that began before the first record of it here."""
+        """Add a graph, and the outer work for which no record has arrived."""
         graph = self.graphs[path] = GraphRun(at, path=path)
         place = Place.parse(path) if path else None
         if place is None:
@@ -150,8 +167,8 @@ class RunTree:
             return graph
         step = outer.steps.get(place.step)
         if step is None:
-            where = Place(place.path, place.step, place.node)
-            step = outer.steps[place.step] = Step(at, place=where, graph=outer)
+            step_place = Place(place.path, place.step, place.node)
+            step = outer.steps[place.step] = Step(at, place=step_place, graph=outer)
             self._begin(step, at)
         kind = "dep" if place.item is None else "map"
         key = place.field, place.parameter
@@ -174,16 +191,16 @@ class RunTree:
         self._begin(graph, at)
         newest = graph.newest
         if newest is not None and newest.node is None:
-            # Sources for the node of a body were begun, and the body has not returned.
+            # The step has sources but no node yet: the body of the step before has not returned.
             newest = graph.steps.get(newest.number - 1)
         if newest is not None and newest.whole and self._exit(newest) == "body":
-            # Its body is called again, or its successor is known.
+            # Its body is called again, unless the returned node is recorded.
             self._begin(newest, at)
             if newest.called is not None:
                 self._begin(newest.called, at)
 
     def _exit(self, step: Step) -> Exit:
-        # A graph with only one node has it filled: its body is not run.
+        # If the LLM fills the first node, the graph has no other node and runs no body.
         is_filled = step.number == 0 and step.fill is not None
         if step.node_type is None or is_filled:
             return "other"
@@ -198,7 +215,8 @@ class RunTree:
         leads: bool = False,
         begins: bool = True,
     ) -> Step:
-        """A step of the graph of a record. If it `leads` on, the step before it is done."""
+        """Find or add a step of the record's graph. With `leads`, end the step before it, which has
+        led to this step. With `begins`, begin the step unless it is open or complete."""
         graph = self._graph(record)
         if leads:
             self._lead_on(record, graph.steps.get(number - 1))
@@ -223,8 +241,8 @@ class RunTree:
         kind: str,
         at: float,
     ) -> Source:
-        """The source of a field and parameter. Its class is `NoneType` if only the path of a graph
-        that runs for it is known."""
+        """Find or add the source of a field and parameter. `node_type` is None if only the path of
+        the source's graph is known. The class of the source is then `NoneType`."""
         source, cls = step.sources.get(key), cast("type[Node]", node_type or NoneType)
         if source is None or source.node_type not in (cls, NoneType):
             if source is not None and source.is_open:
@@ -243,8 +261,9 @@ class RunTree:
         return item
 
     def _tool_call(self, graph: GraphRun, place: Place) -> ToolRun | None:
-        """The tool call that work at a place belongs to: in the conversation that fills the node
-        there, or in a conversation of the body before it."""
+        """Return the tool call that work at a place belongs to; None if the place is not inside a
+        call. The call is in the conversation that fills the place's node, or in a conversation that
+        the body of the step before had."""
         if place.item is None or not place.parameter:
             return None
         for number, is_before in ((place.step, False), (place.step - 1, True)):
@@ -262,14 +281,16 @@ class RunTree:
         asker: Asker,
         offered: tuple[type[Node] | type[None], ...] = (),
     ) -> LMQuestion | None:
-        """The question of the asker of a record; for a body or a function, its last question, until
-        that is answered."""
+        """Find or add the question that a record is about; None if its asker is not in the tree.
+        For a body or a function, this is its open question, or a new question."""
         after, graph = asker.kind in ("choice", "body"), self._graph(record)
         step = graph.steps.get(record.step - 1 if after else record.step)
         by: Step | Source | ToolRun | None = step
         if asker.kind == "source":
-            where = Place(record.path, record.step, "", asker.field, asker.parameter, asker.item)
-            by = self._tool_call(graph, where)
+            source_place = Place(
+                record.path, record.step, "", asker.field, asker.parameter, asker.item
+            )
+            by = self._tool_call(graph, source_place)
             if by is None and step is not None:
                 by = step.sources.get((asker.field, asker.parameter))
         if by is None:
@@ -292,7 +313,7 @@ class RunTree:
             self._begin(question, record.at)
         return question
 
-    # Beginning and ending.
+    # Begin and end work.
 
     def _begin(self, work: Work, at: float) -> None:
         started = work.since is None
@@ -343,26 +364,27 @@ class RunTree:
                 self._end(work, record.at)
 
     def _close(self, work: Work, at: float, state: State) -> None:
-        """Close work and its parts: nothing works on them any more."""
-        every = [work]
-        for each in every:
-            every += each.begun or ()
-            each.begun = None
-        for each in reversed(every):
-            if each.is_open:
-                self._end(each, at, "waiting" if each.state == "waiting" else state)
+        """End work and its open parts, in the given state. A part that waits for a person keeps the
+        state "waiting"."""
+        parts = [work]
+        for part in parts:
+            parts += part.begun or ()
+            part.begun = None
+        for part in reversed(parts):
+            if part.is_open:
+                self._end(part, at, "waiting" if part.state == "waiting" else state)
 
-    # What is dropped.
+    # Drop parts.
 
     def _drop_graph(self, graph: GraphRun) -> None:
-        for each in [*graph.tree()]:
-            self.graphs.pop(each.path, None)
+        for inner in [*graph.tree()]:
+            self.graphs.pop(inner.path, None)
         self._leave_outer(graph)
 
     def _leave_outer(self, graph: GraphRun) -> None:
-        around = graph.call or graph.source
-        if around is not None:
-            around.step.graph.inner.pop(graph.path, None)
+        outer = graph.call or graph.source
+        if outer is not None:
+            outer.step.graph.inner.pop(graph.path, None)
 
     def _drop_step(self, graph: GraphRun, number: int) -> None:
         step = graph.steps.pop(number)
@@ -375,7 +397,8 @@ class RunTree:
                 self._drop_graph(call.graph)
 
     def _drop_old_steps(self, graph: GraphRun) -> None:
-        """Keep the first and the last steps. Many are dropped at once, so that is rarely done."""
+        """If a graph has more steps than `keep`, drop all but its first and last steps. Each call
+        drops many steps, so few calls have to sort them."""
         if self._keep and len(graph.steps) > self._keep:
             for number in sorted(graph.steps)[self._keep // 6 : -(self._keep // 2)]:
                 self._drop_step(graph, number)
@@ -383,19 +406,20 @@ class RunTree:
 
 
 def call_behind(node_type: type[Node], place: Place) -> tuple[CallPlan | None, bool]:
-    """The call for the value at a place, and whether it is made once for the whole run, which it is
-    not with arguments from the run. A gate and a recall call nothing. An unknown field or parameter
-    is a KeyError."""
+    """Return the call that computes the value at a place, and whether one call serves the whole
+    run. The call is None for a gate and a recall. A call with arguments from the run never serves
+    the whole run. Raises `KeyError` for an unknown field or parameter."""
     from bae.calls import asked_at, is_by_value
     from bae.plan import plan_of
 
-    asked = asked_at(plan_of(node_type).fields[place.field], place.parameter)
-    if asked is None:
+    source = asked_at(plan_of(node_type).fields[place.field], place.parameter)
+    if source is None:
         raise KeyError(place.parameter)
-    return asked.call, asked.is_shared and not is_by_value(asked)
+    return source.call, source.is_shared and not is_by_value(source)
 
 
 def shared_key(place: Place, node_type: type[Node]) -> Hashable | None:
-    """The key of the call behind a place, if it is called once for the whole run."""
+    """Return the key of the call that computes the value at a place, if one call serves the whole
+    run; else None."""
     call, is_shared = call_behind(node_type, place)
     return call.key if call is not None and is_shared else None

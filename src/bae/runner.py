@@ -1,5 +1,5 @@
-"""The loop of a run: resolve the node's fields, call the node or ask the LM for the next node, and
-continue with that node."""
+"""The loop of a run. It resolves the fields of a node. Then it calls the node's body, or asks the
+LLM for the next node, and continues with that node."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ A = TypeVar("A")
 _log = logging.getLogger("bae")
 
 LONGEST_HOLD = 0.01
-"""After how many seconds a run yields to the event loop, in case its bodies await nothing. It
-checks the clock every 16 steps, so short runs that do await need not yield as well."""
+"""Seconds after which a run yields to the event loop, in case its bodies await nothing. The run
+checks the clock every 16 steps only, so a run of fewer steps never yields for this reason."""
 Plans = dict[type[Node], NodePlan]
 NOTHING_BOUND: Final[Mapping[str, Any]] = MappingProxyType({})
 _Recalls = tuple[dict[str, Any], list[Found]]
@@ -88,7 +88,7 @@ NONE: Final[Collection[str]] = ()
 async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[T]:
     """Run a graph from its first node to its last, and close everything that it opened.
 
-    Graphs inside a run come through here too, with a `Run` of their own that has an outer run.
+    A graph inside a run has a `Run` of its own, whose `outer` is the run around it.
     """
     graph_plan = plan_of_graph(graph)
     hidden = run.scene.hidden
@@ -110,23 +110,25 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         run.shows = graph.context or run.shows
         run.shows_limit = graph.context_limit or run.shows_limit
         run.scene = replace(run.scene)  # so that the scene of each run is a distinct object
-    # Set the default too: a body of another run may have started this run.
+    # Set the default scene too: if a body of another run started this run, the variable has the
+    # scene of that run.
     token = None if scene_around.get() is run.scene else scene_around.set(run.scene)
-    around = turns = None
+    writer_token = turns_token = None
     if run.outer is None and (run.writer.journal is not None or writer_in_use.get() is not None):
-        # A run without a journal sets nothing: three objects more a run cost a crowd of runs 15 %.
-        around = writer_in_use.set(run.writer)
+        # Without a journal, the variable is not set. With thousands of concurrent runs, setting it
+        # would cost 15 %, for three more objects a run.
+        writer_token = writer_in_use.set(run.writer)
     try:
-        given_up: Collection[str] = NONE
+        failed_fields: Collection[str] = NONE
         start, is_recorded, find_next = run.past.begin(run, graph, start)
         if not is_recorded:
             await run.writer.begin(run, graph, start)
         if run.outer is None and (run.turns is not None or turns_in_use.get() is not None):
-            turns = turns_in_use.set(run.turns)
+            turns_token = turns_in_use.set(run.turns)
         if graph_plan.is_filled and not start.__dict__:
             previous = next(run.seen(), None)
-            start, given_up = await _fill(run, plans, plans[graph.start], previous)
-        await _follow(run, plans, start, given_up, find_next)
+            start, failed_fields = await _fill(run, plans, plans[graph.start], previous)
+        await _follow(run, plans, start, failed_fields, find_next)
     except BaseException as caught:
         failure = caught
     if run.flow is not None:
@@ -135,15 +137,15 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
             run.flow.opening.leave(run)
     if token is not None:
         scene_around.reset(token)
-    if around is not None:
-        writer_in_use.reset(around)
-    if turns is not None:
-        turns_in_use.reset(turns)
+    if writer_token is not None:
+        writer_in_use.reset(writer_token)
+    if turns_token is not None:
+        turns_in_use.reset(turns_token)
     failure = await _finish(run, failure)
     try:
-        return _result(run, failure)
+        return _make_result(run, failure)
     finally:
-        del failure  # the traceback holds this frame; otherwise both would stay alive
+        del failure  # the traceback and this frame would keep each other alive
 
 
 async def run_inside(
@@ -154,8 +156,8 @@ async def run_inside(
     item: tuple[Any, ...] = (),
     bound: Mapping[str, Any] = NOTHING_BOUND,
 ) -> Node:
-    """Run a graph as a dependency, or for one item of a map, and return its last node. `bound` are
-    fields of its start node."""
+    """Run a graph as a dependency, or for one item of a map, and return the graph's last node.
+    `bound` has values for fields of the start node."""
     graph = cast("Graph[Any, Any]", call.graph)
 
     tries = 0
@@ -165,7 +167,7 @@ async def run_inside(
         tries += 1
         if tries > 1 and outer.flow is not None:
             outer.flow.forget_failures()
-        result = await run_graph(graph, _first_node(call, item, bound), outer.inside(path))
+        result = await run_graph(graph, _make_first_node(call, item, bound), outer.inside(path))
         if result.waiting:
             raise Waiting(result.waiting)
         return result.trace[-1]
@@ -173,7 +175,7 @@ async def run_inside(
     return await call_within_bounds(call, marker, once, outer)
 
 
-def _first_node(call: CallPlan, item: tuple[Any, ...], bound: Mapping[str, Any]) -> Node:
+def _make_first_node(call: CallPlan, item: tuple[Any, ...], bound: Mapping[str, Any]) -> Node:
     graph = cast("Graph[Any, Any]", call.graph)
     start = graph.start
     if plan_of_graph(graph).is_filled:
@@ -186,8 +188,8 @@ def _first_node(call: CallPlan, item: tuple[Any, ...], bound: Mapping[str, Any])
     return start(**{name: item[0]}, **bound)
 
 
-def _end_record(run: Run, failure: BaseException | None) -> RunEnded:
-    """The record of the outcome of a run."""
+def _make_end_record(run: Run, failure: BaseException | None) -> RunEnded:
+    """Return the record of a run's outcome."""
     place = time(), run.path, run.step
     if failure is None:
         return RunEnded(*place, "ended", run.trace[-1])
@@ -202,7 +204,7 @@ def _end_record(run: Run, failure: BaseException | None) -> RunEnded:
 
 
 def _is_tried_again(run: Run, ended: RunEnded) -> bool:
-    """Whether the owner of a failed run tries it again."""
+    """Return whether the run has failed, and its owner will try it again."""
     decide = run.options.tries_again
     return (
         not run.path
@@ -213,9 +215,9 @@ def _is_tried_again(run: Run, ended: RunEnded) -> bool:
 
 
 async def _finish(run: Run, failure: BaseException | None) -> BaseException | None:
-    """Record the outcome of a run, and return the error that it fails with."""
+    """Record the outcome of a run, and return the error that the run fails with."""
     try:
-        ended = _end_record(run, failure)
+        ended = _make_end_record(run, failure)
         if isinstance(ended.error, HandedOver):
             await run.writer.hand_over(run)
         elif _is_tried_again(run, ended):
@@ -232,8 +234,9 @@ async def _finish(run: Run, failure: BaseException | None) -> BaseException | No
     return failure if run.path else run.writer.explain(failure)
 
 
-def _result(run: Run, failure: BaseException | None) -> GraphResult[Any]:
-    """The result of a run, or the exception that it failed with."""
+def _make_result(run: Run, failure: BaseException | None) -> GraphResult[Any]:
+    """Return the result of a run, or raise its failure. A run that waits for a person has a
+    result."""
     outermost = run if run.outer is None else run.outermost
     journal = RunJournal(outermost.writer.log, outermost.trace)
     if failure is None:
@@ -249,11 +252,12 @@ def _result(run: Run, failure: BaseException | None) -> GraphResult[Any]:
     try:
         raise failure
     finally:
-        del failure  # the traceback holds this frame; otherwise both would stay alive
+        del failure  # the traceback and this frame would keep each other alive
 
 
 async def _close(run: Run, failure: BaseException | None) -> BaseException | None:
-    """Cancel work that was started early in vain; in the outermost run, close what was opened."""
+    """Cancel the values that were started early and are not needed. In the outermost run, also
+    close the resources of its dependencies. Return the error that the run ends with."""
     flow = cast(Dataflow, run.flow)
     try:
         await _let_go_ahead(run)
@@ -265,14 +269,14 @@ async def _close(run: Run, failure: BaseException | None) -> BaseException | Non
 
 
 async def _let_go_ahead(run: Run) -> None:
-    """Release the values that were started early for the next node."""
+    """Release the values that were started early for the run's next node."""
     flow = cast(Dataflow, run.flow)
     if run in flow.ahead:
         await flow.let_go_ahead(run)
 
 
 async def _follow(
-    run: Run, plans: Plans, node: Node, given_up: Collection[str], find_next: FindNext | None
+    run: Run, plans: Plans, node: Node, failed_fields: Collection[str], find_next: FindNext | None
 ) -> None:
     trace, limit = run.trace, run.max_iters
     log = cast("list[Any]", run.writer.log)
@@ -285,8 +289,8 @@ async def _follow(
     while True:
         plan = plans[type(node)]
         if plan.sourced:
-            node = await _complete(run, plans, plan, node, given_up)
-            given_up = NONE
+            node = await _complete(run, plans, plan, node, failed_fields)
+            failed_fields = NONE
         trace.append(node)
         now = time()
         if start_step is None:
@@ -319,7 +323,7 @@ async def _follow(
                 raise undeclared_route_error(plan, following)
             run.returned = following
         elif plan.successors:
-            following, given_up = await _ask_for_next(run, plans, plan, node)
+            following, failed_fields = await _ask_for_next(run, plans, plan, node)
         else:
             return
         if following is None:
@@ -332,13 +336,13 @@ async def _follow(
 
 
 async def _complete(
-    run: Run, plans: Plans, plan: NodePlan, node: Node, given_up: Collection[str]
+    run: Run, plans: Plans, plan: NodePlan, node: Node, failed_fields: Collection[str]
 ) -> Node:
-    """The node with its missing sourced fields resolved, validated as a whole. The fields in
-    `given_up` take their default, since their source has failed.
+    """Resolve the node's missing fields that have a source, and return the complete node. The
+    sources of `failed_fields` have failed, so these fields get their default.
 
-    It is a copy if a field was resolved: the caller or a body may start other runs with the
-    original, and these must not see the values of this run.
+    If a field was missing, the complete node is a validated copy. The caller or a body may start
+    other runs with the original node, and those runs must not see values of this run.
     """
     absent = [field for field in plan.sourced if field.name not in node.__dict__]
     if len(absent) < len(plan.sourced) and _log.isEnabledFor(logging.DEBUG):
@@ -348,13 +352,14 @@ async def _complete(
         if node is run.returned:
             await run.writer.store_returned(run, node)
         left_out = run.past.fields_left_out(run, plan, absent)
-        missing = [f for f in absent if f.name not in given_up and f not in left_out]
+        missing = [f for f in absent if f.name not in failed_fields and f not in left_out]
         try:
             values = await resolve(run, plan, missing, node.__dict__)
         except Waiting as waiting:
             waiting.node = node
             raise
-    # After a node that the LM has filled, work that was started early is for the node after it.
+    # If the previous node has a body, values were started early for this node, whose fields are
+    # resolved now. After an empty body, the values are for the node after this node.
     if run.trace and plans[type(run.trace[-1])].written:
         await _let_go_ahead(run)
     if not absent:
@@ -366,7 +371,7 @@ async def _complete(
 
 
 def _log_given(run: Run, plans: Plans, plan: NodePlan, node: Node) -> None:
-    """Log the fields whose source is not used, since the caller or a body has given the value."""
+    """Log the fields whose source is not called, because the caller or a body passed the value."""
     if not run.trace or plans[type(run.trace[-1])].written:
         for field in plan.sourced:
             if field.name in node.__dict__:
@@ -391,17 +396,17 @@ async def _call_with_lm(run: Run, plan: NodePlan, node: Node, parameter: str) ->
 async def _ask_for_next(
     run: Run, plans: Plans, plan: NodePlan, node: Node
 ) -> tuple[Node | None, Collection[str]]:
-    """The next node after an empty body, and its fields whose source has failed. The LM chooses a
-    successor, if there are several, and fills it. At the last step, the LM is only asked whether to
-    end there."""
+    """Return the next node after an empty body, and the names of its fields whose source has
+    failed. If there are several successors, the LLM chooses one. Then the LLM fills it. At the last
+    step that `max_iters` allows, the LLM is only asked whether to end the run."""
     is_last = run.step == run.max_iters
     if is_last and not plan.may_end:
         raise too_many(run, *plan.successors)
     target: type[Node] = plan.successors[0]
     if len(plan.offered) > 1:
-        chosen, filled, given_up = await _choose(run, plans, plan, node)
+        chosen, filled, failed_fields = await _choose(run, plans, plan, node)
         if chosen is NoneType or filled is not None:
-            return filled, given_up
+            return filled, failed_fields
         target = chosen
     if is_last:
         raise too_many(run, target)
@@ -411,46 +416,47 @@ async def _ask_for_next(
 async def _choose(
     run: Run, plans: Plans, plan: NodePlan, node: Node
 ) -> tuple[type[Node] | type[None], Node | None, Collection[str]]:
-    """The next class. If the LM has filled the node in the same call, also the node, with its
-    fields whose source has failed."""
+    """Have the LLM choose the next class, and return the class. If the LLM fills the node in the
+    same call, also return the node, and the names of its fields whose source has failed."""
     chosen: type[Node] | type[None]
     filled: Node | None
-    about = run.scene_for(plan, node)
-    known = run.past.choice(run, plan, about)
-    if known is not NOTHING:
-        return known, None, NONE
+    scene = run.scene_for(plan, node)
+    recorded = run.past.choice(run, plan, scene)
+    if recorded is not NOTHING:
+        return recorded, None, NONE
     lm = cast("LM", run.lm_for(plan))
     recalled: dict[type[Any], _Recalls] = {}
     run.writer.write(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
-    doing = Asker("choice", plan.node)
+    asker = Asker("choice", plan.node)
     if not isinstance(lm, RoutingLM):
-        asked = "choose_type", [*plan.offered], shown_values(node, about.hidden)
-        chosen, seconds, used = await _answer(run, lm, doing, about, *asked)
+        arguments = "choose_type", [*plan.offered], shown_values(node, scene.hidden)
+        chosen, seconds, used = await _ask_question(run, lm, asker, scene, *arguments)
         filled = None
     else:
         fillable, recalled = options_ahead(run, plans, plan, lm)
         if recalled:
             origins = {cls: run.origins(records) for cls, (_, records) in recalled.items()}
-            about = about.recalling(origins)
-        # Without arguments that are rarely needed: an LM of the caller may not take them.
-        given = [{cls: values for cls, (values, _) in recalled.items()}] if recalled else []
-        asked = "route", node, plan.offered, fillable, *given
-        (chosen, filled), seconds, used = await _answer(run, lm, doing, about, *asked)
+            scene = scene.recalling(origins)
+        # Recalled values are passed only if there are any: the `route` of a caller's own LM may
+        # not have the parameter.
+        optional = [{cls: values for cls, (values, _) in recalled.items()}] if recalled else []
+        arguments = "route", node, plan.offered, fillable, *optional
+        (chosen, filled), seconds, used = await _ask_question(run, lm, asker, scene, *arguments)
     if chosen not in plan.offered:
-        _note_usage(run, doing, [used])
+        _note_usage(run, asker, [used])
         raise chosen_outside(plan, chosen)
     if filled is None:
         await run.writer.store(ChoiceMade(time(), run.path, run.step, node, chosen, seconds, used))
         return chosen, None, NONE
     if type(filled) is not chosen:
-        _note_usage(run, doing, [used])
+        _note_usage(run, asker, [used])
         raise filled_other(plans[cast("type[Node]", chosen)], filled)
-    given_up: Collection[str] = NONE
+    failed_fields: Collection[str] = NONE
     resolved, records = recalled.get(chosen, _NOTHING_RECALLED)
     if chosen in recalled:
         target_plan = plans[type(filled)]
         filled = _with_resolved(lm, target_plan, filled, resolved)
-        given_up = _missing(target_plan, resolved)
+        failed_fields = _list_failed_fields(target_plan, resolved)
     place = time(), run.path, run.step
     await run.writer.store(
         ChoiceMade(*place, node, chosen, 0.0, Usage()),
@@ -458,19 +464,23 @@ async def _choose(
         FillStarted(*place, type(filled), resolved),
         FillEnded(*place, filled, seconds, used),
     )
-    return chosen, filled, given_up
+    return chosen, filled, failed_fields
 
 
-def _missing(plan: NodePlan, resolved: Mapping[str, Any]) -> Collection[str]:
-    """The fields whose source has failed, so that their default is used."""
+def _list_failed_fields(plan: NodePlan, resolved: Mapping[str, Any]) -> Collection[str]:
+    """Return the names of the fields whose source has failed. These fields get their default."""
     return [field.name for field in plan.context if field.name not in resolved]
 
 
 def options_ahead(
     run: Run, plans: Mapping[type[Node], NodePlan], plan: NodePlan, lm: LM | None
 ) -> tuple[list[type[Node]], dict[type[Node], _Recalls]]:
-    """The successors of a node that the answer may fill when it chooses one, without those that an
-    LM other than `lm` is to fill; and the values that are recalled for successors, with records."""
+    """Return the successors that one answer may choose and fill, and the values that are recalled
+    for successors, with the records.
+
+    An answer cannot fill a successor if another LM than `lm` fills it, if its values are not found
+    at once, or if its question shows other earlier nodes. At the last step, it fills none.
+    """
     fillable: list[type[Node]] = []
     recalled: dict[type[Node], _Recalls] = {}
     shows = run.shown_by(plan)
@@ -491,23 +501,23 @@ async def _fill(
 ) -> tuple[Node, Collection[str]]:
     resolved: dict[str, Any] = {}
     records: list[Found] = []
-    given_up: Collection[str] = NONE
+    failed_fields: Collection[str] = NONE
     if plan.context:
         resolved = await resolve(run, plan, plan.context, {}, records)
         if len(resolved) < len(plan.context):
-            given_up = _missing(plan, resolved)
+            failed_fields = _list_failed_fields(plan, resolved)
         if cast(Dataflow, run.flow).ahead:
             await _let_go_ahead(run)
         try:
             validate_values(plan.node, resolved)  # fail before the model is asked
         except Exception as error:
             raise invalid(plan, error) from error
-    about = run.scene_for(plan, previous)
+    scene = run.scene_for(plan, previous)
     if records:
-        about = about.recalling({plan.node: run.origins(records)})
-    known = run.past.fill(run, plan, previous, resolved, about)
-    if known is not NOTHING:
-        return known, given_up
+        scene = scene.recalling({plan.node: run.origins(records)})
+    recorded = run.past.fill(run, plan, previous, resolved, scene)
+    if recorded is not NOTHING:
+        return recorded, failed_fields
     lm = run.lm if plan.lm is None else run.lm_for(plan)
     sure = len(plan.offered) == 1 and plan.successors and run.step + 1 != run.max_iters
     if run.options.prefetch and run.flow is not None and sure:
@@ -516,32 +526,34 @@ async def _fill(
     if lm is None:  # then the LM has nothing to fill: see `Graph.needs_lm`
         node = from_resolved(plan.node, resolved)
         await run.writer.store(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
-        return node, given_up
-    doing = Asker("fill", plan.node)
+        return node, failed_fields
+    asker = Asker("fill", plan.node)
     if plan.tools is not None:
-        about = _with_tools(run, plan, lm, doing, about)
-    asked = plan.node, resolved, plan.instruction
-    node, seconds, used = await _answer(run, lm, doing, about, "fill", *asked, source=previous)
+        scene = _with_tools(run, plan, lm, asker, scene)
+    arguments = plan.node, resolved, plan.instruction
+    node, seconds, used = await _ask_question(
+        run, lm, asker, scene, "fill", *arguments, source=previous
+    )
     if type(node) is not plan.node:
-        _note_usage(run, doing, [used])
+        _note_usage(run, asker, [used])
         raise filled_other(plan, node)
     if plan.sourced:
         node = _with_resolved(lm, plan, node, resolved)
     await run.writer.store(FillEnded(time(), run.path, run.step, node, seconds, used))
-    return node, given_up
+    return node, failed_fields
 
 
-def _with_tools(run: Run, plan: NodePlan, lm: LM, doing: Asker, about: Scene) -> Scene:
-    """The scene of a question whose answer may call tools first."""
+def _with_tools(run: Run, plan: NodePlan, lm: LM, asker: Asker, scene: Scene) -> Scene:
+    """Return the scene of a question before whose answer the LLM may call tools."""
     from bae.toolbox import Toolbox
 
     if not isinstance(lm, RoutingLM):
         raise no_tools(lm, plan.node)
-    return about.offering(Toolbox(run, plan, doing, run.step))
+    return scene.offering(Toolbox(run, plan, asker, run.step))
 
 
 def _with_resolved(lm: LM, plan: NodePlan, node: Node, resolved: Mapping[str, Any]) -> Node:
-    """A node that an LM has filled, with its resolved values."""
+    """Return a node that an LLM has filled, with the resolved values of its sources."""
     if isinstance(lm, RoutingLM) and lm.keeps_resolved:
         return node
     try:
@@ -550,28 +562,29 @@ def _with_resolved(lm: LM, plan: NodePlan, node: Node, resolved: Mapping[str, An
         raise invalid(plan, error) from error
 
 
-async def _answer(
-    run: Run, lm: LM, doing: Asker, about: Scene, method: str, *given: Any, **named: Any
+async def _ask_question(
+    run: Run, lm: LM, asker: Asker, scene: Scene, method: str, *arguments: Any, **keywords: Any
 ) -> tuple[Any, float, Usage]:
-    """The LM's answer, how long it took and what it used. The usage of a failure is noted too."""
+    """Call `method` of an LM with a question. Return the answer, the seconds that it took and the
+    usage. If the question fails, record the usage too."""
     started = perf_counter()
     used: list[Usage] = []
-    token = meter_in_force.set((used.append, partial(run.watch, doing)))
-    about = about.storing(run.writer.unstorable)
+    token = meter_in_force.set((used.append, partial(run.watch, asker)))
+    scene = scene.storing(run.writer.unstorable)
     try:
-        asking = ask_lm(lm, method, about, *given, **named)
+        asking = ask_lm(lm, method, scene, *arguments, **keywords)
         if run.is_streamed:
             from bae.answer_stream import stream_for
 
-            asking = stream_for(run, doing).follow(asking)
+            asking = stream_for(run, asker).follow(asking)
         answer = await asking
     except BaseException as error:
-        _note_usage(run, doing, used)
+        _note_usage(run, asker, used)
         if isinstance(error, BaeError | Waiting) or not isinstance(error, Exception):
             raise
-        if doing.kind == "fill" and isinstance(error, ValidationError):
-            raise filled_wrong(doing.node, error) from error
-        raise lm_failed(error, str(doing), lm) from error
+        if asker.kind == "fill" and isinstance(error, ValidationError):
+            raise filled_wrong(asker.node, error) from error
+        raise lm_failed(error, str(asker), lm) from error
     finally:
         meter_in_force.reset(token)
     return answer, perf_counter() - started, Usage.total(used)
@@ -584,7 +597,7 @@ def _note_usage(run: Run, asker: Asker, used: Sequence[Usage]) -> None:
 
 
 def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
-    """Refuse a start that cannot run, and prepare the run."""
+    """Raise an error if the run cannot start. Otherwise set the LM of the run."""
     if type(start) is not graph.start:
         raise other_start(graph, start)
     if isinstance(run.lm, str):
@@ -595,8 +608,8 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
     if type(run.max_iters) is not int or run.max_iters < 0:
         raise ValueError(f"max_iters={run.max_iters}: give a number of nodes, or 0 for no bound")
     for key in run.options.dep_cache or ():
-        made = isinstance(key, tuple | Arguments)  # by an earlier run
-        if not made and not callable(key) and not hasattr(key, "arun"):
+        from_earlier_run = isinstance(key, tuple | Arguments)
+        if not from_earlier_run and not callable(key) and not hasattr(key, "arun"):
             raise not_a_dependency(key)
     graph.prove()
     if lm is None and graph.needs_lm:
@@ -609,8 +622,8 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
             refused = tools_refused(run.lm, plan) if plan.lm is None else None
             if refused is not None:
                 raise refused
-    for shown in plan_of_graph(graph).shown_files if run.past is NO_PAST else ():
-        refused = files_refused(_find_lm(run, shown.asking), shown)
+    for shown_file in plan_of_graph(graph).shown_files if run.past is NO_PAST else ():
+        refused = files_refused(_find_lm(run, shown_file.asking), shown_file)
         if refused is not None:
             raise refused
     if run.lm is not None and (limit := spending_limit.get()) is not None:
@@ -618,8 +631,8 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
 
 
 def _find_lm(run: Run, plan: NodePlan) -> LM | None:
-    """The LM that a node asks. None if it is pinned and cannot be made: the run may never reach the
-    node, and asking the LM raises the error."""
+    """Return the LM that a node asks; None if the LM is pinned and cannot be made. That is no error
+    yet, because the run may never reach the node. If it does, asking the LM raises the error."""
     try:
         return run.lm_for(plan)
     except BaeError:

@@ -1,5 +1,5 @@
-"""The scheduler of a run's dataflow. It computes a value as soon as the inputs of the value are
-known, and cancels the work when nothing needs the value any more."""
+"""The scheduler of a run's dataflow. It computes each value as soon as its inputs are known. When
+nothing needs the value any more, it cancels the work."""
 
 from __future__ import annotations
 
@@ -31,25 +31,27 @@ Compute = Callable[["PendingValue"], Coroutine[Any, Any, Any]]
 
 @dataclass(slots=True, eq=False, repr=False)
 class PendingValue:
-    """One value that is being computed, or is known: of a field of a node, or of a parameter of the
-    function behind the field. `name` is that of the function, graph or question."""
+    """The value of a field, or of a `Dep` parameter, while it is computed and afterwards."""
 
     run: Run
     node_type: type[Node]
     place: Place
     name: str = ""
+    """The name of the function or graph, or the question of a gate."""
     source: str = "dep"
     compute: Compute | None = None
     inputs: Sequence[tuple[str, PendingValue]] = ()
+    """The values that are needed first, by parameter."""
     call: CallPlan | None = None
     asked: Arguments | None = None
-    """The arguments of the function that come from the run, once they are known."""
+    """The arguments that come from the run, once they are known."""
     settle: Callable[[Any], bool] | None = None
-    """Called when all inputs are known. Returns whether this value itself is to be computed."""
+    """The scheduler calls it when all inputs are known. It returns False if this value need not be
+    computed: it is done, or shares the value of an equal call."""
     done: bool = False
     value: Any = None
     is_validated: bool = False
-    """Whether the node has validated the value, because it was known before."""
+    """Whether the value comes from a node that has validated it."""
     error: BaseException | None = None
     failed_input: tuple[str, PendingValue] | None = None
     """The input whose failure made this value fail."""
@@ -57,14 +59,16 @@ class PendingValue:
     """The item of a map that failed."""
     task: asyncio.Task[None] | None = None
     users: int = 1
-    """How many users still want the value."""
+    """How many fields and calls still need the value."""
     missing: int = 0
-    """How many inputs are not known yet."""
+    """How many inputs are not done yet."""
     dependents: list[PendingValue] = field(default_factory=list["PendingValue"])
+    """The values that have this value as an input."""
     waiters: dict[_Waiter, None] = field(default_factory=dict["_Waiter", None])
-    """In order; each waiter can leave in constant time."""
+    """The waiters in order. It is a dict, so that a waiter is removed in constant time."""
     cancelled: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
-    """Tasks that were cancelled because of this failure. Waiters for the value await them."""
+    """The tasks that were cancelled because this value failed. Waiters for the value await these
+    tasks."""
     awaited: dict[_Waiter, Sequence[PendingValue]] = field(
         default_factory=dict["_Waiter", "Sequence[PendingValue]"]
     )
@@ -72,11 +76,11 @@ class PendingValue:
 
     @property
     def asker(self) -> Asker:
-        """The asker in questions of the function behind this value to an LM."""
+        """The asker of the questions that this value's function asks an LLM."""
         return Asker("source", self.node_type, self.place.field, self.place.parameter)
 
     def arguments(self) -> dict[str, Any]:
-        """The values of the inputs, by parameter."""
+        """Return the values of the inputs, by parameter."""
         return {parameter: below.value for parameter, below in self.inputs}
 
     def ended(
@@ -86,30 +90,32 @@ class PendingValue:
         seconds: float = 0.0,
         called_at: str = "",
     ) -> SourceEnded:
-        """The record of how the work on this value ended."""
+        """Return the record that the work on this value has ended."""
         place, outcome = self.place, (seconds, value, error)
-        where = time(), place.path, place.step, self.node_type, place.field
-        what = self.source, self.name, *outcome, place.parameter, called_at
-        return SourceEnded(*where, *what)
+        position = time(), place.path, place.step, self.node_type, place.field
+        details = self.source, self.name, *outcome, place.parameter, called_at
+        return SourceEnded(*position, *details)
 
     def waits_for(self, other: PendingValue) -> bool:
-        """Whether this value needs another value first."""
+        """Return whether the work on this value waits for `other`, directly or through values in
+        between."""
         ahead: list[PendingValue] = [self]
-        seen: set[PendingValue] = {self}
+        visited: set[PendingValue] = {self}
         for pending in ahead:
             if pending is other:
                 return True
-            below = [each for _, each in pending.inputs]
+            below = [value for _, value in pending.inputs]
             for values in pending.awaited.values():
                 below.extend(values)
-            for each in below:
-                if not each.done and each not in seen:
-                    seen.add(each)
-                    ahead.append(each)
+            for value in below:
+                if not value.done and value not in visited:
+                    visited.add(value)
+                    ahead.append(value)
         return False
 
     def failure_path(self, start: str) -> str:
-        """The path from `start`, the field that asked, to the function that failed."""
+        """Return the path from a field to the function that failed, as
+        `start <- function(parameter) <- failed()`. `start` names the field."""
         parts = [start]
         pending: PendingValue = self
         while pending.failed_input is not None:
@@ -122,7 +128,7 @@ class PendingValue:
 
 
 class _Waiter:
-    """Waits for several values: until all are done, or one has failed."""
+    """Waits until several values are done, or a required value has failed."""
 
     __slots__ = ("failed", "future", "optional", "pending")
 
@@ -134,7 +140,7 @@ class _Waiter:
         for value in values:
             if value.done:
                 self._check(value)
-            elif self not in value.waiters:  # two fields may have one value
+            elif self not in value.waiters:  # two fields may share a value
                 self.pending += 1
                 value.waiters[self] = None
 
@@ -142,8 +148,8 @@ class _Waiter:
         """Note that a value is done."""
         self.pending -= 1
         self._check(value)
-        over = self.pending == 0 or self.failed is not None
-        if over and self.future is not None and not self.future.done():
+        is_over = self.pending == 0 or self.failed is not None
+        if is_over and self.future is not None and not self.future.done():
             self.future.set_result(None)
 
     def _check(self, value: PendingValue) -> None:
@@ -154,29 +160,31 @@ class _Waiter:
 
 
 def _has_default(error: BaseException) -> bool:
-    """Whether a default replaces a value with this failure. It does not replace a value that a
-    journal cannot store, and not after an error that `except Exception` would not catch."""
+    """Return whether a field with a default gets the default after this failure. It gets none if a
+    journal cannot store the value, or after an error such as `KeyboardInterrupt`, which
+    `except Exception` does not catch."""
     while isinstance(error, BaeError) and error.cause is not None:
         if isinstance(error, JournalError):
             return False
         error = error.cause
-    own = isinstance(error, Exception | asyncio.CancelledError)
-    return own and not isinstance(error, JournalError)
+    is_ordinary = isinstance(error, Exception | asyncio.CancelledError)
+    return is_ordinary and not isinstance(error, JournalError)
 
 
 class Scheduler:
-    """The values of a run that are being computed, including those of graphs inside it, and the
-    resources that were opened for them. `context` is the context of the calls, unless it is the
-    asker's."""
+    """Computes the values of a run and of the graphs inside it, and closes the resources that were
+    opened for them. With `context`, each call gets a copy of that context instead of the context of
+    the code that needs the value."""
 
     def __init__(self, context: Context | None = None) -> None:
         self._context = context
         self.closers: list[tuple[str, Closer]] = []
         self.ahead: dict[Run, list[PendingValue]] = {}
-        """The values that were started early, by the run whose next node needs them."""
+        """The values that were started early for a run's next node, by run."""
 
     def add(self, pending: PendingValue) -> PendingValue:
-        """Add a value: its work starts now, or when the last of its inputs is known."""
+        """Add a value. Its work starts when the last of its inputs is done, or now if all are
+        done."""
         for parameter, below in pending.inputs:
             if not below.done:
                 pending.missing += 1
@@ -191,10 +199,11 @@ class Scheduler:
     async def gather(
         self, values: Sequence[PendingValue], optional: Set[PendingValue] = frozenset()
     ) -> PendingValue | None:
-        """Wait until all values are done, and return None. When a value fails, cancel the others,
-        wait until they have ended, and return the failed value. Failures of `optional` values do
-        not count. Gates without an answer delay nothing: they are raised together, as `Waiting`,
-        when everything else is done.
+        """Wait until all values are done, and return None. If a value fails, cancel the other
+        values, wait until their work has ended, and return the failed value.
+
+        An `optional` value may fail, unless `_has_default` excludes the error. If gates have no
+        answer, the other values are computed first, and then one `Waiting` is raised for all gates.
         """
         waiter = _Waiter(values, optional)
         by = _computed.get()
@@ -206,16 +215,16 @@ class Scheduler:
                 waiter.future = asyncio.get_running_loop().create_future()
                 await waiter.future
         finally:
-            left: list[asyncio.Task[None]] = []
+            cancelled: list[asyncio.Task[None]] = []
             if by is not None:
                 by.awaited.pop(waiter, None)
             for value in values:
-                left.extend(value.cancelled)
+                cancelled.extend(value.cancelled)
                 if not value.done:
                     value.waiters.pop(waiter, None)
-                    left.extend(self.release(value))
-            if left:
-                await wait_until_ended(left)
+                    cancelled.extend(self.release(value))
+            if cancelled:
+                await wait_until_ended(cancelled)
         if waiter.failed is not None:
             return waiter.failed
         gates = [gate for v in values if isinstance(v.error, Waiting) for gate in v.error.gates]
@@ -224,8 +233,8 @@ class Scheduler:
         return None
 
     def release(self, pending: PendingValue) -> list[asyncio.Task[None]]:
-        """Stop being a user of a value. Returns the tasks that were cancelled because the value has
-        no user left. Await them with `wait_until_ended`."""
+        """Give up one use of a value. If no use is left, cancel the work on it, and return the
+        cancelled tasks. Await them with `wait_until_ended`."""
         pending.users -= 1
         if pending.users > 0 or pending.done:
             return []
@@ -238,41 +247,48 @@ class Scheduler:
         return self._release_inputs(pending)
 
     def start_ahead(self, run: Run) -> list[PendingValue]:
-        """A list for the values that are started early, for the next node of a run."""
+        """Return the list that collects the values started early for a run's next node."""
         return self.ahead.setdefault(run, [])
 
     async def let_go_ahead(self, run: Run) -> None:
-        """Stop being a user of the values that were started early for a run."""
+        """Release the values that were started early for a run's next node."""
         ahead = self.ahead.pop(run)
         await wait_until_ended(
-            [task for one in ahead for task in [*one.cancelled, *self.release(one)]]
+            [task for value in ahead for task in [*value.cancelled, *self.release(value)]]
         )
 
     def on_close(self, name: str, closer: Closer) -> None:
-        """Call `closer` when the run is over. `name` is the function that opened the resource."""
+        """Have `closer` called when the run is over. `name` is the name of the function that opened
+        the resource."""
         self.closers.append((name, closer))
 
     async def close(self, error: BaseException | None) -> BaseException | None:
-        """Close what was opened, the newest first. All are closed, even if some raise. Returns the
-        first error. A cancellation in the meantime is raised at the end, even if the code that was
-        being closed replaced it by another error."""
+        """Close all opened resources, the newest first, even if some closers raise. Return the
+        first error that a closer raised.
+
+        `error` is the failure of the run, which context managers get. If this task is cancelled
+        meanwhile, the cancellation is raised at the end, even if a closer caught it and raised
+        another error."""
         raised: BaseException | None = None
-        asked = cancellations()
+        cancellations_before = cancellations()
         while self.closers:
             name, closer = self.closers.pop()
             try:
                 await closer(error)
             except BaseException as caught:
-                if caught is error:  # a context manager that does not handle it raises it again
+                if (
+                    caught is error
+                ):  # a context manager raises an error again that it did not handle
                     continue
                 add_note(caught, f"while closing what {name} opened")
                 raised = raised or caught
-        if cancellations() > asked:
+        if cancellations() > cancellations_before:
             raise asyncio.CancelledError from raised
         return raised
 
     async def close_after(self, failure: BaseException | None) -> BaseException | None:
-        """Close what was opened, and return the error that a run with this failure ends with."""
+        """Close all opened resources, and return the error that the run ends with: its `failure`,
+        or an error of a closer if the run has not failed."""
         try:
             raised = await self.close(None if isinstance(failure, Waiting) else failure)
         except asyncio.CancelledError as cancelled:
@@ -282,30 +298,30 @@ class Scheduler:
         if failure is not None and not isinstance(failure, Waiting):
             add_note(failure, f"and then this was raised: {describe(raised)}")
             return failure
-        own = isinstance(raised, Exception | asyncio.CancelledError)
-        return close_failed(raised) if own else raised
+        is_ordinary = isinstance(raised, Exception | asyncio.CancelledError)
+        return close_failed(raised) if is_ordinary else raised
 
     def _start(self, pending: PendingValue) -> None:
         if pending.settle is not None and not pending.settle(pending):
             return
-        # Without the loop's task factory, which may be eager: a value that is done before all its
-        # users have asked would be dropped, and computed again for the next user.
+        # The loop's task factory may be eager, so it is not used. An eager task could end before
+        # all users have asked for the value. It would be dropped, and computed again.
         loop = asyncio.get_running_loop()
         context = None if self._context is None else self._context.copy()
         pending.task = asyncio.Task(self._compute(pending), loop=loop, context=context)
-        # A task that is cancelled before it first runs never ends its value itself.
+        # A task that is cancelled before its first step runs no code, so it cannot end its value.
         pending.task.add_done_callback(lambda task: self._task_ended(pending, task))
 
     async def _compute(self, pending: PendingValue) -> None:
         place, run, writer = pending.place, pending.run, pending.run.writer
         started, asker = perf_counter(), pending.asker
-        known = run.past.value(place, pending.node_type, False, pending.asked)
-        if known is not NOTHING:
-            self._end(pending, known)
+        recorded = run.past.value(place, pending.node_type, False, pending.asked)
+        if recorded is not NOTHING:
+            self._end(pending, recorded)
             return
         await writer.confirm()
-        what = pending.node_type, place.field, pending.source, pending.name
-        writer.write(SourceStarted(time(), place.path, place.step, *what, place.parameter))
+        details = pending.node_type, place.field, pending.source, pending.name
+        writer.write(SourceStarted(time(), place.path, place.step, *details, place.parameter))
         value: Any = None
         failure: BaseException | None = None
         _computed.set(pending)  # never reset: the task has a context of its own
@@ -317,7 +333,7 @@ class Scheduler:
         except asyncio.CancelledError as error:
             if cancellations():
                 raise
-            failure = error  # the function raised it by itself: an ordinary failure
+            failure = error  # nobody cancelled the task: the function itself raised the error
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt | SystemExit):  # for the loop itself
                 raise
@@ -355,7 +371,9 @@ class Scheduler:
             pending.cancelled.extend(self._release_inputs(pending))
             if failed_input is not None:
                 pending.cancelled.extend(failed_input[1].cancelled)
-        for waiter in pending.waiters:  # before the dependents: the asker of this value is first
+        # Waiters come before dependents: the field that needs this value fails before fields whose
+        # dependencies only use the value.
+        for waiter in pending.waiters:
             waiter.take(pending)
         if error is None:
             self._keep(pending)
@@ -363,9 +381,9 @@ class Scheduler:
             self._take_input(dependent, pending)
 
     def _take_input(self, pending: PendingValue, below: PendingValue) -> None:
-        """An input of a value is done."""
+        """Note that `below`, an input of a value, is done."""
         if below.error is not None:
-            name = next(name for name, each in pending.inputs if each is below)
+            name = next(name for name, value in pending.inputs if value is below)
             self._end(pending, error=below.error, failed_input=(name, below))
             return
         pending.missing -= 1
@@ -373,10 +391,10 @@ class Scheduler:
             self._start(pending)
 
     def _keep(self, pending: PendingValue) -> None:
-        """Called when a value was computed."""
+        """Keep a computed value for later users. A subclass that shares values implements it."""
 
     def _drop(self, pending: PendingValue) -> None:
-        """Called when a value is not computed after all."""
+        """Forget a value whose work was cancelled. A subclass that shares values implements it."""
 
     def _release_inputs(self, pending: PendingValue) -> list[asyncio.Task[None]]:
         cancelled: list[asyncio.Task[None]] = []
@@ -387,11 +405,11 @@ class Scheduler:
 
 
 _computed: ContextVar[PendingValue | None] = ContextVar("bae_computed", default=None)
-"""The value that is being computed here."""
+"""The value that the current task computes."""
 
 
 def _refuse_cycle(by: PendingValue, values: Sequence[PendingValue]) -> None:
-    """Raise an error if the work on a value is about to wait for that same value."""
+    """Raise an error if the work on `by` is about to wait for values that need `by` first."""
     for value in values:
         if not value.done and value.waits_for(by):
             raise DepError(
@@ -407,5 +425,6 @@ def _refuse_cycle(by: PendingValue, values: Sequence[PendingValue]) -> None:
 def known_value(
     run: Run, node_type: type[Node], place: Place, value: Any, is_validated: bool = False
 ) -> PendingValue:
-    """A value that is known already; `is_validated` if the node has validated it."""
+    """Return a finished `PendingValue` for a value that exists. Pass `is_validated` if the value
+    comes from a node that has validated it."""
     return PendingValue(run, node_type, place, done=True, value=value, is_validated=is_validated)

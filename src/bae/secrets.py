@@ -1,9 +1,8 @@
-"""What must not be shown: the fields, dependencies and LM calls of a graph that hold a secret, or
-may quote one. Prompts, journals, telemetry, the terminal, evaluations and training data all ask
-this module.
+"""Secrets: which fields, dependencies and LLM calls of a graph hold a secret, or may quote it.
+Prompts, journals, telemetry, the terminal, evaluations and training data use this module.
 
-A secret is a `SecretStr`, `SecretBytes` or `Secret[…]`, however deep inside a type, or a field with
-`repr=False` of a node, model or dataclass."""
+A secret is a `SecretStr`, `SecretBytes` or `Secret[…]`, at any depth of a type. A field with
+`repr=False` of a node, model or dataclass is a secret too."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
     from bae.plan import FieldPlan
 
 MASK: Final = "**********"
-"""The mask that a model sees in place of a hidden value, as pydantic writes a `SecretStr`."""
+"""The mask that a model reads in place of a hidden value. Pydantic writes a `SecretStr` like
+this."""
 
 Copies = Mapping["type[Node]", frozenset[str]]
 """The fields of each class that may hold a copy of a secret."""
@@ -35,30 +35,32 @@ _NO_FIELDS: Final[frozenset[str]] = frozenset()
 
 
 def secret_fields(cls: type[Node]) -> Mapping[str, str]:
-    """The fields of a node class that hold a secret, each with the reason in words."""
+    """Return the fields of a node class that hold a secret, each with the reason as text."""
     fields = cast("Mapping[str, str] | None", cls.__dict__.get(_FIELDS))
     if fields is None:
         if not cls.__pydantic_complete__:
             plan_of(cls, strict=True)
-        whys = {name: _why_secret(cls, name) for name in cls.__pydantic_fields__}
-        fields = {name: why for name, why in whys.items() if why}
+        reasons = {name: _explain_secret(cls, name) for name in cls.__pydantic_fields__}
+        fields = {name: reason for name, reason in reasons.items() if reason}
         type.__setattr__(cls, _FIELDS, fields)
     return fields
 
 
 class Veil(NamedTuple):
-    """How a model sees the fields of a class: a mask in place of the `masked` fields, and the
-    secrets in the `revealed` fields. `looks` means that the value of a field must be examined, not
-    only its JSON: an object of a `RootModel` may be written as text."""
+    """How a model sees the fields of a class."""
 
     masked: frozenset[str]
+    """The fields that the model sees as a mask."""
     revealed: frozenset[str]
+    """The fields whose secrets the model sees."""
     looks: bool
+    """Whether the values of fields must be examined, because their JSON is not enough. For example,
+    the JSON of a `RootModel` may be a mere text."""
 
 
 def veil_of(cls: type, copies: Copies | None = None) -> Veil | None:
-    """How a model sees the fields of a node, model or dataclass, with `copies` of secrets in a
-    graph; None if nothing is hidden. Computed once per class."""
+    """Return how a model sees the fields of a node, model or dataclass; None if nothing is hidden.
+    Fields in `copies` may hold a copy of a secret, so they are masked too."""
     try:
         veil: Veil | None = cls.__dict__[_VEIL]
     except KeyError:
@@ -66,8 +68,8 @@ def veil_of(cls: type, copies: Copies | None = None) -> Veil | None:
         type.__setattr__(cls, _VEIL, veil)
     if copies is None or cls not in copies:
         return veil
-    own = _PLAIN if veil is None else veil
-    return own._replace(masked=own.masked | (copies[cls] - own.revealed))
+    class_veil = _PLAIN if veil is None else veil
+    return class_veil._replace(masked=class_veil.masked | (copies[cls] - class_veil.revealed))
 
 
 def _make_veil(cls: type) -> Veil | None:
@@ -78,7 +80,7 @@ def _make_veil(cls: type) -> Veil | None:
             part["type"] in _ANYTHING or (part.get("root_model") and hidden_fields(part["cls"]))
             for part in parts(schema if isinstance(schema, dict) else type_schema(cls))
         )
-    except Exception:  # its contents are unknown
+    except Exception:  # without a schema, the fields may hold anything
         looks = True
     return Veil(hidden - revealed, revealed, looks) if hidden or revealed or looks else None
 
@@ -90,15 +92,15 @@ def _revealed_fields(cls: type) -> frozenset[str]:
 
 
 def shown_values(node: Node, copies: Copies | None = None) -> dict[str, Any]:
-    """The fields of a node by name, with a mask in place of the hidden fields: for an LM that
-    writes its own prompts."""
+    """Return the values of a node's fields by name, with masks in place of hidden values. They are
+    for an LM that writes its own prompts."""
     veil = veil_of(type(node), copies)
     hidden = () if veil is None else veil.masked
     return {n: MASK if n in hidden and value is not None else value for n, value in node}
 
 
 def hidden_fields(cls: type) -> frozenset[str]:
-    """The fields of a model or dataclass with `repr=False`, including computed fields."""
+    """Return the fields with `repr=False` of a model or dataclass, computed fields included."""
     declared: dict[str, Any] = {
         **_declared_settings(cls),
         **getattr(cls, "__pydantic_computed_fields__", {}),
@@ -107,9 +109,9 @@ def hidden_fields(cls: type) -> frozenset[str]:
 
 
 def hidden_copies(graph: Graph[Any, Any]) -> dict[type[Node], frozenset[str]]:
-    """The fields of a graph, and of the graphs inside it, that are not hidden themselves, but may
-    get a copy of a hidden value from bae."""
-    plans = {cls: plan for each in graph.graphs for cls, plan in plan_of_graph(each).plans.items()}
+    """Return the fields that hold no secret of their own, but to which bae may copy a secret. The
+    fields are of the graph and of the graphs inside it, by class."""
+    plans = {cls: plan for part in graph.graphs for cls, plan in plan_of_graph(part).plans.items()}
     if all(field.info.repr for plan in plans.values() for field in plan.fields.values()):
         return {}
     secrets = Secrets.of(graph)
@@ -118,11 +120,11 @@ def hidden_copies(graph: Graph[Any, Any]) -> dict[type[Node], frozenset[str]]:
 
 
 def secret_in(schema: Any) -> str:
-    """The secret in a core schema, in words; empty if there is none."""
-    return _secret_among(parts(schema))
+    """Return why a type holds a secret, from its core schema; empty if it holds none."""
+    return _find_secret(parts(schema))
 
 
-def _secret_among(schemas: Iterable[CoreSchemaDict]) -> str:
+def _find_secret(schemas: Iterable[CoreSchemaDict]) -> str:
     for part in schemas:
         if is_masked(part):
             maker: Any = part.get("json_schema", part).get("function", {}).get("function")
@@ -136,7 +138,7 @@ def _secret_among(schemas: Iterable[CoreSchemaDict]) -> str:
 
 
 def is_masked(schema: CoreSchemaDict) -> bool:
-    """Whether this is the schema of one of pydantic's secrets, which are written as stars."""
+    """Return whether this is the schema of one of pydantic's secret types, such as `SecretStr`."""
     serialization = cast("CoreSchemaDict | None", schema.get("serialization"))
     function = None if serialization is None else serialization.get("function")
     name = getattr(function, "__name__", "")
@@ -144,7 +146,7 @@ def is_masked(schema: CoreSchemaDict) -> bool:
 
 
 def secret_call(call: CallPlan) -> str:
-    """Why the result of a dependency is a secret; empty if it is not."""
+    """Return why the result of a dependency is a secret; empty if it is none."""
     if call.graph is not None:
         for cls in call.graph.terminal_nodes:
             for name in secret_fields(cls):
@@ -154,29 +156,28 @@ def secret_call(call: CallPlan) -> str:
     if reason is None:
         try:
             reason = "" if call.declared is MISSING else secret_in(returned_schema(call))
-        except Exception:  # a type without a schema, whose values are not stored or shown as data
+        except Exception:  # values of a type without a schema are neither stored nor shown as data
             reason = ""
         _CALLS[call] = reason
     return reason
 
 
 def secret_behind(cls: type[Node], field: str) -> bool:
-    """Whether the dependency behind a field, or a dependency that it takes as a parameter, returns
-    a secret."""
+    """Return whether a field's dependency returns a secret, or any dependency below it does."""
     return any(map(secret_call, every_call(plan_of(cls).fields[field].call)))
 
 
 def is_near_secret(cls: type[Node]) -> bool:
-    """Whether a node of this class holds a secret, or a secret is behind its fields: in a parameter
-    of a function, or in a graph."""
+    """Return whether a node of this class holds a secret, or a secret is used to compute its
+    fields: a function takes a secret as a parameter, or a graph for a field holds a secret."""
     return not may_show((cls,)) or any(
-        not may_show((graph,)) or any(secret_behind(graph, f.name) for f in plan_of(graph).called)
-        for graph in _with_graphs(cls)
+        not may_show((node,)) or any(secret_behind(node, f.name) for f in plan_of(node).called)
+        for node in _with_graphs(cls)
     )
 
 
 def _with_graphs(cls: type[Node]) -> Iterator[type[Node]]:
-    """A class, and the classes of the graphs behind its fields."""
+    """Yield a class, and the classes of the graphs that run for its fields."""
     yield cls
     for field in plan_of(cls, strict=True).called:
         for call in every_call(field.call):
@@ -186,23 +187,23 @@ def _with_graphs(cls: type[Node]) -> Iterator[type[Node]]:
 
 
 def may_show(classes: Iterable[type], *, following: bool = False) -> bool:
-    """Whether no node of these classes holds a secret; with `following`, nor any node that their
-    bodies may return next."""
+    """Return whether nodes of these classes may be shown, because they hold no secret. With
+    `following`, the classes that may come next must hold none either."""
     for cls in [*classes]:
         if cls is not type(None) and _holds_secret(cls):
             return False
-        if following and any(_holds_secret(each) for each in plan_of(cast(Any, cls)).offered):
+        if following and any(_holds_secret(option) for option in plan_of(cast(Any, cls)).offered):
             return False
     return True
 
 
 _ANYTHING: Final = ("any", "is-instance", "function-plain")
-"""Core schemas whose values are serialized by their own type."""
+"""The types of core schemas whose values may be of any type, which then serializes them."""
 _PLAIN: Final = Veil(_NO_FIELDS, _NO_FIELDS, False)
 
 
 class Secrets:
-    """The secrets among node classes that run together."""
+    """The secrets of node classes that run together, such as the classes of a graph."""
 
     def __init__(self, classes: Iterable[type[Node]]) -> None:
         self._plans = {cls: plan_of(cls, strict=True) for cls in classes}
@@ -227,7 +228,7 @@ class Secrets:
             for field in plan.called
             for call in every_call(field.call)
         )
-        """Whether there is a secret at all."""
+        """Whether the classes have any secret."""
         self._asks: dict[Asker, bool] = {}
         self._wider: WeakKeyDictionary[type[Node], Secrets] = WeakKeyDictionary()
         self._ends: dict[CallPlan, bool] = {}
@@ -235,22 +236,22 @@ class Secrets:
 
     @classmethod
     def of(cls, graph: Graph[Any, Any]) -> Secrets:
-        """The secrets in a graph, and in the graphs inside it."""
+        """Return the secrets of a graph and of the graphs inside it."""
         secrets = _GRAPHS.get(graph)
         if secrets is None:
             graphs = graph.graphs
             secrets = cls(dict.fromkeys(node for graph in graphs for node in graph.nodes))
             settings = [g.context for g in graphs] + [p.shows for p in secrets._plans.values()]
-            # If a question may show any node, any secret counts.
+            # If a question may show nodes besides the previous node, `asks` assumes any secret.
             if all(context in (None, "previous") for context in settings):
-                for each in graphs:
-                    secrets._note_asks(each)
+                for part in graphs:
+                    secrets._note_asks(part)
             _GRAPHS[graph] = secrets
         return secrets
 
     def including(self, cls: type[Node]) -> Secrets:
-        """The secrets with one more class, which is outside the graph: only bodies and functions
-        ask about it."""
+        """Return the secrets of these classes and of one more class, which is outside the graph.
+        Only bodies and functions ask an LLM about such a class."""
         if cls in self._plans:
             return self
         wider = self._wider.get(cls)
@@ -266,13 +267,16 @@ class Secrets:
                 self._note(Asker("fill", successor), {cls, successor})
 
     def _note(self, asker: Asker, classes: set[type[Node]]) -> None:
-        secret = not classes.isdisjoint(self._holders)
-        self._asks[asker] = self._asks.get(asker, False) or secret
+        shows_secret = not classes.isdisjoint(self._holders)
+        self._asks[asker] = self._asks.get(asker, False) or shows_secret
 
     def fields(self, cls: type[Node]) -> frozenset[str]:
-        """The fields of a class that must not be shown. Such a field holds a secret, shares a
-        dependency with a field that does, may recall a secret, or gets a secret where a graph
-        starts."""
+        """Return the fields of a class that must not be shown. Such a field
+
+        - holds a secret, or has the same dependency as a field that holds a secret,
+        - may recall a secret, or
+        - gets a secret from the field that runs its graph.
+        """
         names = self._fields.get(cls)
         if names is None:
             names = self._fields[cls] = self._find_fields(cls)
@@ -289,7 +293,8 @@ class Secrets:
         return self._passed_on.get(cls, _NO_FIELDS).union(self._secret[cls])
 
     def _find_passed_on(self) -> dict[type[Node], frozenset[str]]:
-        """The fields at the start of graphs that a `Dep` binds a secret to, or a `Map` an item."""
+        """Find the start fields of graphs that get a secret: a `Dep` binds a secret to the field,
+        or a `Map` gets its items from a secret."""
         passed_on: dict[type[Node], frozenset[str]] = {}
         self._passed_on = passed_on
         while True:
@@ -302,7 +307,7 @@ class Secrets:
                         continue
                     bound = dict(siblings_of(field))
                     names = [name for name, sibling in bound.items() if sibling in hidden]
-                    names += [name for name, each in recalls_of(field) if self.recalls(each)]
+                    names += [name for name, recall in recalls_of(field) if self.recalls(recall)]
                     if (over := field.items_of) in hidden:
                         start = graph.start
                         is_node = any(
@@ -319,8 +324,9 @@ class Secrets:
                 passed_on[cls] = passed_on.get(cls, _NO_FIELDS) | {name}
 
     def source(self, cls: type[Node], field: str, route: str = "") -> bool:
-        """Whether the value of the dependency behind a field is a secret, or is in a secret field,
-        here or elsewhere. `route` leads to a parameter further down, such as `(place)(client)`."""
+        """Return whether the value of a field's dependency is a secret. It is also a secret if any
+        secret field has the same dependency. `route` is the path to a parameter at any depth, such
+        as `(place)(client)`."""
         if not self.any and cls in self._plans:
             return False
         if not route and field in secret_fields(cls):
@@ -329,7 +335,7 @@ class Secrets:
         return self._is_secret(call) or self._ends_with_copy(call)
 
     def _ends_with_copy(self, call: CallPlan | None) -> bool:
-        """Whether a graph may end at a node that holds a copy of a secret."""
+        """Return whether a call runs a graph that may end at a node with a copy of a secret."""
         if call is None or call.graph is None:
             return False
         ends_with_copy = self._ends.get(call)
@@ -342,68 +348,70 @@ class Secrets:
         return call is not None and (call.key in self._calls or bool(secret_call(call)))
 
     def asks(self, asker: Asker) -> bool:
-        """Whether the questions of an asker to an LM, or the answers, may contain a secret. The
-        questions of bodies and functions are not known, so for them any secret of the graph
-        counts."""
+        """Return whether an asker's questions to an LLM, or the answers, may contain a secret. The
+        questions of bodies and functions are unknown, so they may contain any secret of the
+        graph."""
         return self._asks.get(asker, self.any)
 
     def field_named(self, complaint: str) -> str:
-        """The field that a complaint about an answer begins with. The rest is left out, since it
-        may quote a value."""
+        """Return the name of the field that a complaint about an answer begins with. The rest of
+        the complaint may quote a value. "withheld" stands in if the name is no field."""
         name = complaint.partition(":")[0].partition(".")[0]
         return name if any(name in plan.fields for plan in self._plans.values()) else "withheld"
 
     def recalls(self, field: FieldPlan) -> bool:
-        """Whether a field without a secret of its own may find its value in a secret field."""
+        """Return whether a field or parameter may recall its value from a secret field."""
         return any(
             not names.isdisjoint(name for name, _ in recall.holders_in(cls))
-            for way, _, recall in field.recalls()
+            for route, _, recall in field.recalls()
             for cls in self._secret
-            if not way and (names := self._hidden_fields(cls))
+            if not route and (names := self._hidden_fields(cls))
         )
 
 
 def without_hidden_parts(value: Any, instead: Any, inside: tuple[int, ...] = ()) -> Any:
-    """A value as dicts and lists, with `instead` in place of every part with `repr=False`. Returns
-    the value itself if it has no such part."""
+    """Return a value as dicts and lists, with `instead` in place of every part with `repr=False`.
+    If the value has no such part, return the value itself. `inside` has the ids of the containers
+    around the value, so that a cycle ends."""
     from pydantic import BaseModel
 
     if id(value) in inside or len(inside) > _DEEPEST:
         return "…"
     hidden: set[Any] = set()
-    held: dict[Any, Any]
+    contents: dict[Any, Any]
     if isinstance(value, BaseModel):
-        held = {**value.__dict__, **(value.__pydantic_extra__ or {})}
+        contents = {**value.__dict__, **(value.__pydantic_extra__ or {})}
         hidden = {n for n, field in type(value).__pydantic_fields__.items() if not field.repr}
     elif is_dataclass(value) and not isinstance(value, type):
-        held = {field.name: getattr(value, field.name, None) for field in fields(value)}
+        contents = {field.name: getattr(value, field.name, None) for field in fields(value)}
         hidden = {field.name for field in fields(value) if not field.repr}
     elif isinstance(value, Mapping):
-        held = {**cast("Mapping[Any, Any]", value)}
+        contents = {**cast("Mapping[Any, Any]", value)}
     elif isinstance(value, list | tuple | set | frozenset):
-        held = dict(enumerate(cast("list[Any]", value)))
+        contents = dict(enumerate(cast("list[Any]", value)))
     else:
         return value
     inside = (*inside, id(cast(object, value)))
-    shown = {
+    replaced = {
         name: instead if name in hidden else without_hidden_parts(part, instead, inside)
-        for name, part in held.items()
+        for name, part in contents.items()
     }
-    if all(shown[name] is part for name, part in held.items()):
+    if all(replaced[name] is part for name, part in contents.items()):
         return cast(Any, value)
-    return [*shown.values()] if isinstance(value, list | tuple | set | frozenset) else shown
+    return [*replaced.values()] if isinstance(value, list | tuple | set | frozenset) else replaced
 
 
 _DEEPEST: Final = 100
+"""How many levels of containers are searched for hidden parts."""
 
 
-def _why_secret(cls: type[Node], name: str) -> str:
+def _explain_secret(cls: type[Node], name: str) -> str:
     info = cls.__pydantic_fields__[name]
     if not info.repr:
         return "the field has repr=False"
     if cast(Any, info.annotation) in (str, int, float, bool) and not info.metadata:
         return ""
-    return _secret_among(parts(field_schema(cls, name)))
+    return _find_secret(parts(field_schema(cls, name)))
 
 
 def _hidden_field(cls: type) -> str:
@@ -412,16 +420,16 @@ def _hidden_field(cls: type) -> str:
 
 def _declared_settings(cls: type) -> dict[str, Any]:
     fields = "__dataclass_fields__", "__pydantic_fields__"
-    return {name: each for key in fields for name, each in getattr(cls, key, {}).items()}
+    return {name: field for key in fields for name, field in getattr(cls, key, {}).items()}
 
 
 def _holds_secret(cls: type) -> bool:
     holds = _TYPES.get(cls)
     if holds is None:
         try:
-            # The fields that a class shows to models may hold a copy of a secret.
+            # A field that is revealed to models may hold a copy of a secret.
             holds = bool(secret_in(type_schema(cls)) or _revealed_fields(cls))
-        except Exception:  # its contents are unknown
+        except Exception:  # without a schema, the class may hold anything
             holds = True
         _TYPES[cls] = holds
     return holds

@@ -1,5 +1,5 @@
-"""Sharing of calls: a dependency is called once for all that ask for it; if its arguments come from
-the run, once for equal arguments."""
+"""Sharing of calls. A run calls a dependency once, for all fields and functions that need it. If
+the arguments of the dependency come from the run, the run calls it once for equal arguments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False, repr=False)
 class SharedValue(PendingValue):
-    """The value of a dependency. All that ask for the same `key` share it."""
+    """The value of a dependency. Fields and functions that need the same `key` share the value."""
 
     key: Hashable = None
     is_of_app: bool = False
@@ -49,24 +49,24 @@ class LookUp(SharedValue):
 
     wanted: Input | None = None
     own: dict[str, Any] = field(default_factory=dict[str, Any])
-    """The arguments that come from the trace."""
+    """The arguments from the trace of this call, by parameter."""
     below: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
-    """The arguments of the calls below."""
+    """The arguments from the trace of the calls that compute this call's other parameters."""
     first: PendingValue | None = None
-    """Another look-up with equal arguments, whose value this is."""
+    """The look-up with equal arguments that this look-up shares the value of."""
 
     def arguments(self) -> dict[str, Any]:
-        """The values of the inputs, and the arguments that come from the run."""
+        """Return the values of the inputs, and the arguments that come from the run."""
         inputs = {parameter: below.value for parameter, below in self.inputs}
         return inputs if self.asked is None else {**inputs, **self.asked.own}
 
 
 class Dataflow(Scheduler):
-    """A scheduler that shares calls. `cache` has values by dependency: from the caller, and
-    computed."""
+    """A scheduler that shares calls. `cache` has values by dependency. It begins with the values
+    that the caller passed, and the scheduler adds the values that it computes."""
 
     opening: Opening | None = None
-    """The `graph.open()` around the run."""
+    """The `graph.open()` block that the run is in."""
 
     def __init__(self, cache: dict[Any, Any] | None = None, context: Context | None = None) -> None:
         super().__init__(context)
@@ -76,21 +76,22 @@ class Dataflow(Scheduler):
         self._given = frozenset(self.cache)
         self._recorded_given: set[Hashable] = set()
         self._called_at: dict[Arguments, str] = {}
-        """The places that functions were called for, by their arguments."""
+        """The place that a function was called for, by the function's arguments."""
         self._unstored: set[Hashable] = set()
-        """Values that were computed where nothing is stored; recorded when another place asks."""
+        """The keys of values that were computed for a class outside the graph, so no journal has
+        them. They are recorded when another place needs them."""
 
     def dependency(
         self, wanted: Input, run: Run, node_type: type[Node], place: Place
     ) -> PendingValue:
-        """The value of a dependency: an existing value, or a new one.
+        """Return the value of a dependency: an existing value, or a new value that is now computed.
 
-        The caller counts as a user of it until it calls `release`, or the value is done.
+        The caller is a user of the value until it calls `release`, or the value is done.
         """
         call, marker = wanted.call, wanted.marker
         if wanted.bound or call.by_value:
             return self.look_up(wanted, run, node_type, place)
-        # A value from the caller replaces the function, however it is asked for.
+        # A value that the caller passed replaces the function even with `cache=False`.
         key = call.key if marker.cache or call.key in self._given else None
         if key is not None:
             if key in self.cache:
@@ -101,21 +102,21 @@ class Dataflow(Scheduler):
             if pending is not None:
                 pending.users += 1
                 return pending
-        elif (known := run.past.value(place, node_type, early=True)) is not NOTHING:
-            return known_value(run, node_type, place, known)
+        elif (recorded := run.past.value(place, node_type, early=True)) is not NOTHING:
+            return known_value(run, node_type, place, recorded)
         opening = self.opening if marker.scope == "app" else None
-        inputs = self._inputs_of(call, run, node_type, place) if opening is None else []
-        compute = self._caller(wanted, key, opening)
+        inputs = self._add_inputs(call, run, node_type, place) if opening is None else []
+        compute = self._make_compute(wanted, key, opening)
         value = SharedValue(run, node_type, place, call.name, "dep", compute, inputs, call)
         value.key, value.is_of_app = key, opening is not None
         if key is not None:
             self._pending[key] = value
         return self.add(value)
 
-    def _caller(
+    def _make_compute(
         self, wanted: Input, key: Hashable = None, opening: Opening | None = None
     ) -> Compute:
-        """The function that calls a dependency once its inputs are known."""
+        """Return the function that calls a dependency, once the inputs are known."""
         call, marker = wanted.call, wanted.marker
 
         async def compute(pending: PendingValue) -> Any:
@@ -143,43 +144,44 @@ class Dataflow(Scheduler):
         place: Place,
         bound: Sequence[tuple[str, PendingValue]] = (),
     ) -> PendingValue:
-        """The value of a dependency whose arguments come from the run: of an earlier call with
-        equal arguments, or a new value. `bound` are the arguments that come from fields of the
-        node."""
+        """Return the value of a dependency whose arguments come from the run. Calls with equal
+        arguments share a value. `bound` has the arguments that come from fields of the node."""
         call = wanted.call
         value = LookUp(run, node_type, place, call.name, inputs=bound, call=call)
-        value.compute, value.wanted, value.settle = self._caller(wanted), wanted, self._settle
+        value.compute, value.wanted, value.settle = self._make_compute(wanted), wanted, self._settle
         if not self._prepare(value, wanted):
             return value
-        value.inputs = [*bound, *self._inputs_of(call, run, node_type, place)]
+        value.inputs = [*bound, *self._add_inputs(call, run, node_type, place)]
         return self.add(value)
 
-    def _inputs_of(
+    def _add_inputs(
         self, call: CallPlan, run: Run, node_type: type[Node], place: Place
     ) -> list[tuple[str, PendingValue]]:
-        """The values of the dependencies that a call takes as parameters."""
+        """Return the values of the dependencies that a call takes as parameters."""
         return [
             (name, self.dependency(below, run, node_type, place.below(name)))
             for name, below in call.inputs
         ]
 
     def add_map(self, pending: PendingValue, field: FieldPlan) -> PendingValue:
-        """Add a map whose inputs are only fields of the node."""
+        """Add a map whose only inputs so far are fields of the node. The other inputs are added
+        here: recalled values, and the dependencies of the function."""
         place, run, node_type = pending.place, pending.run, pending.node_type
         inputs = [*pending.inputs]
         try:
             for name, recall in recalls_of(field):
-                below_it = place.below(name)
-                for value in recall.take(run, node_type, below_it):
-                    inputs.append((name, known_value(run, node_type, below_it, value)))
+                parameter_place = place.below(name)
+                for value in recall.take(run, node_type, parameter_place):
+                    inputs.append((name, known_value(run, node_type, parameter_place, value)))
         except RecallError as error:
             return self._fail(pending, error)
-        inputs += self._inputs_of(cast(CallPlan, pending.call), run, node_type, place)
+        inputs += self._add_inputs(cast(CallPlan, pending.call), run, node_type, place)
         pending.inputs = inputs
         return self.add(pending)
 
     def _prepare(self, value: LookUp, wanted: Input) -> bool:
-        """Whether a value is still to be computed, as far as its arguments are known."""
+        """Find the arguments from the trace. Return whether the value is still to be computed: it
+        was not passed by the caller, is not recorded, and no argument has failed."""
         key, place, node_type = wanted.call.key, value.place, value.node_type
         if key in self._given:
             self._record_given(key, wanted, value.run, node_type, place)
@@ -191,60 +193,62 @@ class Dataflow(Scheduler):
         except RecallError as error:
             self._fail(value, error)
             return False
-        for name, each in value.inputs:
-            if each.error is not None:
-                self._end(value, error=each.error, failed_input=(name, each))
+        for name, below in value.inputs:
+            if below.error is not None:
+                self._end(value, error=below.error, failed_input=(name, below))
                 return False
-        if not all(each.done for _, each in value.inputs):
+        if not all(below.done for _, below in value.inputs):
             return True
         if not self._settle(value):
             return False
-        known = value.run.past.value(place, node_type, True, value.asked)
-        if known is NOTHING:
+        recorded = value.run.past.value(place, node_type, True, value.asked)
+        if recorded is NOTHING:
             return True
-        self._end(value, known)
+        self._end(value, recorded)
         return False
 
     def _recall(self, wanted: Input, value: LookUp) -> None:
-        """Find the arguments that come from the trace. The arguments of the calls below have
-        records of their own."""
+        """Find the arguments from the trace: of the function itself, and of the calls that compute
+        its parameters. Only the function's own arguments are recorded here: the calls record
+        theirs."""
         place = value.place
-        for way, key, recall in recalled_behind(wanted):
-            where, own = place._replace(parameter=place.parameter + way), way.count("(") == 1
-            for each in recall.take(value.run, value.node_type, where, own):
-                if own:
-                    value.own[recall.name] = each
+        for route, key, recall in recalled_behind(wanted):
+            where, is_own = place._replace(parameter=place.parameter + route), route.count("(") == 1
+            for argument in recall.take(value.run, value.node_type, where, is_own):
+                if is_own:
+                    value.own[recall.name] = argument
                 else:
-                    value.below[key] = each
+                    value.below[key] = argument
 
     def _settle(self, value: LookUp) -> bool:
-        """Called when all arguments from the run are known. Whether to call the function for this
-        value, instead of sharing another value."""
+        """Return whether to call the function for this value. If another look-up has equal
+        arguments, this value shares the result instead. The scheduler calls this when all arguments
+        from the run are known."""
         wanted = cast(Input, value.wanted)
         try:
-            given = sibling_values(value, dict(siblings_of(wanted)))
-        except Exception as error:  # of a validator: the field's own value fails with it too
+            siblings = sibling_values(value, dict(siblings_of(wanted)))
+        except Exception as error:  # a validator rejects the argument, and later the field itself
             self._fail(value, error)
             return False
         value.settle = None
-        value.asked = asked = Arguments(wanted.call.key, {**value.own, **given}, value.below)
+        value.asked = arguments = Arguments(wanted.call.key, {**value.own, **siblings}, value.below)
         if not wanted.marker.cache:
             return True
-        if asked in self.cache:
-            if asked in self._given or asked in self._unstored:
-                self._record_given(asked, wanted, value.run, value.node_type, value.place)
-                self._end(value, self.cache[asked])
+        if arguments in self.cache:
+            if arguments in self._given or arguments in self._unstored:
+                self._record_given(arguments, wanted, value.run, value.node_type, value.place)
+                self._end(value, self.cache[arguments])
             else:
-                self._share(value, asked, self.cache[asked])
+                self._share(value, arguments, self.cache[arguments])
             return False
-        first = self._pending.get(asked)
+        first = self._pending.get(arguments)
         if first is None:
-            value.key, self._pending[asked] = asked, value
-            self._called_at[asked] = str(value.place)
+            value.key, self._pending[arguments] = arguments, value
+            self._called_at[arguments] = str(value.place)
             return True
         value.first = first
         if first.done:
-            self._share(value, asked, first.value, first.error, first.failed_input)
+            self._share(value, arguments, first.value, first.error, first.failed_input)
         else:
             first.users += 1
             first.dependents.append(value)
@@ -254,19 +258,19 @@ class Dataflow(Scheduler):
     def _share(
         self,
         value: LookUp,
-        asked: Arguments,
+        arguments: Arguments,
         result: Any = None,
         error: BaseException | None = None,
         failed_input: tuple[str, PendingValue] | None = None,
     ) -> None:
-        """End a value with the result or error of the function for another value."""
-        called_at = self._called_at.get(asked, "")
+        """End a value with the result or error of another value's call."""
+        called_at = self._called_at.get(arguments, "")
         if called_at != str(value.place) and not isinstance(error, asyncio.CancelledError):
             value.run.writer.write(value.ended(result, error, called_at=called_at))
         self._end(value, result, error, failed_input)
 
     def _fail(self, pending: PendingValue, error: Exception) -> PendingValue:
-        """End a value whose arguments could not be found."""
+        """End a value with the error that its arguments raised."""
         pending.run.writer.write(pending.ended(None, error))
         self._end(pending, error=error)
         return pending
@@ -277,29 +281,33 @@ class Dataflow(Scheduler):
         called_at: Mapping[Arguments, str],
         outside: Iterable[Hashable],
     ) -> None:
-        """Take in recorded values of dependencies. They count, even if the caller gives others now.
-        `called_at` has the places of dependencies that are called once for equal arguments, and
-        `outside` those that were called for classes outside the graph."""
+        """Add the recorded values of dependencies, by key. A recorded value replaces a value that
+        the caller passes now.
+
+        - `called_at`: the places of calls with arguments from the run, by their arguments.
+        - `outside`: the keys of values that were computed for classes outside the graph.
+        """
         self.cache.update(values)
         self._unstored.update(outside)
         self._given = self._given.difference(values)
         self._called_at.update(called_at)
 
     def forget_failures(self) -> None:
-        """Have failed dependencies called again when they are next asked for."""
+        """Forget the failures of dependencies, so that the next use calls the dependency again."""
         for key in [key for key, pending in self._pending.items() if pending.done]:
             del self._pending[key]
 
     async def close(self, error: BaseException | None) -> BaseException | None:
-        """Close what was opened. It is of no use to the caller who gave the cache."""
+        """Close all opened resources, and remove them from the cache, which the caller may reuse.
+        Return the first error that a closer raised."""
         for key in self._opened:
             self.cache.pop(key, None)
         return await super().close(error)
 
     def _take_input(self, pending: PendingValue, below: PendingValue) -> None:
         if type(pending) is LookUp and pending.first is below:
-            asked = cast(Arguments, pending.asked)
-            self._share(pending, asked, below.value, below.error, below.failed_input)
+            arguments = cast(Arguments, pending.asked)
+            self._share(pending, arguments, below.value, below.error, below.failed_input)
         else:
             super()._take_input(pending, below)
 
@@ -327,12 +335,13 @@ class Dataflow(Scheduler):
             if recorded in self._recorded_given:
                 return
             self._recorded_given.add(recorded)
-        given = PendingValue(run, node_type, place, wanted.call.name)
-        writer.write_shared(given.ended(self.cache[key]), key in self._given)
+        shared = PendingValue(run, node_type, place, wanted.call.name)
+        writer.write_shared(shared.ended(self.cache[key]), key in self._given)
 
 
 def lm_of(pending: PendingValue, item: int | None = None) -> LM | None:
-    """The LM for a dependency that asks for one, or for one item of a map."""
+    """Return the LM that a dependency gets as a parameter; None if the run has no LM. `item` is the
+    number of the item in a map."""
     from bae.given_lm import GivenLM
 
     run, asker = pending.run, pending.asker._replace(item=item)
@@ -342,12 +351,13 @@ def lm_of(pending: PendingValue, item: int | None = None) -> LM | None:
 
 
 def sibling_values(pending: PendingValue, names: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments of a call that are values of fields, by parameter, as the fields hold them."""
+    """Return the arguments of a call that come from fields of the node, by parameter. The values
+    are validated, as the node will have them. `names` has the field of each such parameter."""
     values: dict[str, Any] = {}
     for parameter, below in pending.inputs:
         name = names.get(parameter)
         if name is not None:
-            held = {name: below.value}
-            whole = held if below.is_validated else validate_values(pending.node_type, held)
-            values[parameter] = whole[name]
+            value = {name: below.value}
+            validated = value if below.is_validated else validate_values(pending.node_type, value)
+            values[parameter] = validated[name]
     return values

@@ -1,5 +1,5 @@
-"""Running a program for its output. Nothing of it is left afterwards: no process, no child process,
-no pipe."""
+"""Running a program for its output. Afterwards nothing of the program is left: no process, no child
+process in its group, and no pipe."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from bae.tasks import finish_despite_cancel, wait_despite_cancel
 __all__ = ["EndedProgram", "run_program"]
 
 KEPT: Final = 2048
-"""How many of the last bytes of stderr are kept."""
+"""How many of the last bytes of stderr `run_program` returns, unless the caller passes `kept`."""
 LARGEST_OUTPUT: Final = 16 * 1024 * 1024
-"""How many bytes a program may print to each pipe, unless the caller gives another limit."""
+"""How many bytes a program may print to each pipe, unless the caller passes `limit`."""
 
 ExceededBound = Literal["timeout", "stdout", "stderr"]
 
@@ -27,10 +27,11 @@ ExceededBound = Literal["timeout", "stdout", "stderr"]
 class EndedProgram:
     """A program that has ended.
 
-    - `status`: its exit status, or the negative number of the signal that ended it.
-    - `out`, `err`: its output, and the last bytes of its stderr: 2,048, or the number `kept`.
-    - `bound`: why `run_program` ended it: "timeout", or "stdout" or "stderr" for too much output.
-      None if it ended by itself.
+    - `status`: the exit status, or the negative number of the signal that ended the program.
+    - `out`: the whole stdout.
+    - `err`: the last bytes of stderr, at most `kept`.
+    - `bound`: the bound that the program exceeded, so that `run_program` ended it: "timeout", or
+      "stdout" or "stderr" for too much output. None if the program ended by itself.
     """
 
     status: int
@@ -52,17 +53,21 @@ async def run_program(
     on_output: Callable[[bytes], None] | None = None,
     kept: int = KEPT,
 ) -> EndedProgram:
-    """Run a program with `given` on its stdin, and wait for its end. It has the environment of this
-    process unless `env` replaces it, and inherits the open files `pass_fds`. No shell is used.
+    """Run a program without a shell, and wait until it ends. Raises `OSError` if the program cannot
+    be started.
 
-    The program leads a process group of its own. No process of the group is left when this call
-    ends. After `timeout` seconds, a cancellation, or more than `limit` bytes of output, the group
-    gets SIGTERM, and SIGKILL if it has not ended within `grace` seconds. A process that leaves the
-    group, as a daemon does, is not followed. Raises `OSError` if the program cannot be started.
+    The program leads a process group of its own. When this call ends, no process of the group is
+    left. After `timeout` seconds, a cancellation, or more than `limit` bytes of output on a pipe,
+    the group gets SIGTERM. If it has not ended `grace` seconds later, it gets SIGKILL. A process
+    that leaves the group, as a daemon does, keeps running.
 
-    With `given=None`, stdin stays open, and is closed instead of sending SIGTERM. A program that
-    supervises other programs then learns that it must end them, even if this process dies. With
-    `on_output`, that function gets every piece of stdout when it arrives, and `out` is empty.
+    - `given`: the input of the program. With None, stdin stays open, and is closed where SIGTERM
+      would be sent. A program that supervises others sees the end of its input, even if this
+      process dies, and can end them.
+    - `env`: replaces the environment of this process.
+    - `pass_fds`: open file descriptors that the program inherits.
+    - `on_output`: gets each piece of stdout as it arrives. `EndedProgram.out` is then empty.
+    - `kept`: how many of the last bytes of stderr are returned.
     """
     child = _Child(limit, on_output, kept)
     try:
@@ -73,7 +78,8 @@ async def run_program(
         if not done:
             child.bound = "timeout"
         if child.exited.done():
-            await asyncio.wait([child.closed], timeout=grace)  # for output still in the pipes
+            # The pipes may still have output of the program.
+            await asyncio.wait([child.closed], timeout=grace)
     finally:
         if child.started:
             await child.end(grace, ask=given is not None)
@@ -82,7 +88,7 @@ async def run_program(
 
 
 class ProcessGroup(asyncio.SubprocessProtocol):
-    """A program that leads a process group of its own, and the way to end the group."""
+    """A running program that leads a process group of its own. The methods end the group."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -90,13 +96,13 @@ class ProcessGroup(asyncio.SubprocessProtocol):
         self.transport: Any
         self.exited: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
-        """Done when it has exited and every pipe is closed: its whole output has arrived."""
+        """Done when the program has exited and all pipes are closed, so all output has arrived."""
 
     async def start(self, command: Sequence[str], **options: Any) -> None:
         """Start the program, with pipes for its stdin, stdout and stderr. A cancellation waits
-        until it is started: nothing would end a half-started process."""
-        # One level below `asyncio.create_subprocess_exec`, which may wait for a pipe that a
-        # grandchild still holds, and needs tasks to read with.
+        until the program has started, because nothing would end a half-started process."""
+        # Not `asyncio.create_subprocess_exec`: it needs tasks to read the pipes, and may wait for a
+        # pipe that a grandchild still has open.
         starting = asyncio.get_running_loop().subprocess_exec(
             lambda: self,
             *command,
@@ -110,7 +116,7 @@ class ProcessGroup(asyncio.SubprocessProtocol):
 
     @property
     def stdin(self) -> Any:
-        """The pipe to its stdin."""
+        """The pipe to the program's stdin."""
         return self.transport.get_pipe_transport(0)
 
     def signal(self, number: int) -> None:
@@ -119,14 +125,15 @@ class ProcessGroup(asyncio.SubprocessProtocol):
             if hasattr(os, "killpg"):
                 os.killpg(self.transport.get_pid(), number)
             else:
-                # Windows has no process groups in this sense: children of the program are left.
+                # Windows has no process groups to signal, so children of the program keep running.
                 self.transport.kill()
         except (ProcessLookupError, PermissionError):
             pass  # no process is left, or only processes of another user
 
     async def close_pipes(self) -> asyncio.CancelledError | None:
-        """Close the pipes of a program that has exited. A process that left the group may still
-        hold them, and unread input is dropped. Returns a cancellation that came meanwhile."""
+        """Close the pipes of a program that has exited, even if a process that left the group still
+        has them open. Input that the program has not read is dropped. Returns the cancellation if
+        this task is cancelled meanwhile."""
         if self.stdin is not None and self.stdin.get_write_buffer_size():
             self.stdin.abort()
         self.transport.close()
@@ -135,23 +142,23 @@ class ProcessGroup(asyncio.SubprocessProtocol):
     # --- called by the loop -------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The program has started."""
+        """Note that the program has started."""
         self.started = True
         self.transport = transport
 
     def process_exited(self) -> None:
-        """The program has ended. The children that it left are killed at once: later, the number of
-        its group could belong to another group."""
+        """Note that the program has exited, and kill the other processes of its group. This cannot
+        wait, because the system may give the group's number to another group later."""
         self.signal(KILL)
         set_done(self.exited)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The program has ended, and its pipes are closed."""
+        """Note that the program has exited and its pipes are closed."""
         set_done(self.closed)
 
 
 class _Child(ProcessGroup):
-    """A running program: its output so far, and the way to end it."""
+    """A running program, with its output so far."""
 
     def __init__(
         self, limit: int, on_output: Callable[[bytes], None] | None = None, kept: int = KEPT
@@ -165,20 +172,22 @@ class _Child(ProcessGroup):
         self.sizes = {1: 0, 2: 0}
         self.bound: ExceededBound | None = None
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when there is nothing more to wait for: it exited, or printed too much."""
+        """Done when the program has exited or printed too much."""
 
     def write(self, data: bytes) -> None:
-        """Write to its stdin. A program need not read it."""
+        """Write the whole input to the program's stdin, and close stdin."""
         if self.stdin is not None:
             self.stdin.write(data)
             self.stdin.write_eof()
 
     async def end(self, grace: float, *, ask: bool) -> None:
-        """End it and leave nothing. A cancellation that comes meanwhile is raised afterwards."""
+        """End the process group and close the pipes. With `ask`, the group gets SIGTERM first;
+        without it, stdin is closed first. If this task is cancelled meanwhile, the cancellation is
+        raised afterwards."""
         interrupted = None
         if not self.exited.done():
-            # Not SIGKILL first: it may be writing to its files, renewing a login, or ending other
-            # programs. A second cancellation ends the wait.
+            # No SIGKILL yet: the program may be writing to its files, renewing a login, or ending
+            # other programs. A second cancellation ends the wait.
             if ask:
                 self.signal(signal.SIGTERM)
             else:
@@ -195,7 +204,7 @@ class _Child(ProcessGroup):
             raise interrupted
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """The program has printed something."""
+        """Take a piece of output. Past the limit, the program is to be ended."""
         self.sizes[fd] += len(data)
         if self.sizes[fd] > self.limit and self.bound is None:
             self.bound = "stdout" if fd == 1 else "stderr"
@@ -209,13 +218,13 @@ class _Child(ProcessGroup):
             self.out += data
 
     def process_exited(self) -> None:
-        """The program has ended, so there is nothing more to wait for."""
+        """Note that the program has exited, and end the wait for it."""
         super().process_exited()
         set_done(self.over)
 
 
 def set_done(future: asyncio.Future[None]) -> None:
-    """Set a future that may be set already."""
+    """Set a future as done, unless it is done already."""
     if not future.done():
         future.set_result(None)
 

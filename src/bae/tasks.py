@@ -1,4 +1,5 @@
-"""Tasks with an owner: awaited, cancelled and never lost, even if the owner is cancelled."""
+"""Tasks with an owner. The owner awaits or cancels each task, even if the owner itself is
+cancelled, so no task outlives its owner."""
 
 from __future__ import annotations
 
@@ -11,31 +12,36 @@ __all__ = ["finish_despite_cancel"]
 
 T = TypeVar("T")
 Closer = Callable[[BaseException | None], Awaitable[None]]
-"""Closes a resource. It gets the error that the run failed with, if it failed."""
+"""A function that closes a resource. Its argument is the error that the run failed with, or
+None."""
 
 
 def cancellations() -> int:
-    """How often the current task has been cancelled. Use it to tell causes apart: a function can
-    raise a CancelledError by itself, which is an ordinary failure, and a cancelled function can
-    raise another error."""
+    """Return how often the current task has been cancelled.
+
+    An error alone does not tell. A function may raise a CancelledError although its task was not
+    cancelled, which is an ordinary failure. A cancelled function may raise another error."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
 Explains = Callable[[asyncio.CancelledError], BaseException | None]
-"""The error that caused a cancellation; None if the work is just not wanted any more."""
+"""A function that returns the error that caused a cancellation; None if the work is just not
+wanted any more."""
 
 
 def explain_cancellation(task: asyncio.Task[Any], by: Explains) -> None:
-    """Register `by` to say why a task was cancelled. If the cause is an error, a run in the task
-    has failed with that error, for its journal and its observers. The task itself is cancelled."""
+    """Register `by` to explain a cancellation of `task`. If `by` returns an error, the journal and
+    the observers of a run in the task record that the run failed with this error. The task itself
+    still ends as cancelled."""
     _explained[task] = by
 
 
 def reason_of(cancelled: asyncio.CancelledError) -> BaseException | None:
-    """The error that the current task has failed with, though it ends by a CancelledError: the
-    registered reason, or the CancelledError if the task's own code raised it. None if the task was
-    just cancelled."""
+    """Return the error that a CancelledError of the current task stands for. It is the error from
+    the function registered with `explain_cancellation`. Without such an error, it is the
+    CancelledError itself if nobody cancelled the task, so that the task's own code raised it. None
+    if the task was just cancelled."""
     task = asyncio.current_task()
     explains = None if task is None else _explained.get(task)
     reason = None if explains is None else explains(cancelled)
@@ -49,19 +55,21 @@ async def wait_despite_cancel(
     futures: Iterable[asyncio.Future[Any]],
     drop: Callable[[], bool] | None = None,
 ) -> asyncio.CancelledError | None:
-    """Wait until all futures are done, even if this is cancelled meanwhile. Returns the last
-    cancellation, for the caller to raise. A cancellation calls `drop`; if that returns True, the
-    work was dropped before it began, and the cancellation is raised at once."""
-    left: list[asyncio.Future[Any]] = [future for future in futures if not future.done()]
+    """Wait until all futures are done, even if this task is cancelled meanwhile. Returns the last
+    cancellation, for the caller to raise.
+
+    A cancellation calls `drop`. If `drop` returns True, it has dropped the work before the work
+    began, and the cancellation is raised at once."""
+    pending: list[asyncio.Future[Any]] = [future for future in futures if not future.done()]
     cancelled: asyncio.CancelledError | None = None
-    while left:
+    while pending:
         try:
-            await asyncio.wait(left)
+            await asyncio.wait(pending)
         except asyncio.CancelledError as error:
             if drop is not None and drop():
                 raise
             cancelled = error
-        left = [future for future in left if not future.done()]
+        pending = [future for future in pending if not future.done()]
     return cancelled
 
 
@@ -70,14 +78,14 @@ async def finish_despite_cancel(
     then: Callable[[T], None] | None = None,
     drop: Callable[[], bool] | None = None,
 ) -> T:
-    """Await `work` to its end, even if the caller is cancelled meanwhile. Use it for work that must
-    not stop half-way, such as a write or a clean-up. The cancellation is raised when `work` has
-    ended.
+    """Await `work` to its end, and return its value. If the caller is cancelled meanwhile, the
+    cancellation is raised when `work` has ended. Use it for work that must not stop half-way, such
+    as a write or a clean-up.
 
-    - `then` is called with the value, even if a cancellation is raised next: it can hand the value
-      to an owner that closes it.
-    - `drop` is called at a cancellation. If it returns True, the work was dropped before it began,
-      and the cancellation is raised at once.
+    - `then` is called with the value, also when a cancellation is raised next. For example, it
+      passes an opened resource to an owner that closes the resource.
+    - `drop` is called at a cancellation. If `drop` returns True, it has dropped the work before the
+      work began, and the cancellation is raised at once.
     """
     future = asyncio.ensure_future(work)
     cancelled = await wait_despite_cancel([future], drop)
@@ -93,18 +101,19 @@ async def finish_despite_cancel(
 
 async def wait_until_ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Wait until cancelled tasks have ended, even if this task is cancelled meanwhile."""
-    own = asyncio.current_task()
-    cancelled = await wait_despite_cancel(task for task in tasks if task is not own)
+    current = asyncio.current_task()
+    cancelled = await wait_despite_cancel(task for task in tasks if task is not current)
     if cancelled is not None:
         raise cancelled
 
 
 async def all_or_first_error(workers: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
-    """Run workers as tasks to their end. When a worker fails, or this is cancelled, the others are
-    cancelled and awaited; then the first failure is raised, not a group."""
+    """Run each worker as a task, and wait until all have ended. If a worker fails, or this task is
+    cancelled, the other workers are cancelled and awaited. The first failure is then raised itself,
+    not in an exception group."""
     failures: list[BaseException] = []
 
-    async def heard_out(worker: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def run_worker(worker: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await worker()
         except BaseException as error:
@@ -113,19 +122,19 @@ async def all_or_first_error(workers: Iterable[Callable[[], Coroutine[Any, Any, 
                 raise
 
     loop = asyncio.get_running_loop()
-    tasks = [loop.create_task(heard_out(worker)) for worker in workers]
+    tasks = [loop.create_task(run_worker(worker)) for worker in workers]
     over: asyncio.Future[None] = loop.create_future()
-    left = len(tasks)
+    remaining = len(tasks)
 
-    def count(_: object) -> None:
-        # `asyncio.wait` for the next task would look at all tasks each time.
-        nonlocal left
-        left -= 1
-        if (failures or not left) and not over.done():
+    def count_down(_: object) -> None:
+        # A callback takes constant time. `asyncio.wait` looks at all tasks whenever a task ends.
+        nonlocal remaining
+        remaining -= 1
+        if (failures or not remaining) and not over.done():
             over.set_result(None)
 
     for task in tasks:
-        task.add_done_callback(count)
+        task.add_done_callback(count_down)
     try:
         if tasks:
             await over
@@ -145,11 +154,12 @@ async def all_or_first_error(workers: Iterable[Callable[[], Coroutine[Any, Any, 
 async def opened_in_task(
     enter: Callable[[], Awaitable[Any]], leave: Closer, remember: Callable[[Closer], None]
 ) -> Any:
-    """Open something in a task of its own, which stays until it is to be closed.
+    """Open a resource in a task of its own, and return the value of `enter`. The same task calls
+    `leave` when the resource is closed.
 
-    Cancel scopes, task groups and context variables must be left in the task that entered them, and
-    the task that asks for a dependency has ended when the run is over. As soon as it is open,
-    `remember` gets the function that closes it.
+    Cancel scopes, task groups and context variables must be left in the task that entered them. The
+    task that needs a dependency cannot do this, because it has ended when the run is over. As soon
+    as the resource is open, `remember` gets the function that closes it.
     """
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[Any] = loop.create_future()

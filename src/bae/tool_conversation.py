@@ -1,5 +1,5 @@
-"""`Conversation`: the rounds in which an LM calls tools and then fills a node. It records every
-message, so that a resumed run continues the conversation."""
+"""`Conversation`: the rounds in which an LLM calls tools and then fills a node. Every message is
+recorded, so that a resumed run continues the conversation."""
 
 from __future__ import annotations
 
@@ -27,37 +27,42 @@ if TYPE_CHECKING:
     from bae.run import Run
 
 _WITHHELD: Final = "withheld"
-"""The key that marks a call in the record of a round, if its arguments are masked or removed."""
+"""A key of a call in the record of a round. It marks that the arguments are masked or removed."""
 _SHOWN_CALLS: Final = 5
-"""How many calls an error shows."""
+"""How many of the last calls an error shows."""
 
 
 @dataclass(slots=True)
 class Round:
-    """One request of the conversation: the answer of the LM, and the replies that it reads besides
-    the results of its calls."""
+    """One request of the conversation, with the LLM's answer and the replies to the answer."""
 
     number: int
     at: float
-    """When the LM had answered."""
+    """When the LLM had answered."""
     text: str = ""
     calls: tuple[CallPart, ...] = ()
+    """The calls that bae runs."""
     echo: Any = None
+    """Data of the backend that is sent back with the calls."""
     stop: Literal["end", "cut-off", "refused"] = "end"
     """Why the answer ended."""
     replies: list[str] = field(default_factory=list[str])
+    """The messages that the LLM reads after the results of the calls."""
     is_wrong: bool = False
-    """Whether a correction followed."""
+    """Whether a reply corrects the answer."""
     is_refused: bool = False
     """Whether `Tools(accept=…)` refused the answer."""
     repeated: tuple[str, ...] = ()
-    """The tools of calls that are equal to a call of an earlier round."""
+    """The names of tools that were called with the same arguments in an earlier round too."""
     ran: tuple[str, ...] = ()
     """The ids of the calls that the provider has run."""
 
 
 class Conversation:
-    """The rounds so far. `question` distinguishes the questions of one body or function."""
+    """A conversation with tools: its rounds, and the results of its calls.
+
+    A body or function may have several conversations. Each has its own `question` key.
+    """
 
     def __init__(
         self, run: Run, plan: NodePlan, asker: Asker, step: int, question: str = ""
@@ -67,24 +72,26 @@ class Conversation:
         self.marker = self.field.marker
         self.rounds: list[Round] = []
         self.told_first: list[str] = []
-        """Messages that the LM reads before its first round."""
+        """The messages that the LLM reads before its first round."""
         self._steered: dict[int, str] = {}
-        """The texts of `before_round`, by the number of rounds before them."""
+        """The texts of `before_round`, by the number of finished rounds."""
         self.cut = 0
-        """The results of the rounds up to this number are left out of the conversation."""
+        """The number of the last round whose results are cut: the LLM reads one line for each."""
         self.run, self.asker, self.step, self.question = run, asker, step, question
         self._results: dict[str, ToolCall] = {}
+        """The calls that have ended, by id."""
         self._wrong: set[str] = set()
-        """Calls that could not be made: an unknown tool, or wrong arguments."""
+        """The ids of calls that could not be made: an unknown tool, or wrong arguments."""
         self._began: dict[str, int] = {}
-        """The calls that have begun and have no result, and how often each has begun."""
+        """How often each call without a result has begun, by id."""
         self._lost: set[str] = set()
-        """Calls without the arguments that the LM wrote: no journal has these."""
+        """The ids of calls whose arguments the journal does not have, because they are secret."""
         self._numbered = 0
-        """How many calls have an id."""
+        """The number of the newest call id."""
         self._called: set[str] = set()
-        """The calls of all rounds, by tool and arguments."""
+        """The keys of the calls of all rounds: see `key_of`."""
         self._accepted = False
+        """Whether `Tools(accept=…)` has accepted the answer."""
         earlier = run.conversations.pop(self._key, None)
         if earlier is not None:
             self._continue(earlier)
@@ -95,21 +102,22 @@ class Conversation:
 
     @property
     def files(self) -> dict[str, File]:
-        """The files in results of tools, by their hashes."""
+        """The files in the results of tools, by hash."""
         return self.run.notes.files
 
     @property
     def calls(self) -> list[ToolCall]:
-        """The calls so far that have a result, in the order the LM made them."""
+        """The calls that have ended, in the order in which the LLM made them."""
         return sorted(self._results.values(), key=lambda call: number_of(call.id))
 
     def result(self, call: CallPart) -> ToolCall:
-        """The result of a call."""
+        """Return a call as it ended."""
         return self._results[call.id]
 
     @property
     def open_round(self) -> Round | None:
-        """The last round, if its calls have no result yet, or its answer was not judged."""
+        """The last round, if it is unfinished: a call has no result yet, or the answer is not
+        judged."""
         if not self.rounds:
             return None
         last = self.rounds[-1]
@@ -119,8 +127,8 @@ class Conversation:
 
     @property
     def wrong_rounds(self) -> int:
-        """How many of the last rounds in a row were wrong: an answer that was corrected, or calls
-        that could not be made."""
+        """How many rounds in a row, up to the last, were wrong. A round is wrong if its answer was
+        corrected, or none of its calls could be made."""
         count = 0
         for round_ in reversed(self.rounds):
             if not (round_.is_wrong or (round_.calls and self._is_all_wrong(round_))):
@@ -128,17 +136,18 @@ class Conversation:
             count += 1
         return count
 
-    def _is_all_wrong(self, each: Round) -> bool:
-        return all(call.id in self._wrong for call in each.calls)
+    def _is_all_wrong(self, round_: Round) -> bool:
+        return all(call.id in self._wrong for call in round_.calls)
 
     @property
     def is_over(self) -> bool:
-        """Whether no round with tool calls is left."""
+        """Whether the limit of rounds is reached."""
         return len(self.rounds) >= self.marker.limit
 
     def check_limit(self) -> None:
-        """Raise if the conversation has no round left. With `on_limit="answer"` there is one more
-        round. A wrong answer in it is corrected; a refused answer ends the conversation."""
+        """Raise an error if the LLM may not answer once more. With `on_limit="answer"`, it has one
+        round after the limit. There, a wrong answer may still be corrected, but a refused answer is
+        an error."""
         if self.is_over and (
             self.marker.on_limit == "error"
             or (len(self.rounds) > self.marker.limit and self.rounds[-1].is_refused)
@@ -156,79 +165,85 @@ class Conversation:
         ran: Sequence[tuple[CallPart, ResultPart]] = (),
         stop: Literal["end", "cut-off", "refused"] = "end",
     ) -> Round:
-        """Record an answer of the LM. Its calls get ids of their own."""
-        number, used = len(self.rounds) + 1, self._numbered
-        done: list[dict[str, Any]] = []
+        """Record an answer of the LLM as a round, and return the round. Each call gets a new id.
+
+        `ran` has the calls that the provider has run, with their results.
+        """
+        number, last_id = len(self.rounds) + 1, self._numbered
+        finished: list[dict[str, Any]] = []
         for call, result in ran:
-            used += 1
-            done.append({"id": f"c{used}", "name": call.name, "arguments": arguments_of(call)})
-            done[-1]["error" if result.is_error else "result"] = readable(result.result, 0)
-        named = tuple(
-            CallPart(f"c{used + n}", call.name, call.arguments) for n, call in enumerate(calls, 1)
+            last_id += 1
+            finished.append(
+                {"id": f"c{last_id}", "name": call.name, "arguments": arguments_of(call)}
+            )
+            finished[-1]["error" if result.is_error else "result"] = readable(result.result, 0)
+        numbered_calls = tuple(
+            CallPart(f"c{last_id + n}", call.name, call.arguments)
+            for n, call in enumerate(calls, 1)
         )
-        self._numbered = used + len(named)
-        stored = (*map(self._stored_call, named),)
-        details = number, text, stored, usage or Usage(), echo, tuple(done)
-        if any(_WITHHELD in each for each in stored):  # the rest may have what is masked, too
-            details = number, "", stored, usage or Usage(), None, tuple(done)
+        self._numbered = last_id + len(numbered_calls)
+        stored = (*map(self._build_stored_call, numbered_calls),)
+        details = number, text, stored, usage or Usage(), echo, tuple(finished)
+        if any(_WITHHELD in call for call in stored):  # the text may repeat a masked argument
+            details = number, "", stored, usage or Usage(), None, tuple(finished)
         record = self._record(RoundMade, *details)
         record.stop = "" if stop == "end" else stop
         self.run.writer.write(record)
-        return self._add(Round(number, record.at, text, named, echo, stop), done)
+        return self._add(Round(number, record.at, text, numbered_calls, echo, stop), finished)
 
-    def _stored_call(self, call: CallPart) -> dict[str, Any]:
-        """A call for the record of its round."""
-        shown = self.shown_arguments(call)
+    def _build_stored_call(self, call: CallPart) -> dict[str, Any]:
+        """Return a call as the record of its round stores it: with masks in place of secrets."""
+        masked = self.shown_arguments(call)
         stored = {"id": call.id, "name": call.name, "arguments": call.arguments}
-        if not isinstance(call.arguments, Mapping):  # no JSON, perhaps with a secret in it
+        if not isinstance(call.arguments, Mapping):  # invalid JSON, which may contain a secret
             return {**stored, "arguments": "", _WITHHELD: True} if self._takes_secrets else stored
-        if shown == call.arguments:
+        if masked == call.arguments:
             return stored
-        return {**stored, "arguments": shown, _WITHHELD: True}
+        return {**stored, "arguments": masked, _WITHHELD: True}
 
     def shown_arguments(self, call: CallPart) -> dict[str, Any]:
-        """The arguments of a call, with masks in place of secrets."""
+        """Return the arguments of a call, with masks in place of secrets."""
         return arguments_of(call)
 
     @property
     def _takes_secrets(self) -> bool:
-        """Whether the LM passes a secret to a tool."""
+        """Whether a tool has a secret parameter that the LLM passes."""
         return False
 
-    def _add(self, made: Round, ran: Iterable[Mapping[str, Any]]) -> Round:
-        for each in ran:
-            self._results[each["id"]] = ToolCall(**each)
-            made.ran += (each["id"],)
-        keys = [key_of(call) for call in made.calls]
-        made.repeated = tuple(
-            call.name for call, key in zip(made.calls, keys, strict=True) if key in self._called
+    def _add(self, round_: Round, ran: Iterable[Mapping[str, Any]]) -> Round:
+        for call in ran:
+            self._results[call["id"]] = ToolCall(**call)
+            round_.ran += (call["id"],)
+        keys = [key_of(call) for call in round_.calls]
+        round_.repeated = tuple(
+            call.name for call, key in zip(round_.calls, keys, strict=True) if key in self._called
         )
         self._called.update(keys)
-        self.rounds.append(made)
-        return made
+        self.rounds.append(round_)
+        return round_
 
     def reply(self, to: Round, text: str) -> None:
-        """Tell the LM what is wrong with its answer."""
+        """Send the LLM a correction of its answer."""
         self._write(RoundReplied, to.number, "correction", text)
         to.replies.append(text)
         to.is_wrong = True
 
     async def take_told(self) -> None:
-        """Take the messages of people that the LM reads before its next round."""
+        """Add the new messages of people, which the LLM reads before its next round."""
 
         def record(text: str) -> RoundReplied:
             return self._record(RoundReplied, len(self.rounds), "told", text)
 
-        for told in await self.run.writer.take_told(self.run, record):
-            self._tell(len(self.rounds), told)
+        for message in await self.run.writer.take_told(self.run, record):
+            self._tell(len(self.rounds), message)
 
     def _tell(self, number: int, text: str) -> None:
-        """Add a message that the LM reads after a round, or before the first."""
+        """Add a message that the LLM reads after round `number`; 0 is before the first round."""
         (self.rounds[number - 1].replies if number else self.told_first).append(text)
 
     @property
     def progress(self) -> ToolProgress:
-        """The state of the conversation."""
+        """The state of the conversation, for the function in `Tools(before_round=…)`."""
         return ToolProgress(
             limit=self.marker.limit,
             by_round=tuple(
@@ -242,7 +257,7 @@ class Conversation:
         )
 
     def cut_results(self, number: int) -> None:
-        """Leave the results of the rounds up to this number out of the conversation."""
+        """Cut the results of all rounds up to `number`. The LLM then reads one line for each."""
         self._write(RoundReplied, number, "cut")
         self.cut = number
 
@@ -254,24 +269,25 @@ class Conversation:
         reused: str = "",
         arguments: dict[str, Any] | None = None,
     ) -> None:
-        """End a call that was not made."""
-        made = ToolCall(
+        """End a call whose tool is not called, with an error or with the result of another call.
+        `reused` is the id of the other call."""
+        ended = ToolCall(
             id=call.id,
             name=call.name,
             arguments=self.shown_arguments(call) if arguments is None else arguments,
             result=result,
             error=error,
         )
-        self._results[call.id] = made
-        self.run.writer.write(self._end_record(made, reused))
+        self._results[call.id] = ended
+        self.run.writer.write(self._make_end_record(ended, reused))
 
-    def _end_record(self, made: ToolCall, reused: str = "") -> ToolEnded:
-        what = made.name, made.arguments, made.result, made.error, made.seconds, reused
-        return self._record(ToolEnded, made.id, *what)
+    def _make_end_record(self, call: ToolCall, reused: str = "") -> ToolEnded:
+        values = call.name, call.arguments, call.result, call.error, call.seconds, reused
+        return self._record(ToolEnded, call.id, *values)
 
     def idempotency_key(self, call: CallPart) -> str:
-        """A unique key of a call of the last round. A graph that starts again may make a call with
-        the same id, at another time."""
+        """Return a unique key for a call of the last round. It includes the time of the round,
+        because a graph that starts again may make another call with the same id."""
         who = self.run.run_id, *self._key[:2], *self.asker[:1], self.asker.node.__name__
         which = *self.asker[2:], self.question, call.id, self.rounds[-1].at
         return sha256(json.dumps([*who, *which]).encode()).hexdigest()[:32]
@@ -299,8 +315,10 @@ class Conversation:
         for round_ in loop.rounds:
             calls = tuple(CallPart(c["id"], c["name"], c["arguments"]) for c in round_.calls)
             text = "" if calls and round_.withheld else round_.text
-            made = Round(round_.number, round_.at, text, calls, round_.echo, round_.stop or "end")
-            self._add(made, round_.ran)
+            restored = Round(
+                round_.number, round_.at, text, calls, round_.echo, round_.stop or "end"
+            )
+            self._add(restored, round_.ran)
             self._lost |= {call["id"] for call in round_.calls if _WITHHELD in call}
         for record in loop.replies:
             match record.kind:
@@ -309,7 +327,7 @@ class Conversation:
                 case "accepted":
                     self._accepted = True
                 case "steered":
-                    if record.text not in ("", WITHHELD_MESSAGE):  # what no journal has is lost
+                    if record.text not in ("", WITHHELD_MESSAGE):  # the journal may not have it
                         self._tell(record.number, record.text)
                         self._steered[record.number] = record.text
                 case "told":
@@ -341,7 +359,7 @@ class Conversation:
             self.reply(last, "The program was interrupted, and lost this answer. Answer again.")
 
     def _continue(self, earlier: Conversation) -> None:
-        """Take over a conversation of this process that has failed."""
+        """Continue a conversation of this process that an error has ended."""
         self.rounds, self.told_first, self.cut = earlier.rounds, earlier.told_first, earlier.cut
         self._results, self._wrong = earlier._results, earlier._wrong
         self._began = {id: n for id, n in earlier._began.items() if id not in earlier._results}
@@ -349,7 +367,8 @@ class Conversation:
         self._accepted, self._steered = earlier._accepted, earlier._steered
 
     def _finish(self) -> None:
-        """Record that the LM has filled the node."""
+        """Note that the LLM has filled the node, so that no later question continues this
+        conversation."""
         self.run.conversations.pop(self._key, None)
 
     # Errors.
@@ -362,14 +381,14 @@ class Conversation:
         code: str = ToolCallError.code,
         cause: BaseException | None = None,
     ) -> ToolCallError:
-        """An error of the conversation, with the calls so far."""
+        """Make an error of the conversation, with the calls so far."""
         calls = self.calls
         text = f"{self.plan.name}.{self.field.name}: {message}"
         if calls:
-            shown = [str(call)[:200] for call in calls[-_SHOWN_CALLS:]]
+            last_calls = [str(call)[:200] for call in calls[-_SHOWN_CALLS:]]
             many = f"{len(calls)} calls" if len(calls) > 1 else "1 call"
             text += f"; after {many}{', the last' if len(calls) > _SHOWN_CALLS else ''}: "
-            text += ", ".join(shown)
+            text += ", ".join(last_calls)
         return ToolCallError(
             text,
             cause=cause,
@@ -381,17 +400,18 @@ class Conversation:
         )
 
     def wrong_too_often(self, attempts: int) -> ToolCallError:
-        """The error after too many wrong rounds in a row."""
+        """Make the error for too many wrong rounds in a row."""
         last = self.rounds[-1]
-        why = [self._results[call.id].error or "" for call in last.calls] or last.replies[-1:]
+        reasons = [self._results[call.id].error or "" for call in last.calls] or last.replies[-1:]
         return self.error(
-            f"{attempts + 1} rounds in a row were wrong, and the last because: {'; '.join(why)}",
+            f"{attempts + 1} rounds in a row were wrong, and the last because: "
+            f"{'; '.join(reasons)}",
             "describe the tools and their parameters better, or use another model",
             code="bae-tool-wrong-rounds",
         )
 
     def over_limit(self) -> ToolCallError:
-        """The error if no round is left."""
+        """Make the error for a conversation that has reached its limit of rounds."""
         limit = self.marker.limit
         many = "1 round" if limit == 1 else f"{limit} rounds"
         last = self.rounds[-1]
@@ -409,15 +429,15 @@ class Conversation:
 
 
 def number_of(id: str) -> int:
-    """The number in the id of a call."""
+    """Return the number in a call's id: 7 for "c7"."""
     return int(id[1:])
 
 
 def arguments_of(call: CallPart) -> dict[str, Any]:
-    """The arguments of a call; empty if the LM wrote no object."""
+    """Return the arguments of a call; empty if the LLM wrote no JSON object."""
     return dict(call.arguments) if isinstance(call.arguments, Mapping) else {}
 
 
 def key_of(call: CallPart | ToolCall) -> str:
-    """The key that equal calls share."""
+    """Return the key of a call: calls with the same tool and arguments have the same key."""
     return f"{call.name} {json.dumps(call.arguments, sort_keys=True, default=str)}"

@@ -1,5 +1,5 @@
-"""The `Dep` and `Recall` parameters of tools, which bae fills and the model does not see. Also
-calls of functions that may raise an error for the model."""
+"""The `Dep` and `Recall` parameters of tools, which bae fills and the model does not see. This
+module also calls functions whose errors the model may read."""
 
 from __future__ import annotations
 
@@ -19,35 +19,36 @@ if TYPE_CHECKING:
     from bae.tool_conversation import Conversation
 
 ACCEPT: Final = "accept="
-"""The name for the function in `Tools(accept=…)` among the tools; no tool can have it."""
+"""The function in `Tools(accept=…)` has this name among the tools, which no tool can have."""
 BEFORE_ROUND: Final = "before_round="
-"""The name for the function in `Tools(before_round=…)` among the tools."""
+"""The function in `Tools(before_round=…)` has this name among the tools, which no tool can have."""
 
 
 class ToolInputs:
-    """Fills the parameters of tools. `within` is the run that resolves them."""
+    """Fills the `Dep` and `Recall` parameters of tools. `within` is the run that resolves them."""
 
     def __init__(self, conversation: Conversation, within: Run) -> None:
         self.outside: set[str] = set()
-        """The tools that only this run knows."""
+        """The names of tools that were found in this run, so the plan of the node lacks them."""
         self._run, self._within, self._plan = conversation.run, within, conversation.plan
         self._asker, self._step = conversation.asker, conversation.step
         self._field = conversation.field.name
         self._filled: dict[str, dict[str, Any]] = {}
 
     async def fill(self, tools: Iterable[tuple[str, Input]]) -> dict[str, dict[str, Any]]:
-        """The arguments that bae fills, by tool; computed once in a conversation."""
-        new = {name: each for name, each in tools if name not in self._filled}
-        wanted: list[tuple[tuple[str, ...], Input]] = []
-        for name, each in new.items():
+        """Return the arguments that bae fills, by tool. Each argument is computed once for the
+        conversation."""
+        new = {name: tool for name, tool in tools if name not in self._filled}
+        inputs: list[tuple[tuple[str, ...], Input]] = []
+        for name, tool in new.items():
             self._filled[name] = {}
-            for parameter, recall in each.call.recalls:
+            for parameter, recall in tool.call.recalls:
                 place = self.place(name, parameter)
                 for value in recall.take(self._run_for(name), self._plan.node, place):
                     self._filled[name][parameter] = value
-            wanted += [((name, parameter), below) for parameter, below in each.call.inputs]
+            inputs += [((name, parameter), below) for parameter, below in tool.call.inputs]
         try:
-            for (name, parameter), value in (await self.resolve(wanted)).items():
+            for (name, parameter), value in (await self.resolve(inputs)).items():
                 self._filled[name][parameter] = value
         except BaseException:
             for name in new:
@@ -56,13 +57,14 @@ class ToolInputs:
         return self._filled
 
     async def resolve(self, wanted: Sequence[tuple[tuple[str, ...], Input]]) -> dict[Any, Any]:
-        """The values of inputs, by their path: the tool, and a parameter of it."""
+        """Return the values of inputs by path. A path is the name of a tool, with the name of a
+        parameter after it if the value is for a parameter."""
         if not wanted:
             return {}
         flow = self._within.flow = flow_of(self._run)
         pending = [
-            flow.dependency(each, self._run_for(way[0]), self._plan.node, self.place(*way))
-            for way, each in wanted
+            flow.dependency(input_, self._run_for(path[0]), self._plan.node, self.place(*path))
+            for path, input_ in wanted
         ]
         failed = await flow.gather(pending)
         if failed is not None:
@@ -70,11 +72,12 @@ class ToolInputs:
                 failed.error.path = f"{self._plan.name}.{self._field}"
                 raise failed.error
             raise failure_of(self._plan, self._field, failed)
-        return {way: value.value for (way, _), value in zip(wanted, pending, strict=True)}
+        return {path: value.value for (path, _), value in zip(wanted, pending, strict=True)}
 
     def _run_for(self, tool: str) -> Run:
-        """The run that resolves the inputs of a tool. A tool that only this run knows has no place
-        that a journal could read later."""
+        """Return the run that resolves a tool's inputs. For a tool that was found in the run, and
+        for `accept` and `before_round`, it is a run whose writer stores no places. A journal could
+        not read such places later."""
         if tool not in self.outside and tool not in (ACCEPT, BEFORE_ROUND):
             return self._within
         run = self._within.inside(self._within.path)
@@ -83,14 +86,14 @@ class ToolInputs:
         run.past = self._run.past.outside()
         return run
 
-    def place(self, *way: str) -> Place:
-        """The place of a tool, or of a parameter of it."""
-        parameter = "".join(f"({name})" for name in way)
+    def place(self, *path: str) -> Place:
+        """Return the place of a tool, or of a tool's parameter. `path` has their names."""
+        parameter = "".join(f"({name})" for name in path)
         return Place(self._run.path, self._step, self._plan.name, self._field, parameter)
 
 
 def flow_of(run: Run) -> Dataflow:
-    """The dataflow of a run; a new dataflow if the graph itself needs none."""
+    """Return the dataflow of a run. If the graph itself needs none, create it now."""
     if run.flow is None:
         run.flow = Dataflow(run.options.dep_cache)
     return run.flow
@@ -99,7 +102,8 @@ def flow_of(run: Run) -> Dataflow:
 async def call_for_model(
     call: CallPlan, inline: bool, arguments: dict[str, Any], run: Run
 ) -> tuple[bool, Any]:
-    """Call a function once. An error for the LM is returned, so that it is not retried."""
+    """Call a function once. Return whether the function raised an error for the
+    LLM, and the error or the result. Because such an error is returned, the call is not retried."""
     try:
         return False, await call_once(call, inline, arguments, flow_of(run))
     except (ToolError, ToolInterrupted) as error:
@@ -108,12 +112,12 @@ async def call_for_model(
         _, others = group.split(ToolError)
         if others is not None:
             raise
-        return True, ToolError("; ".join(dict.fromkeys(map(text_of, _each_error(group)))))
+        return True, ToolError("; ".join(dict.fromkeys(map(text_of, _flatten_errors(group)))))
 
 
-def _each_error(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
+def _flatten_errors(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
-            yield from _each_error(cast("BaseExceptionGroup[Any]", error))
+            yield from _flatten_errors(cast("BaseExceptionGroup[Any]", error))
         else:
             yield error

@@ -1,6 +1,6 @@
-"""`OfferedTools`: the tools that an LM is offered in a conversation. Some are known before the run,
-others are found in it. It steers the conversation before each round, and accepts or refuses an
-answer."""
+"""`OfferedTools`: the tools that an LLM is offered in a conversation. Some tools are planned before
+the run, other tools are found in the run. The class also calls the functions in
+`Tools(before_round=…)` and `Tools(accept=…)`."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 class OfferedTools(Conversation):
-    """A conversation and the tools that the LM is offered in it. `within` is the run that resolves
-    the inputs of the tools."""
+    """A conversation, with the tools that the LLM is offered. `within` is the run that resolves the
+    inputs of the tools."""
 
     def __init__(
         self,
@@ -55,50 +55,54 @@ class OfferedTools(Conversation):
         self._inputs = ToolInputs(self, self._within)
 
     def result_limit(self, name: str) -> int:
-        """How many characters of a result of a tool the LM reads."""
+        """Return how many characters of a tool's result the LLM reads."""
         plan = self.tools.get(name)
         return plan.tool.result_limit if isinstance(plan, ToolPlan) else RESULT_LIMIT
 
     def shown_arguments(self, call: CallPart) -> dict[str, Any]:
-        """The arguments of a call, with masks in place of secrets."""
-        plan, given = self.tools.get(call.name), arguments_of(call)
-        if plan is None and self._takes_secrets:  # perhaps a secret, under a wrong name
-            return dict.fromkeys(given, MASK)
-        return plan.mask_secrets(given) if isinstance(plan, ToolPlan) else given
+        """Return the arguments of a call, with masks in place of secrets."""
+        plan, arguments = self.tools.get(call.name), arguments_of(call)
+        if plan is None and self._takes_secrets:  # an unknown tool may have been sent a secret
+            return dict.fromkeys(arguments, MASK)
+        return plan.mask_secrets(arguments) if isinstance(plan, ToolPlan) else arguments
 
     @property
     def _takes_secrets(self) -> bool:
-        """Whether the LM passes a secret to a tool."""
+        """Whether a tool has a secret parameter that the LLM passes."""
         tools = self.tools.values()
         return any(isinstance(tool, ToolPlan) and tool.secret_parameters for tool in tools)
 
     def must_answer(self, is_native: bool, before: Round | None = None) -> bool:
-        """Whether the next round, or the round that was made after `before`, may only answer: the
-        limit is reached, or a model without native tool calls repeats itself."""
-        done = len(self.rounds) if before is None else before.number - 1
-        if done >= self.marker.limit:
+        """Return whether the LLM has to answer in the next round, without calls. It has to if the
+        limit of rounds is reached, or if a model without native tool calls repeats a call.
+
+        With `before`, return this for an earlier round: the round `before`, as it was requested.
+        """
+        finished = len(self.rounds) if before is None else before.number - 1
+        if finished >= self.marker.limit:
             return True
         if is_native:
             return False
-        # A wrong answer changes nothing; after a refused one, the tools are offered again.
-        for number in range(done, 0, -1):
-            each = self.rounds[number - 1]
-            if each.calls or each.is_refused:
-                return not each.is_refused and any(map(self._may_not_repeat, each.repeated))
+        # Rounds with a wrong answer are skipped. After a refused answer, the tools are offered.
+        for number in range(finished, 0, -1):
+            round_ = self.rounds[number - 1]
+            if round_.calls or round_.is_refused:
+                return not round_.is_refused and any(map(self._may_not_repeat, round_.repeated))
         return False
 
     def _may_not_repeat(self, name: str) -> bool:
         plan = self.tools.get(name)
         return not (isinstance(plan, ToolPlan) and plan.tool.repeat == "call")
 
-    # Opening.
+    # Open the conversation.
 
     async def open(self, question: Callable[[], str] | None = None) -> None:
-        """Find the tools: planned tools, tools that functions return, and tools of servers, which
-        are opened for the run. `question` returns the text of the question to store."""
-        tools_by_name = {each.name: each for each in self.field.planned}
+        """Find the tools that the LLM is offered, and record them if they are new or have changed.
+        They are the planned tools, the tools that functions return, and the tools of servers, which
+        are opened for the run. `question` returns the text of the question, for the record."""
+        tools_by_name = {plan.name: plan for plan in self.field.planned}
         if self.field.pickers or self.field.servers:
-            for more in await self._found_in_run():
+            for more in await self._find_tools_in_run():
                 if more.name in tools_by_name:
                     raise self.error(
                         f"two tools are named {more.name}, which the LM cannot tell apart",
@@ -108,22 +112,22 @@ class OfferedTools(Conversation):
                 tools_by_name[more.name] = more
                 self._inputs.outside.add(more.name)
         self.tools = tools_by_name
-        specs = *(each.spec for each in tools_by_name.values()), *self.field.native_specs
+        specs = *(plan.spec for plan in tools_by_name.values()), *self.field.native_specs
         if specs == self.specs:
             return
         self.specs = specs
         offered = tuple(spec.as_json for spec in specs)
-        known = self.run.past.tool_loop(*self._key)
-        if known is None or known.tools != offered:
-            if known is not None and known.tools:
-                self._warn_of_change(known.tools, offered)
-            asked = question() if question is not None and self.run.writer.stores else ""
-            self._write(ToolsOffered, self.plan.name, self.field.name, offered, asked)
+        recorded = self.run.past.tool_loop(*self._key)
+        if recorded is None or recorded.tools != offered:
+            if recorded is not None and recorded.tools:
+                self._warn_of_change(recorded.tools, offered)
+            text = question() if question is not None and self.run.writer.stores else ""
+            self._write(ToolsOffered, self.plan.name, self.field.name, offered, text)
 
-    async def _found_in_run(self) -> list[ToolPlan | AskPlan]:
+    async def _find_tools_in_run(self) -> list[ToolPlan | AskPlan]:
         inputs = [(picker.call.name, picker) for picker in self.field.pickers]
         inputs += [(server.name, opened) for server, opened in self.field.servers]
-        values = await self._inputs.resolve([((name,), each) for name, each in inputs])
+        values = await self._inputs.resolve([((name,), input_) for name, input_ in inputs])
         plans: list[ToolPlan | AskPlan] = []
         for name, _ in inputs:
             try:
@@ -167,23 +171,23 @@ class OfferedTools(Conversation):
         import logging
 
         old, new = ({tool["name"]: tool for tool in tools} for tools in (before, now))
-        gone = [f"{name} is gone" for name in old if name not in new]
+        removed = [f"{name} is gone" for name in old if name not in new]
         added = [f"{name} is new" for name in new if name not in old]
         changed = [
             f"{name} has another {' and another '.join(parts)}"
             for name in new
             if name in old
-            # Redacted tools are not known to have changed.
-            and (parts := [k for k, was in old[name].items() if was != new[name].get(k)])
+            # A redaction leaves only the name of a tool. Then no other part is compared.
+            and (parts := [k for k, part in old[name].items() if part != new[name].get(k)])
         ]
-        if not (gone or added or changed):
+        if not (removed or added or changed):
             return
         logging.getLogger("bae").warning(
             "%s.%s: its tools are not what they were when the conversation began: %s. The model "
             "reads them as they are now%s",
             self.plan.name,
             self.field.name,
-            ", ".join([*gone, *added, *changed]),
+            ", ".join([*removed, *added, *changed]),
             ". If that is not your change, look at what the server offers with `bae mcp list` "
             "before you let the run continue"
             if self.field.servers
@@ -191,7 +195,7 @@ class OfferedTools(Conversation):
         )
 
     async def prepare_round(self) -> None:
-        """Collect the messages that the LM reads before its next round: the text of `before_round`,
+        """Add the messages that the LLM reads before its next round: the text of `before_round`,
         and messages of people."""
         if self.field.before_round is not None and len(self.rounds) not in self._steered:
             text = await self._steer(self.field.before_round)
@@ -199,10 +203,11 @@ class OfferedTools(Conversation):
                 await self._store(RoundReplied, len(self.rounds), "steered", text)
                 self._steered[len(self.rounds)] = text
                 self._tell(len(self.rounds), text)
-        await self.take_told()  # last: if the conversation ends, the next one gets the messages
+        # Last: if `before_round` ends the conversation, the next conversation gets these messages.
+        await self.take_told()
 
     async def _steer(self, call: CallPlan) -> str | None:
-        """The text of the function of the marker before a round."""
+        """Call the function in `Tools(before_round=…)`, and return its text."""
         fix = f"have {call.name} return None or a text; to end the conversation, raise a BaeError"
         code, marker, run = "bae-tools-before-round", Dep(call.fn), self._within
         hidden = (await self._inputs.fill([(BEFORE_ROUND, Input(call, marker))]))[BEFORE_ROUND]
@@ -222,7 +227,8 @@ class OfferedTools(Conversation):
         return None if text is None else readable(text, 0)
 
     async def accept(self, answered: Round, node: Node) -> bool:
-        """Whether the function of the marker accepts a filled node. Its refusal goes to the LM."""
+        """Return whether the function in `Tools(accept=…)` accepts a filled node. The LLM reads the
+        text of a refusal."""
         accept = self.field.accept
         if accept is None or self._accepted:
             self._finish()

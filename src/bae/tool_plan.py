@@ -1,5 +1,5 @@
-"""`ToolPlan`: the name, description and schema of a tool for a model, and the validation of its
-arguments. Each tool is planned once."""
+"""`ToolPlan`: the name, description and schema of a tool for a model, and the validation of the
+arguments that a model passes. Each tool is planned once."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ _PARAMETER: Final = re.compile(r"(\*{0,2}\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
 
 
 class ToolPlan:
-    """Everything that a run needs to know about one tool.
+    """What a run needs to know about a tool. `call` has the function, and the parameters that bae
+    fills.
 
-    `call` has the function, and the parameters that bae fills. Look into a graph late: planning its
-    nodes may have led here in the first place.
+    If the tool is a graph, its nodes may not be planned yet when this plan is made, because
+    planning them may have led here. So the properties are computed when they are first used.
     """
 
     def __init__(self, tool: Tool, call: CallPlan) -> None:
@@ -51,34 +52,34 @@ class ToolPlan:
     @cached_property
     def spec(self) -> ToolSpec:
         """The name, description and schema that a model reads."""
-        own, parameters = self._documented
+        description, parameters = self._documentation
         schema = self.tool.schema
         if schema is None:
             schema = argument_schema(self._arguments.core_schema)
-            for name, about in parameters.items():
+            for name, text in parameters.items():
                 part = schema["properties"].get(name)
                 if part is not None and "description" not in part and "$ref" not in part:
-                    part["description"] = about
+                    part["description"] = text
             for name, default in self._defaults.items():
                 if default is not None and name in schema["properties"]:
                     schema["properties"][name].setdefault("default", default)
-        return ToolSpec(self.name, self.tool.description or own, schema)
+        return ToolSpec(self.name, self.tool.description or description, schema)
 
     @cached_property
     def form_schema(self) -> Mapping[str, Any]:
-        """The schema that a person's form is made from: that of a model, with the names of classes,
-        so that the options of a union can be told apart."""
+        """The schema for the form in which a person edits the arguments. It is the model's schema
+        with class names as titles, which name the options of a union."""
         if self.tool.schema is not None:
             return self.spec.schema
-        named = argument_schema(self._arguments.core_schema, titles=True)
-        properties = named["properties"]
+        titled = argument_schema(self._arguments.core_schema, titles=True)
+        properties = titled["properties"]
         for name, part in self.spec.schema["properties"].items():
             properties[name] = {**part, **properties[name]}
-        return {**self.spec.schema, **named}
+        return {**self.spec.schema, **titled}
 
     @cached_property
     def approval(self) -> ApprovalRule | None:
-        """When a person is asked before a call; None for never."""
+        """The rule that decides whether a person is asked before a call; None if never."""
         defaults: dict[str, Any] = {}
         if self.tool.schema is None and self.call.graph is None:
             parameters = signature_of(cast(Any, self.tool.fn)).parameters
@@ -91,17 +92,18 @@ class ToolPlan:
         return self.approval is not None or self.tool.unfinished == "ask"
 
     def validate(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments that a model has written, converted for the function. Raises pydantic's
-        ValidationError. They are copies, so that the function cannot change the model's own."""
-        own = {name: _copy_json(value) for name, value in given.items()}
+        """Return the arguments of a model's call, converted for the function. Raises pydantic's
+        ValidationError. The arguments are copies, so the function cannot change the recorded
+        arguments."""
+        copied = {name: _copy_json(value) for name, value in given.items()}
         if self.tool.schema is not None:
-            return own
-        return self._arguments.validate_python(own, strict=False)
+            return copied
+        return self._arguments.validate_python(copied, strict=False)
 
     @cached_property
     def secret_parameters(self) -> frozenset[str]:
-        """The parameters whose arguments are secrets: they are masked wherever a call is shown or
-        stored."""
+        """The parameters whose arguments are secrets. These arguments are masked wherever a call is
+        shown or stored."""
         from bae.secrets import secret_fields, secret_in
 
         if self.tool.schema is not None:
@@ -116,24 +118,25 @@ class ToolPlan:
         )
 
     def mask_secrets(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments with masks in place of secrets, and of all names that are no parameter: such a
-        name may be a typo for a secret parameter."""
+        """Return arguments with masks in place of secrets. If the tool has secret parameters,
+        arguments with unknown names are masked too: such a name may be a mistyped secret
+        parameter."""
         from bae.secrets import MASK
 
         hidden = self.secret_parameters
         if not hidden:
             return dict(given)
-        known = self.parameters if self.tool.schema is None else self._properties
+        parameters = self.parameters if self.tool.schema is None else self._properties
         return {
-            name: MASK if name in hidden or name not in known else value
+            name: MASK if name in hidden or name not in parameters else value
             for name, value in given.items()
         }
 
     def restore_secrets(
         self, given: Mapping[str, Any], written: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Arguments that a person has changed, with the model's own values in place of masks: only
-        the model knows its secrets."""
+        """Return the arguments that a person has changed, with the model's secrets in place of
+        masks. `written` are the arguments that the model wrote."""
         from bae.secrets import MASK
 
         hidden = self.secret_parameters
@@ -144,7 +147,7 @@ class ToolPlan:
 
     @property
     def _properties(self) -> Mapping[str, Any]:
-        """The schema of each parameter, for a tool with a schema of its own."""
+        """The schema of each parameter, if the tool has `Tool(schema=…)`; otherwise empty."""
         return (self.tool.schema or {}).get("properties", {})
 
     @cached_property
@@ -154,20 +157,22 @@ class ToolPlan:
         if call.graph is not None:
             fields = plan_of_graph(call.graph).given_fields
             return {f.name: (_annotation(f.info), f.required) for f in fields}
-        named = {name: (hint, True) for name, hint in call.unfilled}
-        return named | {name: (hint, False) for name, hint in call.optional}
+        required = {name: (hint, True) for name, hint in call.unfilled}
+        return required | {name: (hint, False) for name, hint in call.optional}
 
     @cached_property
     def _arguments(self) -> TypeAdapter[dict[str, Any]]:
-        """Validates the arguments."""
+        """The type of all arguments together, which validates them."""
         with warnings.catch_warnings():
-            # Field(repr=False) means nothing to pydantic on a parameter; here it marks a secret.
+            # `Field(repr=False)` on a parameter marks a secret, but pydantic warns that it has no
+            # effect.
             warnings.filterwarnings("ignore", "The 'repr' attribute")
             return TypeAdapter(Annotated[dict[str, Any], _Arguments(self.parameters)])
 
     @cached_property
     def _defaults(self) -> dict[str, Any]:
-        """The defaults of optional parameters that JSON can express, without secrets."""
+        """The defaults of optional parameters. Defaults of secret parameters, and defaults that
+        JSON cannot express, are left out."""
         defaults: dict[str, Any] = {}
         if self.call.graph is None:
             parameters = signature_of(self.tool.fn).parameters  # type: ignore[arg-type]
@@ -181,17 +186,18 @@ class ToolPlan:
         return defaults
 
     @cached_property
-    def _documented(self) -> tuple[str, dict[str, str]]:
-        """The descriptions of the tool and of its parameters, from the docstring."""
+    def _documentation(self) -> tuple[str, dict[str, str]]:
+        """The description of the tool, and the description of each parameter, from the
+        docstring."""
         graph = self.call.graph
         if graph is not None:
-            return _words_of(graph), {}
+            return _describe_graph(graph), {}
         return parse_docstring(_docstring(self.tool.fn))
 
 
 class _Arguments:
-    """The schema of the model's arguments: a closed object with these parameters, each with its
-    type and whether it is required."""
+    """Makes the pydantic schema of the model's arguments: an object that allows no other names.
+    `parameters` has the type of each parameter, and whether it is required."""
 
     def __init__(self, parameters: Mapping[str, tuple[Any, bool]]) -> None:
         self._parameters = parameters
@@ -221,7 +227,7 @@ class AskPlan:
 
     @cached_property
     def answers(self) -> TypeAdapter[Any]:
-        """Validates an answer."""
+        """The type of the answer, which validates a person's answer."""
         return TypeAdapter(self.ask.type)
 
     @cached_property
@@ -242,17 +248,17 @@ class AskPlan:
     asks_person: Final = True
 
     def validate(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments that a model has written. Raises pydantic's ValidationError."""
+        """Return the validated arguments of a model's call. Raises pydantic's ValidationError."""
         return _question_form().validate_python(dict(given))
 
 
 def native_spec(native: Native) -> ToolSpec:
-    """The spec of a tool of the provider."""
+    """Return the spec of a tool that the provider runs."""
     return ToolSpec(native.name, "", {"type": "object", "properties": {}}, native.options)
 
 
 def plan_tool(tool: Tool, names: Names) -> ToolPlan:
-    """Plan a tool. Problems are collected, not raised."""
+    """Plan a tool. Problems are collected in the plan's `call`, not raised."""
     if tool.schema is not None:
         fn = cast("Callable[..., Any]", tool.fn)
         is_async = any(map(inspect.iscoroutinefunction, (fn, type(fn).__call__)))
@@ -262,7 +268,8 @@ def plan_tool(tool: Tool, names: Names) -> ToolPlan:
 
 
 def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """The description in a Google-style docstring, and the description of each parameter."""
+    """Split a Google-style docstring into the description of the function, and the description of
+    each parameter."""
     lines = inspect.cleandoc(text).splitlines()
     begin = next((n for n, line in enumerate(lines) if _ARGUMENTS.fullmatch(line)), None)
     if begin is None:
@@ -293,35 +300,36 @@ def _docstring(fn: Any) -> str:
     return behind.__doc__ or getattr(fn, "__doc__", "") or ""
 
 
-def _words_of(graph: Graph[Any, Any]) -> str:
-    """The description of a graph for a model: the description of its start node, or its
-    instruction."""
+def _describe_graph(graph: Graph[Any, Any]) -> str:
+    """Return the description of a graph for a model: the description of its start node, or else the
+    start node's instruction."""
     plan = plan_of_graph(graph).plans[graph.start]
     return plan.description or plan.instruction
 
 
 def _is_hidden(hint: Any) -> bool:
-    """Whether the annotation of a parameter has `Field(repr=False)`."""
-    return any(not getattr(each, "repr", True) for each in getattr(hint, "__metadata__", ()))
+    """Return whether the annotation of a parameter has `Field(repr=False)`."""
+    return any(not getattr(item, "repr", True) for item in getattr(hint, "__metadata__", ()))
 
 
 def _is_write_only(part: Any) -> bool:
-    """Whether a JSON schema marks a secret, as pydantic's schema of a secret does."""
+    """Return whether a JSON schema marks a secret in the way of pydantic's secret types."""
     schema: Mapping[str, Any] = cast("Any", part) if isinstance(part, Mapping) else {}
     return schema.get("writeOnly") is True or schema.get("format") == "password"
 
 
 def _copy_json(value: Any) -> Any:
-    """A copy of the JSON of a model."""
+    """Return a deep copy of a JSON value."""
     if isinstance(value, dict):
-        return {name: _copy_json(each) for name, each in cast("dict[str, Any]", value).items()}
+        return {name: _copy_json(item) for name, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        return [_copy_json(each) for each in cast("list[Any]", value)]
+        return [_copy_json(item) for item in cast("list[Any]", value)]
     return value
 
 
 def _annotation(info: Any) -> Any:
-    """The type of a field with its bounds. Pydantic leaves out the discriminator of a union."""
+    """Return a field's type with its constraints, description and discriminator. Pydantic's own
+    `rebuild_annotation` leaves out the discriminator of a union."""
     hint = info.rebuild_annotation()
     if info.discriminator is not None:
         hint = Annotated[hint, Field(discriminator=info.discriminator)]

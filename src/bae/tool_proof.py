@@ -1,5 +1,5 @@
-"""The proof of tools: names that providers take, parameters and results that JSON can express, and
-approvals that fit."""
+"""The validation of tools before a run. Providers must accept the name, JSON must be able to
+express parameters and results, and approval functions must fit the tool."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYW
 
 
 def tool_problems(plan: ToolPlan | AskPlan) -> Iterator[Problem]:
-    """The problems of a tool by itself."""
+    """Return the problems of a tool, apart from the node and the model that use it."""
     return _ask_problems(plan) if isinstance(plan, AskPlan) else _function_problems(plan)
 
 
@@ -72,7 +72,7 @@ def _function_problems(plan: ToolPlan) -> Iterator[Problem]:
                 f"annotate it: {unannotated[0]}: str",
             )
             return
-        if not plan.parameters and not plan.tool.description and (why := _why_hidden(plan)):
+        if not plan.parameters and not plan.tool.description and (why := _explain_hidden(plan)):
             yield a_warning(
                 "bae-tool-hidden",
                 f"the model gives {plan.name} nothing: {why}",
@@ -92,10 +92,10 @@ def _function_problems(plan: ToolPlan) -> Iterator[Problem]:
     try:
         spec = plan.spec
     except Exception as error:
-        named = _find_without_schema(plan) or "one of its parameters"
+        parameter = _find_without_schema(plan) or "one of its parameters"
         yield an_error(
             "bae-tool-no-schema",
-            f"{plan.name}: the model is to give {named}, which has no JSON schema"
+            f"{plan.name}: the model is to give {parameter}, which has no JSON schema"
             + ("" if isinstance(error, PydanticUserError) else f" ({error})"),
             "use what JSON can express (str, int, list, a BaseModel, …), or have bae fill the "
             "parameter: Annotated[…, Dep(…)]",
@@ -127,8 +127,8 @@ def _function_problems(plan: ToolPlan) -> Iterator[Problem]:
         )
 
 
-def _why_hidden(plan: ToolPlan) -> str:
-    """Why a model sees no parameter of a function that has some."""
+def _explain_hidden(plan: ToolPlan) -> str:
+    """Explain why a model sees no parameter of a function; empty if the function has none."""
     call, parameters = plan.call, signature_of(cast(Any, plan.tool.fn)).parameters
     filled = [*(n for n, _ in call.inputs), *(n for n, _ in call.recalls), *call.lm_parameters]
     if filled:
@@ -138,9 +138,10 @@ def _why_hidden(plan: ToolPlan) -> str:
 
 
 def _find_unshown_result(plan: ToolPlan) -> str:
-    """The class that a function is annotated to return, if JSON cannot express its objects."""
+    """Return the class in a function's return annotation, if JSON cannot express objects of the
+    class; else an empty text."""
     returned = plan.call.declared
-    # Objects that are declared by an abstract class may be of one that JSON can express.
+    # For an abstract class, the result may be of a subclass that JSON can express.
     if not isinstance(returned, type) or returned is object or inspect.isabstract(returned):
         return ""
     if plan.call.graph is not None or getattr(returned, "_is_protocol", False):
@@ -158,12 +159,12 @@ def _list_unannotated(plan: ToolPlan) -> list[str]:
 
 
 def _find_file(hint: Any) -> str:
-    """The class of files in the type of a parameter; empty if there is none."""
+    """Return the class of files in the type of a parameter; empty if the type has no file."""
     if hint in (str, int, float, bool):
         return ""
     try:
         return file_in(TypeAdapter(hint).core_schema)
-    except Exception:  # reported as a type without a schema
+    except Exception:  # the type has no schema, which `_function_problems` reports later
         return ""
 
 
@@ -177,7 +178,7 @@ def _find_without_schema(plan: ToolPlan) -> str:
 
 
 def _ask_problems(plan: AskPlan) -> Iterator[Problem]:
-    """A type that a person's answer cannot have."""
+    """Yield the problems of an `Ask` whose type a person's answer cannot have."""
     try:
         argument_schema(plan.answers.core_schema)
     except Exception:

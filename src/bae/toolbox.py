@@ -1,5 +1,5 @@
-"""`Toolbox`: the tools of a node while an LM fills it. It checks the calls of each round, has
-people approve them where needed, runs them at the same time, and records them."""
+"""`Toolbox`: the tools of a node while an LLM fills the node. For each round, it checks the calls,
+asks people to approve calls that need it, runs the calls at the same time, and records them."""
 
 from __future__ import annotations
 
@@ -68,19 +68,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class _Todo:
-    """A call to make: its validated arguments, and the arguments as `given` by the LM, or by a
-    person who changed them."""
+class _CallToRun:
+    """A call that is ready to run."""
 
     call: CallPart
     plan: ToolPlan
     arguments: dict[str, Any]
+    """The validated arguments."""
     given: dict[str, Any]
+    """The arguments from the LLM, or from the person who changed them, with secrets masked."""
 
 
 @dataclass(slots=True)
-class _Asked:
-    """A call that a person must decide about first."""
+class _CallToDecide:
+    """A call that a person has to decide about before it runs, or that a person answers."""
 
     call: CallPart
     plan: ToolPlan | AskPlan
@@ -88,7 +89,7 @@ class _Asked:
 
 
 class Toolbox(OfferedTools):
-    """The tools of a node while an LM fills it, and the calls that the LM makes."""
+    """The tools of a node while an LLM fills the node, and the calls that the LLM makes."""
 
     @cached_property
     def _gates(self) -> CallGates:
@@ -96,54 +97,55 @@ class Toolbox(OfferedTools):
 
     @cached_property
     def _reusable(self) -> dict[str, ToolCall]:
-        """The first call with a result, by tool and arguments."""
+        """The first successful call with each tool and arguments: see `key_of`."""
         return {key_of(call): call for call in reversed(self.calls) if call.error is None}
 
     async def run_calls(self, made: Round, may_call: bool = True) -> None:
-        """Run the calls of a round that have no result, at the same time."""
+        """Run the calls of a round at the same time, except calls that have a result already.
+        Without `may_call`, refuse them. Raises `Waiting` if calls wait for a person."""
         if made.number >= self.marker.limit and self.marker.on_limit == "error" and may_call:
             raise self.over_limit()
-        equal: dict[str, list[CallPart]] = {}  # the first is made, the others reuse its result
+        equal: dict[str, list[CallPart]] = {}  # the first call runs, the others reuse its result
         prepared = [self._prepare(n, call, may_call, equal) for n, call in enumerate(made.calls)]
-        todo = [each for each in prepared if isinstance(each, _Todo)]
-        asked = [each for each in prepared if isinstance(each, _Asked)]
-        if not todo and not asked:
+        to_run = [call for call in prepared if isinstance(call, _CallToRun)]
+        to_decide = [call for call in prepared if isinstance(call, _CallToDecide)]
+        if not to_run and not to_decide:
             return
         hidden = await self._inputs.fill(
-            (each.plan.name, Input(each.plan.call, each.plan.marker))
-            for each in (*todo, *asked)
-            if isinstance(each.plan, ToolPlan)
+            (call.plan.name, Input(call.plan.call, call.plan.marker))
+            for call in (*to_run, *to_decide)
+            if isinstance(call.plan, ToolPlan)
         )
         gates: list[OpenGate] = []
         most = self.marker.at_once
-        running = Semaphore(most) if asked or len(todo) > most else nullcontext()
+        slots = Semaphore(most) if to_decide or len(to_run) > most else nullcontext()
 
-        async def run(each: _Todo) -> None:
-            async with running:
-                # In the task that runs the call: a call that still waits for its turn has not
-                # begun, and spans of the tool itself are inside the span of the call.
-                id = each.call.id
+        async def run(ready: _CallToRun) -> None:
+            async with slots:
+                # The start is recorded in the task that runs the call, when it has a slot: a call
+                # without a slot has not begun, and spans of the tool are inside the call's span.
+                id = ready.call.id
                 self._began[id] = self._began.get(id, 0) + 1
-                await self._store(ToolStarted, id, each.call.name, each.given)
-                await self._run_call(each, hidden[each.plan.name])
+                await self._store(ToolStarted, id, ready.call.name, ready.given)
+                await self._run_call(ready, hidden[ready.plan.name])
 
-        async def make(each: _Todo) -> None:
+        async def run_or_wait(ready: _CallToRun) -> None:
             try:
-                await run(each)
+                await run(ready)
             except Waiting as waiting:
                 gates.extend(waiting.gates)
 
-        async def ask(each: _Asked) -> None:
+        async def ask(undecided: _CallToDecide) -> None:
             try:
-                approved = await self._ask_people(each)
+                approved = await self._ask_people(undecided)
                 if approved is not None:
                     await run(approved)
             except Waiting as waiting:
                 gates.extend(waiting.gates)
 
-        # A task for each call, so that no call sees the context variables of another.
-        work = [partial(make, each) for each in todo]
-        await all_or_first_error([*work, *(partial(ask, each) for each in asked)])
+        # Each call has its own task, so that calls do not share context variables.
+        work = [partial(run_or_wait, call) for call in to_run]
+        await all_or_first_error([*work, *(partial(ask, call) for call in to_decide)])
         for first, *others in equal.values():
             if (same := self._results.get(first.id)) is not None:
                 for other in others:  # with the final arguments, which a person may have changed
@@ -151,14 +153,15 @@ class Toolbox(OfferedTools):
         if gates:
             raise Waiting(gates)
 
-    async def _ask_people(self, asked: _Asked) -> _Todo | None:
-        """The call as people want it made; None if it ends without being made."""
-        call, plan = asked.call, asked.plan
+    async def _ask_people(self, undecided: _CallToDecide) -> _CallToRun | None:
+        """Ask people about a call. Return the call to run, with the arguments that people approved.
+        If people refuse or answer the call, end it and return None."""
+        call, plan = undecided.call, undecided.plan
         starts = self._began.get(call.id, 0)
         if not isinstance(plan, ToolPlan) or self._when_unfinished(plan, call) != "ask":
             starts = 0
         try:
-            decided = await self._gates.decide(call, plan, asked.arguments, starts)
+            decided = await self._gates.decide(call, plan, undecided.arguments, starts)
         except (BaeError, Waiting):
             raise
         except (Exception, CancelledError) as raised:
@@ -170,28 +173,29 @@ class Toolbox(OfferedTools):
                 code="bae-tool-approve",
                 cause=raised,
             ) from raised
-        given = dict(decided.arguments)
+        arguments = dict(decided.arguments)
         if not decided.is_over and isinstance(plan, ToolPlan):
-            return _Todo(call, plan, plan.validate(given), plan.mask_secrets(given))
-        self._results[call.id] = made = ToolCall(
+            return _CallToRun(call, plan, plan.validate(arguments), plan.mask_secrets(arguments))
+        self._results[call.id] = ended = ToolCall(
             id=call.id,
             name=call.name,
-            arguments=plan.mask_secrets(given) if isinstance(plan, ToolPlan) else given,
+            arguments=plan.mask_secrets(arguments) if isinstance(plan, ToolPlan) else arguments,
             result=decided.result,
             error=decided.error,
         )
-        await self.run.writer.store(self._end_record(made))
+        await self.run.writer.store(self._make_end_record(ended))
         return None
 
     def _prepare(
         self, index: int, call: CallPart, may_call: bool, equal: dict[str, list[CallPart]]
-    ) -> _Todo | _Asked | None:
-        """The call, ready to be made; None if it has a result without that. `index` is its position
-        among the calls of its round."""
+    ) -> _CallToRun | _CallToDecide | None:
+        """Return a call that is ready to run or to be decided. Return None if the call has ended,
+        is ended here with an error or an earlier result, or reuses the result of a call in `equal`.
+        `index` is the position of the call in its round."""
         if call.id in self._results:
             return None
         plan, most = self.tools.get(call.name), self.marker.max_calls
-        if call.id in self._began:  # bounds may have changed since; the call may have run
+        if call.id in self._began:  # no bound refuses it now: the tool may have run
             if call.id in self._lost or self._when_unfinished(plan, call) == "tell":
                 self._end(call, error=f"the program failed or was interrupted: {UNKNOWN}")
                 return None
@@ -211,12 +215,12 @@ class Toolbox(OfferedTools):
         try:
             arguments = plan.validate(call.arguments)
         except ValidationError as error:
-            if call.id in self._began:  # with the parameters that the tool had then
+            if call.id in self._began:  # the parameters of the tool have changed
                 self._end(call, error=f"the program failed or was interrupted: {UNKNOWN}")
                 return None
             return self._refuse(call, f"wrong arguments: {'; '.join(faults(error))}")
         if isinstance(plan, AskPlan):
-            return _Asked(call, plan, arguments)
+            return _CallToDecide(call, plan, arguments)
         if plan.tool.repeat == "reuse":
             key = key_of(call)
             if (same := self._reusable.get(key)) is not None:
@@ -226,14 +230,19 @@ class Toolbox(OfferedTools):
             if len(equal[key]) > 1:
                 return None
         if plan.asks_person:
-            return _Asked(call, plan, arguments)
-        return _Todo(call, plan, arguments, self.shown_arguments(call))
+            return _CallToDecide(call, plan, arguments)
+        return _CallToRun(call, plan, arguments, self.shown_arguments(call))
 
     def _when_unfinished(self, plan: ToolPlan | AskPlan | None, call: CallPart) -> WhenUnfinished:
-        """What happens with a call that had begun and has no result. The graph of a tool has
-        records of its own, unless only the body or function that asks the LM knows the graph. A
-        function that has an LM ask a person was not interrupted. Nothing is known of a tool that no
-        longer exists."""
+        """Return what happens with a call that has begun and has no result.
+
+        - A graph is called again, because its records say where it continues. It has no records if
+          the class of the node is outside the run's graph.
+        - A function with an `LM` parameter is called again if a person is asked in its conversation
+          with the LLM. Then the function waited, and was not interrupted.
+        - If the tool does not exist any more, the LLM reads that the call may have run.
+        - For any other tool, `Tool(unfinished=…)` decides.
+        """
         if not isinstance(plan, ToolPlan):
             return "tell" if plan is None else "ask"
         is_resumed = plan.call.graph is not None and self._is_recorded
@@ -243,24 +252,24 @@ class Toolbox(OfferedTools):
         return "repeat" if is_resumed else plan.tool.unfinished
 
     def _asker_in(self, plan: ToolPlan, call: CallPart) -> Asker:
-        """The asker of questions to the LM inside a call."""
-        # A journal knows only the classes of its graph.
+        """Return the asker of the questions that a call asks an LLM."""
+        # A journal knows only the classes of the run's graph.
         node = self.plan.node if self._is_recorded else self.asker.node
         item = call_number(self.question, call.id)
         return Asker("source", node, self.field.name, f"({plan.name})", item)
 
     @property
     def _is_recorded(self) -> bool:
-        """Whether work inside a tool has records of its own: not if the node is of a class outside
-        the graph."""
+        """Whether work inside a tool has records of its own. It has none if the class of the node
+        is outside the graph."""
         return self._within.writer is self.run.writer
 
     def _refuse(self, call: CallPart, text: str) -> None:
         self._wrong.add(call.id)
         self._end(call, error=text)
 
-    async def _run_call(self, todo: _Todo, hidden: Mapping[str, Any]) -> None:
-        call, plan, run = todo.call, todo.plan, self._within
+    async def _run_call(self, ready: _CallToRun, hidden: Mapping[str, Any]) -> None:
+        call, plan, run = ready.call, ready.plan, self._within
         started, result, error = perf_counter(), None, None
         used: list[Usage] = []
         asker = self._asker_in(plan, call)
@@ -268,7 +277,7 @@ class Toolbox(OfferedTools):
         reporter.set(report_on_loop(partial(self._report, call.id)))
         meter_in_force.set((used.append, partial(self.run.watch, asker, step=self.step)))
         try:
-            value = await self._call(todo, hidden, asker)
+            value = await self._call(ready, hidden, asker)
             result = self._as_json(value, run)
         except ToolError as raised:
             error = text_of(raised) or f"{plan.name} failed"
@@ -279,34 +288,34 @@ class Toolbox(OfferedTools):
         except Waiting:
             raise
         except Exception as raised:
-            told = _for_the_model(raised)
-            if told is None:
-                raise self._end_failed(plan, call, raised) from raised
-            error = text_of(told) or f"{plan.name} failed"
+            tool_error = _find_tool_error(raised)
+            if tool_error is None:
+                raise self._make_failure(plan, call, raised) from raised
+            error = text_of(tool_error) or f"{plan.name} failed"
         except CancelledError as raised:
             if cancellations():
                 raise
-            # The tool raised it by itself: an ordinary failure.
-            raise self._end_failed(plan, call, raised) from raised
+            # Nobody cancelled the task: the tool itself raised the error.
+            raise self._make_failure(plan, call, raised) from raised
         finally:
             if used:
                 usage = Usage.total(used)
                 at = time(), self.run.path, self.step
                 self.run.writer.write(LMUsed(*at, asker, usage))
-        self._results[call.id] = made = ToolCall(
+        self._results[call.id] = ended = ToolCall(
             id=call.id,
             name=call.name,
-            arguments=todo.given,
+            arguments=ready.given,
             result=result,
             error=error,
             seconds=perf_counter() - started,
         )
         if plan.tool.repeat == "reuse" and error is None:
-            self._reusable.setdefault(key_of(made), made)
-        await self.run.writer.store(self._end_record(made))
+            self._reusable.setdefault(key_of(ended), ended)
+        await self.run.writer.store(self._make_end_record(ended))
 
     def _as_json(self, value: Any, run: Run) -> Any:
-        """A result as JSON. Its files are stored beside it."""
+        """Return a result as JSON. The writer keeps the files in the result."""
         if not in_use():
             return _as_json(value, run)
         with collect_files() as collected_files:
@@ -320,11 +329,11 @@ class Toolbox(OfferedTools):
         self.run.writer.keep_files(files)
         return result
 
-    async def _call(self, todo: _Todo, hidden: Mapping[str, Any], asker: Asker) -> Any:
-        plan, run = todo.plan, self._within
-        call, arguments = plan.call, {**hidden, **todo.arguments}
-        # A graph makes many calls inside, which must not share a key.
-        call_in_progress.set("" if call.graph is not None else self.idempotency_key(todo.call))
+    async def _call(self, ready: _CallToRun, hidden: Mapping[str, Any], asker: Asker) -> Any:
+        plan, run = ready.plan, self._within
+        call, arguments = plan.call, {**hidden, **ready.arguments}
+        # The calls inside a graph must not share a key, so a graph has none.
+        call_in_progress.set("" if call.graph is not None else self.idempotency_key(ready.call))
         if call.graph is not None:
             from bae.runner import run_inside
 
@@ -346,26 +355,28 @@ class Toolbox(OfferedTools):
     # Records and errors.
 
     def _report(self, id: str, text: str, done: float | None, total: float | None) -> None:
-        if id not in self._results:  # a thread that took too long may still report
+        if id not in self._results:  # after a timeout, the thread of a call may still report
             self._write(ToolReported, id, text, done, total)
 
-    def _end_failed(self, plan: ToolPlan, call: CallPart, raised: BaseException) -> BaseException:
+    def _make_failure(self, plan: ToolPlan, call: CallPart, raised: BaseException) -> BaseException:
         if isinstance(raised, BudgetError | GateError | HintError | JournalError | RecallError):
-            return raised  # as in a dependency: the tool itself has not failed
+            return raised  # the tool itself has not failed; a dependency raises these errors too
         if isinstance(raised, ToolServerError):
             raised.path = raised.path or f"{self.plan.name}.{self.field.name} <- {plan.name}"
             return raised
-        given = json.dumps(self.shown_arguments(call), ensure_ascii=False)[:200]
-        text = f"{plan.name} raised {describe(raised)}, called with {given}"
+        arguments = json.dumps(self.shown_arguments(call), ensure_ascii=False)[:200]
+        text = f"{plan.name} raised {describe(raised)}, called with {arguments}"
         fix = f"fix {plan.name}, or raise ToolError where the LM is to read it"
         if plan.tool.unfinished == "tell":
             fix += f'; to have it called again on resume: Tool({plan.name}, unfinished="repeat")'
         if isinstance(raised, BaeError) and plan.call.graph is not None:
-            text = f"in the graph {plan.name}, called with {given}, {raised.message}"
+            text = f"in the graph {plan.name}, called with {arguments}, {raised.message}"
             fix = raised.fix or fix
         code, cause = ToolCallError.code, raised
         if isinstance(raised, _NoJSONError):
-            text = f"{plan.name} returned {raised}, which JSON cannot express, called with {given}"
+            text = (
+                f"{plan.name} returned {raised}, which JSON cannot express, called with {arguments}"
+            )
             fix = f"have {plan.name} return text, numbers, lists, dataclasses or Pydantic models"
             code, cause = "bae-tool-result", raised.__cause__
         failed = self.error(text, fix, code=code, cause=cause)
@@ -373,19 +384,20 @@ class Toolbox(OfferedTools):
         return failed
 
 
-def _for_the_model(raised: BaseException) -> ToolError | None:
-    """The error for the model that a body or a dependency in the graph of a tool raised."""
+def _find_tool_error(raised: BaseException) -> ToolError | None:
+    """Return the `ToolError` that a body or dependency in a tool's graph raised; None if it raised
+    another error."""
     while isinstance(raised, NodeError | DepError) and raised.cause is not None:
         raised = raised.cause
     return raised if isinstance(raised, ToolError) else None
 
 
 class _NoJSONError(Exception):
-    """A tool has returned a value that JSON cannot express; the text is the type."""
+    """A tool has returned a value that JSON cannot express. The message is the name of its type."""
 
 
 def _as_json(value: Any, run: Run) -> Any:
-    """A result as JSON, with masks in place of secrets."""
+    """Return a result as JSON, with masks in place of secrets."""
     if value is None or type(value) in (bool, int):
         return value
     if type(value) is str:
@@ -400,8 +412,8 @@ def _as_json(value: Any, run: Run) -> Any:
 
 
 def toolbox_of(target: type[Node], resolved: Mapping[str, Any], scene: Scene) -> Toolbox | None:
-    """The tools for filling a node; None if the calls are given. Raises an error if nothing can run
-    the tools."""
+    """Return the tools for filling a node; None if `resolved` has the calls already. Raises an
+    error outside a run, where nothing can run the tools."""
     box = scene.toolbox
     if box is not None and box.plan.node is target:
         return box

@@ -1,5 +1,6 @@
-"""Tools: `Tool` sets options of a function that a model may call, `ToolCall` is one call, and the
-model reads the message of a `ToolError`. `Tools` in `bae.markers` puts tools on a field."""
+"""Tools. `Tool` sets options of a function that a model may call. `ToolCall` is a call that a model
+made. A tool raises `ToolError` to send the model a message. `Tools` in `bae.markers` puts tools on
+a field."""
 
 from __future__ import annotations
 
@@ -25,31 +26,35 @@ if TYPE_CHECKING:
     from bae.records import Asker
 
 RESULT_LIMIT: Final = 20_000
-"""How many characters of a result the model reads, unless its tool says otherwise."""
+"""How many characters of a result the model reads, unless `Tool(result_limit=…)` sets another
+number."""
 LONGEST_NAME: Final = 64
-"""How many characters the name of a tool has at most: some providers take no more."""
+"""How many characters the name of a tool may have. Some providers refuse longer names."""
 TOOL_NAME: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}")
 
 UNKNOWN: Final = "it is unknown whether this call ran; check before you call it again"
-"""The error that a model reads for an interrupted call."""
+"""The message that a model reads about an interrupted call."""
 
 WhenUnfinished = Literal["tell", "ask", "repeat"]
 Approve = bool | str | Callable[..., bool | Awaitable[bool]]
 
 
 class ToolError(Exception):
-    """Raise it in a tool to have the model read the message, and continue. Any other exception
-    fails the run. In `Tools(accept=…)` it refuses the answer, and the model answers again."""
+    """An error that the model reads. Raise it in a tool, and the model reads the message and
+    continues; any other exception fails the run. Raise it in `Tools(accept=…)` to refuse an answer,
+    and the model answers again."""
 
 
 class ToolCall(BaseModel):
-    """One call that a model made.
+    """A call that a model made. Calls that differ only in `seconds` are equal.
 
     - `id`: unique among the calls of the field.
-    - `name`, `arguments`: as the model wrote them, or as a person has changed them.
-    - `result`: what the tool returned, as JSON; secrets in it are masked.
-    - `error`: what the model read instead of a result, or None.
-    - `seconds`: how long the call took. Calls that differ in nothing else are equal.
+    - `name`: the name of the tool.
+    - `arguments`: the arguments from the model, or from the person who changed them. Secrets are
+      masked.
+    - `result`: the tool's return value as JSON. Secrets are masked.
+    - `error`: the message that the model read instead of a result, or None.
+    - `seconds`: how long the call took.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -64,26 +69,26 @@ class ToolCall(BaseModel):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ToolCall):
             return NotImplemented
-        mine, theirs = (
+        values, other_values = (
             (call.id, call.name, call.arguments, call.result, call.error) for call in (self, other)
         )
-        return mine == theirs
+        return values == other_values
 
     def __hash__(self) -> int:
         return hash((self.id, self.name))
 
     def __str__(self) -> str:
-        given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
-        return f"{self.name}({given})"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        return f"{self.name}({arguments})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolProgress:
-    """The state of a conversation with tools, for the function in `Tools(before_round=…)`.
+    """The state of a conversation with tools. The function in `Tools(before_round=…)` gets it.
 
-    - `limit`: how many rounds there are at most.
-    - `by_round`: the calls of each round so far, with their results. A round without calls was an
-      answer that was wrong or refused.
+    - `limit`: how many rounds the model may make.
+    - `by_round`: the calls of each round so far, with their results. A round without calls was a
+      wrong answer, or an answer that `Tools(accept=…)` refused.
     - `refused`: how many answers `Tools(accept=…)` has refused.
     - `messages`: the texts that the function has returned in this conversation.
     """
@@ -105,32 +110,33 @@ class ToolProgress:
 
 
 class Tool:
-    """A tool that differs from its function: `Tools(Tool(refund, approve=True))`.
+    """A tool with options: `Tools(Tool(refund, approve=True))`.
 
     `fn` is a function, sync or async, a bound method, a `functools.partial`, a `Graph` or a `Node`
-    class. bae fills parameters annotated `Dep`, `Recall` or `LM`, and the model does not see them.
-    The model reads the docstring of the function.
+    class. The model reads the docstring of the function. It does not see parameters annotated
+    `Dep`, `Recall` or `LM`, because bae fills these.
 
-    - `name`: the name that the model uses; the name of the function unless given.
+    - `name`: the name that the model uses. The default is the name of the function.
     - `description`: the text that the model reads in place of the docstring.
-    - `approve`: True, or a question, to have a person approve each call. Give a function to decide
-      for each call whether a person is asked; its parameters are named as those of the tool. A
-      person's answer is an `Approval`.
-    - `approve_timeout`: seconds for a person to answer, counted from when the run asked first. A
+    - `approve`: True, or a question, to have a person approve each call. Pass a function to decide
+      for each call whether a person is asked. Its parameters have the names of the tool's
+      parameters. A person's answer is an `Approval`.
+    - `approve_timeout`: seconds for a person to answer, counted from when the run first asked. A
       call that nobody approves in time is refused.
-    - `timeout`: seconds for one call; unless given, 300 for a function and no bound for a graph. A
-      call that takes longer is cancelled, and the model reads that it is unknown whether it ran.
-    - `retries`: how many more times to call it when it raises something other than `ToolError`. A
-      call that took too long is not repeated.
+    - `timeout`: seconds for one call. The default is 300 for a function, and no bound for a graph.
+      A call that takes longer is cancelled, and the model reads that it is unknown whether the call
+      ran.
+    - `retries`: how many more times bae calls a tool that raises. `ToolError` and a timeout are not
+      retried.
     - `inline`: call a sync function on the event loop instead of in a worker thread.
     - `result_limit`: how many characters of a result the model reads.
-    - `repeat`: "call" runs an equal call again, "reuse" answers it with the earlier result. Without
-      `repeat`, an equal call runs again, but a model without native tool calls may then only
-      answer.
-    - `unfinished`: what happens, when a run is resumed, with a call that had begun and has no
-      result. With "tell" the model reads that it is unknown whether the call ran. "ask" asks a
-      person, whose answer is an `Interruption`. "repeat" calls the tool again.
-    - `schema`: the JSON schema of the arguments, for a function that takes them by keyword and
+    - `repeat`: what happens with a call that equals an earlier call. "call" runs it. "reuse"
+      returns the earlier result. By default, it runs, but a model without native tool calls then
+      has to answer in the next round.
+    - `unfinished`: what happens, when a run is resumed, with a call that has begun and has no
+      result. With "tell", the model reads that it is unknown whether the call ran. With "ask", bae
+      asks a person, whose answer is an `Interruption`. With "repeat", bae calls the tool again.
+    - `schema`: the JSON schema of the arguments, for a function that takes arguments by keyword and
       validates them itself.
     """
 
@@ -166,9 +172,9 @@ class Tool:
         schema: Mapping[str, Any] | None = None,
     ) -> None:
         if not callable(fn) and not hasattr(fn, "arun"):
-            given = type(cast(object, fn)).__name__
+            kind = type(cast(object, fn)).__name__
             raise TypeError(
-                f"Tool({fn!r}): give it a function, a Graph or a Node class, not a {given}"
+                f"Tool({fn!r}): give it a function, a Graph or a Node class, not a {kind}"
             )
         if name and not TOOL_NAME.fullmatch(name):
             raise ValueError(
@@ -182,8 +188,8 @@ class Tool:
             raise ValueError(f"Tool(approve_timeout={approve_timeout!r}): give seconds above 0")
         if isinstance(approve, str) and not approve.strip():
             raise ValueError("Tool(approve=''): give a question, or True")
-        seconds = isinstance(timeout, int | float) and timeout > 0
-        if timeout is not None and timeout is not ... and not seconds:
+        is_positive = isinstance(timeout, int | float) and timeout > 0
+        if timeout is not None and timeout is not ... and not is_positive:
             raise ValueError(f"Tool(timeout={timeout!r}): give seconds above 0, or None")
         for option, value, least in (("retries", retries, 0), ("result_limit", result_limit, 1)):
             if type(value) is not int or value < least:
@@ -210,10 +216,11 @@ class Tool:
 
 
 class Ask:
-    """A tool whose result is a person's answer: the model writes the question.
+    """A tool with which the model asks a person. The model writes the question, and the result is
+    the person's answer.
 
-    `type` is the type of the answer. The run waits as at a `Gate`, and the model reads the answer.
-    After `timeout` seconds without an answer, the model reads that nobody answered.
+    `type` is the type of the answer. The run waits as at a `Gate`. After `timeout` seconds without
+    an answer, the model reads that nobody answered.
     """
 
     __slots__ = ("description", "name", "timeout", "type")
@@ -240,8 +247,8 @@ class Ask:
 
 
 class Native:
-    """A tool that the provider itself runs, as `Native("web_search", max_uses=3)`. The run refuses
-    to start with a model whose backend does not have the tool."""
+    """A tool that the provider runs, such as `Native("web_search", max_uses=3)`. A run does not
+    start with a model whose backend lacks the tool."""
 
     __slots__ = ("name", "options")
 
@@ -253,22 +260,26 @@ class Native:
 
 
 class ToolServer(ABC):
-    """A source of tools that are known once it is opened, such as an MCP server. It is opened once
-    for a run, or once for all runs inside `async with graph.open():`, and closed after it."""
+    """A server that offers tools, such as an MCP server. Its tools are known when it is open.
+
+    bae opens the server once for a run and closes it after the run. Inside
+    `async with graph.open():`, bae opens the server once for all runs and closes it with the
+    block."""
 
     name: str
     approve: Approve = False
-    """Whether a person may be asked about calls of its tools."""
+    """Whether a person may be asked about calls of the server's tools."""
     open_timeout: float | None = 300.0
-    """Seconds for opening it; None if the server bounds that itself."""
+    """Seconds for opening the server; None if the server has a timeout of its own."""
 
     @abstractmethod
     def open(self) -> AbstractAsyncContextManager[Sequence[Tool]]:
-        """Open it. Its tools stay the same while it is open."""
+        """Open the server. The returned context manager yields the tools, which stay the same until
+        the server is closed."""
 
 
 class ToolInterrupted(Exception):
-    """Raised in a tool when it is unknown whether the call had an effect, for example after a
+    """Raise it in a tool if it is unknown whether the call had an effect, for example because a
     connection broke. The model reads the message."""
 
 
@@ -277,12 +288,13 @@ reporter: ContextVar[Reporter | None] = ContextVar("bae_tool_reporter", default=
 
 
 _REPORTS: Final = 1_000
-"""How many reports of a call are passed on before they become rarer."""
+"""How many reports of a call are all passed on. Of later reports, one a second is passed on."""
 
 
 def report_on_loop(write: Reporter) -> Reporter:
-    """A reporter for one call. Sync tools report from threads; the reporter runs `write` on the
-    running event loop. After the first thousand reports, it passes on one report a second."""
+    """Return a reporter for one call. It runs `write` on the event loop that is running now, even
+    if a sync tool reports from a thread. After a thousand reports, it passes on one report a
+    second and drops the others."""
     loop, thread = get_running_loop(), get_ident()
     count, last = 0, 0.0
 
@@ -301,24 +313,27 @@ def report_on_loop(write: Reporter) -> Reporter:
 
 
 def report(text: str, done: float | None = None, total: float | None = None) -> None:
-    """Report the progress of a tool to observers of the run and to an MCP client that called the
-    graph. Call it inside a tool; elsewhere it does nothing. Reports are not stored, and the model
-    does not read them. After a thousand reports of a call, one report a second is passed on."""
+    """Report the progress of a tool. Observers of the run read it, and an MCP client that called
+    the graph. Reports are not stored, and the model does not read them.
+
+    Call this function inside a tool; elsewhere it does nothing. After a thousand reports of a call,
+    one report a second is passed on."""
     tell = reporter.get()
     if tell is not None:
         tell(text, done, total)
 
 
 call_in_progress: ContextVar[str] = ContextVar("bae_tool_call", default="")
-"""The idempotency key of the tool call in progress."""
+"""The idempotency key of the tool call in progress; empty outside a tool."""
 
 
 def idempotency_key() -> str:
-    """A key that names the tool call in progress, for services that take an idempotency key.
+    """Return the key of the tool call in progress, for services that take an idempotency key.
 
-    The key is the same whenever this call is repeated: by `Tool(fn, retries=2)`, or by
-    `Tool(fn, unfinished="repeat")` after a resume in another process. No other call of any run has
-    the same key. Call it inside a tool; elsewhere it raises `RuntimeError`.
+    If bae repeats the call, the key is the same. bae repeats calls with `Tool(fn, retries=2)`, and
+    after a resume with `Tool(fn, unfinished="repeat")`. No other call of any run has the same key.
+
+    Call this function inside a tool; elsewhere it raises `RuntimeError`.
     """
     key = call_in_progress.get()
     if not key:
@@ -330,14 +345,16 @@ def idempotency_key() -> str:
 
 
 def as_tools(given: Iterable[Any]) -> tuple[Tool | Ask | Native | ToolServer, ...]:
-    """The tools that a user lists: a function, graph or node class becomes a `Tool`."""
+    """Return the tools that a user has listed. Functions, graphs and node classes become
+    `Tool`s."""
     kinds = (Tool, Ask, Native, ToolServer)
-    return tuple(each if isinstance(each, kinds) else Tool(each) for each in given)
+    return tuple(item if isinstance(item, kinds) else Tool(item) for item in given)
 
 
 def call_key(asker: Asker, question: str, name: str, arguments: Any) -> str:
-    """The key that binds an answer to one call: a hash of its arguments and of the conversation. A
-    graph that starts again may make another call with the same id."""
+    """Return the key that binds a person's answer to one call: a hash of the conversation, the tool
+    and the arguments. The id of the call is not enough, because a graph that starts again may make
+    another call with the same id."""
     who = asker.kind, asker.node.__name__, asker.field, asker.parameter, asker.item
     text = json.dumps([who, question, name, arguments], sort_keys=True, default=str)
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]

@@ -1,5 +1,5 @@
-"""`Messages`: the earlier turns of a thread, for a node and for the LM. A turn is one run of the
-thread: the message of the user, and the reply."""
+"""`Messages`: the earlier turns of a thread, for a node and for the LLM. A turn is one run of the
+thread, with the user's message and the reply."""
 
 from __future__ import annotations
 
@@ -20,21 +20,25 @@ if TYPE_CHECKING:
     from bae.prompts.messages import Message
 
 TURNS: Final = 20
-"""How many turns are read for a class outside the graph, whose `Thread` is not known in advance."""
+"""How many earlier turns are read for classes outside the graph. The options of their `Thread`
+fields are not known when the run starts."""
 _CUT_AT: Final = 4
-"""A window of turns has this many equal parts. The oldest part is left out as a whole."""
+"""How many equal parts a window of turns has. Turns are left out a part at a time."""
 _LONGEST_CALL: Final = 2_000
-"""How many characters of a tool call and its result are shown in later turns."""
+"""How many characters of a tool call, with its result, the LLM reads in later turns."""
 IS_TURNS: Final = "bae_turns"
-"""A key in the metadata of the core schema of `Messages`."""
+"""The metadata key that marks the core schema of `Messages`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One earlier turn of a thread: the text of the `user` and the `reply`.
+    """An earlier turn of a thread.
 
-    `run_id` is the run, and `at` the time when it began. `calls` are the tool calls of the turn, if
-    the field has `Thread(calls=True)`.
+    - `user`: the text of the user.
+    - `reply`: the text of the reply.
+    - `run_id`: the id of the turn's run.
+    - `at`: the time when the run began, in seconds since 1970.
+    - `calls`: the tool calls of the turn, if the field has `Thread(calls=True)`.
     """
 
     user: str
@@ -44,8 +48,8 @@ class Turn:
     calls: tuple[ToolCall, ...] = ()
 
     def messages(self) -> tuple[Message, Message]:
-        """The turn as an LM reads it. Tool calls are part of the user's message, because a model
-        that reads calls in its own messages begins to write such calls."""
+        """Return the turn as an LLM reads it. Tool calls are in the user's message. If a model read
+        them as text in its own message, it would begin to write calls as text."""
         from bae.prompts.messages import Message, TextPart, said_or
 
         parts = [TextPart(said_or(self.user, "(no text)"))]
@@ -55,17 +59,19 @@ class Turn:
 
     @property
     def size(self) -> int:
-        """How many characters an LM reads of the turn."""
+        """How many characters of the turn an LLM reads."""
         return len(self.user) + len(self.reply) + sum(len(_call_text(call)) for call in self.calls)
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Messages(Sequence[Turn]):
-    """The earlier turns of a thread, the oldest first: the value of a field with `Thread()`.
+    """The earlier turns of a thread, the oldest first. It is the value of a field with `Thread()`.
 
-    It is a sequence of `Turn`, and never changes. In a test, make it from pairs of texts:
-    `Messages([("My name is Ana.", "Hello Ana!")])`. `thread` is the id of the thread, empty for a
-    run without a thread. `omitted` is how many earlier turns the field leaves out.
+    A `Messages` is an immutable sequence of `Turn`. In a test, make it from pairs of texts:
+    `Messages([("My name is Ana.", "Hello Ana!")])`.
+
+    - `thread`: the id of the thread; empty for a run without a thread.
+    - `omitted`: how many older turns of the thread are left out.
     """
 
     turns: tuple[Turn, ...]
@@ -80,13 +86,13 @@ class Messages(Sequence[Turn]):
     ) -> None:
         if isinstance(turns, str):
             raise TypeError(f"Messages({turns!r}): give turns, as [(user, reply), …]")
-        all_turns = tuple(turn if isinstance(turn, Turn) else _turn_of_pair(turn) for turn in turns)
+        all_turns = tuple(turn if isinstance(turn, Turn) else _make_turn(turn) for turn in turns)
         object.__setattr__(self, "turns", all_turns)
         object.__setattr__(self, "thread", thread)
         object.__setattr__(self, "omitted", omitted)
 
     def __repr__(self) -> str:
-        # Without the texts: a printed node shows its own values, not the conversation.
+        # A printed node shows its values, but not the texts of the conversation.
         count = "1 turn" if len(self.turns) == 1 else f"{len(self.turns)} turns"
         thread = f" of {self.thread!r}" if self.thread else ""
         omitted = f", {self.omitted} omitted" if self.omitted else ""
@@ -117,28 +123,28 @@ class Messages(Sequence[Turn]):
                 _write_messages, schema=plain_schema
             ),
             metadata={IS_TURNS: True},
-            # Without it, pydantic would use the other schema at the next use of the type.
+            # Without the reference, pydantic would use `plain_schema` at the next use of the type.
             ref=schema.get("ref"),
         )
 
     @property
     def ends(self) -> tuple[str, str]:
-        """The ids of the runs of the first and the last turn."""
+        """The run ids of the first and the last turn."""
         return (self.turns[0].run_id, self.turns[-1].run_id) if self.turns else ("", "")
 
     def without_calls(self) -> Messages:
-        """The same turns without their tool calls."""
+        """Return these turns without their tool calls."""
         if not any(turn.calls for turn in self.turns):
             return self
         turns = [replace(turn, calls=()) for turn in self.turns]
         return Messages(turns, self.thread, self.omitted)
 
     def newest(self, last: int | None, limit: int) -> Messages:
-        """The newest turns: at most `last` of them, with at most `limit` characters together.
+        """Return the newest turns: at most `last` turns, with at most `limit` characters in all.
 
-        If turns are left out, the window moves in steps of a quarter of `last`. So the beginning of
-        the prompt stays the same for several turns, and providers can cache it. A step leaves at
-        least half a step of the newest turns, if they fit.
+        If older turns have to be left out, they are left out in steps of a quarter of `last`. Then
+        the prompt begins with the same turn for several turns, and providers can cache the
+        beginning. At least half a step of the newest turns stays, as far as `limit` allows.
         """
         total = self.omitted + len(self.turns)
         step = 1 if last is None else max(1, last // _CUT_AT)
@@ -153,8 +159,8 @@ class Messages(Sequence[Turn]):
         return Messages(self.turns[first - self.omitted :], self.thread, first)
 
     def messages(self) -> tuple[Message, ...]:
-        """The turns as an LM reads them, before the question. A note has the number of turns that
-        are left out, even if no turn is shown."""
+        """Return the turns as an LLM reads them, before the question. If turns are left out, a note
+        says how many, even if no turn is shown."""
         from bae.prompts.messages import TextPart
 
         messages = [message for turn in self.turns for message in turn.messages()]
@@ -169,13 +175,14 @@ class Messages(Sequence[Turn]):
 
 
 turns_in_use: ContextVar[Messages | None] = ContextVar("bae_turns", default=None)
-"""The earlier turns of the current run, or of the run whose values are being read."""
+"""The earlier turns of the current run, or of the run whose stored values are being read."""
 
 
 @contextmanager
 def as_references() -> Generator[None]:
-    """Inside this block, JSON has references in place of the turns in `turns_in_use`, at any depth
-    of a value. So a journal stores each turn once."""
+    """Write and read values as JSON with references in place of turns, inside this block. A value
+    with turns from `turns_in_use` then refers to these turns, so a journal stores each turn
+    once."""
     token = _refers.set(True)
     try:
         yield
@@ -185,7 +192,7 @@ def as_references() -> Generator[None]:
 
 _refers: ContextVar[bool] = ContextVar("bae_refers", default=False)
 is_referring: Final = _refers.get
-"""Whether JSON has references in place of turns."""
+"""Whether the code runs inside `as_references`."""
 
 
 def _write_messages(value: Any, serialize: Callable[[Any], Any]) -> Any:
@@ -193,10 +200,10 @@ def _write_messages(value: Any, serialize: Callable[[Any], Any]) -> Any:
     if own_turns is not None and isinstance(value, Messages) and value.turns:
         first, last = value.ends
         part = _turns_until(own_turns, last, len(value))
-        calls = part == value.turns
-        if calls or Messages(part).without_calls().turns == value.turns:
-            about = {"thread": value.thread, "omitted": value.omitted, "calls": calls}
-            return {**about, "first": first, "last": last, "count": len(value)}
+        has_calls = part == value.turns
+        if has_calls or Messages(part).without_calls().turns == value.turns:
+            reference = {"thread": value.thread, "omitted": value.omitted, "calls": has_calls}
+            return {**reference, "first": first, "last": last, "count": len(value)}
     return serialize(value)
 
 
@@ -205,21 +212,22 @@ def _read_messages(data: Any, validate: Callable[[Any], Any]) -> Any:
         return validate(data)
     stored = cast("Mapping[str, Any]", data)
     own_turns = turns_in_use.get() or Messages()
-    # Turns that the reader does not have count as omitted. Then the run is only shown.
+    # Turns that are missing in `turns_in_use` are counted as omitted. This happens only when the
+    # run is shown, not when it is resumed.
     turns = _turns_until(own_turns, stored["last"], stored["count"])
     missing = stored["count"] - len(turns)
     messages = Messages(turns, stored["thread"], stored["omitted"] + missing)
     return messages if stored["calls"] else messages.without_calls()
 
 
-def _turns_until(known: Messages, last: str, count: int) -> tuple[Turn, ...]:
-    """The `count` turns that end with the run `last`."""
-    end = next((n for n, turn in enumerate(known.turns, 1) if turn.run_id == last), 0)
-    return known.turns[max(0, end - count) : end]
+def _turns_until(messages: Messages, last: str, count: int) -> tuple[Turn, ...]:
+    """Return the `count` turns that end with the run `last`, as far as `messages` has them."""
+    end = next((n for n, turn in enumerate(messages.turns, 1) if turn.run_id == last), 0)
+    return messages.turns[max(0, end - count) : end]
 
 
 class TurnOptions(NamedTuple):
-    """How a run takes its turn in a thread; `Graph.arun` explains the options."""
+    """The options of a run in a thread. `Graph.arun` explains them."""
 
     thread: str
     busy: str = "wait"
@@ -227,10 +235,10 @@ class TurnOptions(NamedTuple):
     interrupted: str | None = None
 
 
-def _turn_of_pair(given: object) -> Turn:
-    pair = cast("tuple[object, ...]", given)
-    if not isinstance(given, tuple | list) or [*map(type, pair)] != [str, str]:
-        raise TypeError(f"Messages([{given!r:.100}]): give pairs of texts, (user, reply), or Turns")
+def _make_turn(item: object) -> Turn:
+    pair = cast("tuple[object, ...]", item)
+    if not isinstance(item, tuple | list) or [*map(type, pair)] != [str, str]:
+        raise TypeError(f"Messages([{item!r:.100}]): give pairs of texts, (user, reply), or Turns")
     return Turn(*cast("tuple[str, str]", pair))
 
 

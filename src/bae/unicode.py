@@ -1,20 +1,20 @@
-"""Foreign text that may be invalid Unicode: the halves of a surrogate pair are joined where they
-belong together, and refused or replaced where they do not."""
+"""Text from other programs that may be invalid Unicode. If the two halves of a surrogate pair
+follow each other, they are joined. A half alone is refused or replaced."""
 
 from __future__ import annotations
 
 from typing import Any, Final, cast
 
 LONGEST_TEXT: Final = 8_000
-"""How many characters of a text about an error are kept."""
+"""How many characters of a text `readable` returns by default."""
 LONGEST_INT: Final = 4_300
-"""How many digits of an int JSON is read with."""
+"""How many digits an int in JSON may have."""
 _TOO_LONG: Final = 10**LONGEST_INT
 
 
 def join_surrogates(text: str) -> str:
-    """The text, with the halves of surrogate pairs joined where they follow each other, for example
-    where a stream was cut between them. Raises `ValueError` for a half without the other."""
+    """Join the two halves of each surrogate pair in a text, and return the text. A stream that was
+    cut inside a character has such halves. Raises `ValueError` if a half is alone."""
     if text.isascii() or not _has_halves(text):
         return text
     units = text.encode("utf-16-le", "surrogatepass")
@@ -26,8 +26,8 @@ def join_surrogates(text: str) -> str:
 
 
 def readable(text: str, longest: int = LONGEST_TEXT) -> str:
-    """The text as valid Unicode, with at most `longest` characters; 0 is no bound. Half a character
-    is replaced. A text that was cut says how much is left out."""
+    """Return a text as valid Unicode. Half a character is replaced. A text with more than `longest`
+    characters is cut, and a note says how many are left out. With 0, no text is cut."""
     if longest and len(text) > longest:
         text = f"{text[:longest]}… ({len(text) - longest:,} more characters)"
     if text.isascii() or not _has_halves(text):
@@ -36,18 +36,19 @@ def readable(text: str, longest: int = LONGEST_TEXT) -> str:
 
 
 def readable_json(value: Any) -> Any:
-    """A JSON value with all of its texts and keys readable."""
+    """Return a JSON value with all texts and keys as valid Unicode; see `readable`."""
     if isinstance(value, str):
         return readable(value, 0)
     if isinstance(value, dict):
         parts = cast("dict[str, Any]", value).items()
-        return {readable(key, 0): readable_json(each) for key, each in parts}
+        return {readable(key, 0): readable_json(part) for key, part in parts}
     return [*map(readable_json, cast("list[Any]", value))] if isinstance(value, list) else value
 
 
 def whole_json(value: Any) -> Any:
-    """A value that was parsed from JSON, with the surrogate pairs of all texts and keys joined.
-    Raises `ValueError` if JSON cannot have the value."""
+    """Join the surrogate pairs in all texts and keys of a value that was parsed from JSON, and
+    return the value. Raises `ValueError` for half a pair, a number of more than 4,300 digits, and
+    too deep nesting."""
     try:
         return _join_in(value)
     except RecursionError:
@@ -61,7 +62,7 @@ def _join_in(value: Any) -> Any:
         parts = cast("dict[Any, Any]", value).items()
         return {join_surrogates(k) if isinstance(k, str) else k: _join_in(v) for k, v in parts}
     if isinstance(value, list):
-        return [_join_in(each) for each in cast("list[Any]", value)]
+        return [_join_in(item) for item in cast("list[Any]", value)]
     if isinstance(value, int) and not -_TOO_LONG < value < _TOO_LONG:
         raise ValueError(f"a number of more than {LONGEST_INT:,} digits")
     return value

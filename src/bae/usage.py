@@ -1,5 +1,6 @@
-"""The cost of LM calls. `report` reports the usage of a call. The runner collects the reports of a
-step and writes them into the journal, and `result.usage` is their sum."""
+"""What LLM calls use: tokens, cost and time. An LM calls `report_usage` with the usage of a call.
+The runner collects the reports of a step and writes their sum into the journal. `result.usage` is
+the sum of all reports."""
 
 from __future__ import annotations
 
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Calls, tokens, cost and time; add two with `+`. A cost of None is unknown, not zero.
+    """What LLM calls used: calls, tokens, cost and time. Add two usages with `+`.
 
-    `calls` counts the requests that were sent, including failed requests. `attempts` counts the
-    answers: a node filled at the second try has two. `seconds` is the time spent waiting for
-    answers, added up over calls that ran at the same time. `models` names the models that answered.
+    - `calls`: the requests that were sent, including failed requests.
+    - `cached_tokens`: the input tokens that the provider read from its cache.
+    - `cost`: dollars; None if the cost is unknown.
+    - `attempts`: the answers. A node that the LLM filled at the second attempt has two.
+    - `seconds`: the time spent waiting for answers. The times of concurrent calls are added up.
+    - `models`: the names of the models that answered.
     """
 
     calls: int = 0
@@ -35,11 +39,11 @@ class Usage:
 
     @property
     def tokens(self) -> int:
-        """The input and output tokens. Cached tokens are part of the input tokens."""
+        """The sum of input and output tokens. Cached tokens are part of the input tokens."""
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        unknown = self.cost is None or other.cost is None
+        is_unknown = self.cost is None or other.cost is None
         models = self.models
         if other.models != models:
             models += tuple(model for model in other.models if model not in models)
@@ -48,7 +52,7 @@ class Usage:
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
             self.cached_tokens + other.cached_tokens,
-            None if unknown else (self.cost or 0.0) + (other.cost or 0.0),
+            None if is_unknown else (self.cost or 0.0) + (other.cost or 0.0),
             self.attempts + other.attempts,
             self.seconds + other.seconds,
             models,
@@ -56,18 +60,19 @@ class Usage:
 
     @classmethod
     def total(cls, parts: Iterable[Usage]) -> Usage:
-        """The sum of several usages; an empty usage if there are none."""
-        listed = list(parts)
-        return listed[0] if len(listed) == 1 else sum(listed, start=cls())
+        """Return the sum of several usages; an empty usage if there are none."""
+        usages = list(parts)
+        return usages[0] if len(usages) == 1 else sum(usages, start=cls())
 
 
 def normalize_usage(used: Usage) -> Usage:
-    """A usage that can be added up and stored, from a usage that another program reports. Counts
-    are whole numbers from 0 on, an invalid cost is unknown, and names are short."""
-    if _is_sound(used):
+    """Convert a usage from another program, whose values may be of any type, to a valid usage.
+    Counts become whole numbers from 0 on, an invalid cost becomes None, and names are
+    shortened."""
+    if _is_normalized(used):
         return used
-    given: Any = used.models
-    names = cast("list[Any]", given if isinstance(given, tuple | list) else [given])
+    models: Any = used.models
+    names = cast("list[Any]", models if isinstance(models, tuple | list) else [models])
     return Usage(
         read_count(used.calls),
         read_count(used.input_tokens),
@@ -80,8 +85,8 @@ def normalize_usage(used: Usage) -> Usage:
     )
 
 
-def _is_sound(used: Usage) -> bool:
-    """Whether a usage needs no normalization, which is nearly always so."""
+def _is_normalized(used: Usage) -> bool:
+    """Return whether a usage is valid as it is. Nearly all are, so this saves time."""
     counts = used.calls, used.input_tokens, used.output_tokens, used.cached_tokens, used.attempts
     for count in counts:
         if type(count) is not int or not 0 <= count <= MOST:
@@ -98,7 +103,7 @@ def _is_sound(used: Usage) -> bool:
 
 
 def read_count(given: object) -> int:
-    """A number of tokens or calls that another program reports; 0 if it is no number."""
+    """Convert a number of tokens or calls from another program to a count; 0 if it is no number."""
     if type(given) is int:  # nearly always
         return min(given, MOST) if given > 0 else 0
     if isinstance(given, int | float) and not isinstance(given, bool) and given > 0:
@@ -107,21 +112,21 @@ def read_count(given: object) -> int:
 
 
 def read_amount(given: Any) -> float | None:
-    """Dollars or seconds that another program reports; None if they are no number. A text is no
-    number, even if Python's `float` reads it."""
+    """Convert dollars or seconds from another program to a float; None if they are no number from 0
+    on. A text is no number, even if Python's `float` reads it."""
     if type(given) is float:  # nearly always
         return given if 0 <= given <= MOST else None
     if not isinstance(given, int | float | Decimal) or isinstance(given, bool):
         return None
     try:
         return float(given) if 0 <= given <= MOST else None
-    except ArithmeticError:  # decimals that are no numbers cannot be compared
+    except ArithmeticError:  # a Decimal NaN cannot be compared
         return None
 
 
 def read_number(text: str) -> float | None:
-    """The number in a header or an argument: ASCII digits, which may have a fraction. None for any
-    other text, including the texts `1_0`, `nan` and `1e9`, which Python's `float` reads."""
+    """Read the number in a header or an argument: ASCII digits, perhaps with a fraction. Return
+    None for any other text, even for `1_0`, `nan` and `1e9`, which Python's `float` reads."""
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
@@ -130,15 +135,15 @@ _NUMBER: Final = re.compile(r"[0-9]{1,300}(?:\.[0-9]{1,300})?|\.[0-9]{1,300}")
 
 
 def read_name(given: object) -> str:
-    """The name of a model that another program reports, as one short line."""
+    """Convert a model's name from another program to one short line; empty if it is no text."""
     return "".join(filter(str.isprintable, given[:LONGEST_NAME])) if isinstance(given, str) else ""
 
 
 MOST: Final = 2**53 - 1
-"""The largest count or amount: every program that reads JSON can read it."""
+"""The largest count or amount. It is the largest integer that every JSON reader reads exactly."""
 
 LONGEST_NAME: Final = 200
-"""Characters of the name of a model."""
+"""How many characters of a model's name are stored."""
 
 AnswerVerdict = Literal["valid", "invalid", "unparsable", "empty", "cut-off", "refused"]
 """The verdict on an answer."""
@@ -146,12 +151,16 @@ AnswerVerdict = Literal["valid", "invalid", "unparsable", "empty", "cut-off", "r
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One answer of a model: what was wrong with it, what it used, and the question.
+    """An answer of a model, with its verdict.
 
-    `asked` is the text of the prompt, without the schema. In a run that is read from a journal,
-    `prompt` is a hash of that text. `filled` are the options that came filled with a choice; None
-    if no record has them, as in a journal of an older bae. `thinking` is the model's thinking
-    before the answer, as far as its provider shows it.
+    - `number`: 1 for the first answer to a question.
+    - `errors`: what is wrong with the answer.
+    - `usage`: what the answer used.
+    - `asked`: the text of the prompt, without the schema.
+    - `prompt`: in a run that is read from a journal, a hash of the prompt's text.
+    - `filled`: the options of a choice that the answer has filled; None if this is not recorded, as
+      in a journal of an older bae.
+    - `thinking`: the model's thinking before the answer, as far as the provider shows it.
     """
 
     number: int
@@ -167,9 +176,8 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A request failed with `error` and is sent again after `wait` seconds. The text of its answer
-    so far is void. `model` is the LM that a `Fallback` asks now; empty if the same LM is asked
-    again."""
+    """An event: a request failed with `error`, and is sent again after `wait` seconds. The text of
+    the answer so far is void. If a `Fallback` asks another LM now, `model` is its name."""
 
     error: BaseException
     wait: float
@@ -178,43 +186,46 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """A piece of a model's thinking before it answers, or of a summary of it."""
+    """An event: a piece of the model's thinking before the answer, or of a summary of the
+    thinking."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """The text so far is not part of the answer, for example text before a tool call. A backend may
-    send this event. Otherwise the text is void when the answer has ended."""
+    """An event: the text so far is not part of the answer, for example text before a tool call. A
+    backend need not send it, because such text is void at the latest when the answer has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """An LM is asked. The events that follow are about an answer in the form that `form` makes."""
+    """An event: an LM is asked. The next events are about an answer in the form that `form()`
+    returns."""
 
     form: Callable[[], AnswerForm]
 
 
 CallEvent = Attempt | str | Restart | Thought | Discard | Asking
-"""An event of a call in progress: a judged answer, a piece of its text, or a restart. Observers of
-the text also get an `Asking`, which says what the text is of."""
+"""An event of a call in progress. A str is a piece of the answer's text, and an `Attempt` is a
+complete answer with its verdict."""
 
 Meter = tuple[Callable[[Usage], None], Callable[[CallEvent], None] | None]
-"""The callable that gets each usage, and the callable that gets each event."""
+"""The function that gets each usage, and the function that gets each event."""
 
 
-def report(usage: Usage) -> None:
-    """Report what a call used. An LM of your own calls this once per request; a backend returns the
-    usage with its answer. Outside a run it does nothing."""
+def report_usage(usage: Usage) -> None:
+    """Report what a call used. An LM of your own calls this function once per request. A backend
+    need not call it, because it returns the usage with the answer. Outside a run, the function does
+    nothing."""
     meter = meter_in_force.get()
     if meter is not None:
         meter[0](normalize_usage(usage))
 
 
 def tell(event: CallEvent) -> None:
-    """Send an event of a call to the observers of the run. A backend that streams sends each piece
-    of the answer's text, and each `Thought`."""
+    """Send an event of a call to the observers of the run. A streaming backend sends each piece of
+    the answer's text, and each `Thought`."""
     meter = meter_in_force.get()
     if meter is not None and meter[1] is not None:
         meter[1](event)
@@ -224,9 +235,10 @@ def tell(event: CallEvent) -> None:
 def metered(
     watch: Callable[[CallEvent], None] | None = None, *, alone: bool = False
 ) -> Generator[list[Usage]]:
-    """Collect the usage that is reported inside the block, and by tasks started in it. `watch` is
-    called with every event. Meters and observers around the block get the reports too. With
-    `alone`, they get no usage: the caller reports it itself."""
+    """Collect the usage that is reported inside the block, also by tasks that the block starts.
+
+    `watch` gets each event except `Asking`. Meters around the block get the usage and the events
+    too. With `alone`, they get the events only, and the caller has to report the usage."""
     reported: list[Usage] = []
     outer_count, outer_tell = meter_in_force.get() or (None, None)
 
@@ -235,13 +247,13 @@ def metered(
         if outer_count is not None and not alone:
             outer_count(usage)
 
-    def hear(event: CallEvent) -> None:
+    def send_event(event: CallEvent) -> None:
         if outer_tell is not None:
             outer_tell(event)
         if watch is not None and not isinstance(event, Asking):
             watch(event)
 
-    token = meter_in_force.set((count, hear if outer_tell or watch else None))
+    token = meter_in_force.set((count, send_event if outer_tell or watch else None))
     try:
         yield reported
     finally:
@@ -250,4 +262,4 @@ def metered(
 
 meter_in_force: ContextVar[Meter | None] = ContextVar("bae_usage_meter", default=None)
 text_is_followed: ContextVar[bool] = ContextVar("bae_text_is_followed", default=False)
-"""Whether the text of answers is observed, so that a backend that can stream should do so."""
+"""Whether someone observes the text of answers. Then a backend that can stream should stream."""

@@ -1,4 +1,4 @@
-"""`Writer`: a run writes its records through it. This writer keeps them in memory; the writer of a
+"""`Writer`: writes the records of a run. This writer keeps the records in memory. The writer of a
 journal stores them too."""
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ if TYPE_CHECKING:
 Log = list[Record]
 """The list in memory to which a run appends its records."""
 StartStep = Callable[[float], Awaitable[None] | None]
-"""Called with the time when a node is complete and in the trace. Its result is awaited."""
+"""A function that records a step. The run calls it with the current time when the node is complete
+and in the trace, and awaits a result that is not None."""
 
 
 class Writer:
-    """Keeps the records of a run in memory: the writer of a run without a journal. The graphs
-    inside the run share the writer."""
+    """The writer of a run without a journal, which keeps the records in memory. The graphs inside a
+    run share the writer of the run."""
 
     __slots__ = ("log", "unstorable")
 
     unstorable: Callable[[Node], Mapping[str, str]] | None
-    """Finds fields that an LM has filled with values that cannot be stored, and the reasons."""
+    """A function that returns the fields of a node whose values cannot be stored, each with the
+    reason. It checks nodes that an LLM has filled."""
     stores = False
-    """Whether the values of sources are stored."""
+    """Whether this writer stores the values of sources."""
 
     def __init__(self, log: Log | None = None) -> None:
         self.log: Log = [] if log is None else log
@@ -56,17 +58,18 @@ class Writer:
         return None
 
     async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> None:
-        """Record that a run, or a graph inside it, begins at `start`."""
+        """Record that a run, or a graph inside a run, begins at the node `start`."""
         self.log.append(
             RunStarted(time(), run.path, 0, run.run_id, graph.name, start, run.max_iters)
         )
 
     def step_starter(self, run: Run, plans: Mapping[type[Node], NodePlan]) -> StartStep | None:
-        """The function that records each step of a run. None if the log gets only the time."""
+        """Return the function that records each step of a run. With None, the run itself appends
+        the time of each step to the log."""
         log, trace, path = self.log, run.trace, run.path
         if type(log) is list and not path:
-            # A step of a trivial body takes 2.0 µs, and making its record 0.38 µs of that. So
-            # the list gets the time, and `RunJournal` makes the record when it is read.
+            # A step of a trivial body takes 2.0 µs, and 0.38 µs of this is for the record. So only
+            # the time is logged, and `RunJournal` makes the record when the log is read.
             return None
 
         def start_step(now: float) -> None:
@@ -75,87 +78,95 @@ class Writer:
         return start_step
 
     def write(self, record: Record) -> None:
-        """Record something. A journal stores it together with the next record that is awaited."""
+        """Write a record without waiting. A journal stores it together with the next record of
+        `store`."""
         self.log.append(record)
 
     def keep_files(self, files: Iterable[Attached]) -> None:
-        """Have a journal store files beside the lines that refer to them."""
+        """Store files in the journal, beside the records that refer to them. Without a journal, do
+        nothing."""
 
     async def store(self, *records: Record) -> None:
-        """Record finished work, and wait until a journal has stored it."""
+        """Write records of finished work, and wait until a journal has stored them."""
         self.log.extend(records)
 
     async def store_value(self, ended: SourceEnded, asked: Arguments | None) -> None:
-        """Record the value of a source, and wait until a journal has stored it. `asked` are the
+        """Write the value of a source, and wait until a journal has stored it. `asked` are the
         arguments of the function that come from the run."""
         self.log.append(ended)
 
     def write_shared(self, ended: SourceEnded, is_given: bool) -> None:
-        """Store a value that existed before a field asked for it: the caller gave it, or it was
-        computed where nothing is stored."""
+        """Record a value in a journal that existed before this field needed it. With `is_given`,
+        the caller passed the value. Otherwise the value was computed for a class outside the
+        graph."""
 
     async def store_returned(self, run: Run, node: Node) -> None:
-        """Store the node that a body has returned, before its fields are resolved."""
+        """Store the node that a body has returned in a journal, before the sources of the node's
+        fields are resolved."""
 
     async def ask(self, asked: AskedLM) -> None:
-        """Called before a body or a dependency asks an LM."""
+        """Prepare a question of a body or a dependency, before an LM is asked."""
         await self.confirm()
 
     async def store_answer(self, asked: AskedLM, value: Any) -> None:
-        """Store the answer of an LM to a body or a dependency."""
+        """Store an LM's answer to a body or a dependency in a journal."""
 
     def write_failure(self, asked: AskedLM, error: BaeError) -> None:
-        """Record that a question of a body failed, for a replay."""
+        """Record in a journal that a body's question failed, because a replay needs the error."""
 
     async def settle_answer(self, run: Run, gate: OpenGate, value: Any) -> Any:
-        """Store the answer to a gate. Returns the answer that counts: the first."""
+        """Store an answer to a gate in a journal. Return the answer that was stored first, which
+        may be from another process."""
         return value
 
     async def answers(self, run: Run) -> Mapping[str, str]:
-        """The answers of people so far, as JSON, by the address of the gate."""
+        """Return the answers of people so far, as JSON, by the address of the gate."""
         return {}
 
     async def grants(self, run: Run) -> Sequence[Grant]:
-        """The approvals that hold for all calls of a tool in the run."""
+        """Return the approvals that hold for all calls of a tool in the run."""
         return ()
 
     async def take_told(self, run: Run, record: Callable[[str], RoundReplied]) -> Sequence[str]:
-        """The messages of people to the LMs of the run since the last call. The records of the
-        messages are stored before it returns."""
+        """Return the messages that people have sent to the LLMs of the run since the last call.
+        `record` makes the record of a message. The records are stored before the method returns."""
         return ()
 
     async def confirm(self) -> None:
         """Raise an error if another process has taken over the run."""
 
     def outside(self, path: str, step: int, asker: Asker) -> Writer:
-        """The writer for a class outside the graph that the asker has an LM fill."""
+        """Return the writer for the values of a class outside the graph, which the asker has an LLM
+        fill."""
         return self
 
     def explain(self, failure: BaseException | None) -> BaseException | None:
-        """The error that a run failed with, once it has ended."""
+        """Return the error that a run ends with. With a journal, it is `RunCancelled` if a request
+        has cancelled the run."""
         return failure
 
     async def finish(self, run: Run, ended: RunEnded) -> None:
-        """Record how a run, or a graph inside it, ended."""
+        """Record how a run, or a graph inside a run, ended."""
         self.log.append(ended)
 
     async def hand_over(self, run: Run, error: BaseException | None = None) -> None:
-        """Give up a run in progress, so that another process can continue it, or this process after
-        an error."""
+        """Release a run in progress without an end, so that another process can continue it. With
+        `error`, this process tries the run again."""
 
 
 writer_in_use: ContextVar[Writer | None] = ContextVar("bae_writer", default=None)
-"""The writer of the run with a journal that this code runs in, or of a run inside of such a run."""
+"""The writer of the current run, if the run has a journal or was started inside a run with a
+journal."""
 
 
 def fencing_token() -> int:
-    """A number that grows each time a process takes over the run. A service that stores the
-    greatest number it has seen can refuse a process that was paused while another process took over
-    its run.
+    """Return a number that grows each time a process takes over the run. Send it to services that
+    refuse a smaller number than their greatest so far. A process may be paused while another
+    process takes over its run. When it continues, such a service refuses its requests.
 
-    Call it inside a body, a dependency or a tool. Outside a run, and in a run without a journal, it
-    is 0: no other process can take over such a run. The journal itself refuses writes of a process
-    that has lost its run; the token is for effects outside the journal.
+    Call this function inside a body, a dependency or a tool. Outside a run, and in a run without a
+    journal, it returns 0, because no other process can take over. The journal needs no token: it
+    refuses writes of a process that has lost its run.
     """
     writer = writer_in_use.get()
     return 0 if writer is None else writer.token

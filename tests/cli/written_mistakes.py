@@ -749,7 +749,7 @@ CALLS = [
         "bae-tools-accept",
         "def judge(wear: Wear, lm: bae.LM) -> None: ...\n\n"
         + later("calls: Annotated[list[ToolCall], Tools(double, accept=judge)]"),
-        ("accept=judge takes an LM, which it is not given", "a node that the LM fills"),
+        ("accept=judge takes an LM, but gets none", "a node that the LM fills"),
     ),
     Mistake(
         "function that accepts something else",

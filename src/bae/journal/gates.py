@@ -1,4 +1,4 @@
-"""Gates of stored runs: listing the open gates, and answering a gate."""
+"""Find the gates of stored runs, and store answers to them."""
 
 from __future__ import annotations
 
@@ -31,33 +31,36 @@ T = TypeVar("T", bound=Node)
 
 
 def all_gates(stored: StoredRun) -> list[tuple[OpenGate, bool]]:
-    """All gates that a run has reached, in order, and whether the run has taken an answer there.
-    Their classes are stand-ins."""
+    """Return the gates that a run has reached, in order, each with True if the run has used an
+    answer to the gate. The node classes are stand-ins."""
     sources = read_history(stored).gates.values()
     return [(s.gate, s.state == "done") for s in sources if s.gate is not None]
 
 
 def open_gates(stored: StoredRun) -> list[OpenGate]:
-    """The gates of a run at which it has not taken an answer yet."""
-    return [gate for gate, taken in all_gates(stored) if not taken]
+    """Return the gates to which a run has not used an answer yet."""
+    return [gate for gate, is_answered in all_gates(stored) if not is_answered]
 
 
 def find_gate(stored: StoredRun, wanted: str) -> OpenGate:
-    """The open gate that `wanted` names: by its address, as `Node.field`, by the field alone, or by
-    the id of the tool call."""
+    """Return the open gate that `wanted` names: by its address, `Node.field`, the field alone, or
+    the id of a tool call. Raises `GateError` if not exactly one open gate has this name, or if its
+    answer is already stored or too late."""
     run_id = stored.info.run_id
     gates = all_gates(stored)
-    unanswered = [gate for gate, taken in gates if not taken and gate.address not in stored.answers]
-    known = [gate for gate, _ in gates if wanted in gate.names]
-    fitting = [gate for gate in known if gate in unanswered]
-    if len(fitting) > 1:
-        listed = ", ".join(gate.address for gate in fitting)
+    unanswered = [
+        gate for gate, is_used in gates if not is_used and gate.address not in stored.answers
+    ]
+    matches = [gate for gate, _ in gates if wanted in gate.names]
+    open_matches = [gate for gate in matches if gate in unanswered]
+    if len(open_matches) > 1:
+        listed = ", ".join(gate.address for gate in open_matches)
         raise GateError(
-            f"the run {run_id} waits at {len(fitting)} gates called {wanted}: {listed}",
+            f"the run {run_id} waits at {len(open_matches)} gates called {wanted}: {listed}",
             code="bae-gate-ambiguous",
             fix="name one of these",
         )
-    if not known:
+    if not matches:
         waiting = ", ".join(gate.address for gate in unanswered)
         waits = waiting or f"no answer: {describe_status(stored.info)}"
         raise GateError(
@@ -66,9 +69,9 @@ def find_gate(stored: StoredRun, wanted: str) -> OpenGate:
             fix="name an open gate by its address, as Node.field, or by the field alone; name the "
             "gate of a tool call by the id of the call, too, as c3",
         )
-    if not fitting:
-        raise _answered_error(known[0], stored)
-    gate = fitting[0]
+    if not open_matches:
+        raise _answered_error(matches[0], stored)
+    gate = open_matches[0]
     if gate.deadline is not None and gate.deadline <= time():
         raise GateError(
             f"{gate.place}: the time to answer {gate.question!r} is over",
@@ -80,8 +83,8 @@ def find_gate(stored: StoredRun, wanted: str) -> OpenGate:
     return gate
 
 
-def _takes(gate: OpenGate) -> str:
-    """The answers that a gate accepts, in words."""
+def _describe_answers(gate: OpenGate) -> str:
+    """Describe the answers that a gate accepts."""
     if gate.type is not Approval:
         return "what the field declares"
     return "True, False or an Approval, whose `arguments` are all that the tool is called with"
@@ -98,7 +101,8 @@ async def answer_gate(
     go_on: bool,
     by: str = "",
 ) -> GraphResult[T]:
-    """Store the answer to a gate that a run waits for, and resume the run if `go_on`."""
+    """Store the answer to a gate that a run waits for, and return the run's result so far. If
+    `go_on`, resume the run."""
     from bae.journal.resume import result_of, resume
 
     stored = await journal.read(run_id)
@@ -126,7 +130,7 @@ async def answer_gate(
         try:
             return await resume(graph, run_id, options, journal, given)
         except JournalError as error:
-            # The process that owns it sees the answer when the run stops.
+            # The process that owns the run sees the answer when the run stops.
             if error.code != "bae-run-owned":
                 raise
     return await result_of(graph, await journal.read(run_id), given, journal)
@@ -135,8 +139,9 @@ async def answer_gate(
 async def encode_answer(
     graph: Graph[Any, Any], stored: StoredRun, gate: OpenGate, value: Any
 ) -> tuple[OpenGate, str, dict[str, bytes]]:
-    """A gate of a run with the class and type of the graph, the answer in its stored form, and the
-    files in the answer. Raises an error for an answer that does not fit."""
+    """Prepare an answer to a gate of a run. Returns the gate with the class and type of the graph,
+    the answer in its stored form, and the files in the answer. Raises `GateError` if the answer
+    does not fit."""
     run_id, name, field = stored.info.run_id, gate.node_type.__name__, gate.field_name
     plans = plan_of_graph(graph_at(graph, gate.path)).plans
     node_type = next((cls for cls in plans if cls.__name__ == name), None)
@@ -150,10 +155,10 @@ async def encode_answer(
             fix="answer it with the graph that the run was started with",
         )
     tool = "" if gate.call is None else gate.call.name
-    wanted = plan.answer_type(tool, gate.parameter.count("("))
-    gate = replace(gate, node_type=node_type, type=wanted)
+    answer_type = plan.answer_type(tool, gate.parameter.count("("))
+    gate = replace(gate, node_type=node_type, type=answer_type)
     try:
-        with visible(stored.files):  # an answer may name a file of the run
+        with visible(stored.files):  # the answer may refer to a file of the run
             value = plan.check_answer(node_type, gate, value)
             check_approval_scope(value, stored.info.thread)
             return gate, *dump_gate_answer(gate, value)
@@ -167,12 +172,12 @@ async def encode_answer(
             field_name=field,
             code="bae-gate-invalid",
             cause=error,
-            fix=f"answer with {_takes(gate)}; the run still waits",
+            fix=f"answer with {_describe_answers(gate)}; the run still waits",
         ) from error
 
 
 def describe_status(info: RunInfo) -> str:
-    """The status of a run, as a clause."""
+    """Describe the status of a run as a clause."""
     return {
         "running": "it is in progress, or was interrupted",
         "ended": "it has ended",

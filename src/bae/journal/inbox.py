@@ -1,5 +1,5 @@
-"""Messages of people to a run: stored with its answers, and read before the next round of a
-conversation with tools."""
+"""Store messages of people to a run. Messages are stored beside the run's answers to gates. The LM
+reads them before the next round of a conversation with tools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from bae.sources import kind_named
 
 
 async def tell_run(run_id: str, text: str, journal: Journal) -> int:
-    """Store a message for the LM of a run, and return the number of the message."""
+    """Store a message for the LM of a run, and return the message's number. Raises `JournalError`
+    if no LM would read the message."""
     if not isinstance(text, str) or not text.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"tell(…, {text!r}): give a text")
     stored = await journal.read(run_id)
@@ -45,35 +46,35 @@ def _next_number(stored: StoredRun) -> int:
 
 
 def _has_conversation_ahead(history: StoredHistory) -> bool:
-    """Whether a conversation with tools is in progress, or a node ahead may have one."""
+    """Return whether a conversation with tools is in progress, or may begin at a later node."""
     shape, newest = history.shape, history.run.newest
-    asked = (question for step in history.steps() for question in step.questions)
-    if any(each.loop is not None and each.state != "done" for each in asked):
+    questions = (question for step in history.steps() for question in step.questions)
+    if any(question.loop is not None and question.state != "done" for question in questions):
         return True
     if not shape.graphs or newest is None:
-        return True  # its classes are of an older format, or it has not begun
+        return True  # the shape has an older format, or the run has no node yet
     classes: Json = shape.graphs[0]["classes"]
     ahead = [*classes.get(newest.name, {}).get("next", ())] if newest.whole else [newest.name]
     for name in ahead:
         cls: Json = classes.get(name, {"fields": {}, "next": ()})
         if any(_has_tools(shape, field, set()) for field in cls["fields"].values()):
             return True
-        ahead += [each for each in cls["next"] if each not in ahead]
+        ahead += [next_name for next_name in cls["next"] if next_name not in ahead]
     return False
 
 
-def _has_tools(shape: ShapeView, use: Json, seen: set[int]) -> bool:
-    """Whether a field has tools, or a graph behind it has a field with tools."""
+def _has_tools(shape: ShapeView, use: Json, visited: set[int]) -> bool:
+    """Return whether a field has tools, or depends on a field with tools."""
     if "kind" in use and kind_named(use["kind"]).fills == "calls":
         return True
     number: int | None = use.get("call")
-    if number is None or number in seen:
+    if number is None or number in visited:
         return False
-    seen.add(number)
+    visited.add(number)
     call = shape.calls[number]
-    inside = [*call["inputs"].values()]
+    inner_uses = [*call["inputs"].values()]
     if "graph" in call:
         graph: int = call["graph"]
         classes: Json = shape.graphs[graph]["classes"]
-        inside += [field for cls in classes.values() for field in cls["fields"].values()]
-    return any(_has_tools(shape, each, seen) for each in inside)
+        inner_uses += [field for cls in classes.values() for field in cls["fields"].values()]
+    return any(_has_tools(shape, inner, visited) for inner in inner_uses)

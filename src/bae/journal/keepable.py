@@ -1,5 +1,6 @@
-"""How a journal treats the values of a graph, reported before the first step: fields that it cannot
-store at all, dependencies that are computed again on resume, and secrets that it does not write."""
+"""Report how a journal treats the values of a graph, before the first step: fields that the journal
+cannot store, dependencies that are computed again on resume, and secrets that the journal does not
+write."""
 
 from __future__ import annotations
 
@@ -20,24 +21,25 @@ if TYPE_CHECKING:
     from bae.plan import FieldPlan
 
 STORABLE: Final[WeakSet[Graph[Any, Any]]] = WeakSet()
-"""The graphs that are known to have no plain field that a journal cannot store."""
+"""The graphs that `prove_storable` has accepted."""
 
 
 def unkeepable(graph: Graph[Any, Any]) -> list[Problem]:
-    """The problems that keep a graph, or a graph inside it, from having a journal: plain fields and
-    gates that no journal can store, and classes that share a name."""
+    """Return the problems that prevent a graph from running with a journal: plain fields and gates
+    that no journal can store, and class names that no journal can use. Subgraphs are checked
+    too."""
     problems: list[Problem] = []
-    for each in graph.graphs:
-        named: dict[str, type[Node]] = {}
-        for cls in each.nodes:
+    for inner in graph.graphs:
+        class_by_name: dict[str, type[Node]] = {}
+        for cls in inner.nodes:
             name = cls.__name__
             if "/" in name:
-                why = "there is a / in its name, which parts the names of places in a journal"
+                why = "there is a / in its name, which separates the parts of places in a journal"
                 fix = "give it a name of its own: class Small(Box[…]) with the same __call__"
                 problems.append(Problem("error", "bae-journal-names", name, why, fix))
-            other = named.setdefault(name, cls)
+            other = class_by_name.setdefault(name, cls)
             if other is not cls:
-                why = f"two classes of the graph are called so, in {other.__module__} and "
+                why = f"two classes of the graph have this name, in {other.__module__} and "
                 why += f"{cls.__module__}; a journal knows classes by their names"
                 fix = "rename one of them"
                 problems.append(Problem("error", "bae-journal-names", name, why, fix))
@@ -50,7 +52,7 @@ def unkeepable(graph: Graph[Any, Any]) -> list[Problem]:
 
 
 def prove_storable(graph: Graph[Any, Any]) -> None:
-    """Raise the problems that keep a graph from having a journal."""
+    """Raise a `ProofError` if a problem prevents a graph from running with a journal."""
     problems = unkeepable(graph)
     if problems:
         listed = "\n".join(str(problem) for problem in problems)
@@ -63,8 +65,8 @@ def prove_storable(graph: Graph[Any, Any]) -> None:
 
 
 def notes(graph: Graph[Any, Any]) -> list[Problem]:
-    """The dependencies of a graph that are computed again on resume, its secrets, and the defaults
-    that cannot be stored."""
+    """Report what else a journal changes for a graph: dependencies that are computed again on
+    resume, secrets that are not written, and defaults that cannot be stored."""
     problems: list[Problem] = []
     for codec, field, place in _fields(graph):
         name, info, secret = field.name, field.info, secret_fields(codec.cls).get(field.name, "")
@@ -95,9 +97,10 @@ def notes(graph: Graph[Any, Any]) -> list[Problem]:
 
 
 def _fields(graph: Graph[Any, Any]) -> Iterator[tuple[NodeCodec, FieldPlan, str]]:
-    """The fields of the nodes of a graph, and of graphs inside it, each class once, with places."""
-    plans = {cls: plan for each in graph.graphs for cls, plan in plan_of_graph(each).plans.items()}
+    """Yield each field of a graph and its subgraphs, with the codec of the field's class and the
+    place of the field. Each class comes once."""
+    plans = {cls: plan for sub in graph.graphs for cls, plan in plan_of_graph(sub).plans.items()}
     for cls, plan in plans.items():
-        # Nothing is known of a class with missing names; the proof reports those.
+        # A class with unresolved names has no fields here. The proof reports the names.
         for field in () if plan.unresolved else plan.fields.values():
             yield node_codec(cls), field, f"{cls.__name__}.{field.name}"

@@ -1,5 +1,5 @@
-"""The lines of a journal: `Encoder` writes a record as JSON, and `parse_line` checks a line.
-`docs/journal-format.md` describes the format."""
+"""Write records as lines of a journal, and check lines. `Encoder` writes a record as JSON, and
+`parse_line` checks a line. `docs/journal-format.md` describes the format."""
 
 from __future__ import annotations
 
@@ -39,22 +39,25 @@ if TYPE_CHECKING:
     from bae.node import Node
 
 FOLLOWS: Final = "{}"
-"""The data of a `StepStarted` whose node follows from the lines before it."""
+"""The data of a `StepStarted` whose node follows from earlier lines, and is not stored."""
 
 
 class StoredNode(BaseModel, defer_build=True):
-    """A node, or some fields of it, as JSON. Without the code of a run, its nodes are read as this
-    class, in subclasses with the names of their classes."""
+    """A node, or some fields of it, as JSON. If a run is read without its code, its nodes are
+    objects of subclasses of this class. Each subclass has the name of a node class."""
 
     type: str
     fields: Json
     withheld: tuple[str, ...] = ()
+    """The fields that were not written because they are secrets or were redacted."""
     unset: tuple[str, ...] = ()
+    """The fields that were not given: their defaults were used."""
     bare: tuple[str, ...] = ()
+    """The fields whose values are read without the validators of the field."""
 
 
 class AskerData(BaseModel, defer_build=True):
-    """The asker of an LM."""
+    """The asker of an LM, as JSON."""
 
     kind: Literal["fill", "choice", "body", "source"]
     node: str
@@ -64,7 +67,7 @@ class AskerData(BaseModel, defer_build=True):
 
 
 class ErrorData(BaseModel, defer_build=True):
-    """An exception."""
+    """An exception, as JSON."""
 
     type: str
     code: str | None
@@ -72,21 +75,22 @@ class ErrorData(BaseModel, defer_build=True):
 
 
 class ToolData(BaseModel, defer_build=True, extra="allow"):
-    """A tool that an LM was offered, with its schema. After a redaction, only the name is left."""
+    """A tool that an LM was offered, with its schema. After a redaction, only the name remains."""
 
     name: str
     description: str = ""
 
 
 class CallData(BaseModel, defer_build=True):
-    """A call of a tool in a round; if the provider has run the tool, with its result or error.
-    `withheld` is True if the arguments are not what the LM wrote: secrets in them are masked, or a
-    redaction has removed them."""
+    """A tool call in a round. If the provider has run the tool, the call has the result or
+    error."""
 
     id: str
     name: str
     arguments: dict[str, Any] | str
     withheld: bool = False
+    """Whether `arguments` are not what the LM wrote, because secrets in them are masked or a
+    redaction has removed them."""
     result: Any = None
     error: str | None = None
 
@@ -125,8 +129,9 @@ _Write = Callable[[Any, Any, str, Json], str | None]
 _ROLES: Final[dict[str, tuple[_Write | None, Json]]] = dict.fromkeys(
     ("json", "called", "context", "last node", "recalled", "run", "turns"), (None, {})
 )
-"""By role: the function that writes it, and its fields of a line; an empty name is that of the
-attribute. A role without a function is JSON, or follows from other fields."""
+"""The function that writes an attribute, and the attribute's fields in a line, by the role of the
+attribute. An empty field name stands for the name of the attribute. Without a function, the
+attribute is written as JSON, or follows from other fields."""
 
 
 def _writes(columns: Json, *roles: str) -> Callable[[_Write], _Write]:
@@ -138,10 +143,11 @@ def _writes(columns: Json, *roles: str) -> Callable[[_Write], _Write]:
 
 
 class Encoder:
-    """Writes the records of a run, and of the graphs inside it, as the JSON that is stored.
+    """Writes the records of a run and of its subgraphs as JSON.
 
-    `secrets`, `prompts` and `thinking` are those of the `Journal`: whether secrets are written in
-    clear, and whether the text of prompts and answers, and of thinking, is written at all.
+    - `secrets`: write secrets in clear text.
+    - `prompts`: write the texts of prompts and answers.
+    - `thinking`: write the thinking of models.
     """
 
     def __init__(
@@ -160,20 +166,20 @@ class Encoder:
 
     @property
     def _hides_messages(self) -> bool:
-        # If there is a secret, the message of any error may quote it.
+        # If the run has a secret, the message of any error may quote the secret.
         return not self._in_clear and self._secrets.any
 
     def hiding(self, cls: type[Node]) -> Encoder:
-        """An encoder that also hides the secrets of a class outside the graph."""
-        given = {"prompts": self._prompts, "thinking": self._thinking}
-        return Encoder(self._secrets.including(cls), secrets=self._in_clear, **given)
+        """Return an encoder that also hides the secrets of a class outside the graph."""
+        options = {"prompts": self._prompts, "thinking": self._thinking}
+        return Encoder(self._secrets.including(cls), secrets=self._in_clear, **options)
 
     def encode(self, record: Record) -> str:
-        """The `data` of a record's line: a JSON object.
+        """Return the `data` of a record's line: a JSON object.
 
-        Raises `JournalError` (`bae-journal-field`) if a plain field holds a value that cannot be
-        stored. A `StepStarted` is written with its node; if the node follows from the lines before
-        it, store `FOLLOWS` instead.
+        Raises `JournalError` (`bae-journal-field`) if a plain field has a value that cannot be
+        stored. A `StepStarted` is written with its node. If the node follows from earlier lines,
+        store `FOLLOWS` instead.
         """
         data: Json = {}
         rest = ""  # parts that are JSON already
@@ -198,17 +204,18 @@ class Encoder:
         return f"{text[:-1]},{rest}}}" if rest else text
 
     def step(self, node: Node) -> str:
-        """The `data` of a `StepStarted` with its node."""
+        """Return the `data` of a `StepStarted` with its node."""
         return f'{{"node":{self.node(node)}}}'
 
     def node(self, node: Node, plain: bool = False, copies: Collection[str] = ()) -> str:
-        """A node in its stored form, as JSON. `plain` leaves out the fields that have a source;
-        `copies` are fields that hold copies of secrets."""
+        """Return a node in its stored form, as JSON. With `plain`, fields with a source are left
+        out. `copies` are the names of fields with copies of secrets."""
         codec = node_codec(node.__class__)
         return codec.dump(node, secrets=self._in_clear, plain=plain, copies=copies)
 
     def error_line(self, error: BaseException) -> str:
-        """One line for the error of a run, without words that may quote a secret."""
+        """Describe the error of a run in one line. In a run with secrets, the line has no words
+        that may quote a secret."""
         hides = self._hides_messages
         if not isinstance(error, BaeError):
             return type(error).__name__ if hides else describe(error)
@@ -217,11 +224,11 @@ class Encoder:
         if error.cause is None:
             return line
         cause = type(error.cause).__name__ if hides else describe(error.cause)
-        if cause.partition(": ")[2] in error_data["message"]:  # which has it already
+        if cause.partition(": ")[2] in error_data["message"]:  # the message has the cause already
             cause = type(error.cause).__name__
         return readable(f"{line} ({cause})")
 
-    # The writer of each role: into `data`, or as returned JSON, which comes last in the line.
+    # The writers of the roles. Each writes into `data`, or returns JSON for the end of the line.
 
     @_writes({"node": str}, "field class", "outside class", "secret class")
     def _write_class_name(self, record: Any, name: str, data: Json) -> None:
@@ -270,7 +277,7 @@ class Encoder:
 
     @_writes({"": StoredNode}, "start node")
     def _write_start(self, record: records.RunStarted, name: str, data: Json) -> str:
-        # The start of a graph inside may hold a copy of a secret.
+        # The start node of a subgraph may have a copy of a secret.
         copies = self._secrets.fields(type(record.node)) if record.path else ()
         return f'"node":{self.node(record.node, copies=copies)}'
 
@@ -280,44 +287,45 @@ class Encoder:
 
     @_writes({"node": (StoredNode, None), "made": (bool, False)}, "step node")
     def _write_step(self, record: records.StepStarted, name: str, data: Json) -> str:
-        """The node, or only its defaults from factories, as a node without other fields."""
+        """Write the node of a step. For a node that follows from earlier lines, write only its
+        defaults from factories."""
         if not record.made:
             return f'"node":{self.node(record.node)}'
         codec = node_codec(type(record.node))
         stored: list[str] = []
-        for made in record.made:
-            if made in codec.secret and not self._in_clear:
-                continue  # it is computed again
+        for field in record.made:
+            if field in codec.secret and not self._in_clear:
+                continue  # computed again on resume
             try:
-                value = codec.fields[made].dump(record.node.__dict__[made])
+                value = codec.fields[field].dump(record.node.__dict__[field])
             except Unkeepable:
                 continue
-            stored.append(f"{json_text(made)}:{value}")
+            stored.append(f"{json_text(field)}:{value}")
         cls = json_text(type(record.node).__name__)
         return f'"node":{{"type":{cls},"fields":{{{",".join(stored)}}}}},"made":true'
 
     @_writes(_OUTCOME, "outcome")
     def _write_outcome(self, record: records.SourceEnded, name: str, data: Json) -> str | None:
-        """The value of a source, or its replacement in the journal."""
+        """Write the value of a source, or what replaces the value in the journal."""
         if record.error is not None:
             data["error"] = self._error(record.error)
         elif self._has_items(record):
             items = record.value
             data["items"] = None if isinstance(items, Unstored) else len(items)
-        elif record.called_at:  # that place has a line with the value
+        elif record.called_at:  # another place has a line with the value
             data["called_at"] = record.called_at
         else:
             return self._write_value(record, name, data)
         return None
 
     def _has_items(self, record: records.SourceEnded) -> bool:
-        is_text = isinstance(record.value, str)  # most are, and no map has one
-        is_whole = not is_text and not record.parameter
-        return is_whole and kind_named(record.source).stored == "items"
+        is_text = isinstance(record.value, str)  # most values are texts, but a map's value is not
+        may_be_map = not is_text and not record.parameter
+        return may_be_map and kind_named(record.source).stored == "items"
 
     @_writes(_VALUE, "value", "called value")
     def _write_value(self, record: Any, name: str, data: Json) -> str:
-        """The value of a source or of an item, or why it is not stored."""
+        """Write the value of a source or of an item, or why it is not stored."""
         value = record.value
         if not isinstance(value, Unstored):
             parameter = getattr(record, "parameter", "")
@@ -342,13 +350,13 @@ class Encoder:
         return ""
 
     def _value(self, cls: type[Node], field: str, parameter: str, value: Any) -> str | Unstored:
-        """The value of a source as JSON, or why it is not stored."""
+        """Return the value of a source as JSON, or why it is not stored."""
         source = self._sources.get((cls, field, parameter))
         if source is None:
             source = self._sources[cls, field, parameter] = self._source(cls, field, parameter)
         if isinstance(source, Unstored):
             return source
-        if type(value) is str is source.plain and value.isascii():  # most are
+        if type(value) is str is source.plain and value.isascii():  # the most common case
             return to_json(value).decode()
         codec = node_codec(cls)
         try:
@@ -361,7 +369,7 @@ class Encoder:
     def _source(
         self, cls: type[Node], field: str, parameter: str
     ) -> ValueCodec | EndCodec | Unstored:
-        """How the values of a source are stored, or why they are not."""
+        """Return the codec for the values of a source, or why the values are not stored."""
         source = node_codec(cls).call(field, parameter)
         if source.verdict == "live":
             return LIVE
@@ -375,7 +383,7 @@ class Encoder:
         data |= {"number": attempt.number, "verdict": attempt.verdict}
         data["errors"] = [*map(readable, attempt.errors)]
         data["usage"] = _usage(attempt.usage)
-        if attempt.asked:  # an LM that is no backend has its own prompt, which is not known
+        if attempt.asked:  # bae does not know the prompt of an `LM` that is not a backend
             asked = attempt.asked.encode("utf-8", "surrogatepass")
             data["prompt"] = sha256(asked).hexdigest()[:16]
         if self._hides_messages and self._secrets.asks(record.asker):
@@ -391,13 +399,13 @@ class Encoder:
 
     @_writes({}, "asked")
     def _write_asked(self, record: Any, name: str, data: Json) -> None:
-        """The text of a question."""
+        """Write the text of a question, if the journal stores prompts."""
         if self._prompts:
             self._write_said(record, name, data)
 
     @_writes({}, "said")
     def _write_said(self, record: Any, name: str, data: Json) -> None:
-        """A text of a conversation with tools, unless it may contain a secret."""
+        """Write a text of a conversation with tools, unless the text may contain a secret."""
         value = getattr(record, name)
         if value and self._hides_messages and self._secrets.asks(record.asker):
             if isinstance(value, str):
@@ -409,8 +417,9 @@ class Encoder:
 
     @_writes({}, "echo")
     def _write_echo(self, record: records.RoundMade, name: str, data: Json) -> None:
-        """What a backend needs back after calls. It may have the model's thinking. An answer
-        without calls is sent back from its text, so its echo is not stored."""
+        """Write the data that a backend needs back after tool calls. The data may contain the
+        model's thinking. After an answer without calls, a backend needs only the text, so the data
+        are written only with `thinking`."""
         if record.calls or record.ran or self._thinking:
             self._write_said(record, name, data)
 
@@ -451,13 +460,14 @@ _DEFAULTS: Final = [(name, field.default) for name, field in Usage.__dataclass_f
 
 
 def line_of(n: int, record: Record, data: str) -> Line:
-    """The line of a record, which has the number `n`."""
+    """Return the line of a record. `n` is the number of the line."""
     return Line(n, type(record).__name__, record.at, record.path, record.step, data)
 
 
 def parse_line(line: Line) -> Json:
-    """The data of a line, with defaults for optional fields. Raises `JournalError` if the data do
-    not fit the kind (`bae-journal-damaged`), or if the kind is unknown (`bae-journal-version`)."""
+    """Return the data of a line, with defaults for optional fields. Raises `JournalError` if the
+    data do not fit the kind of line (`bae-journal-damaged`), or if bae does not know the kind
+    (`bae-journal-version`)."""
     if line.kind not in DATA:
         raise JournalError(
             f"line {line.n} is a {line.kind}, which this version of bae does not know",
@@ -471,7 +481,7 @@ def parse_line(line: Line) -> Json:
 
 
 def damaged_line_error(line: Line, what: str, cause: BaseException | None = None) -> JournalError:
-    """The error of a line that cannot be read."""
+    """Return the error for a line that cannot be read."""
     return JournalError(
         f"line {line.n}, a {line.kind}, is damaged: {what}",
         code="bae-journal-damaged",
@@ -481,16 +491,17 @@ def damaged_line_error(line: Line, what: str, cause: BaseException | None = None
 
 
 _LAST: Final = ("node", "start node", "filled node", "value", "called value", "outcome")
-"""The roles that may be long: they come last in a line."""
+"""The roles whose data may be long. These data come last in a line."""
 
 
 @cache
 def _writers(kind: type[Record]) -> list[tuple[str, _Write]]:
-    """The functions that write the attributes of a kind of record, in the order of a line."""
+    """Return the functions that write the attributes of a kind of record, with the names of the
+    attributes, in the order of a line."""
     if not kind.stored:
         raise TypeError(f"a {kind.__name__} is not stored")
     writers: list[tuple[str, _Write]] = []
-    for name, role in sorted(kind.stored.items(), key=lambda each: each[1].name in _LAST):
+    for name, role in sorted(kind.stored.items(), key=lambda item: item[1].name in _LAST):
         write = _ROLES[role.name][0]
         if role.name in ("json", "called", "run"):
             write = _write_json
@@ -520,19 +531,23 @@ _ROLES["calls"] = _write_if_any, {"": tuple[CallData, ...]}
 
 
 def _columns(kind: type[Record]) -> Json:
-    """The fields of the lines of a kind: types, with a default if a field may be absent."""
+    """Return the fields of a kind of line: their types, with a default if the field may be
+    absent."""
     columns: Json = {}
     for name, role in kind.stored.items():
-        own = _ROLES[role.name][1] if role.type is None else {"": role.type}
+        role_columns = _ROLES[role.name][1] if role.type is None else {"": role.type}
         is_optional = role.default is not NOTHING
-        columns |= {key or name: (t, role.default) if is_optional else t for key, t in own.items()}
+        columns |= {
+            key or name: (t, role.default) if is_optional else t for key, t in role_columns.items()
+        }
     return columns
 
 
 DATA: Final[Mapping[str, Mapping[str, Any]]] = {
     name: _columns(kind) for name, kind in records.KINDS.items() if kind.stored
 }
-"""The data of each kind of line: types by name, with a default if a field may be absent."""
+"""The fields of each kind of line: their types by name, with a default if the field may be
+absent."""
 
 
 @cache

@@ -1,5 +1,5 @@
-"""The text that LMs are writing now, for readers of runs of this process. It is not stored and has
-no numbers: the final text is in a record of the run."""
+"""The texts that LMs are writing now, for readers in the process of the run. These texts are not
+stored and have no numbers. The final text is in a record of the run."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ from bae.observers import ObservedRun
 from bae.records import Record
 
 GATHER: Final = 0.05
-"""For how many seconds text gathers before it is yielded."""
+"""Seconds for which text gathers before it is yielded."""
 _STEPS: Final = 20
-"""How many steps of each graph are kept: only the newest have text."""
+"""How many steps of each graph are kept. Only the newest steps have text in progress."""
 
 
 class TextPiece(NamedTuple):
-    """A change of the text at a place: `delta` follows the first `start` characters. A text that
-    was voided, or that is in a record now, starts again from nothing."""
+    """A change of the text at a place."""
 
     place: str
     start: int
+    """How many characters of the text before the change remain. It is 0 if the text was voided, or
+    if a record has the text now."""
     delta: str
+    """The text after these characters."""
 
 
 class LiveTexts:
-    """Observes runs, and yields their text in progress:
+    """Observes runs, and yields the texts that their LMs are writing:
 
         texts = LiveTexts()
         with observing(texts.observe):
             ...  # start runs
         async for pieces in texts.follow(run_id): ...
 
-    A slow reader gets fewer and longer pieces, and costs nothing more.
+    A slow reader gets fewer and longer pieces, and costs no more than a fast reader.
     """
 
     def __init__(self) -> None:
@@ -45,11 +47,11 @@ class LiveTexts:
         self._current: dict[str, History] = {}
         self._readers: dict[str, set[_Bell]] = {}
         self._written: set[str] = set()
-        """The runs in progress that have text, or had some."""
+        """The ids of the runs in progress for which an LM has written text."""
         self._lock = Lock()
 
     def observe(self, run: ObservedRun, record: Record) -> None:
-        """Take in a record. Register this method with `bae.observers.observing`."""
+        """Take in a record of a run. Register this method with `bae.observers.observing`."""
         with self._lock:
             history = self._runs.get(run)
             if history is None:
@@ -67,14 +69,16 @@ class LiveTexts:
                 self._written.discard(run.run_id)
 
     def is_live(self, run_id: str) -> bool:
-        """Whether a run is in progress in this process. Only the process of a run has its text."""
+        """Return whether a run is in progress in this process. Other processes do not have the
+        run's texts."""
         return run_id in self._current
 
     async def follow(
         self, run_id: str, *, thoughts: bool = False
     ) -> AsyncGenerator[list[TextPiece], None]:
-        """The changes of the text of a run, starting with its text now, without an end. With
-        `thoughts` also those of the model's thinking: at the place of a node, without a field."""
+        """Yield the texts of a run so far, and then each change. The iteration does not end by
+        itself. With `thoughts`, it also yields the model's thinking, at the place of the node
+        without a field."""
         bell = _Bell()
         sent: dict[str, str] = {}
         with self._lock:
@@ -120,7 +124,7 @@ class _Bell:
 
     def ring(self) -> None:
         if not self.event.is_set():
-            with suppress(RuntimeError):  # the loop is closed, and nobody reads
+            with suppress(RuntimeError):  # the loop is closed, so nobody reads
                 self._loop.call_soon_threadsafe(self.event.set)
 
 

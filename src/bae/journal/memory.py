@@ -17,14 +17,16 @@ from bae.journal.sqlite.writer import SQLiteWriter, WriteJob
 T = TypeVar("T")
 
 _FOR_EVER = 1e9
-"""Seconds of a lease that is never renewed: claims live as long as the object."""
+"""The length of a lease in seconds. Leases are not renewed: claims last as long as the journal
+object."""
 
 
 class MemoryJournal(SQLJournal):
-    """Runs in memory: `journal = MemoryJournal()`, then `await graph.arun(start, journal=journal)`.
+    """A journal in memory: `journal = MemoryJournal()`, then `await graph.arun(start,
+    journal=journal)`.
 
-    It has the tables of a `SQLiteJournal`, without a file and without threads, and behaves the
-    same, as long as the object lives. Several event loops and threads may use it at once.
+    It behaves like a `SQLiteJournal`, but has no file and no threads. The runs last as long as the
+    object. Several event loops and threads may use it at once.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class MemoryJournal(SQLJournal):
         return "MemoryJournal()"
 
     async def version(self) -> int:
-        """The number of rows that were changed since the journal was made."""
+        """Return how many rows were changed since the journal was made."""
         return await self._read(lambda db: db.total_changes)
 
     async def close(self) -> None:

@@ -33,10 +33,10 @@ N = TypeVar("N", bound="Node")
 
 
 class LMAdapter(Backend):
-    """Adapts an LM to `Backend`. The LM has its own `fill`, `choose_type`, `make` and `decide`.
+    """Makes an LM with its own `fill`, `choose_type`, `make` and `decide` usable as a `Backend`.
 
-    The LM corrects invalid answers itself, so the adapter never asks again. It asks the LM to
-    choose a node and to fill the node in two separate calls.
+    The LM corrects invalid answers itself, so the adapter never asks again. The choice of a node
+    and its fill are two separate calls of the LM.
     """
 
     runs_tools = False
@@ -85,7 +85,7 @@ class LMAdapter(Backend):
             chosen = await ask_lm(
                 self.lm, "choose_type", question.scene, [*question.types], context
             )
-            # A chosen type without a name is not an offered type. Validation reports the error.
+            # A type that was not offered has no name. Validation of the answer reports the error.
             value, text = {"choice": _name_of(question, chosen) or repr(chosen)}, ""
         else:
             value = await self._build(question, question.target)
@@ -206,7 +206,7 @@ def is_lossless(prompt: Prompt, answer: Answer) -> bool:
             data = from_json(answer.text)
             fields = data["fields"] if question.method == "decide" else data
         rebuilt = build(question.target or cls, asked_fields(cls), fields, question.resolved)
-        # Equal values, such as True and 1, may still differ.
+        # Equal values may still differ, such as True and 1, so compare their texts too.
         return rebuilt == node and repr(rebuilt) == repr(node)
     except Exception:  # the node's own validators and comparisons may raise anything
         return False

@@ -134,10 +134,9 @@ def build(
     resolved: Mapping[str, Any],
     scene: Scene = PLAIN_SCENE,
 ) -> N | Wrong:
-    """Build and validate a node. If the node is invalid, return a `Wrong` with the fields to ask
-    for again.
+    """Build and validate a node, or return a `Wrong` with the fields to ask for again.
 
-    If a validation error belongs to no `asked` field, these are all `asked` fields.
+    If a validation error belongs to no `asked` field, the `Wrong` has all `asked` fields.
     """
     data = {**answered, **resolved}
     from_json = _fields_from_json(target)

@@ -71,8 +71,8 @@ class AnthropicBackend(Backend):
       not limit its responses, and does not change how it follows redirects.
 
     The model calls tools natively, also if the answer has a schema. `Native("web_search")`,
-    `Native("web_fetch")` and `Native("code_execution")` are Anthropic's own tools, with the options
-    of the API.
+    `Native("web_fetch")` and `Native("code_execution")` are Anthropic's own tools. They take the
+    options of the API.
     """
 
     calls_tools = True
@@ -158,7 +158,8 @@ class AnthropicBackend(Backend):
         return cost_of(self.model, usage, "anthropic")
 
     async def aclose(self) -> None:
-        """Close the connections of the running event loop. The next question opens new ones."""
+        """Close the connections of the running event loop. The next question opens new
+        connections."""
         await self._clients.aclose()
 
     async def answer(self, prompt: Prompt) -> Answer:
@@ -260,9 +261,9 @@ class AnthropicBackend(Backend):
             )
         except AnthropicError as error:
             raise _no_key(self._who, error) from error
-        signed = {"authorization", "x-api-key"} & {name.lower() for name in self._headers}
-        signed = signed or self._http_client or client.credentials
-        if not (signed or client.api_key or client.auth_token):
+        has_credentials = {"authorization", "x-api-key"} & {name.lower() for name in self._headers}
+        has_credentials = has_credentials or self._http_client or client.credentials
+        if not (has_credentials or client.api_key or client.auth_token):
             raise _no_key(self._who, None)
         return client
 
@@ -386,8 +387,8 @@ def _without_secret_values(headers: Mapping[str, str]) -> dict[str, str | None]:
     """Return the headers by lower-case name. A secret header has the value None."""
     lower_headers = {name.lower(): value for name, value in headers.items()}
     return {
-        n: None if is_secret_name(n, lower_headers[n]) else lower_headers[n]
-        for n in sorted(lower_headers)
+        header: None if is_secret_name(header, lower_headers[header]) else lower_headers[header]
+        for header in sorted(lower_headers)
     }
 
 

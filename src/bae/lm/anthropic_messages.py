@@ -22,8 +22,8 @@ NATIVE_TOOLS: Final[Mapping[str, str]] = {
     "code_execution": "code_execution_20250825",
 }
 """The tools that Anthropic runs, with the versioned type of each in the API. Every model that has
-the tool accepts this version. For a newer version write `Native("web_search",
-type="web_search_20260318")`."""
+the tool accepts this version. For a newer version write
+`Native("web_search", type="web_search_20260318")`."""
 
 CACHED: Final[ContentBlock] = {"type": "ephemeral"}
 LOOKED_BACK: Final = 18
@@ -92,8 +92,8 @@ def container_in(prompt: Prompt) -> str | None:
 def _assistant_content(
     message: Message, model: str, ids: dict[str, str]
 ) -> tuple[str | list[ContentBlock], list[str]]:
-    """Convert a message of the model. Returns its content, and the provider's ids of its calls of
-    the answer tool. For each other call, adds the provider's id to `ids` under bae's id."""
+    """Convert a message of the model. Returns the content, and the ids of the calls of the answer
+    tool. For each other call, `ids` gets the provider's id under bae's id."""
     calls = [part for part in message.parts if isinstance(part, CallPart)]
     echo = message.echo
     if isinstance(echo, dict):

@@ -81,7 +81,8 @@ class Backend(RoutingLM):
     """The provider's name for the model."""
 
     answers_unions: bool = True
-    """Whether the model can follow a schema with alternatives, which one-call routing needs."""
+    """Whether the model can follow a schema with alternatives. One-call routing needs such a
+    schema."""
 
     attempts: int = 2
     """How often bae sends an invalid answer back to the model with its errors."""
@@ -179,7 +180,7 @@ class Backend(RoutingLM):
         """Return the types in `fillable` that the model may choose and fill in one answer, as
         successors of `previous`.
 
-        By default these are all types in `fillable`. Override this method to leave out types that
+        By default, returns all types in `fillable`. Override this method to leave out types that
         the model fills in a separate call.
         """
         return fillable
@@ -216,7 +217,7 @@ class Backend(RoutingLM):
         so that a cache deletes the answer."""
 
     async def aclose(self) -> None:
-        """Close the connections. The backend opens new ones when it is used again."""
+        """Close the connections. The backend opens new connections when it is used again."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({repr(self.model) if self.model else ''})"
@@ -238,8 +239,8 @@ class Backend(RoutingLM):
     ) -> N:
         """Have the model fill the plain fields of `target`, and build the node. bae asks for
         invalid fields again."""
-        here = scene or scene_around.get()
-        return await ask_to_fill(self, target, resolved, instruction, source, here)
+        current_scene = scene or scene_around.get()
+        return await ask_to_fill(self, target, resolved, instruction, source, current_scene)
 
     async def choose_type(
         self,
@@ -249,8 +250,8 @@ class Backend(RoutingLM):
         scene: Scene | None = None,
     ) -> NodeOrEnd:
         """Have the model choose one of `types` by name. A single type needs no call."""
-        here = scene or scene_around.get()
-        chosen, _ = await ask_to_choose(self, types, context=context, scene=here)
+        current_scene = scene or scene_around.get()
+        chosen, _ = await ask_to_choose(self, types, context=context, scene=current_scene)
         return chosen
 
     async def make(self, node: Node, target: type[N], *, scene: Scene | None = None) -> N:
@@ -260,11 +261,13 @@ class Backend(RoutingLM):
 
     async def decide(self, node: Node, *, scene: Scene | None = None) -> Node | None:
         """Choose among the successors of `node` and build the chosen node. None ends the run."""
-        plan, here = plan_of(type(node), strict=True), scene or scene_around.get()
-        chosen, filled = await ask_lm(self, "route", here, node, plan.offered, plan.successors)
+        plan, current_scene = plan_of(type(node), strict=True), scene or scene_around.get()
+        chosen, filled = await ask_lm(
+            self, "route", current_scene, node, plan.offered, plan.successors
+        )
         if chosen is NoneType or filled is not None:
             return filled
-        return await ask_lm(self, "make", here, node, chosen)
+        return await ask_lm(self, "make", current_scene, node, chosen)
 
     async def route(
         self,
@@ -275,18 +278,18 @@ class Backend(RoutingLM):
         *,
         scene: Scene | None = None,
     ) -> tuple[NodeOrEnd, Node | None]:
-        """Choose one of `types` as the successor of `node`. If the chosen type is in `fillable` and
-        the model can do that, the same call fills it.
+        """Choose one of `types` as the successor of `node`. If the model supports one-call routing,
+        the same call fills the chosen type, provided that it is in `fillable`.
 
         `resolved` has the values that the fields of each type depend on. Returns the chosen type
         and the node. The node is None if it still has to be filled.
         """
-        here = scene or scene_around.get()
+        current_scene = scene or scene_around.get()
         if type(self).choose_type is not Backend.choose_type:  # a subclass chooses in its own way
-            shown = shown_values(node, here.hidden)
-            return await ask_lm(self, "choose_type", here, types, shown), None
+            shown = shown_values(node, current_scene.hidden)
+            return await ask_lm(self, "choose_type", current_scene, types, shown), None
         return await ask_to_choose(
-            self, types, node, fillable=fillable, resolved=resolved, scene=here
+            self, types, node, fillable=fillable, resolved=resolved, scene=current_scene
         )
 
 

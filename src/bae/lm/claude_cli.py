@@ -107,7 +107,7 @@ class ClaudeCLIBackend(Backend):
             text, arguments = _message_line(flat, files), [*arguments, *WITH_FILES]
         streams = bool(files) or text_is_followed.get()
         try:
-            # Not in a thread: starting a thread takes longer than making a directory.
+            # Do not make the directory in a thread, because starting a thread takes longer.
             with TemporaryDirectory(prefix="bae_claude_", ignore_cleanup_errors=True) as empty:
                 ended = await self._run(arguments, text, empty, streams=streams)
         except OSError as error:
@@ -207,14 +207,14 @@ _FIXES = {
 }
 _SWITCHES = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-    # Without these, the program would send more requests than one.
+    # Without these, the program would send more than one request.
     "CLAUDE_CODE_MAX_RETRIES": "0",
     "CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1",
     "CLAUDE_CODE_DISABLE_REFUSAL_FALLBACK": "1",
     "DISABLE_COMPACT": "1",
     # Without this, "@/etc/passwd" in a prompt would make the program read and send the file.
     "CLAUDE_CODE_DISABLE_ATTACHMENTS": "1",
-    # Without these, instructions of the user and of the project would join the prompt.
+    # Without these, the program would add the user's and the project's instructions.
     "CLAUDE_CODE_SAFE_MODE": "1",
     "CLAUDE_CODE_DISABLE_CLAUDE_MDS": "1",
     "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
@@ -249,9 +249,8 @@ def _read_answer(
     again. This function returns the answer instead of raising the error, so that bae asks again.
     """
     result = messages[-1]
-    failed = (
-        result.get("is_error") is not False
-    )  # `is_error` may be true with the subtype "success"
+    # Do not trust the subtype: with `is_error`, it may be "success".
+    failed = result.get("is_error") is not False
     usage = usage_in(result, model)
     texts, outputs = _model_output(messages)
     if not failed and "structured_output" in result:
@@ -276,8 +275,8 @@ def _read_answer(
     if in_text or any(TOOL in _list(message.get("tools")) for message in messages):
         return Answer(text, usage)
     raise BaeLMError(
-        f"{who}: the program did not hold the model to the schema, and there is no structured "
-        f"answer; it says {_reason(result)!r}{_stderr(ended)}",
+        f"{who}: the program did not enforce the schema, and printed no structured answer. Its "
+        f"message: {_reason(result)!r}{_stderr(ended)}",
         code="bae-lm-schema-ignored",
         usage=usage,
         fix="the program must be of version 2.1 or later (claude --version); it ignores a schema "
@@ -286,7 +285,7 @@ def _read_answer(
 
 
 def _messages(ended: EndedProgram, who: str) -> list[CLIMessage]:
-    """Return the messages that the program printed, up to its result. Raises if there is no result.
+    """Return the messages that the program printed, up to the result. Raises if there is no result.
     Without --verbose, the result is the only message."""
     json_error: ValueError | None = None
     messages: list[CLIMessage] = []
@@ -349,8 +348,8 @@ def _read_thoughts(messages: list[CLIMessage]) -> Iterator[str]:
 
 
 def _structured_answer(value: Any, usage: Usage, stop: Literal["end", "cut-off"] = "end") -> Answer:
-    """Return a structured answer. If the model's answer is not JSON, the program passes it on as a
-    text."""
+    """Return a structured answer. If the model's answer is not JSON, the program passes on its
+    text, and this function returns that text."""
     raw = _dict(_dict(value).get("__unparsedToolInput")).get("raw")
     if isinstance(raw, str):
         return Answer(raw, usage, stop)

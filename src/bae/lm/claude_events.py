@@ -29,8 +29,7 @@ class PrintedEvents:
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = (*secrets,)
         self._context = contextvars.copy_context()
-        """The context in which to report events: that of the question, not that in which output
-        arrives."""
+        """The question's context, in which to report events. Output arrives in another context."""
         self._partial_line = bytearray()
         self._lines: list[bytes] = []
         self._block_kind = ""

@@ -248,5 +248,5 @@ async def _close_litellm(_: None) -> None:
 
 
 _LITELLM = PerLoop[None](lambda: None, _close_litellm)
-"""LiteLLM's connections in each event loop. All backends of a loop share them, so they are closed
-when the loop ends. Call `get` before LiteLLM may open a connection."""
+"""LiteLLM's connections in each event loop. All backends of a loop share the connections, so they
+are closed only when the loop ends. Call `get` before LiteLLM may open a connection."""

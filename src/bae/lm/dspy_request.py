@@ -255,7 +255,7 @@ def error_for(who: str, error: Exception) -> BaeLMError:
         failure = http.error_for(who, candidate, None) if isinstance(candidate, Exception) else None
         if isinstance(failure, BaeLMError):
             if isinstance(error, _dspy.LMBillingError):
-                failure.retryable = False  # some providers report it as a rate limit
+                failure.retryable = False  # some providers send the status of a rate limit here
             return failure
     return BaeLMError(
         f"{who} could not ask the model",

@@ -117,12 +117,12 @@ def _engine() -> Any:
 
 def cores() -> int:
     """Return how many processors this process may use, given its affinity and its container."""
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cpu_count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     share = sys.maxsize
     with suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         share = int(quota) // int(period)
-    return max(1, min(bound or 1, share))
+    return max(1, min(cpu_count or 1, share))
 
 
 def grammar_of(schema: Mapping[str, Any]) -> str:
@@ -186,7 +186,7 @@ class LocalCall:
 
     def _schema_error(self, cause: Exception | None) -> BaeLMError:
         return BaeLMError(
-            f"{self.who} cannot be held to the schema: the grammar made from it was not taken",
+            f"{self.who} cannot follow the schema: the engine refused the grammar made from it",
             code="bae-lm-schema-refused",
             cause=cause,
             fix="make the node smaller, or its patterns simpler, and its numbers no longer than 18 "

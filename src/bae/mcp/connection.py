@@ -277,9 +277,10 @@ class _Link:
             return ToolError(f"{message}\n{_describe_refusal(name, self.watcher.asked)}")
         return ToolError(f"the server {name} refused the call: {message}")
 
-    # The owner.
+    # The task that owns the connection.
 
     async def _run_connection(self) -> None:
+        """Open the connection, list the tools, wait for the end, and close the connection."""
         endpoint, limit = self._endpoint, self._options.max_bytes
         opening = open_stdio if isinstance(endpoint, Stdio) else open_http
         transport: Any = opening(endpoint, limit, self.watcher)  # type: ignore[arg-type]
@@ -315,24 +316,26 @@ class _Link:
         self._ready.set_exception(error)
 
     def _end(self) -> None:
+        """Record that the connection has ended, and let its task close it."""
         self.watcher.is_over = True
         self._ended.set()
 
-    # Errors.
+    # Error messages.
 
     def _explain_open_error(self, error: BaseException) -> ToolServerError:
+        """Return the error for a connection that could not be opened, with a fix."""
         endpoint = self._endpoint
         if isinstance(error, FileNotFoundError) and isinstance(endpoint, Stdio):
             if endpoint.cwd is not None and error.filename == endpoint.cwd:
                 return self._open_error(f"there is no directory {endpoint.cwd}", "correct cwd=")
             return self._open_error(
                 f"there is no program {endpoint.command}",
-                f"install {endpoint.command}, or give its whole path",
+                f"install {endpoint.command}, or give its full path",
             )
         why = self._find_reason(error)
         fix = "start the server by hand to see what is wrong"
         if isinstance(endpoint, Http):
-            fix = f"see whether the server is up, and speaks MCP at {endpoint}"
+            fix = f"check that the server is up, and speaks MCP at {endpoint}"
         return self._open_error(why, fix)
 
     def _find_reason(self, error: BaseException) -> str:
@@ -340,7 +343,7 @@ class _Link:
         answer is the reason. The end of the server's process is not, because bae ends the process
         after such an answer."""
         if isinstance(error, ValidationError):
-            return f"it sent what is no valid MCP: {'; '.join(faults(error)[:3])}"
+            return f"it sent an invalid MCP message: {'; '.join(faults(error)[:3])}"
         if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:
             return f"it answered with an error: {readable(error.message, 2_000)}"
         return self.watcher.fault or describe(error)
@@ -348,12 +351,14 @@ class _Link:
     def _list_error(self, error: ValidationError | MCPError) -> ToolServerError:
         """Return the error for a list of tools that bae cannot read."""
         if isinstance(error, ValidationError):
-            why = f"is no valid MCP: {'; '.join(faults(error))[:500]}"
+            why = f"is not valid MCP: {'; '.join(faults(error))[:500]}"
         elif error.code == PARSE_ERROR:
             why = "is no valid message"
         else:
-            why = f"does not come: {readable(error.message, 500)}"
-        return self._open_error(f"its list of tools {why}", "report it to its makers")
+            why = f"cannot be read: {readable(error.message, 500)}"
+        return self._open_error(
+            f"its list of tools {why}", "report this to the makers of the server"
+        )
 
     def _open_error(self, why: str, fix: str) -> ToolServerError:
         # There is no `cause`, because its text may contain secrets that `why` masks.
@@ -366,6 +371,7 @@ class _Link:
         )
 
     def _with_stderr(self, text: str) -> str:
+        """Add the end of the server's stderr to a text, without secrets and control characters."""
         tail = self._mask(self.watcher.stderr.decode(errors="replace")).strip()
         tail = _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", tail)
         return f"{text}; the end of its stderr:\n{tail[-2_000:]}" if tail else text

@@ -70,7 +70,7 @@ async def list_tools(
                 raise _server_error(
                     endpoint,
                     f"lists two tools named {_shorten(tool.name)}",
-                    "report it to its makers",
+                    "report this to the makers of the server",
                 )
             listed[tool.name] = tool
         if len(listed) > _LISTED:
@@ -82,7 +82,9 @@ async def list_tools(
             break
     else:
         raise _server_error(
-            endpoint, f"lists its tools on more than {_PAGES} pages", "report it to its makers"
+            endpoint,
+            f"lists its tools on more than {_PAGES} pages",
+            "report this to the makers of the server",
         )
     return _offer(listed, endpoint, options)
 
@@ -108,13 +110,13 @@ def _offer(
         )
     prefix = endpoint.prefix if options.prefix is None else options.prefix
     offered: dict[str, OfferedTool] = {}
-    for own in names:
-        tool, name = listed[own], name_for_model(f"{prefix}{own}")
+    for own_name in names:
+        tool, name = listed[own_name], name_for_model(f"{prefix}{own_name}")
         if name in offered:
             raise _server_error(
                 endpoint,
-                f"has the tools {_shorten(own)} and {_shorten(offered[name].own)}, which are both "
-                f"{name} for a model",
+                f"has the tools {_shorten(own_name)} and {_shorten(offered[name].own)}, which both "
+                f"get the name {name} for models",
                 "leave one out with only=[…]",
             )
         try:
@@ -122,12 +124,12 @@ def _offer(
         except Exception as error:  # an untrusted schema may raise anything
             raise _server_error(
                 endpoint,
-                f"has the tool {_shorten(own)} with a schema that cannot be used",
-                "leave it out with only=[…], and report it to its makers",
+                f"has the tool {_shorten(own_name)} with a schema that cannot be used",
+                "leave it out with only=[…], and report this to the makers of the server",
                 cause=error,
             ) from error
         description = readable(tool.description or tool.title or "", _DESCRIPTION)
-        offered[name] = OfferedTool(own, name, description, schema)
+        offered[name] = OfferedTool(own_name, name, description, schema)
     return offered
 
 

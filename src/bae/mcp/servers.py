@@ -186,7 +186,7 @@ class MCP(ToolServer):
                 'MCP.stdio("uvx", "mcp-server-git")'
             )
         where = None if cwd is None else os.fspath(cwd)
-        name = name or _name_of_command(words)
+        name = name or _derive_name(words)
         return cls(Stdio(name, command, args, dict(env or {}), where), **options)
 
     @classmethod
@@ -252,8 +252,8 @@ class MCP(ToolServer):
                 f"none of the MCP servers {self.name} has a tool {', '.join(missing_names)}",
                 code="bae-mcp-tools",
                 server=self.name,
-                fix="`bae mcp list` shows the tools of each; only=[…] has the names that the "
-                "servers give them, without a prefix",
+                fix="`bae mcp list` shows the tools of each server; write the servers' own names "
+                "in only=[…], without a prefix",
             )
 
     def within(self, seconds: float) -> MCP:
@@ -294,7 +294,7 @@ def _is_address(url: str) -> bool:
         return False
 
 
-def _name_of_command(words: Sequence[str]) -> str:
+def _derive_name(words: Sequence[str]) -> str:
     """Return a name for a server from its command line: `uvx mcp-server-git` gives
     `mcp-server-git`."""
     names = [PurePath(word).name for word in words if not word.startswith("-")]

@@ -178,7 +178,7 @@ class FieldPlan:
         of.problems.append(
             an_error(
                 "bae-dep-unfilled",
-                f"{of.name}({name}) is annotated {written}, which only a node's field can be",
+                f"{of.name}({name}) is annotated {written}, but only fields of nodes can be",
                 f"put the {written} on a field of the node, and bind the parameter to it: "
                 f'Dep({of.name}, {name}="…")',
             )

@@ -238,9 +238,10 @@ class ToolsField(PlainField):
             if _needs_lm(self.accept):
                 yield an_error(
                     "bae-tools-accept",
-                    f"accept={self.accept.name} takes an LM, which it is not given",
-                    f"leave it out: {self.accept.name} checks the answer by itself. To have an LM "
-                    f"judge it, lead on from {plan.name} to a node that the LM fills, and back",
+                    f"accept={self.accept.name} takes an LM, but gets none",
+                    f"remove the parameter: {self.accept.name} checks the answer without an LM. "
+                    f"To have an LM judge the answer, go from {plan.name} to a node that the LM "
+                    "fills, and back",
                 )
         if self.before_round is not None:
             yield from self._steering_problems(self.before_round)
@@ -252,12 +253,13 @@ class ToolsField(PlainField):
                 yield an_error(refused.code, refused.message, refused.fix or "")
 
     def _steering_problems(self, steer: CallPlan) -> Iterator[Problem]:
+        """Yield the problems of the function in `Tools(before_round=…)`."""
         yield from _option_problems("before_round", steer, ToolProgress, "a ToolProgress")
         if _needs_lm(steer):
             yield an_error(
                 "bae-tools-before-round",
-                f"before_round={steer.name} takes an LM, which it is not given",
-                f"leave it out: {steer.name} decides by the calls so far",
+                f"before_round={steer.name} takes an LM, but gets none",
+                f"remove the parameter: {steer.name} decides by the calls so far",
             )
         if assignable(steer.declared, str | None) is False:
             yield an_error(
@@ -308,7 +310,7 @@ def _option_problems(
     if len(free) != 1:
         yield an_error(
             code,
-            f"{option}={call.name} must take {description} and nothing else that is not filled, "
+            f"{option}={call.name} must take {description} as its only free parameter, "
             f"but takes {', '.join(free) or 'nothing'}",
             f"write `def {call.name}({parameter}: {value_type.__name__})`; give other "
             "parameters a Dep or a Recall",
