@@ -97,14 +97,14 @@ def test_a_model_an_address_and_options_are_distinguished(
 @pytest.mark.parametrize(
     ("name", "code", "said"),
     [
-        ("openai:q?", "bae-lm-option", "no name and value"),
+        ("openai:q?", "bae-lm-option", "not NAME=VALUE"),
         ("openai:q?max_tokens", "bae-lm-option", "'max_tokens'"),
-        ("openai:q?max_tokens=", "bae-lm-option", "no name and value"),
+        ("openai:q?max_tokens=", "bae-lm-option", "not NAME=VALUE"),
         ("openai:q?seed=1&seed=2", "bae-lm-option", "seed twice"),
         ("openai:q@http://", "bae-lm-unknown-name", "no URL"),
         ("openai:q@http://h:port/v1", "bae-lm-unknown-name", "no URL"),
         ("openai:q@http://h/v1?a=1?seed=1", "bae-lm-unknown-name", "?a=1"),
-        ("openai:q@http://h/v1?api-version=1", "bae-lm-option", "no name and value"),
+        ("openai:q@http://h/v1?api-version=1", "bae-lm-option", "not NAME=VALUE"),
         ("openai:q@http://h/v1/chat/completions/", "bae-lm-unknown-name", "/chat/completions"),
         ("openai:q @http://h/v1", "bae-lm-unknown-name", "a space"),
         ("openai:q@http://a b/v1", "bae-lm-unknown-name", "a space"),
@@ -537,7 +537,8 @@ def test_a_provider_of_a_newer_pydantic_ai_has_a_name_too(
 def test_names_are_checked_without_importing_a_package():
     program = """
 import sys
-from bae.lm import check_lm_name, list_lm_kinds
+from bae.lm import check_lm_name
+from bae.lm.registry import list_lm_kinds
 before = set(sys.modules)
 for name in ("ollama:q?max_tokens=8", "google:gemini-3-pro", "openai:q@http://h/v1?effort=low"):
     check_lm_name(name)

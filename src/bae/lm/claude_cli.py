@@ -275,8 +275,8 @@ def _read_answer(
     if in_text or any(TOOL in _list(message.get("tools")) for message in messages):
         return Answer(text, usage)
     raise BaeLMError(
-        f"{who}: the program did not hold the model to the schema, and there is no structured "
-        f"answer; it says {_reason(result)!r}{_stderr(ended)}",
+        f"{who}: the program did not enforce the schema, and printed no structured answer. Its "
+        f"message: {_reason(result)!r}{_stderr(ended)}",
         code="bae-lm-schema-ignored",
         usage=usage,
         fix="the program must be of version 2.1 or later (claude --version); it ignores a schema "

@@ -195,7 +195,7 @@ def status_error(
 def connection_error(who: str, cause: BaseException) -> BaeLMError:
     """Return the error for a connection that could not be opened, or that broke."""
     return BaeLMError(
-        f"{who} could not be reached, or broke off",
+        f"{who} could not be reached, or the connection broke",
         code="bae-lm-unreachable",
         retryable=True,
         sent=_was_connected(cause),
@@ -224,7 +224,7 @@ def timeout_error(
 def malformed_error(who: str, cause: BaseException | None) -> BaeParseError:
     """Return the error for a response that does not follow the provider's API."""
     return BaeParseError(
-        f"{who} got a response that is not one of its API",
+        f"{who} got a response that does not follow the provider's API",
         retryable=True,
         cause=cause,
         fix="check the base URL and any proxy; bae.lm.Retry(…) asks again by itself",

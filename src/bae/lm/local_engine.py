@@ -186,7 +186,7 @@ class LocalCall:
 
     def _schema_error(self, cause: Exception | None) -> BaeLMError:
         return BaeLMError(
-            f"{self.who} cannot be held to the schema: the grammar made from it was not taken",
+            f"{self.who} cannot follow the schema: the engine refused the grammar made from it",
             code="bae-lm-schema-refused",
             cause=cause,
             fix="make the node smaller, or its patterns simpler, and its numbers no longer than 18 "

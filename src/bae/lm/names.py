@@ -104,7 +104,7 @@ def _read_options(name: str, text: str, address: str) -> dict[str, str]:
         if not mark or not _OPTION.fullmatch(option) or not value:
             raise BaeLMError(
                 f"{shown_name(name)} has {option + mark + shown_value(option, value)!r} among its "
-                "options, which is no name and value",
+                "options, which is not NAME=VALUE",
                 code="bae-lm-option",
                 sent=False,
                 fix="write options as ?max_tokens=800&effort=low; in a value, write %26 for & and "
@@ -141,7 +141,7 @@ def _check_address(name: str, address: str) -> None:
         excess = f"?{parts.query}"
     if excess:
         raise BaeLMError(
-            f"{shown_name(name)} has more than the address of an API: {excess}",
+            f"{shown_name(name)} has an address with more than the base URL of an API: {excess}",
             code="bae-lm-unknown-name",
             sent=False,
             fix="leave that out, as in http://127.0.0.1:8000/v1",
