@@ -1,6 +1,6 @@
-"""What LLM calls use: tokens, cost and time. An LM calls `report` with the usage of a call. The
-runner collects the reports of a step and writes their sum into the journal. `result.usage` is the
-sum of all reports."""
+"""What LLM calls use: tokens, cost and time. An LM calls `report_usage` with the usage of a call.
+The runner collects the reports of a step and writes their sum into the journal. `result.usage` is
+the sum of all reports."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ Meter = tuple[Callable[[Usage], None], Callable[[CallEvent], None] | None]
 """The function that gets each usage, and the function that gets each event."""
 
 
-def report(usage: Usage) -> None:
+def report_usage(usage: Usage) -> None:
     """Report what a call used. An LM of your own calls this function once per request. A backend
     need not call it, because it returns the usage with the answer. Outside a run, the function does
     nothing."""

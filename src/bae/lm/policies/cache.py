@@ -26,7 +26,7 @@ from bae.lm.policies.policy import Policy, all_innermost, identity_of, innermost
 from bae.postgres.address import is_address
 from bae.prompts.messages import CallPart, FilePart, Part, ResultPart
 from bae.tasks import cancellations, wait_until_ended
-from bae.usage import CallEvent, Meter, Restart, Usage, meter_in_force, report, tell
+from bae.usage import CallEvent, Meter, Restart, Usage, meter_in_force, report_usage, tell
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -143,7 +143,7 @@ class Cached(Policy):
             try:
                 done, _ = await self._use_store("put", lambda: self.store.put(key, text))
             except BaseException:
-                report(answer.usage)  # no caller is left to report it
+                report_usage(answer.usage)  # no caller is left to report it
                 raise
             self._unstored += not done
         return answer
@@ -371,7 +371,8 @@ class _SharedRequest:
             task.cancel()
             await wait_until_ended([task])
             if not task.cancelled() and task.exception() is None:
-                report(self._usage())  # the answer was paid for, and no caller is left to report it
+                # The answer was paid for, and no caller is left to report it.
+                report_usage(self._usage())
             raise
         if task.cancelled():
             return task.result()
