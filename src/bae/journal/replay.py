@@ -393,8 +393,10 @@ class ReplayedPast(RecordedPast):
                 message, was.asked if was else "(the text was not recorded)", text
             )
         answered = ", ".join(recorded)
-        message = f"{asked.asker}: asks the LM for {call}, "
+        message = (
+            f"{asked.asker}: asks the LM for {call}, "
             f"but the recording has {answered or 'no more answers'}"
+        )
         raise _difference_error(message, answered or "(nothing)", call)
 
     def _find_outcome_at(self, key: Hashable, place: Place) -> Any:
