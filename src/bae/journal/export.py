@@ -427,7 +427,7 @@ def _parse(model: type[M], row: bytes, where: str, run_id: str | None = None) ->
 
 _KINDS: Final[dict[type[BaseModel], str]] = {_Header: "the header of a run", _File: "a file"}
 _FIXES: Final = {
-    "bae-journal-damaged": f"get the whole file, or export the run again; {READS} of exports",
+    "bae-journal-damaged": f"get the complete file, or export the run again; {READS} of exports",
     "bae-journal-version": "read it with the version of bae that wrote it, or a newer one",
     "bae-run-exists": "remove one of the two",
 }
