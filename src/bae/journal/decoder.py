@@ -159,7 +159,7 @@ class LineRefused(JournalError):
     """Raised for a line that does not fit today's classes."""
 
     def __init__(self, what: str) -> None:
-        fix = "use the classes that the run began with, or give today's the old names"
+        fix = "use the classes that the run began with, or give today's classes the old names"
         super().__init__(what, code="bae-journal-unreadable", fix=fix)
 
 

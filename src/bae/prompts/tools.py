@@ -124,7 +124,8 @@ class ToolPrompts:
         self.first = replace(self.first, system=_make_system_text(question, system))
         """The question with the tools, for the first round."""
         self._shown: list[list[Message]] = []
-        """The messages of every round but the last, as they were sent."""
+        """The messages of each round, as they were sent. The next prompt makes the messages of the
+        last round again."""
         self._cut = 0
 
     def next(
