@@ -1,4 +1,4 @@
-"""Check a run that comes from a file. `RunCheck` reads its lines in order, as a journal would
+"""Check a run that comes from a file. `RunCheck` reads the run's lines in order, as a journal would
 later. It refuses lines that no run can have written."""
 
 from __future__ import annotations

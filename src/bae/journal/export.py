@@ -110,7 +110,7 @@ def write_run(run: StoredRun, written: set[str] | None = None) -> Iterator[bytes
     """Yield the lines of one run for a file, with line ends. The run's images and documents come
     first, then a header, then the records. `written` has the hashes of images and documents that
     are in the file already, and gets the hashes of new ones."""
-    check_run(run)  # a reader of the file would refuse the run
+    check_run(run)  # readers of the file refuse a run that fails this check
     info = run.info
     written = set() if written is None else written
     for hash, data in run.files.items():

@@ -200,12 +200,12 @@ class JournalWriter(Writer):
         other values."""
         is_returned = run.returned is node
         run.returned = None
-        made: tuple[str, ...] = ()
+        default_names: tuple[str, ...] = ()
         if plan.factories and not is_returned:
-            made = tuple(sorted(plan.factories - node.__pydantic_fields_set__))
-        started = StepStarted(now, run.path, run.step, node, made)
+            default_names = tuple(sorted(plan.factories - node.__pydantic_fields_set__))
+        started = StepStarted(now, run.path, run.step, node, default_names)
         self.log.append(started)
-        follows = not is_returned and not made
+        follows = not is_returned and not default_names
         if self._broken is not None and not follows:
             raise self._broken
         if self._claim is None or self._broken is not None:
