@@ -99,8 +99,8 @@ async def load(
         check_replaces(journal, "replace runs by those of a file")
     if hasattr(source, "read"):
         file, name = cast(IO[Any], source), getattr(source, "name", None)
-        named = name if isinstance(name, str) else "the file"
-        return await _load_file(journal, file, named, existing, unfinished)
+        file_name = name if isinstance(name, str) else "the file"
+        return await _load_file(journal, file, file_name, existing, unfinished)
     path = Path(cast(StrPath, source))
     with open_journal_file(path) as file:
         return await _load_file(journal, file, str(path), existing, unfinished)
