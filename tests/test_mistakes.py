@@ -137,7 +137,7 @@ def test_a_class_that_was_defined_again_is_distinguished_from_the_older_class():
     (first, *_) = Graph(start=Ask, end=older).validate()
     assert first.code == "bae-end-unreachable"
     assert "another class of that name" in first.message
-    assert "they still mean the older one" in first.fix
+    assert "they still refer to the older class" in first.fix
 
 
 def test_a_graph_of_something_else_than_a_node_class_shows_what_to_write():

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from bae import LM, Dep, DepError, Gate, Graph, Map, Node, NodeError, Recall, Usage
-from bae.lm import report
+from bae.lm import report_usage
 from bae.resolver import resolve_dep
 from bae.testing import ScriptedLM
 from bounded import error_from, run
@@ -314,6 +314,6 @@ async def test_a_failing_validator_of_a_dependency_is_reported_before_the_lm_is_
 async def test_tokens_that_a_body_reports_without_a_call_are_counted():
     class Start(Node):
         async def __call__(self, lm: LM) -> None:
-            report(Usage(input_tokens=7))
+            report_usage(Usage(input_tokens=7))
 
     assert (await run(Start(), ScriptedLM())).usage == Usage(input_tokens=7)

@@ -10,7 +10,7 @@ import pytest
 
 from bae import LM, BaeError, Dep, Gate, GateError, Graph, Map, Node, Usage
 from bae.journal import LMUsed, RunEnded, RunJournal, RunStarted, StepStarted
-from bae.lm import report
+from bae.lm import report_usage
 from bae.testing import ScriptedLM
 from bounded import error_from, run
 from end_node import EndNode, leading_to
@@ -94,11 +94,11 @@ class Metered(FourMethods):
         self.price = Usage(1, 10, 5, 2, cost)
 
     async def fill(self, target: Any, resolved: Any, instruction: str, source: Any = None) -> Any:
-        report(self.price)
+        report_usage(self.price)
         return target(**resolved, **{"n": 1} if target is Middle else {"text": "x"})
 
     async def choose_type(self, types: Any, context: Any) -> Any:
-        report(self.price)
+        report_usage(self.price)
         return types[0]
 
 
@@ -113,7 +113,7 @@ async def test_what_a_body_a_dependency_a_map_and_a_graph_inside_ask_of_the_lm_i
         return (await lm.make(Other(), Middle)).n
 
     def sync_dep(lm: LM) -> int:
-        report(Usage(1, 10, 5, 2, 0.5))  # in a worker thread
+        report_usage(Usage(1, 10, 5, 2, 0.5))  # in a worker thread
         return 1
 
     async def item(x: int, lm: LM) -> int:

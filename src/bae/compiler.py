@@ -106,7 +106,10 @@ class CompiledGraph(Generic[S, T]):
         max_iters: int = 10,
         **options: Unpack[RunParameters],
     ) -> GraphResult[T]:
-        """`arun` for sync callers. Inside a running event loop use `await compiled.arun(…)`."""
+        """Run the graph as `arun` does, for sync callers.
+
+        Inside a running event loop, use `await compiled.arun(…)`.
+        """
         return run_sync(
             lambda: self.arun(start_node, lm, max_iters, **options),
             "compiled.run()",
@@ -131,8 +134,10 @@ class CompiledGraph(Generic[S, T]):
     def optimize(
         self, trainset: Iterable[Any], metric: Metric | Judge | None = None, **options: Any
     ) -> Self:
-        """`aoptimize` for sync callers. Inside a running event loop use
-        `await compiled.aoptimize(…)`."""
+        """Optimize the predictors as `aoptimize` does, for sync callers.
+
+        Inside a running event loop, use `await compiled.aoptimize(…)`.
+        """
         return run_sync(
             lambda: self.aoptimize(trainset, metric, **options),
             "compiled.optimize()",

@@ -1,5 +1,5 @@
-"""The errors that a run raises and the problems that a proof finds. Every error is a `BaeError`
-with a stable code, the trace so far, the cause, and a message that ends in something to do.
+"""The errors that a run raises, and the problems that a proof finds. Every error is a `BaeError`
+with a stable code, the trace so far and the cause. Its message ends with what to do.
 `docs/errors.md` explains each code."""
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem(str):
-    """One problem that `Graph.validate()` finds: a text to print, with its parts by name.
-
-    `code` never changes and is explained in `docs/errors.md`. `place` is the node, field or edge.
-    `fix` says what to write instead. An error keeps a run from starting, and a warning does not. A
-    note says how a journal treats a value.
-    """
+    """A problem that `Graph.validate()` finds. It is a text to print, and its parts are
+    attributes."""
 
     severity: Literal["error", "warning", "note"]
+    """An "error" keeps a run from starting, and a "warning" does not. A "note" says how a journal
+    treats a value."""
     code: str
+    """A code for this kind of problem, which never changes. `docs/errors.md` explains it."""
     place: str
+    """The node, field or edge with the problem."""
     message: str
     fix: str = ""
+    """What to write instead."""
 
     def __new__(cls, severity: str, code: str, place: str, message: str, fix: str = "") -> Self:
-        """Make the text that is printed from the parts."""
+        """Make the text to print from the parts."""
         first = f"{severity:<7} {place:<16} {message}"
         return str.__new__(cls, f"{first}\n        fix: {fix}" if fix else first)
 
@@ -47,44 +48,44 @@ class Problem(str):
         return tuple(getattr(self, field.name) for field in fields(self))
 
     def at(self, place: str) -> Problem:
-        """The same problem at another place."""
+        """Return the same problem at another place."""
         return replace(self, place=place)
 
 
 def an_error(code: str, message: str, fix: str = "", place: str = "") -> Problem:
-    """A problem that keeps a run from starting."""
+    """Make a problem that keeps a run from starting."""
     return Problem("error", code, place, message, fix)
 
 
 def a_warning(code: str, message: str, fix: str = "", place: str = "") -> Problem:
-    """A problem that a run may meet."""
+    """Make a problem that does not keep a run from starting."""
     return Problem("warning", code, place, message, fix)
 
 
 def _positional(*, default: Any = None, kw_only: Literal[False] = False) -> Any:
-    """The default, None, of an attribute that may be passed by position."""
+    """Return the default, None, of an attribute that may be passed by position."""
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(_positional,))
 class _Raised(Exception):
-    """Takes a message and a cause, and by name the attributes that a subclass annotates. Sequences
-    are stored as tuples, a text as it is."""
+    """Has the constructor of all errors. It takes a message, a cause, and by name the attributes
+    that a subclass annotates. It stores a sequence as a tuple, but a text as a text."""
 
     def __new__(cls, *args: Any, **attributes: Any) -> Self:
         self = super().__new__(cls, *args)
-        # For a subclass of a user that does not call `__init__`.
+        # A user's subclass may have an `__init__` that does not call this class's `__init__`.
         message = readable(f"{args[0]}", 0) if args else ""
         self.__dict__.update(message=message, trace=[], journal=None)
         return self
 
     def __init__(self, message: str, cause: BaseException | None = None, **attributes: Any) -> None:
-        message = readable(f"{message}", 0)  # it may quote text of others
+        message = readable(f"{message}", 0)  # it may quote invalid text of another program
         super().__init__(message)
         self.message = message
         self.trace: list[Node] = []
         self.journal: RunJournal | None = None
-        given: dict[str, Any] = {"cause": cause, **attributes}
-        for name, value in given.items():
+        values: dict[str, Any] = {"cause": cause, **attributes}
+        for name, value in values.items():
             default = getattr(type(self), name)
             is_several = isinstance(default, tuple) and not isinstance(value, str)
             setattr(self, name, tuple(value) if is_several else value)
@@ -96,21 +97,26 @@ class _Raised(Exception):
 
 
 class BaeError(_Raised):
-    """The root of every error that bae raises: catch it to catch them all.
+    """The base class of all errors that bae raises.
 
-    Read `.code` to tell errors apart in code (it never changes). `.trace` has the nodes that were
-    complete when the run failed, and `.journal` everything that was recorded until then. `.cause`
-    is the exception underneath, which is also the `__cause__`.
+    `.trace` has the nodes that were complete when the run failed. `.journal` has everything that
+    was recorded until then.
     """
 
     message: str = _positional()
     cause: BaseException | None = _positional(default=None)
+    """The exception that caused the error. It is also the `__cause__`."""
     code: str = "bae-error"
+    """A code for this kind of error, which never changes. Use it to tell errors apart in code."""
     path: str | None = None
+    """Where the error happened: for a failed dependency, the path from the field to the
+    function."""
     fix: str | None = None
+    """What to do about the error."""
     trace_note: str = ""
-    """What `.trace` holds; printed after the fix."""
+    """A remark about the contents of `.trace`. It is printed after the fix."""
     run_id: str | None = None
+    """The id of the run, if the run has one."""
 
     def __str__(self) -> str:
         lines = [f"[{self.code}] {self.message}"]
@@ -131,13 +137,14 @@ class HintError(BaeError):
 
 
 class ProofError(BaeError):
-    """The graph has errors that are sure to make a run fail; nothing was called.
+    """The graph has errors, so the run did not start. No function and no LM was called.
 
-    Read `.problems` for all of them, or call `graph.validate()` to get them without running.
+    `graph.validate()` returns the same errors, and warnings, without a run.
     """
 
     code: str = "bae-proof-failed"
     problems: tuple[Problem, ...] = ()
+    """All errors of the graph."""
 
 
 class LoopError(BaeError, RuntimeError):
@@ -147,33 +154,36 @@ class LoopError(BaeError, RuntimeError):
 
 
 class NodeError(BaeError):
-    """A node's own code raised, or a node was built from values its model refuses."""
+    """A node's own code raised an exception, or the values for a node are not valid."""
 
     code: str = "bae-node-failed"
     node_type: type[Node] | None = None
 
 
 class RouteError(NodeError):
-    """A node, or the LM that chose for it, returned something that its return type does not
-    declare. Or the LM made no choice; `.tried` then has its answers."""
+    """There is no valid next node. A body, or the LLM that chooses the next node, returned
+    something that the node's return type does not declare. Or the LLM made no choice."""
 
     code: str = "bae-route-undeclared"
     tried: Sequence[Attempt] = ()
+    """The LLM's answers, if the LLM made no choice."""
 
 
 class FieldError(BaeError):
+    """The base class of errors about a field: the field `field_name` of the class `node_type`."""
+
     node_type: type[Node] | None = None
     field_name: str = ""
 
 
 class DepError(FieldError):
-    """A dependency of a field failed; `.node_type` and `.field_name` name the field."""
+    """A dependency of a field failed. `.node_type` and `.field_name` name the field."""
 
     code: str = "bae-dep-failed"
 
 
 class CallTimeout(TimeoutError):
-    """A dependency took longer than its bound."""
+    """A dependency took longer than its `timeout`."""
 
 
 class RecallError(FieldError):
@@ -183,100 +193,105 @@ class RecallError(FieldError):
 
 
 class GateError(FieldError):
-    """A gate has no usable answer: there is no answer, or the answer does not fit the field.
-
-    Read `.gates` for the open questions.
-    """
+    """A gate has no usable answer: there is no answer, or the answer does not fit the field."""
 
     code: str = "bae-gate-unanswered"
     gates: Sequence[OpenGate] = ()
+    """The gates, with their questions."""
 
 
 class ToolCallError(FieldError):
-    """A tool of a field failed, or its conversation reached no answer. `.calls` are the calls so
-    far, with their results, and `.call_id` is the id of the failed call."""
+    """A tool of a field failed, or the conversation with tools ended without an answer."""
 
     code: str = "bae-tool-failed"
     calls: Sequence[ToolCall] = ()
+    """The calls so far, with their results."""
     call_id: str = ""
+    """The id of the failed call."""
 
 
 class ToolServerError(BaeError):
-    """A server of tools could not be opened, has ended, or offers tools that cannot be used.
-    `.server` is its name."""
+    """An MCP server could not be opened, has ended, or offers tools that cannot be used."""
 
     code: str = "bae-mcp-failed"
     server: str = ""
+    """The name of the server."""
 
 
 class LimitError(BaeError):
-    """A bound was reached: `.limit` names it, `.bound` is its value, and `.used` how far it got.
-    `.looped` is True if the run met a node class twice."""
+    """A limit was reached."""
 
     code: str = "bae-limit-reached"
     limit: str = ""
+    """The name of the limit."""
     bound: float = 0
+    """The value of the limit."""
     used: float = 0
+    """How much was used when the limit was reached."""
     looped: bool = False
+    """Whether the run came to a node class twice."""
 
 
 class BudgetError(LimitError):
-    """A budget is spent, so a request was not sent; or the time of the budget is over.
+    """A budget is spent, so bae did not send a request. Or the time of the budget is over.
 
-    `.limit` is "calls", "tokens", "cost" or "seconds", and `.usage` what was spent. `.scope` is the
-    name of the budget, and `.budget` the budget itself: compare it with your own budget before you
-    handle an error that may come from other code.
+    `.limit` is "calls", "tokens", "cost" or "seconds".
     """
 
     code: str = "bae-budget-spent"
     scope: str = ""
+    """The name of the budget."""
     usage: Usage = Usage()
+    """What was spent."""
     budget: Budget | None = None
+    """The budget. Compare it with your own budget before you handle the error: the error may come
+    from a budget in other code."""
 
 
 class BaeLMError(BaeError):
-    """The LM could not be asked, or there is no LM.
-
-    `.retryable` says whether asking again may help, and `.retry_after` how many seconds the
-    provider asks to wait before that. `.status` is the HTTP status, if there was one. `.sent` is
-    False if no request was sent; then no call is counted. `.usage` is what the failed request used,
-    if the backend knows it. `.failures` are the errors of all LMs of a `Fallback`.
-    """
+    """An LM could not be asked, or there is no LM."""
 
     code: str = "bae-lm-failed"
     retryable: bool = False
+    """Whether asking again may help."""
     retry_after: float | None = None
+    """How many seconds the provider asks to wait before the next request."""
     status: int | None = None
+    """The HTTP status of the response, if there was a response."""
     sent: bool = True
+    """Whether a request was sent. A request that was not sent does not count as a call."""
     usage: Usage | None = None
+    """What the failed request used, if the backend knows it."""
     failures: Sequence[BaseException] = ()
+    """The errors of all LMs of a `Fallback`."""
 
 
 class BaeParseError(BaeLMError):
-    """The LM, or the program that runs it, answered with something that is not JSON."""
+    """The LLM, or the program that runs it, answered with text that is not JSON."""
 
     code: str = "bae-lm-unparsable"
 
 
 class ScriptError(BaeLMError):
-    """A scripted LM was asked a question that its script has no answer for."""
+    """A scripted LM was asked a question that its script does not answer."""
 
     code: str = "bae-script-exhausted"
 
 
 class FillError(BaeError):
-    """The LM's answers for a node stayed invalid after every attempt.
+    """The LLM's answers for a node were still invalid after the last attempt.
 
-    `.validation_errors` has what was wrong with the last answer, `.attempts` how many answers there
-    were, and `.tried` each of them. `.code` tells a refusal, an empty answer and a cut-off answer
-    from wrong values.
+    `.code` distinguishes a refusal, an empty answer, a cut-off answer and wrong values.
     """
 
     code: str = "bae-fill-invalid"
     node_type: type[Node] | None = None
     validation_errors: Sequence[Any] = ()
+    """The validation errors of the last answer."""
     attempts: int = 0
+    """The number of answers."""
     tried: Sequence[Attempt] = ()
+    """The answers, with the errors of each answer."""
 
 
 class UnparsableFillError(FillError, BaeParseError):
@@ -292,38 +307,44 @@ class UnparsableRouteError(RouteError, BaeParseError):
 
 
 class JournalError(BaeError):
-    """A journal could not be read or written, does not have what was asked for, or refuses it.
+    """A journal could not be read or written, does not have the requested data, or refuses a
+    request.
 
-    Nothing that was acknowledged is lost: `.run_id` names the run, if there is one, and
-    `graph.resume` continues it once the cause is fixed. `.places` are the fields that must be
-    given again, as `Login.token`, if the journal needs them. `.busy_run` is the run that keeps its
-    thread busy.
+    No acknowledged record is lost. `.run_id` names the run, if there is one. When the cause is
+    fixed, `graph.resume` continues the run.
     """
 
     code: str = "bae-journal-failed"
     places: Sequence[str] = ()
+    """The fields that must be given again, such as `Login.token`, because the journal does not
+    store them."""
     busy_run: str = ""
+    """The id of the run that is in progress in the thread, if the thread is busy."""
 
 
 class RunCancelled(BaeError):
-    """The run was cancelled by a request, `journal.cancel(run_id)`, perhaps of another process. A
-    run whose own task is cancelled raises `asyncio.CancelledError` instead."""
+    """The run was cancelled by `journal.cancel(run_id)`, perhaps in another process. If the run's
+    own task is cancelled, the run raises `asyncio.CancelledError` instead."""
 
     code: str = "bae-run-cancelled"
 
 
 class RunFailed(BaeError):
-    """A run has failed in another process, or earlier: `graph.result` raises it. `.code` is the
-    code of the run's error, if it has one, and `.cause` the error as the journal has it."""
+    """A run failed earlier, or in another process. `graph.result` raises this error.
+
+    `.code` is the code of the run's error, if that error has a code. `.cause` is the error as the
+    journal stores it.
+    """
 
     code: str = "bae-run-failed"
 
 
 class ReplayError(JournalError):
-    """A replayed run differs from the recording; `.diff` shows how."""
+    """A replayed run differs from the recording."""
 
     code: str = "bae-replay-diverged"
     diff: str = ""
+    """The text of the difference."""
 
     def __str__(self) -> str:
         first, *more = super().__str__().splitlines()
@@ -331,22 +352,22 @@ class ReplayError(JournalError):
 
 
 class ArtifactError(BaeError):
-    """The learned prompts of a node class cannot be used: the file cannot be read, or was made for
-    a class that has changed since.
-
-    `.file` is the file or directory, and `.node_type` the class. `.changes` has one text for each
-    field or successor that has changed. If several files of a directory do not fit, the error is
-    about all of them: `.node_type` is None, and each of `.changes` begins with its class.
-    """
+    """The learned prompts of a node class cannot be used: the file cannot be read, or the class has
+    changed since the file was written."""
 
     code: str = "bae-artifact-invalid"
     file: str = ""
+    """The file or directory."""
     node_type: type[Node] | None = None
+    """The node class. None if the error is about several classes."""
     changes: Sequence[str] = ()
+    """A text for each field or successor that has changed. If the error is about several classes,
+    each text begins with its class."""
 
 
 def text_of(error: BaseException) -> str:
-    """The text of any exception: Unicode of a bounded length, also where its `__str__` fails."""
+    """Return the text of any exception, as valid Unicode of limited length. If the exception's
+    `__str__` fails, return a text that says so."""
     try:
         return readable(str(error))
     except (KeyboardInterrupt, SystemExit):
@@ -356,13 +377,14 @@ def text_of(error: BaseException) -> str:
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note to an exception, where its class allows that: a frozen dataclass does not."""
+    """Add a note to an exception. Do nothing if its class does not allow notes, as a frozen
+    dataclass does not."""
     with suppress(Exception):
         error.add_note(note)
 
 
 def describe(error: BaseException) -> str:
-    """One line for any exception: its type, and its message where it has one."""
+    """Describe any exception in one line: its type, and its message if it has one."""
     from pydantic_core import ValidationError
 
     name = type(error).__name__
@@ -376,16 +398,17 @@ def describe(error: BaseException) -> str:
 
 
 def faults(error: ValidationError) -> list[str]:
-    """The errors of pydantic, as one `field: message` each, as many as there is room for."""
+    """Return pydantic's errors as texts of the form `field: message`. If the texts are too long
+    together, the last text says how many more errors there are."""
     try:
         listed = error.errors(include_url=False, include_input=False, include_context=False)
     except Exception as raised:  # a message may contain foreign objects
         return [f"pydantic's errors cannot be read: {type(raised).__name__}"]
     messages: list[str] = []
     room = LONGEST_TEXT
-    for number, each in enumerate(listed):
-        place = ".".join(str(part) for part in each["loc"])
-        line = readable(f"{place}: {each['msg']}" if place else each["msg"])
+    for number, detail in enumerate(listed):
+        place = ".".join(str(part) for part in detail["loc"])
+        line = readable(f"{place}: {detail['msg']}" if place else detail["msg"])
         room -= len(line)
         if number and room < 0:
             return [*messages, f"and {len(listed) - number:,} more"]

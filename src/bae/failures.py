@@ -1,4 +1,4 @@
-"""The errors of a step of a run, with their texts. `runner.py` raises them."""
+"""Makes the errors that a run's steps raise, with their messages."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ A = TypeVar("A")
 
 def other_start(graph: Graph[Any, Any], start: object) -> BaeError:
     is_class = isinstance(start, type)
-    given = f"the class {start.__name__}" if is_class else f"an instance of {type(start).__name__}"
+    value = f"the class {start.__name__}" if is_class else f"an instance of {type(start).__name__}"
     return BaeError(
-        f"the graph starts at an instance of {graph.start.__name__}, and was given {given}",
+        f"the graph starts at an instance of {graph.start.__name__}, and was given {value}",
         code="bae-start-type",
         fix=f"build one: {graph.start.__name__}(…)",
     )
 
 
-def not_an_lm(given: object) -> BaeLMError:
-    if isinstance(given, type):
+def not_an_lm(value: object) -> BaeLMError:
+    if isinstance(value, type):
         return BaeLMError(
-            f"lm={given.__name__} is a class, not an LM",
+            f"lm={value.__name__} is a class, not an LM",
             code="bae-lm-type",
-            fix=f"make one: lm={given.__name__}(…)",
+            fix=f"make one: lm={value.__name__}(…)",
         )
     from bae.rooms import advice_for
 
-    module = type(given).__module__.partition(".")[0]
-    missing = [name for name in METHODS if not hasattr(given, name)]
+    module = type(value).__module__.partition(".")[0]
+    missing = [name for name in METHODS if not hasattr(value, name)]
     lacks = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
     return BaeLMError(
-        f"lm={given!r} is no LM: it has no {lacks}",
+        f"lm={value!r} is no LM: it has no {lacks}",
         code="bae-lm-type",
         fix=advice_for(module)
         or 'pass a name such as lm="local", a backend of bae.lm, or any object with the four '
@@ -62,20 +62,21 @@ def not_an_lm(given: object) -> BaeLMError:
 
 
 def awaitable(returned: Awaitable[A], lm: object, method: str) -> Awaitable[A]:
-    """The result of an LM's method, checked to be awaitable. Raises `BaeLMError` if it is not."""
-    given = cast(object, returned)
-    if type(given) is CoroutineType or isinstance(given, Awaitable):
+    """Check that an LM's method has returned an awaitable, and return it. Raises `BaeLMError` for
+    any other value."""
+    value = cast(object, returned)
+    if type(value) is CoroutineType or isinstance(value, Awaitable):
         return returned
-    of = type(lm).__name__
+    lm_class = type(lm).__name__
     is_mock = type(getattr(lm, method, None)).__module__ == "unittest.mock"
     raise BaeLMError(
-        f"{of}.{method} is not async: it returned a {type(returned).__name__}, which cannot be "
-        "awaited",
+        f"{lm_class}.{method} is not async: it returned a {type(returned).__name__}, which cannot "
+        "be awaited",
         code="bae-lm-sync",
         sent=False,
         fix=f"use unittest.mock.AsyncMock for {method}, with what it is to return as return_value"
         if is_mock
-        else f"make it async def: `async def {method}(self, …)` in {of}",
+        else f"make it async def: `async def {method}(self, …)` in {lm_class}",
     )
 
 
@@ -127,7 +128,7 @@ def filled_other(plan: NodePlan, node: object) -> BaeLMError:
 
 
 def tools_refused(lm: object, plan: NodePlan) -> BaeLMError | None:
-    """The reason why an LM cannot fill a node with tools, or None."""
+    """Return the error if an LM cannot call the tools of a node; otherwise None."""
     field = plan.tools
     if field is None:
         return None
@@ -147,7 +148,7 @@ def tools_refused(lm: object, plan: NodePlan) -> BaeLMError | None:
 
 
 def no_tools(lm: object, target: type[Node]) -> BaeLMError:
-    """The error of an LM that is to fill a node with tools, but cannot call any."""
+    """Make the error for an LM that has to fill a node with tools, but cannot call tools."""
     name = type(lm).__name__
     return BaeLMError(
         f"{target.__name__} has tools, and {name} has the four methods of an LM alone, which call "
@@ -160,14 +161,15 @@ def no_tools(lm: object, target: type[Node]) -> BaeLMError:
 
 
 def too_many(run: Run, *following: type[Node]) -> LimitError:
-    """The error of a run that has no step left for the next node, whichever it is."""
-    way = [type(node) for node in run.trace]
-    looped = len({*way, *following}) < len(way) + len(following)
+    """Make the error for a run that has no step left for the next node, which is of one of the
+    classes `following`."""
+    visited = [type(node) for node in run.trace]
+    looped = len({*visited, *following}) < len(visited) + len(following)
     targets = " or ".join(cls.__name__ for cls in following)
-    last = " -> ".join([*(cls.__name__ for cls in way[-3:]), targets])
+    last = " -> ".join([*(cls.__name__ for cls in visited[-3:]), targets])
     return LimitError(
         f"exceeded {run.max_iters} iterations: {targets} would be one more "
-        f"({'… ' if len(way) > 3 else ''}{last})",
+        f"({'… ' if len(visited) > 3 else ''}{last})",
         limit="max_iters",
         bound=run.max_iters,
         used=len(run.trace),
@@ -180,13 +182,13 @@ def too_many(run: Run, *following: type[Node]) -> LimitError:
 def body_failed(plan: NodePlan, error: Exception) -> NodeError:
     fix, note = f"fix the body of {plan.name}", "the nodes before it are in .trace"
     if isinstance(error, ValidationError):
-        is_missing = any(each["type"] == "missing" for each in error.errors(include_url=False))
+        is_missing = any(fault["type"] == "missing" for fault in error.errors(include_url=False))
         wanted = "all its plain fields" if is_missing else "values that its fields accept"
         fix = (
             f"give {error.title} {wanted}; or have the LM fill it, with a parameter "
             f"`lm: LM` and `return await lm.make(self, {error.title})`"
         )
-        tools = _tools_missing(plan, error)
+        tools = _find_missing_tools(plan, error)
         if tools:
             fix = (
                 f"only an LM that fills {error.title} calls its tools: have the LM fill it, with a "
@@ -203,9 +205,12 @@ def body_failed(plan: NodePlan, error: Exception) -> NodeError:
     )
 
 
-def _tools_missing(plan: NodePlan, error: ValidationError) -> str:
-    """The field with `Tools` that a body has left out of the node it builds, if any."""
-    missing = [each["loc"] for each in error.errors(include_url=False) if each["type"] == "missing"]
+def _find_missing_tools(plan: NodePlan, error: ValidationError) -> str:
+    """Return the name of the `Tools` field that a body left out of the node that it builds. Return
+    an empty text if there is no such field."""
+    missing = [
+        fault["loc"] for fault in error.errors(include_url=False) if fault["type"] == "missing"
+    ]
     for cls in plan.offered:
         if not issubclass(cls, Node) or cls.__name__ != error.title:
             continue
@@ -224,7 +229,7 @@ def undeclared_route_error(plan: NodePlan, following: object) -> RouteError:
         fix = "write `return await …` there"
         if inspect.iscoroutine(following):
             returned = f"{following.__qualname__}(…), which was not awaited"
-            following.close()  # or Python warns, about a line of bae
+            following.close()  # otherwise Python warns, and names a line of bae
     elif following is None:
         returned = "None"
         fix = "end every path of the body in a return, or add None to the return type"
@@ -245,7 +250,7 @@ def undeclared_route_error(plan: NodePlan, following: object) -> RouteError:
 
 
 def invalid(plan: NodePlan, error: Exception) -> BaeError:
-    """The error for a resolved value, or a whole node, that the model refuses."""
+    """Make the error for a resolved value, or a complete node, that is not valid."""
     if not isinstance(error, ValidationError):
         message, fix = (
             f"a validator raised {type(error).__name__}",

@@ -1,5 +1,5 @@
-"""The proof of images and documents. It finds fields that no model can fill with a file, models
-that take no files, and bytes that a model would read as text."""
+"""Checks images and documents in the proof of a graph. It finds files that an LLM would have to
+fill, models that do not accept files, and bytes that a model would read as text."""
 
 from __future__ import annotations
 
@@ -21,25 +21,29 @@ if TYPE_CHECKING:
 
 
 class ShownFile(NamedTuple):
-    """A field that always holds a file, and the node whose LM sees it."""
+    """A field that always holds a file, and that an LLM sees."""
 
     asking: NodePlan
+    """The node whose LM sees the field."""
     place: str
+    """The field, such as `Question.photo`."""
     kind: str
+    """The kind of file: "image" or "document"."""
 
 
 def file_in(schema: Any) -> str:
-    """The class of files somewhere in a core schema, as `Image`; empty if there is none."""
+    """Return the name of a file class that is somewhere in a core schema, such as `Image`. Return
+    an empty text if there is none."""
     return next((file_class for part in parts(schema) if (file_class := _file_class(part))), "")
 
 
 def holds_file(cls: type[Node], name: str) -> bool:
-    """Whether a field may hold a file."""
+    """Return whether a field may hold a file."""
     return bool(file_in(field_schema(cls, name)))
 
 
 def file_problems(graph: Graph[Any, Any]) -> Iterator[Problem]:
-    """The problems of files and bytes in fields that the LMs of a graph see or fill."""
+    """Yield the problems of files and bytes in the fields that the LLMs of a graph see or fill."""
     graph_plan = plan_of_graph(graph)
     for plan in map(graph_plan.plans.__getitem__, graph_plan.filled_nodes):
         for field in plan.plain:
@@ -62,15 +66,15 @@ def file_problems(graph: Graph[Any, Any]) -> Iterator[Problem]:
                 'model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")',
                 f"{plan.name}.{field.name}",
             )
-    for shown in _files_shown_by(graph):  # the graphs inside have proofs of their own
+    for shown in _files_shown_by(graph):  # graphs inside this graph have their own proof
         refused = files_refused(shown.asking.lm, shown)
         if refused is not None:
             yield an_error(refused.code, refused.message, refused.fix or "", shown.place)
 
 
 def files_refused(lm: object, shown: ShownFile) -> BaeLMError | None:
-    """The error for a field with a file, if the model of an LM is known to take no such file;
-    otherwise None. `lm` may be the name of an LM."""
+    """Return the error for a field with a file if the LM's model is known not to accept this kind
+    of file; otherwise None. `lm` may be the name of an LM."""
     refuser: object = None
     if isinstance(lm, RoutingLM):
         refuser = lm.find_refuser(shown.kind)
@@ -90,8 +94,9 @@ def files_refused(lm: object, shown: ShownFile) -> BaeLMError | None:
 
 
 def find_shown_files(graph: Graph[Any, Any]) -> tuple[ShownFile, ...]:
-    """The fields that an LM sees and that always hold a file, here and in the graphs inside."""
-    return tuple(dict.fromkeys(shown for each in graph.graphs for shown in _files_shown_by(each)))
+    """Return the fields that an LLM sees and that always hold a file, in this graph and in the
+    graphs inside it."""
+    return tuple(dict.fromkeys(shown for inner in graph.graphs for shown in _files_shown_by(inner)))
 
 
 def _files_shown_by(graph: Graph[Any, Any]) -> Iterator[ShownFile]:
@@ -101,7 +106,8 @@ def _files_shown_by(graph: Graph[Any, Any]) -> Iterator[ShownFile]:
 
 
 def _asked_fields(graph: Graph[Any, Any]) -> Iterator[tuple[NodePlan, NodePlan, FieldPlan]]:
-    """The fields that questions show: the node whose LM is asked, and the field with its node."""
+    """Yield each field that a question shows, as a tuple: the node whose LM is asked, the node with
+    the field, and the field."""
     graph_plan = plan_of_graph(graph)
     plans = graph_plan.plans
     for cls in graph_plan.filled_nodes:
@@ -117,7 +123,7 @@ def _asked_fields(graph: Graph[Any, Any]) -> Iterator[tuple[NodePlan, NodePlan, 
 
 
 def _seen_fields(graph: Graph[Any, Any]) -> Iterator[tuple[NodePlan, FieldPlan]]:
-    """The fields that LMs see or fill."""
+    """Yield the fields that LLMs see or fill."""
     for _, plan, field in _asked_fields(graph):
         yield plan, field
     graph_plan = plan_of_graph(graph)
@@ -126,7 +132,7 @@ def _seen_fields(graph: Graph[Any, Any]) -> Iterator[tuple[NodePlan, FieldPlan]]
 
 
 def _is_hidden(plan: NodePlan, field: FieldPlan) -> bool:
-    """Whether a model sees nothing of a field, or only a mask."""
+    """Return whether a model sees nothing of a field, or only a mask."""
     return bool(field.info.exclude) or field.name in secret_fields(plan.node)
 
 
@@ -138,9 +144,9 @@ def _shows_bytes(plan: NodePlan, field: FieldPlan) -> bool:
     inside = parts(field_schema(plan.node, field.name), written=True)
     encoded = {
         id(part)
-        for each in inside
-        if each["type"] == "model" and "ser_json_bytes" in cast("Any", each.get("config") or {})
-        for part in parts(each["schema"], written=True)
+        for model in inside
+        if model["type"] == "model" and "ser_json_bytes" in cast("Any", model.get("config") or {})
+        for part in parts(model["schema"], written=True)
     }
     return any(part["type"] == "bytes" and id(part) not in encoded for part in inside)
 
@@ -152,14 +158,15 @@ def _field_file(plan: NodePlan, field: FieldPlan) -> str:
 
 
 def _sure_kind(plan: NodePlan, field: FieldPlan) -> str:
-    """The kind of file that a field always holds; empty if it may hold something else."""
+    """Return the kind of file that a field always holds. Return an empty text if the field may hold
+    something else."""
     if not field.required or _is_hidden(plan, field) or not _field_file(plan, field):
         return ""
     schema = field_schema(plan.node, field.name)
     while schema["type"] == "definitions":
         schema = schema["schema"]
     choices: list[Any] = schema["choices"] if schema["type"] == "union" else [schema]
-    # An option with a tag is a tuple.
+    # A choice with a tag is a tuple of the schema and the tag.
     classes = [
         _file_class(choice[0] if isinstance(choice, tuple) else choice) for choice in choices
     ]

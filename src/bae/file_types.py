@@ -1,14 +1,14 @@
-"""The type of a file, read from its first bytes, since a name or a header may be wrong. And the
-size of an image in pixels, which providers bound."""
+"""Reads the type of a file from its bytes, because a file name or an HTTP header may be wrong. Also
+reads the size of an image in pixels, which providers limit."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
 IMAGE_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
-"""The types of images that models take."""
+"""The types of images that models accept."""
 DOCUMENT_TYPES: Final = ("application/pdf", "text/plain")
-"""The types of documents that models take."""
+"""The types of documents that models accept."""
 
 
 class ImageHeader(NamedTuple):
@@ -20,7 +20,8 @@ class ImageHeader(NamedTuple):
 
 
 def image_header(data: bytes) -> ImageHeader | None:
-    """The header of an image; None for other bytes, or if the header is cut off."""
+    """Read the header of an image. Return None if the bytes are no image, or if the header is cut
+    off."""
     try:
         if data.startswith(b"\x89PNG\r\n\x1a\n") and data[12:16] == b"IHDR":
             kind_and_size = "image/png", _big(data, 16, 4), _big(data, 20, 4)
@@ -39,7 +40,7 @@ def image_header(data: bytes) -> ImageHeader | None:
 
 
 def document_type(data: bytes) -> str | None:
-    """The type of a document: PDF, or plain text in UTF-8; None for other bytes."""
+    """Return the type of a document: PDF, or plain text in UTF-8. Return None for other bytes."""
     if data[:_PDF_BEGINS].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"%PDF-"):
         return "application/pdf"
     if not data or image_header(data) is not None:
@@ -48,13 +49,13 @@ def document_type(data: bytes) -> str | None:
         is_text = b"\0" not in data and bool(data.decode())
     except UnicodeDecodeError:
         is_text = False
-    if is_text:  # a text may mention PDF
+    if is_text:  # also if the text contains `%PDF-`
         return "text/plain"
     return "application/pdf" if b"%PDF-" in data[:_PDF_BEGINS] else None
 
 
 _PDF_BEGINS: Final = 1024
-"""Within how many bytes the header of a PDF must be: other bytes may come before it."""
+"""The header of a PDF must begin within this many bytes. Other bytes may come before it."""
 
 
 def _bytes_at(data: bytes, at: int, count: int) -> bytes:
@@ -97,7 +98,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
             at += 2
         elif marker in _FRAMES:
             return _big(data, at + 7, 2), _big(data, at + 5, 2)
-        elif marker in (0xD9, 0xDA):  # the end, or the pixels, without a frame before it
+        elif marker in (0xD9, 0xDA):  # the end of the image, or pixels without a frame header
             return 0, 0
         else:
             at += 2 + max(2, _big(data, at + 2, 2))
@@ -105,6 +106,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
 
 
 _MOST_MARKERS: Final = 4_096
-"""How many parts of a JPEG are read: a file of many tiny parts would take seconds."""
+"""How many segments of a JPEG are read. Without this limit, a file of many tiny segments would take
+seconds."""
 _WITHOUT_LENGTH: Final = frozenset({0x01, *range(0xD0, 0xD9)})
 _FRAMES: Final = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})

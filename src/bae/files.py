@@ -1,7 +1,7 @@
 """Images and documents that a model sees: values of fields, and results of functions and tools.
 
-The hash of its bytes identifies a file. The JSON of a file is a reference with this hash. The bytes
-are stored beside the JSON: in the messages to a model, and once in the journal."""
+The hash of its bytes identifies a file. The JSON of a file is a reference with the hash. The bytes
+are stored apart from the JSON: in the messages to a model, and once in the journal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["File", "visible"]
 
 MAX_BYTES: Final = 32_000_000
-"""The maximum size of a file in bytes. No provider takes more in a request."""
+"""The maximum size of a file in bytes. No provider accepts more in a request."""
 HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 """The form of a hash."""
 OF_FILE: Final = "bae_file"
@@ -54,12 +54,12 @@ class Attached(ABC):
     @property
     @abstractmethod
     def key(self) -> str:
-        """The identity: the hash of a file, or the address. Equal files share it."""
+        """The hash of a file, or the address. Equal files have equal keys."""
 
     @property
     @abstractmethod
     def about(self) -> str:
-        """Its name, type and size, for people and in the text of prompts."""
+        """A short description of the file, for people and for prompts."""
 
     @property
     def placeholder(self) -> str:
@@ -68,12 +68,12 @@ class Attached(ABC):
 
     @abstractmethod
     def as_json(self) -> Any:
-        """The JSON of the file or address."""
+        """Return the JSON of the file or address."""
 
     @classmethod
     @abstractmethod
     def read_json(cls, value: Any) -> Self:
-        """Read a file or address from JSON of any origin."""
+        """Read a file or address from JSON, which may come from another program."""
 
     @classmethod
     def __get_pydantic_core_schema__(
@@ -112,26 +112,26 @@ class Attached(ABC):
 
 
 class File(Attached):
-    """An image or a document with its bytes. It cannot be changed."""
+    """An image or a document with its bytes. The object cannot be changed."""
 
     __slots__ = ("data", "hash", "media_type", "name")
 
     data: bytes
     hash: str
-    """The hash of the bytes, as `sha256:…`."""
+    """The hash of the bytes, in the form `sha256:…`."""
     media_type: str
     """The type, read from the bytes: for example `image/png`."""
     name: str
-    """A name for people and for the model; it may be empty."""
+    """A name for people and for the model. It may be empty."""
 
     media_types: ClassVar[tuple[str, ...]]
-    """The types that the class accepts."""
+    """The media types that the class accepts."""
 
     def __init__(self, data: bytes, name: str = "") -> None:
         if type(data) is not bytes:
-            given = f"{data!r:.80}" if isinstance(data, str | os.PathLike) else type(data).__name__
+            value = f"{data!r:.80}" if isinstance(data, str | os.PathLike) else type(data).__name__
             raise TypeError(
-                f"{type(self).__name__}({given}): give the bytes, or read a file with "
+                f"{type(self).__name__}({value}): give the bytes, or read a file with "
                 f"{type(self).__name__}.from_path(…)"
             )
         global _in_use
@@ -147,13 +147,14 @@ class File(Attached):
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str = "") -> Self:
-        """Make a file from bytes. Raises `ValueError` if the class does not accept their type."""
+        """Make a file from bytes. Raises `ValueError` if the class does not accept this type of
+        bytes."""
         return cls(data, name)
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], name: str | None = None) -> Self:
         """Read a file. Raises `OSError` if it cannot be read, and `ValueError` if the class does
-        not accept its type. JSON cannot name a path: only code calls this method."""
+        not accept its type. Only code can read a path in this way: JSON cannot name a path."""
         try:
             return cls(read_file(path, MAX_BYTES), Path(path).name if name is None else name)
         except OSError as error:
@@ -171,12 +172,12 @@ class File(Attached):
 
     @property
     def data_url(self) -> str:
-        """The complete file as a text for JSON."""
+        """The complete file as a data URL."""
         return f"data:{self.media_type};base64,{self.base64}"
 
     @property
     def base64(self) -> str:
-        """The bytes in base64."""
+        """The bytes as base64 text."""
         return base64.b64encode(self.data).decode()
 
     @property
@@ -191,7 +192,7 @@ class File(Attached):
 
     @property
     def about(self) -> str:
-        """Its name, type and size."""
+        """The name, the type and the size."""
         parts = [self.name, self.media_type, size_text(self.size)]
         return ", ".join(part for part in parts if part)
 
@@ -200,30 +201,31 @@ class File(Attached):
         Path(path).write_bytes(self.data)
 
     def as_json(self) -> dict[str, Any]:
-        """A reference: the hash, the type, the size, and the name if the file has a name."""
+        """Return a reference to the file: its hash, type and size, and its name if it has one."""
         reference = {"hash": self.hash, "type": self.media_type, "size": self.size}
         return {**reference, "name": self.name} if self.name else reference
 
     @classmethod
     def read_json(cls, value: Any) -> Self:
-        """Read a data URL, or a reference to a file that may be seen here. A path is refused."""
-        given, name = value, None
+        """Read a file from a data URL, or find it by a reference to a visible file. A path is
+        refused."""
+        source, name = value, None
         if is_reference(value) or _has_data_url(value):
-            given, name = value.get("hash", value.get("data")), value.get("name", "")
+            source, name = value.get("hash", value.get("data")), value.get("name", "")
             if not isinstance(name, str):
                 raise _invalid_file_error(cls, "its name is not a text")
-        if isinstance(given, bytes | bytearray):
+        if isinstance(source, bytes | bytearray):
             raise _invalid_file_error(cls, f"give bytes as {cls.__name__}.from_bytes(data)")
-        if isinstance(given, FileUrl) or (isinstance(given, str) and _ADDRESS.fullmatch(given)):
+        if isinstance(source, FileUrl) or (isinstance(source, str) and _ADDRESS.fullmatch(source)):
             both = f"{cls.__name__} | {cls.__name__}Url"
             raise _invalid_file_error(cls, f"an address is allowed only if the type is {both}")
-        if not isinstance(given, str):
-            raise _invalid_file_error(cls, f"{_FORMS}, and this is a {type(given).__name__}")
+        if not isinstance(source, str):
+            raise _invalid_file_error(cls, f"{_FORMS}, and this is a {type(source).__name__}")
         try:
-            if given[:5].lower() == "data:":
-                return cls(_decode_data_url(given), name or "")
-            if HASH.fullmatch(given):
-                return cls._find(given, name)
+            if source[:5].lower() == "data:":
+                return cls(_decode_data_url(source), name or "")
+            if HASH.fullmatch(source):
+                return cls._find(source, name)
         except ValueError as error:
             raise _invalid_file_error(cls, str(error)) from None
         raise _invalid_file_error(
@@ -233,7 +235,8 @@ class File(Attached):
 
     @classmethod
     def _find(cls, hash: str, name: str | None) -> Self:
-        """The visible file with a hash. The file gets the `name`, or keeps its own name."""
+        """Return the visible file with a hash. The file gets the `name`. If `name` is None, it
+        keeps its own name."""
         scope = _scope.get()
         visible_file = None
         while scope is not None and (visible_file := scope.find(hash)) is None:
@@ -257,8 +260,8 @@ class File(Attached):
     @classmethod
     @abstractmethod
     def _find_type(cls, data: bytes) -> tuple[str, str]:
-        """The reason why the class does not accept the bytes, and their type. One of the two is
-        empty."""
+        """Return the reason why the class refuses the bytes, and the media type of the bytes. One
+        of the two texts is empty."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, File):
@@ -276,9 +279,11 @@ class File(Attached):
 
 
 class Image(File):
-    """An image that a model sees: JPEG, PNG, GIF or WebP. Make one with `Image.from_path(path)`,
-    `Image.from_bytes(data)` or `Image.from_data_url(text)`; `Image.from_url(address)` makes an
-    `ImageUrl`."""
+    """An image that a model sees: JPEG, PNG, GIF or WebP.
+
+    Make an image with `Image.from_path(path)`, `Image.from_bytes(data)` or
+    `Image.from_data_url(text)`. `Image.from_url(address)` makes an `ImageUrl`.
+    """
 
     __slots__ = ()
 
@@ -287,12 +292,12 @@ class Image(File):
 
     @classmethod
     def from_url(cls, url: str) -> ImageUrl:
-        """The address of an image, which the provider of the model fetches."""
+        """Make an `ImageUrl` from an address. The provider of the model fetches the image."""
         return ImageUrl(url)
 
     @property
     def pixels(self) -> tuple[int, int]:
-        """The width and the height."""
+        """The width and the height in pixels."""
         return cast("ImageHeader", image_header(self.data))[1:]
 
     @classmethod
@@ -312,9 +317,11 @@ class Image(File):
 
 
 class Document(File):
-    """A document that a model sees: PDF, or plain text in UTF-8. Make one with
-    `Document.from_path(path)`, `Document.from_bytes(data)` or `Document.from_data_url(text)`;
-    `Document.from_url(address)` makes a `DocumentUrl`."""
+    """A document that a model sees: PDF, or plain text in UTF-8.
+
+    Make a document with `Document.from_path(path)`, `Document.from_bytes(data)` or
+    `Document.from_data_url(text)`. `Document.from_url(address)` makes a `DocumentUrl`.
+    """
 
     __slots__ = ()
 
@@ -323,7 +330,7 @@ class Document(File):
 
     @classmethod
     def from_url(cls, url: str) -> DocumentUrl:
-        """The address of a document, which the provider of the model fetches."""
+        """Make a `DocumentUrl` from an address. The provider of the model fetches the document."""
         return DocumentUrl(url)
 
     @property
@@ -350,7 +357,7 @@ class Document(File):
 
 
 class FileUrl(Attached):
-    """The address of a file, which the provider of the model fetches. bae fetches nothing."""
+    """The address of a file. The provider of the model fetches the file; bae does not."""
 
     __slots__ = ("url",)
 
@@ -373,13 +380,14 @@ class FileUrl(Attached):
 
     @property
     def about(self) -> str:
-        """The address, without the parts that may be secret: a user, a query, a fragment."""
+        """The address without the parts that may be secret: the user, the query and the
+        fragment."""
         scheme, _, rest = re.split(r"[?#]", self.url, maxsplit=1)[0].partition("://")
         host, slash, path = rest.partition("/")
         return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
     def as_json(self) -> str:
-        """The address."""
+        """Return the address."""
         return self.url
 
     @classmethod
@@ -435,8 +443,11 @@ class DocumentUrl(FileUrl):
 
 
 class FileScope:
-    """The files that are visible while JSON is read or written: the files that are `known` before,
-    and the files that were `collected` from written JSON."""
+    """The files that are visible while JSON is read or written.
+
+    `known` are the files that the scope began with, by hash. `collected` are the files in JSON that
+    was written in the scope. `outer` is the scope around this scope.
+    """
 
     __slots__ = ("collected", "known", "outer")
 
@@ -447,7 +458,7 @@ class FileScope:
         self.collected: dict[str, Attached] = {}
 
     def find(self, hash: str) -> File | bytes | None:
-        """A file by its hash."""
+        """Return a file of this scope by its hash; None if the scope does not have it."""
         file = self.collected.get(hash)
         return file if isinstance(file, File) else self.known.get(hash)
 
@@ -457,15 +468,15 @@ _in_use = False
 
 
 def in_use() -> bool:
-    """Whether this process has made a file, or made a file visible. Otherwise no value can have
-    files."""
+    """Return whether this process has made a file, or made a file visible. If it has not, no value
+    can contain a file."""
     return _in_use
 
 
 @contextmanager
 def visible(files: Iterable[File] | Mapping[str, File | bytes]) -> Generator[None]:
-    """Inside the block, JSON may name these files by their hashes. A server uses it to show a
-    client only the client's own files.
+    """Let JSON that is read inside the block name these files by their hashes. A server can so let
+    each client name only the client's own files.
 
     ```python
     with visible(files_of(user)):
@@ -488,13 +499,14 @@ def visible(files: Iterable[File] | Mapping[str, File | bytes]) -> Generator[Non
 
 
 def collect_files() -> _FileCollector:
-    """Collect the files in JSON that is written inside the block, by their hashes and addresses."""
+    """Collect the files in all JSON that is written inside the block. The block gets a dict with
+    the files by hash or address."""
     return _FileCollector()
 
 
 class _FileCollector:
-    """Collects files inside a block. It is a class, since a generator takes three times as long,
-    and each record is written in such a block."""
+    """Collects files inside a block. Every record is written in such a block. So this is a class: a
+    generator would take three times as long."""
 
     __slots__ = ("_token",)
 
@@ -510,12 +522,13 @@ class _FileCollector:
 
 
 def is_collecting() -> bool:
-    """Whether the files in JSON that is written are being collected."""
+    """Return whether the files in JSON that is written now are collected."""
     return _scope.get() is not None
 
 
 def find_visible(hash: str, name: str = "") -> File | None:
-    """A visible file, by its hash. It gets the `name` if it has none."""
+    """Return the visible file with this hash; None if there is no such file. If bae only has the
+    bytes, the file gets the `name`."""
     scope = _scope.get()
     while scope is not None:
         file = scope.find(hash)
@@ -526,7 +539,7 @@ def find_visible(hash: str, name: str = "") -> File | None:
 
 
 def visible_files_in(value: Any) -> Iterator[File]:
-    """The visible files that JSON refers to."""
+    """Yield the visible files that a JSON value refers to."""
     if is_reference(value):
         file = find_visible(value["hash"], str(value.get("name", "")))
         if file is not None:
@@ -538,12 +551,12 @@ def visible_files_in(value: Any) -> Iterator[File]:
 
 
 def file_of(data: bytes, name: str = "") -> File:
-    """The image or the document in these bytes. Raises `ValueError` if they are neither."""
+    """Make an image or a document from bytes. Raises `ValueError` if the bytes are neither."""
     return Document(data, name) if image_header(data) is None else Image(data, name)
 
 
 def is_reference(value: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether JSON has the form of a reference to a file."""
+    """Return whether a JSON value has the form of a reference to a file."""
     if not isinstance(value, dict):
         return False
     reference = cast("dict[str, Any]", value)
@@ -551,7 +564,7 @@ def is_reference(value: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def placeholder_of(reference: Mapping[str, Any]) -> str:
-    """The placeholder of a file, made from its reference in JSON."""
+    """Make the placeholder of a file from a reference in JSON."""
     media_type = str(reference.get("type", ""))
     kind = "image" if media_type.startswith("image/") else "document"
     size = reference.get("size")
@@ -561,19 +574,19 @@ def placeholder_of(reference: Mapping[str, Any]) -> str:
 
 
 def with_placeholders(value: Any) -> Any:
-    """JSON with placeholders in place of references."""
+    """Replace the references in a JSON value with placeholders."""
     if isinstance(value, list):
-        return [with_placeholders(each) for each in cast("list[Any]", value)]
+        return [with_placeholders(item) for item in cast("list[Any]", value)]
     if not isinstance(value, dict):
         return value
     parts = cast("dict[str, Any]", value)
     if parts.keys() >= {"hash", "type", "size"} and is_reference(value):
         return placeholder_of(parts) if HASH.fullmatch(parts["hash"]) else parts
-    return {name: with_placeholders(each) for name, each in parts.items()}
+    return {name: with_placeholders(part) for name, part in parts.items()}
 
 
 def placeholders_in(value: Any) -> list[str]:
-    """The placeholders of the references in JSON, each once."""
+    """Return the placeholders of the references in a JSON value, without duplicates."""
     placeholders: dict[str, None] = {}
     values_to_search = [value]
     for searched_value in values_to_search:
@@ -589,8 +602,9 @@ def placeholders_in(value: Any) -> list[str]:
 
 
 def with_paths_read(value: Any, read: Callable[[str], File]) -> Any:
-    """JSON in which every `@PATH` is replaced by the file that `read` returns. Returns the same
-    object if there is no path. Only for JSON that a person types, never for JSON of others."""
+    """Replace every `@PATH` in a JSON value with the file that `read` returns for the path. Return
+    the same object if there is no `@PATH`. Use this function only for JSON that a person types at
+    this machine, because it reads files."""
     if isinstance(value, str):
         if len(value) < 2 or not value.startswith("@"):
             return value
@@ -602,13 +616,13 @@ def with_paths_read(value: Any, read: Callable[[str], File]) -> Any:
         return items if all(map(is_, read_items, items)) else read_items
     if isinstance(value, dict):
         parts = cast("dict[str, Any]", value)
-        read_parts = {name: with_paths_read(each, read) for name, each in parts.items()}
+        read_parts = {name: with_paths_read(part, read) for name, part in parts.items()}
         return parts if all(map(is_, read_parts.values(), parts.values())) else read_parts
     return value
 
 
 def size_text(size: int) -> str:
-    """A number of bytes in words: `20 KB`."""
+    """Return a number of bytes as a short text, such as `20 KB`."""
     if size < 1_000:
         return f"{size} bytes"
     if size < 1_000_000:
@@ -653,13 +667,13 @@ def _has_data_url(value: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def _as_name(name: str) -> str:
-    """A name in one line, without the characters that end a placeholder."""
-    safe_name = "".join(each if each.isprintable() and each not in "[]" else "_" for each in name)
+    """Return a name in one line, without the brackets that begin and end a placeholder."""
+    safe_name = "".join(char if char.isprintable() and char not in "[]" else "_" for char in name)
     return safe_name[:_LONGEST_NAME].encode("utf-8", "replace").decode()
 
 
 def _decode_data_url(text: str) -> bytes:
-    """The bytes in a data URL. Raises `ValueError` if the URL is invalid or too long."""
+    """Return the bytes in a data URL. Raises `ValueError` if the URL is invalid or too long."""
     if len(text) > _LONGEST_DATA_URL:
         raise ValueError(_explain_too_large(len(text) // 4 * 3))
     head = _DATA_URL.match(text)
@@ -684,8 +698,8 @@ def _invalid_file_error(cls: type[File], why: str) -> PydanticCustomError:
 
 
 def _describe_json(about: str, kind: _Kind, mode: str) -> dict[str, Any]:
-    """The schema of the JSON that clients send or get. `format` distinguishes it from other
-    schemas."""
+    """Return the JSON schema of a file that clients send, or get if `mode` is "serialization". The
+    key `format` tells clients that the schema is of a file."""
     hash_schema = {"type": "string", "pattern": f"^{HASH.pattern}$"}
     name_schema = {"type": "string"}
     if mode == "serialization":

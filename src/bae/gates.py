@@ -1,4 +1,4 @@
-"""Asking a person at a gate: the answerer, answers that do not fit, and the deadline."""
+"""Asks a person at a gate. If the answer does not fit, asks again, until the gate's deadline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bae.markers import OpenGate
 
 ATTEMPTS: Final = 3
-"""How often a gate is asked if the answers do not fit."""
+"""How many answers a person may give at a gate before the run fails."""
 
 Check = Callable[[Any], Any]
 """Validates an answer. Raises pydantic's ValidationError if it does not fit."""
@@ -30,13 +30,14 @@ class Late:
 
 
 LATE: Final = Late()
-"""Stands for an answer that did not come in time."""
+"""Returned instead of an answer if no answer came before the deadline."""
 
 
 async def answer_in_time(
     answer_with: GateAnswerer | None, opened: OpenGate, check: Check
 ) -> Any | Late:
-    """The answer before the deadline, or `LATE`. Without an answerer, raises `Waiting`."""
+    """Return the answer to a gate, or `LATE` after the gate's deadline. Raises `Waiting` if there
+    is no answerer."""
     if opened.deadline is not None and opened.deadline <= time():
         return LATE
     if answer_with is None:
@@ -64,7 +65,7 @@ async def _ask(answer_with: GateAnswerer, opened: OpenGate, check: Check) -> Any
                     "`await asyncio.to_thread(input, gate.question)`",
                 )
             answer = await answering
-        except (BaeError, Waiting):  # an answerer that raises Waiting leaves the gate open
+        except (BaeError, Waiting):  # an answerer raises Waiting to leave the gate open
             raise
         except Exception as error:
             message = f"answering {opened.question!r} raised {type(error).__name__}"
@@ -88,7 +89,7 @@ def gate_error(
     code: str = GateError.code,
     cause: Exception | None = None,
 ) -> GateError:
-    """An error about a gate."""
+    """Make an error about a gate."""
     return GateError(
         f"{opened.place}: {message}",
         gates=[opened],

@@ -1,5 +1,5 @@
-"""Reading files that a user, an LLM or another program names. Only regular files are read, up to a
-bound: a device has no end, and a named pipe may have no writer."""
+"""Reads files that a user, an LLM or another program names. Reading a device or a named pipe may
+never end, so only regular files are read, and only up to a maximum size."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from typing import IO, Any, Final
 __all__ = ["open_file", "read_file", "read_text"]
 
 LARGEST: Final = 64 * 1024 * 1024
-"""How many bytes a file may have that is read as a whole."""
+"""The maximum size in bytes of a file that is read at once."""
 _INHERITED: Final = re.compile(r"/dev/stdin|(?:/dev|/proc/self)/fd/[0-9]+")
-"""Files that the caller has opened for this process, as a shell does for `<(command)`."""
+"""The paths of files that the parent process has opened for this process, as a shell does for
+`<(command)`."""
 
 
 @contextmanager
 def open_file(path: str | os.PathLike[str], *, follow: bool = True) -> Generator[IO[bytes]]:
-    """Open a regular file to read its bytes. Raises `OSError` for a device or a named pipe, and
-    with `follow=False` for a symbolic link; the error does not name the file. A pipe that this
-    process inherited can be opened: `/dev/stdin`, or `/dev/fd/63`, the name that shells give to
-    `<(command)`."""
+    """Open a regular file to read its bytes.
+
+    Raises `OSError` for a device or a named pipe, and with `follow=False` for a symbolic link. The
+    message of the error does not have the file's name. A pipe that this process inherited can be
+    opened, such as `/dev/stdin`, or `/dev/fd/63` for a shell's `<(command)`.
+    """
 
     def opener(name: str, flags: int) -> int:
         flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
         return os.open(name, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0))
 
-    if not follow and os.path.islink(path):  # the error of O_NOFOLLOW does not name the cause
+    if not follow and os.path.islink(path):  # the error of O_NOFOLLOW does not mention links
         raise OSError("it is a symbolic link")
     with open(path, "rb", opener=opener) as file:
         kind = os.fstat(file.fileno()).st_mode
@@ -44,8 +47,8 @@ def open_file(path: str | os.PathLike[str], *, follow: bool = True) -> Generator
 
 
 def read_file(path: str | os.PathLike[str], most: int = LARGEST, *, follow: bool = True) -> bytes:
-    """Read the bytes of a file. Raises `OSError` as `open_file` does, and if the file has more than
-    `most` bytes (64 MiB)."""
+    """Read the bytes of a file. Raises `OSError` if the file has more than `most` bytes (64 MiB),
+    or if `open_file` refuses it."""
     with open_file(path, follow=follow) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -54,12 +57,13 @@ def read_file(path: str | os.PathLike[str], most: int = LARGEST, *, follow: bool
 
 
 def read_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
-    """Read the text of a file, with the bounds of `read_file`."""
+    """Read the text of a file. Raises `OSError` if `read_file` does."""
     return TextIOWrapper(BytesIO(read_file(path)), encoding=encoding).read()
 
 
 def read_stdin(most: int = LARGEST) -> str:
-    """The text on stdin. Raises `OSError` if it is closed, or has more than `most` characters."""
+    """Read the text on stdin. Raises `OSError` if stdin is closed, or if the text has more than
+    `most` characters."""
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]  with <&-
         raise OSError("stdin is closed")
     text = sys.stdin.read(most + 1)
@@ -69,7 +73,7 @@ def read_stdin(most: int = LARGEST) -> str:
 
 
 def read_lines(file: IO[Any], most: int = LARGEST) -> Iterator[Any]:
-    """The lines of an open file, as bytes or text. Raises `OSError` if a line is longer than
+    """Yield the lines of an open file, as bytes or text. Raises `OSError` if a line is longer than
     `most`."""
     while line := file.readline(most + 1):
         if len(line) > most:

@@ -39,12 +39,13 @@ Method = Literal["make", "decide", "choose_type", "fill"]
 
 
 _asked_in: ContextVar[GivenLM | None] = ContextVar("bae_asked_in", default=None)
-"""The `GivenLM` with a question in progress in this context."""
+"""The `GivenLM` that is asking a question in this context."""
 
 
 class AskedLM:
-    """A question to a `GivenLM`. The past of a run looks up its recorded answer, and the writer
-    stores a new answer. The text of the question is made only if one of them needs it."""
+    """A question to a `GivenLM`. The run's past looks up the recorded answer, and the run's writer
+    stores a new answer. The text of the question is made when `record` is first called. Runs
+    without a journal rarely call it."""
 
     def __init__(
         self,
@@ -65,32 +66,35 @@ class AskedLM:
         self.text = ""
 
     def record(self, value: Any = None) -> LMAnswered:
-        """The record of the answer. Equal questions from one place are numbered."""
+        """Return the record of the question, with `value` as the answer. Equal questions from one
+        place have different numbers."""
         if self._record is None:
             from hashlib import sha256
 
             prompt = self._question(self._about)
             self.text = prompt.text
-            asked = sha256(f"{prompt.system}\n{self.text}".encode()).hexdigest()[:16]
+            digest = sha256(f"{prompt.system}\n{self.text}".encode()).hexdigest()[:16]
             method, target = self._method, ""
             if method in ("make", "fill"):
                 target = self.types[0].__name__
-            taken = self._numbers.setdefault((method, asked, target), set())
-            number = next(n for n in count() if n not in taken)
-            taken.add(number)
-            self._record = LMAnswered(time(), *self._spot, method, asked, target, None, number)
+            used = self._numbers.setdefault((method, digest, target), set())
+            number = next(n for n in count() if n not in used)
+            used.add(number)
+            self._record = LMAnswered(time(), *self._spot, method, digest, target, None, number)
         self._record.at, self._record.value = time(), value
         return self._record
 
     def free_number(self) -> None:
-        """Release the number of a failed question: asking it again is the same question."""
+        """Release the number of a failed question. If the question is asked again, it gets the same
+        number, and so is the same question for the journal."""
         if (record := self._record) is not None and record.number is not None:
             self._numbers[record.method, record.asked, record.target].discard(record.number)
 
 
 class GivenLM:
-    """Asks the LM of the run. In a run with a journal, an equal question from the same place gets
-    its recorded answer. All other attributes come from the LM."""
+    """Asks the LM of a run for a body or a function. In a run with a journal, it returns the
+    recorded answer if the same body or function asked the same question before. All other
+    attributes are the LM's own attributes."""
 
     def __init__(self, run: Run, step: int, asker: Asker, lm: Callable[[], LM | None]) -> None:
         self._run = run
@@ -98,20 +102,20 @@ class GivenLM:
         self._asker = asker
         self._find = lm
         self._numbers: dict[tuple[str, ...], set[int]] = {}
-        """The numbers of equal questions that were answered, or are being asked."""
+        """The numbers that equal questions use, whether they were answered or are being asked."""
         self._asking = 0
-        """How many questions are being asked."""
+        """The number of questions in progress."""
         self._streams = 0
-        """How many questions with streamed answers were asked."""
+        """The number of questions so far whose answers were streamed."""
         self._asked = asyncio.Event()
-        """Set when no question is being asked."""
+        """Set when no question is in progress."""
         self._gates: dict[str, OpenGate] = {}
         """The open gates of questions that wait for a person, by address."""
 
     @contextmanager
     def waited_for(self) -> Generator[None]:
-        """Wrap the body or function that has this LM. If a person has to answer a question first,
-        the run stops, even if the code has caught the exception."""
+        """Wrap the call of the body or function that uses this LM. If a question waits for a
+        person, raise `Waiting` to stop the run, even if the code has caught that exception."""
         try:
             yield
         except Waiting:
@@ -124,11 +128,13 @@ class GivenLM:
             raise Waiting([*self._gates.values()])
 
     async def make(self, node: Node, target: type[N], *, scene: Scene | None = None) -> N:
-        """Build a `target` from the fields of `node`, and from values that it looks up itself."""
+        """Have the LLM fill a `target` from the fields of `node`. First, resolve the fields of
+        `target` that have a source."""
         return await self._fill("make", target, {}, plan_of(target).instruction, node, scene)
 
     async def decide(self, node: Node, *, scene: Scene | None = None) -> Node | None:
-        """Choose among the successors of `node` and build the chosen one; None to end the run."""
+        """Have the LLM choose the successor of `node`, and fill it. Return None if the LLM chooses
+        to end the run."""
         return await self._after_others(self._decide(node, scene))
 
     async def _decide(self, node: Node, scene: Scene | None) -> Node | None:
@@ -151,13 +157,13 @@ class GivenLM:
                 return await ask_lm(lm, "choose_type", about, [*plan.offered], shown)
             ahead = {plan.node: find_ahead(self._within(plan), plan) for plan in plans}
             recalled = {cls: answer for cls, answer in ahead.items() if answer is not None}
-            fillable = [each.node for each in alike if each.node in recalled]
-            given = {cls: values for cls, (values, _) in recalled.items() if values}
-            asked = [node, plan.offered, fillable, *([given] if given else [])]
-            if given:
-                origins = {cls: self._run.origins(recalled[cls][1]) for cls in given}
+            fillable = [plan.node for plan in alike if plan.node in recalled]
+            by_class = {cls: values for cls, (values, _) in recalled.items() if values}
+            arguments = [node, plan.offered, fillable, *([by_class] if by_class else [])]
+            if by_class:
+                origins = {cls: self._run.origins(recalled[cls][1]) for cls in by_class}
                 about = about.recalling(origins)
-            chosen, filled = await ask_lm(lm, "route", about, *asked)
+            chosen, filled = await ask_lm(lm, "route", about, *arguments)
             if filled is not None:
                 values, records = recalled[type(filled)]
                 target = plan_of(type(filled))
@@ -182,10 +188,10 @@ class GivenLM:
             if is_last:
                 raise too_many(self._run, chosen)
             instruction = plan_of(chosen).instruction
-            own = self._scene(plan_of(chosen, strict=True), node, scene)
+            there = self._scene(plan_of(chosen, strict=True), node, scene)
             if about.unstorable is not None:
-                own = own.storing(about.unstorable)
-            return await self._ask_to_fill(lm, "make", chosen, {}, instruction, node, own, asked)
+                there = there.storing(about.unstorable)
+            return await self._ask_to_fill(lm, "make", chosen, {}, instruction, node, there, asked)
 
         return await self._answer("decide", question, plan.offered, ask, here)
 
@@ -196,7 +202,8 @@ class GivenLM:
         *,
         scene: Scene | None = None,
     ) -> type[Node] | type[None]:
-        """Choose one of `types` and build nothing. `type(None)`, if offered, ends the run."""
+        """Have the LLM choose one of `types`, without filling it. To let the LLM end the run, put
+        `type(None)` among them."""
         question = partial(_choice_question, types, (), None, context, None)
         trace = self._run.trace
         here = self._scene(plan_of(self._asker.node), trace[-1] if trace else None, scene)
@@ -215,8 +222,8 @@ class GivenLM:
         *,
         scene: Scene | None = None,
     ) -> N:
-        """Fill the plain fields of `target` and build it with the `resolved` fields. Other fields
-        with a source are looked up first."""
+        """Have the LLM fill the plain fields of `target`. The fields in `resolved` get these
+        values. All other fields with a source are resolved first."""
         return await self._fill("fill", target, resolved, instruction, source, scene)
 
     async def _fill(
@@ -242,9 +249,9 @@ class GivenLM:
         return await self._after_others(answering)
 
     async def _after_others(self, answering: Awaitable[T]) -> T:
-        """Wait for the answer to a question. If a person has to answer first, the run stops. Before
-        it stops, the other questions in progress continue as far as they can, so that the tools
-        that they call are not cut off."""
+        """Wait for the answer to a question. If a person has to answer first, raise `Waiting`. Do
+        so only when no other question is in progress, so that the tool calls of other questions are
+        not cut off. The error has the gates of all questions that wait for a person."""
         if _asked_in.get() is self:  # a tool of another question asks, and waits for this answer
             return await answering
         token = _asked_in.set(self)
@@ -263,7 +270,7 @@ class GivenLM:
             while self._asking:
                 self._asked.clear()
                 await self._asked.wait()
-        except asyncio.CancelledError:  # the question is given up
+        except asyncio.CancelledError:  # the body no longer needs the answer: drop the gates
             for gate in raised.gates:
                 self._gates.pop(gate.address, None)
             raise
@@ -306,7 +313,7 @@ class GivenLM:
         )
 
     def _with_tools(self, lm: LM, plan: NodePlan, asked: AskedLM, about: Scene) -> Scene:
-        """The scene of a question whose answer may call tools first."""
+        """Return the scene of a question that lets the LLM call tools before it answers."""
         from bae.toolbox import Toolbox
 
         if not isinstance(lm, RoutingLM):
@@ -317,15 +324,15 @@ class GivenLM:
         return about.offering(box)
 
     def _is_last(self, node: Node) -> bool:
-        """Whether the run has no step left for a node that follows this one."""
+        """Return whether the run has no step left for a node after this node."""
         run = self._run
         return self._step == run.max_iters == len(run.trace) and run.trace[-1] is node
 
     def _scene(self, plan: NodePlan, previous: Node | None, given: Scene | None) -> Scene:
-        """The scene of a question about a class. If another run asks this LM, it is the scene of
-        that run."""
-        now = given or scene_around.get()
-        return self._run.scene_for(plan, previous) if now is self._run.scene else now
+        """Return the scene of a question about a class. If another run asks the question, return
+        that run's scene."""
+        scene = given or scene_around.get()
+        return self._run.scene_for(plan, previous) if scene is self._run.scene else scene
 
     async def _resolve(
         self,
@@ -334,13 +341,14 @@ class GivenLM:
         given: Mapping[str, Any],
         records: list[Found] | None = None,
     ) -> dict[str, Any]:
-        """The values that the sources of some fields find, at the step of the asker."""
+        """Resolve fields that have a source, at the step of the body or function that asks."""
         if self._run.flow is None:
             self._run.flow = Dataflow(self._run.options.dep_cache)
         return await resolve(self._within(plan), plan, fields, given, records)
 
     def _within(self, plan: NodePlan) -> Run:
-        """The run at the step of the asker, for looking up values of a node."""
+        """Return a run that resolves values of a node at the step of the body or function that
+        asks."""
         run = self._run
         within = run.inside(run.path)
         within.step = self._step
@@ -350,8 +358,8 @@ class GivenLM:
         return within
 
     def _meet(self, classes: Iterable[type[Node] | type[None]]) -> None:
-        """Record the classes of a question that are outside the graph, if they hold a secret or a
-        secret is behind one of their fields."""
+        """Record the classes of a question that are outside the graph and have a field with a
+        secret, or a field whose function has a secret."""
         run = self._run
         for cls in classes:
             if cls is NoneType or cls in (run.plans or ()):
@@ -359,8 +367,8 @@ class GivenLM:
             if cls not in run.notes.met:
                 run.notes.met.add(cls)
                 if is_near_secret(cls):
-                    met = ClassMet(time(), run.path, self._step, cls)
-                    run.writer.write(met)
+                    record = ClassMet(time(), run.path, self._step, cls)
+                    run.writer.write(record)
 
     async def _answer(
         self,
@@ -372,49 +380,51 @@ class GivenLM:
         *,
         is_part: bool = False,
     ) -> Any:
-        """Answer a question in a scene, or a part of a question. Returns the recorded answer if
-        there is one; otherwise asks the LM."""
+        """Return the recorded answer to a question. If there is none, ask the LM, and record the
+        answer. With `is_part`, the question is a part of another question, whose stream then has
+        the text."""
         past, writer = self._run.past, self._run.writer
         self._meet(types)
         spot = self._run.path, self._step, self._asker
         asked = AskedLM(spot, method, question, types, about, self._numbers)
         try:
-            known = past.lm_answer(asked)
-            if known is not NOTHING:
-                return await self._with_unstored(known)
+            recorded = past.lm_answer(asked)
+            if recorded is not NOTHING:
+                return await self._add_unstored(recorded)
             await writer.ask(asked)
             asking = ask(cast("LM", self._find()), about.storing(writer.unstorable), asked)
             if self._run.is_streamed and not is_part:
-                asking = self._streamed(asking, types[0] if method in ("make", "fill") else None)
+                asking = self._stream(asking, types[0] if method in ("make", "fill") else None)
             value = await asking
             await writer.store_answer(asked, value)
         except BaseException as error:
-            # A body may catch the error. A replay calls the body again, so it needs the error.
+            # A body may catch the error. A replay calls the body again, and raises the error again.
             if isinstance(error, BaeError) and self._asker.kind == "body":
                 writer.write_failure(asked, error)
             asked.free_number()
             raise
         return value
 
-    def _streamed(self, asking: Awaitable[T], target: Any) -> Awaitable[T]:
-        """The answer to a question. Its text is written to the stream as it arrives."""
+    def _stream(self, asking: Awaitable[T], target: Any) -> Awaitable[T]:
+        """Wait for the answer to a question, and record its text as it arrives."""
         from bae.answer_stream import inner_stream_for
 
         number, self._streams = self._streams, self._streams + 1
         stream = inner_stream_for(self._run, self._asker, self._step, number, target)
         return stream.follow(asking)
 
-    async def _with_unstored(self, known: Any) -> Any:
-        """A recorded answer, with the values that no journal stores computed again."""
-        if not isinstance(known, Node):
-            return known
-        plan, held = plan_of(type(known)), known.__dict__
-        fields = looked_up(plan, held)
+    async def _add_unstored(self, recorded: Any) -> Any:
+        """Compute the values again that the journal does not store, and add them to a recorded
+        answer."""
+        if not isinstance(recorded, Node):
+            return recorded
+        plan, values = plan_of(type(recorded)), recorded.__dict__
+        fields = looked_up(plan, values)
         if not fields:
-            return known
-        kept = {field.name: held[field.name] for field in plan.sourced if field.name in held}
-        resolved = await self._resolve(plan, fields, held)
-        return _complete_node(plan, known, {**kept, **resolved}, fields)
+            return recorded
+        stored = {field.name: values[field.name] for field in plan.sourced if field.name in values}
+        resolved = await self._resolve(plan, fields, values)
+        return _complete_node(plan, recorded, {**stored, **resolved}, fields)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -425,21 +435,22 @@ class GivenLM:
         return repr(self._find())
 
 
-def _fill_question(*asked: Any) -> Prompt:
-    from bae.prompts.questions import fill_question  # not needed by a run that stores nothing
+def _fill_question(*arguments: Any) -> Prompt:
+    from bae.prompts.questions import fill_question  # only a run with a journal needs the import
 
-    return fill_question(*asked)
+    return fill_question(*arguments)
 
 
-def _choice_question(*asked: Any) -> Prompt:
+def _choice_question(*arguments: Any) -> Prompt:
     from bae.prompts.questions import choice_question
 
-    return choice_question(*asked)
+    return choice_question(*arguments)
 
 
 def looked_up(plan: NodePlan, given: Mapping[str, Any]) -> list[FieldPlan]:
-    """The fields of a node that are resolved before the LM fills it. The run resolves the fields
-    that may wait for a person later, between two bodies, so that no body is called twice."""
+    """Return the fields of a node to resolve before the LLM fills it, without the fields that may
+    wait for a person. The run resolves those after the body has returned. If the run stopped inside
+    the body instead, the body would be called twice."""
     return [f for f in plan.context if f.name not in given and not _may_wait(plan, f, given)]
 
 
@@ -447,18 +458,18 @@ def _may_wait(plan: NodePlan, field: FieldPlan, given: Mapping[str, Any]) -> boo
     if field.may_wait:
         return True
     needed = [plan.fields[name] for name in field.waits_for if name not in given]
-    return any(_may_wait(plan, each, given) for each in needed)
+    return any(_may_wait(plan, other, given) for other in needed)
 
 
 def _complete_node(
     plan: NodePlan, node: N, resolved: Mapping[str, Any], tried: Sequence[FieldPlan]
 ) -> N:
-    """Add the resolved values to a node that the LM has filled. If the sources of all missing
-    fields were tried, the node is complete: a field whose source failed gets its default."""
+    """Add the resolved values to a node that the LLM has filled. If fields are missing and all
+    their sources were tried, their sources have failed: the fields then get their defaults."""
     try:
         node = with_resolved(node, resolved)
-        left = {field.name for field in plan.sourced if field.name not in node.__dict__}
-        if left and left <= {field.name for field in tried}:
+        missing = {field.name for field in plan.sourced if field.name not in node.__dict__}
+        if missing and missing <= {field.name for field in tried}:
             node = copy(node)
             complete(node, {})
         return node

@@ -1,5 +1,5 @@
-"""`Graph`: the node classes that a start class leads to. bae finds them from the type hints, proves
-them once, and runs them as often as you want."""
+"""`Graph`: the node classes that a start class leads to. bae finds these classes by their type
+hints, checks them once, and runs the graph as often as you want."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ D = TypeVar("D", bound=Node)
 
 
 class GraphSettings(TypedDict, total=False):
-    """The parameters of `Graph` that are passed by name."""
+    """The parameters of `Graph` that can only be passed by name."""
 
     name: str | None
     system: str | None
@@ -67,16 +67,17 @@ class Graph(Generic[S, T]):
     then a union. `end` must name every node class that the graph can end at. The type of the graph
     is `Graph[Ask, Answer]`.
 
-    - `name`: the name in pictures and journals; the name of the start class unless given.
-    - `system`: the system text of every question to an LM, in place of bae's own. A graph inside
-      this graph uses the same text, unless it has its own.
-    - `context`: which nodes, besides the previous node, a question shows to an LM. "previous", the
-      default, adds none. "start" adds the first node, "trace" all nodes, and a node class, or a
-      tuple of node classes, all nodes of these classes.
-    - `context_limit`: how many characters these nodes may have together; 20,000 unless given. The
-      newest nodes are shown first.
+    - `name`: the name in pictures and journals. The default is the name of the start class.
+    - `system`: the system text of every question to an LLM, in place of bae's own text. A graph
+      inside this graph uses the same text, unless it has its own text.
+    - `context`: which nodes, besides the previous node, a question shows to an LLM. "previous", the
+      default, adds no nodes. "start" adds the first node. "trace" adds all nodes. A node class, or
+      a tuple of node classes, adds all nodes of these classes.
+    - `context_limit`: how many characters the added nodes may have together, by default 20,000. If
+      there are more, the oldest nodes are left out.
 
-    The `NodeConfig` of a class, and a graph inside, may set `context` and `context_limit` too.
+    A graph inside this graph, and the `NodeConfig` of a class, may have their own `context` and
+    `context_limit`.
     """
 
     @overload
@@ -125,9 +126,9 @@ class Graph(Generic[S, T]):
         context_limit: int | None = None,
     ) -> None:
         ends = () if end is None else end if isinstance(end, tuple) else (end,)
-        for given in (start, *ends):
-            if not (isinstance(given, type) and issubclass(given, Node)):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise _no_node_class(given)
+        for cls in (start, *ends):
+            if not (isinstance(cls, type) and issubclass(cls, Node)):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise _no_node_class(cls)
         self.start = start
         self.end = ends
         self.name = name or start.__name__
@@ -157,7 +158,7 @@ class Graph(Generic[S, T]):
 
     @property
     def nodes(self) -> NodeTypes:
-        """Every node class that can be reached, the start first."""
+        """Every node class that a run can reach, the start class first."""
         return NodeTypes(self._plan.plans)
 
     @property
@@ -167,27 +168,27 @@ class Graph(Generic[S, T]):
 
     @property
     def terminal_nodes(self) -> NodeTypes:
-        """The node classes a run may end at."""
+        """The node classes at which a run may end."""
         return NodeTypes(cls for cls, plan in self._plan.plans.items() if plan.may_end)
 
     @property
     def graphs(self) -> tuple[Graph[Any, Any], ...]:
-        """This graph and the graphs inside it, all the way down, the outermost first."""
+        """This graph and all graphs inside it, at any depth, the outermost first."""
         return self._plan.graphs
 
     @property
     def needs_lm(self) -> str:
-        """Why a run needs an LM passed to it; empty when it does not."""
+        """Why a run needs an LM; empty if it needs none."""
         return self._plan.needs_lm
 
     def validate(self, *, journal: bool = False) -> list[Problem]:
-        """Find everything that is known to go wrong, before anything runs. The list has errors
-        first, and is empty when there are no problems.
+        """Find the problems of the graph before a run. The list has errors first, and is empty if
+        there are no problems.
 
         Each problem is a text to print. Its parts are `.severity`, `.code`, `.place`, `.message`
-        and `.fix`. A run refuses to start while there are errors. With `journal=True` the list also
-        has errors for fields that no journal can store, and notes on values that are computed again
-        when a run is resumed, or that are secret.
+        and `.fix`. A graph with errors does not run. With `journal=True`, the list also has errors
+        for fields that no journal can store. It then has notes, too: on secrets, and on values that
+        a resumed run computes again.
         """
         problems = self._problems
         if problems is None:
@@ -219,28 +220,31 @@ class Graph(Generic[S, T]):
         self._proved = self._problems is not None
 
     def prompts(self, *nodes: Node, lm: LM | str | None = None) -> list[Prompt]:
-        """Every prompt that this graph, and the graphs inside it, can send. Print a prompt, or read
-        its `.system`, `.text`, `.schema` and `.question`. No function, body or LM is called.
+        """Return every prompt that this graph, and the graphs inside it, can send. Print a prompt,
+        or read its `.system`, `.text`, `.schema` and `.question`. No function, body or LM is
+        called.
 
-        The nodes and the resolved values in the prompts are samples, along a shortest path from the
-        start. Pass nodes of your own, the start or any other, to use them in place of samples. Pass
-        `lm` if that LM has learned prompts, or cannot choose and fill in one call. For a written
-        body, the list has the prompts of `lm.make` and `lm.decide`, not the questions that the body
-        words itself: in a test, read those from `ScriptedLM.prompts`.
+        The prompts show sample nodes and sample values, along a shortest path from the start. To
+        use your own `nodes` in place of samples, pass a start node or any other node. Pass `lm` if
+        the LM has learned prompts, or if it cannot choose and fill in one call. For a written body,
+        the list has the prompts of `lm.make` and `lm.decide`. It does not have questions that the
+        body words itself: in a test, read these from `ScriptedLM.prompts`.
         """
         from bae.prompts.preview import prompts_of
 
         return prompts_of(self, nodes, lm)
 
     def to_mermaid(self, *, fields: bool = False) -> str:
-        """The graph as a Mermaid flowchart, with exactly the edges of the types. With `fields=True`
-        it also shows the fields by source, and the graphs inside."""
+        """Return the graph as a Mermaid flowchart. Its arrows are the edges that the return types
+        declare. With `fields=True`, the chart also shows the fields by source, and the graphs
+        inside."""
         return rooms.to_mermaid(self, fields=fields)
 
     def to_svg(self) -> str:
-        """The graph as an SVG picture: nodes with their fields by source, arrows by who chooses,
-        and the graphs inside. A notebook shows the picture of a graph automatically; `bae.pictures`
-        has more formats."""
+        """Return the graph as an SVG picture. The picture shows the nodes, their fields by source,
+        and the graphs inside. The style of an arrow tells whether an LLM or code chooses the next
+        node. A notebook shows the picture of a graph automatically. `bae.pictures` has more
+        formats."""
         return rooms.to_svg(self)
 
     def _repr_svg_(self) -> str:
@@ -253,7 +257,10 @@ class Graph(Generic[S, T]):
         max_iters: int = 10,
         **options: Unpack[RunParameters],
     ) -> GraphResult[T]:
-        """`arun` for sync callers. Inside a running event loop use `await graph.arun(…)`."""
+        """Run the graph as `arun` does, for sync callers.
+
+        Inside a running event loop, use `await graph.arun(…)`.
+        """
         return run_sync(
             lambda: self.arun(start_node, lm, max_iters, **options),
             "graph.run()",
@@ -280,36 +287,40 @@ class Graph(Generic[S, T]):
     ) -> GraphResult[T]:
         """Run the graph from `start_node` to its end.
 
-        - `lm` chooses and fills where nodes have an empty body. Give an LM, or the name of an LM
-          such as "local" or "claude-cli:sonnet". Without `lm`, the run uses the LM that the
-          variable BAE_LM names; without that too, an LM that this machine offers.
-        - `max_iters` bounds how many nodes may run; 0 is no bound.
-        - `prefetch` starts the dependencies of a node that is sure to come while the LM is still
-          filling the node before it.
+        - `lm` chooses and fills the next node after a node with an empty body. Pass an LM, or the
+          name of an LM, such as "local" or "claude-cli:sonnet". Without `lm`, the run uses the LM
+          that the environment variable BAE_LM names. If the variable is not set, the run uses an LM
+          that this machine offers.
+        - `max_iters` limits how many nodes may run; 0 is no limit.
+        - `prefetch`: while the LLM fills a node with only one successor, the run already starts the
+          successor's dependencies.
         - `answer` is an async callable that answers gates. Without it, a run that reaches a gate
           stops, and the result's `.waiting` has the question.
-        - `dep_cache` holds values by dependency function. A run uses a value in it instead of
-          calling the function, which is how tests replace a function. The run adds the values that
-          it computes.
+        - `dep_cache` has values by dependency function. The run uses such a value instead of
+          calling the function, so a test can replace the function. The run adds the values that it
+          computes.
         - `journal` is where the run is stored as it happens, so that `resume` can continue it after
           any interruption: a `SQLiteJournal`, for example.
-        - `run_id` names the run; without it the run gets a random id. Each id of a journal is
-          unique: a second run with the same id is refused. With `resume=True` the stored run is
-          resumed instead, and `start_node` is ignored.
-        - `thread` is the id of a conversation in the journal. This run is its next turn, and fields
-          with `Thread()` have the earlier turns. One run of a thread is in progress at a time.
-        - `busy` says what happens while another run of the thread is in progress: "wait" waits for
-          it, at most `busy_timeout` seconds; "refuse" raises `JournalError` (`bae-thread-busy`);
-          "cancel" cancels it, in any process. If the other run is parked at a gate, this run is
-          refused with the question, except with "cancel".
-        - `interrupted` is for a run of the thread whose process has died: "resume" resumes it
-          first, and "cancel" cancels it. The default is "cancel" with `busy="cancel"`, otherwise
-          "resume".
+        - `run_id` names the run. By default the id is random. If the journal already has a run with
+          the id, the new run is refused.
+        - `resume=True` resumes the run `run_id` if the journal has it. Only secrets are then taken
+          from `start_node`.
+        - `thread` is the id of a conversation in the journal. This run is the next turn of the
+          conversation, and fields with `Thread()` have the earlier turns. One run of a thread is in
+          progress at a time.
+        - `busy` says what to do if another run of the thread is in progress. "wait" waits for the
+          other run, at most `busy_timeout` seconds. "refuse" raises `JournalError`
+          (`bae-thread-busy`). "cancel" cancels the other run, in any process. If the other run is
+          parked at a gate, "wait" also raises this error, with the gate's question.
+        - `interrupted` says what to do if another run of the thread was interrupted because its
+          process died. "resume" first resumes the other run, and "cancel" cancels it. The default
+          is "cancel" with `busy="cancel"`, otherwise "resume".
         - `metadata` is a JSON object that is stored with the run: `journal.runs(metadata=…)` finds
           the run by it. Telemetry uses its `user_id` and `session_id`.
 
-        Raises a `BaeError` that carries the trace. Cancelling the call cancels everything that the
-        run has started; when it returns, nothing of the run is left.
+        Raises a `BaeError`, which has the trace. If the call is cancelled, it cancels everything
+        that the run has started. When the call returns or raises, no part of the run is still
+        running.
         """
         if resume and (journal is None or run_id is None):
             raise ValueError("resume=True needs a journal=… and the run_id=… of the run")
@@ -326,18 +337,19 @@ class Graph(Generic[S, T]):
         return result
 
     def open(self, app: object = None) -> AbstractAsyncContextManager[None]:
-        """Share the dependencies of `Dep(fn, scope="app")` among the runs inside this block:
+        """Share the values of `Dep(fn, scope="app")` among the runs inside this block:
 
         ```python
         async with graph.open():
             await graph.arun(…)
         ```
 
-        Such a dependency is opened when a run of the block's event loop first asks for it. All
-        graphs that are open on that loop share it, and it is closed with the last of them. Leaving
-        the block waits for the runs of this graph that are in progress. Leaving it by an error or a
-        cancellation cancels them first. `app` is not used: it makes `FastAPI(lifespan=graph.open)`
-        work.
+        A value is opened when a run on the block's event loop first asks for it. All graphs that
+        are open on this event loop share the value. It is closed with the last of these graphs.
+
+        Leaving the block waits for this graph's runs in progress. If an error or a cancellation
+        leaves the block, these runs are cancelled first. `app` is not used: with this parameter,
+        `FastAPI(lifespan=graph.open)` works.
         """
         from bae.app_scope import open_app
 
@@ -353,18 +365,22 @@ class Graph(Generic[S, T]):
         given: Mapping[str, Any] | None = None,
         **options: Unpack[WorkParameters],
     ) -> GraphResult[T]:
-        """Resume a run of a journal where it stopped: after a crash, a cancellation, a failure, or
-        at a gate that has been answered.
+        """Resume a run where it stopped: after a crash, a cancellation, a failure, or at a gate
+        that has been answered.
 
         Recorded work is not repeated: dependencies, fills, choices, items of maps, answers at
-        gates, bodies that returned, and graphs inside. Work that was in progress is repeated. For a
-        run that has ended, the recorded result is returned. The parameters are those of `arun`.
-        `max_iters` counts the nodes from the start of the run; unless given, the original bound
-        holds. Budgets in force are charged what the run has spent. `given` has the secrets that the
-        journal does not store, as `{"Login.token": SecretStr(…)}`.
+        gates, bodies that returned, and graphs inside. Work that was in progress is repeated. If
+        the run has ended, return the recorded result.
 
-        Raises `JournalError` if another process owns the run at this moment (`bae-run-owned`), or
-        if the classes of the run have changed so that it cannot continue (`bae-run-changed`).
+        - `max_iters` counts the nodes from the start of the run. By default, the run keeps its
+          limit.
+        - `given` has the secrets that the journal does not store, such as
+          `{"Login.token": SecretStr(…)}`.
+
+        The other parameters are those of `arun`. A budget around this call is also charged what the
+        run spent before. Raises `JournalError` if another process owns the run at this moment
+        (`bae-run-owned`), or if its classes have changed so that it cannot continue
+        (`bae-run-changed`).
         """
 
         resumed = RunOptions(lm, max_iters, **options)
@@ -379,12 +395,13 @@ class Graph(Generic[S, T]):
         given: Mapping[str, Any] | None = None,
         **options: Unpack[WorkParameters],
     ) -> list[Recovered[T]]:
-        """Resume every run of this graph that was interrupted and has no owner. Resume also every
-        parked run that can continue, because its gate was answered or is out of time.
+        """Carry out all runs of this graph that wait for a process: queued runs, interrupted runs,
+        and parked runs whose gate has an answer or is past its deadline.
 
-        Call it when a program starts, and now and then. At most `concurrency` runs continue at
-        once. The list has each run with its result or its error, without the runs that another
-        process takes first. Runs that failed or were cancelled are not resumed: `resume` does that.
+        Call this method when a program starts, and from time to time. At most `concurrency` runs
+        are in progress at once. Return each run with its result or its error. Runs that another
+        process takes first are left out. Runs that failed or were cancelled are not resumed: use
+        `resume` for them.
         """
 
         resumed = RunOptions(lm, None, **options)
@@ -402,14 +419,17 @@ class Graph(Generic[S, T]):
         thread: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> str:
-        """Store a run for a worker to carry out, and return its id. A worker is `bae worker`, or a
-        call of `recover`, in any process. When this returns, the run is stored and has not begun.
+        """Store a run for a worker to carry out, and return the run's id. A worker is `bae worker`,
+        or a call of `recover`, in any process. This method does not wait until the run begins.
 
-        With an `engine`, such as `TemporalEngine`, the id of the run goes to a worker of the
-        engine. Without it, the run waits for a worker that looks into the journal. The run begins
-        in `delay` seconds at the earliest. A `run_id` that the journal has is refused
-        (`bae-run-exists`), so a submission can be repeated. The start node may have no secret
-        (`bae-submit-secret`). The other parameters are those of `arun`; the worker supplies the LM.
+        - `run_id` is refused (`bae-run-exists`) if the journal has a run with this id. So a
+          submission can be repeated safely.
+        - `engine`, such as a `TemporalEngine`, passes the run to one of its workers. Without an
+          engine, the run waits for a worker that looks into the journal.
+        - `delay` is the time in seconds before which the run does not begin.
+
+        The other parameters are those of `arun`. The worker supplies the LM. A start node with a
+        secret is refused (`bae-submit-secret`).
         """
         more: Any = {"thread": thread, "delay": delay, "max_iters": max_iters, "engine": engine}
         about = None if metadata is None else _checked_metadata(metadata)
@@ -422,8 +442,8 @@ class Graph(Generic[S, T]):
         """Wait until a run has ended, in any process, and return its result.
 
         Raises `RunFailed` with the code of the run's error, or `RunCancelled`. After `timeout`
-        seconds, raises `JournalError` (`bae-result-timeout`), whose message has what the run waits
-        for. It does not carry out the run: `resume` does.
+        seconds, raises `JournalError` (`bae-result-timeout`) with a message that says what the run
+        waits for. This method does not carry out the run: `resume` does.
         """
         return await rooms.wait_for_result(self, run_id, checked_store(journal), timeout)
 
@@ -444,32 +464,38 @@ class Graph(Generic[S, T]):
     ) -> GraphResult[T]:
         """Answer a gate that a run waits for, and resume the run.
 
-        `field` names the gate: as `Refund.approved`, by the field alone, by the id of a tool call,
-        or by its address where several gates are open (`result.waiting` and `journal.runs()` have
-        the addresses). The value is first checked against the field's type; for a tool call, it is
-        an `Approval`. The first answer counts, and a second answer is refused. With `go_on=False`
-        the answer is only stored, until the run is resumed. With an `engine`, a worker of the
-        engine resumes the run. `by` is the person who answers: it is stored with the answer, and
-        `journal.why` shows it. The other parameters are those of `resume`.
+        - `field` names the gate: a class and its field, such as `Refund.approved`, the field alone,
+          or the id of a tool call. If several open gates have this name, pass the gate's address,
+          which `result.waiting` and `journal.runs()` have.
+        - `value` is the answer. It is first checked against the field's type. For a tool call, the
+          answer is an `Approval`. A gate takes one answer: a second answer is refused.
+        - `go_on=False` only stores the answer. The run continues when it is resumed.
+        - `by` is the person who answers. The name is stored with the answer, and `journal.why`
+          shows it.
+        - `engine`: one of its workers resumes the run, not this call.
+
+        The other parameters are those of `resume`.
         """
 
         store, resumed = checked_store(journal), RunOptions(lm, max_iters, **options)
         go_on = go_on and engine is None
-        answered = (run_id, field, value, resumed, store, given, go_on, by)
-        result = await rooms.answer_gate(self, *answered)
+        arguments = (run_id, field, value, resumed, store, given, go_on, by)
+        result = await rooms.answer_gate(self, *arguments)
         if engine is not None:
             await rooms.dispatch(engine, run_id, self.name)
         return result
 
     async def tell(self, run_id: str, text: str, *, journal: Journal) -> None:
-        """Send a message to the LM of a run. The LM reads `text` before the next round of its
+        """Send a message to the LLM of a run. The LLM reads `text` before the next round of its
         conversation with tools.
 
         The run may be in progress, in any process. A run that is parked, failed or interrupted
-        reads the message after it is resumed. Messages are stored and read in order, each once. A
-        run that has ended is refused (`bae-tell-over`), and so is a run without a conversation with
-        tools ahead (`bae-tell-nobody`). A message that arrives while the LM writes its answer stays
-        for the next conversation of the run.
+        reads the message after it is resumed. Messages are stored. The LLM reads them in order, and
+        each message once. If a message arrives while the LLM writes its answer, the LLM reads the
+        message in the run's next conversation with tools.
+
+        Raises `JournalError` if the run has ended (`bae-tell-over`), or if no conversation with
+        tools can follow in the run (`bae-tell-nobody`).
         """
         await rooms.tell_run(run_id, text, checked_store(journal))
 
@@ -486,7 +512,8 @@ class Graph(Generic[S, T]):
         return await checked_store(journal).cancel(run_id, timeout=timeout)
 
     def thread(self, id: str, *, journal: Journal) -> StoredThread:
-        """A thread of this graph in a journal: read, export, fork or delete it."""
+        """Return a thread of this graph in a journal. You can read, export, fork or delete the
+        thread."""
         return rooms.StoredThread(self, id, checked_store(journal))
 
     async def fork(
@@ -501,21 +528,21 @@ class Graph(Generic[S, T]):
         changed: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> str:
-        """Make a new run that is the same as another up to its step `at`, and return its id.
+        """Copy a run up to its step `at` into a new run, and return the new run's id.
 
-        The node at that step gets other values for the `fields` that you name, and `resume` with
-        the new id continues from it. Nothing before that step is repeated, and the other run stays
-        unchanged. If a field has the name of a parameter of this method, pass it in `changed`:
-        `changed={"at": …}`.
+        The node at step `at` gets the values that you pass as `fields`. Call `resume` with the new
+        id to continue from this node. No earlier step is repeated, and the original run stays
+        unchanged. If a field has the name of a parameter of this method, pass its value in
+        `changed`, such as `changed={"at": …}`.
 
-        A fork belongs to no thread unless you name one. In the `thread` of the other run, the fork
-        replaces that turn, and the turns after it, once the fork has ended: with `at=0`, this edits
-        a message or tries it again. A fork of a run without a thread becomes the next turn of the
-        thread that you name.
+        The new run belongs to no thread unless you pass `thread`. If `thread` is the original run's
+        thread, the new run replaces the original turn and all later turns when the new run ends.
+        Pass the thread with `at=0` to edit a message or to try a message again. If the original run
+        has no thread, the new run becomes the next turn of `thread`.
         """
 
-        store, given = checked_store(journal), {**(changed or {}), **fields}
-        return await rooms.fork(self, run_id, at, store, new_id, given, thread)
+        store, values = checked_store(journal), {**(changed or {}), **fields}
+        return await rooms.fork(self, run_id, at, store, new_id, values, thread)
 
     async def replay(
         self,
@@ -525,12 +552,12 @@ class Graph(Generic[S, T]):
         dep_cache: dict[Any, Any] | None = None,
         given: Mapping[str, Any] | None = None,
     ) -> GraphResult[T]:
-        """Run a recorded run again with every recorded value. Your written bodies are called;
-        nothing outside is: no LM, no dependency, no person at a gate.
+        """Run a recorded run again with its recorded values. Only your written bodies are called:
+        no LM, no dependency, and no person at a gate.
 
-        Where a node, a choice or a prompt differs from the recording, `ReplayError` has both.
-        `dep_cache` has stand-ins for values that no journal stores, such as clients. `given` has
-        the secrets.
+        If a node, a choice or a prompt differs from the recording, raise `ReplayError`, which shows
+        both. `dep_cache` has replacements for values that no journal stores, such as clients.
+        `given` has the secrets.
         """
 
         return await rooms.replay(self, run_id, checked_store(journal), dep_cache, given)
@@ -551,8 +578,9 @@ class Graph(Generic[S, T]):
             print(records.result.result)
         ```
 
-        The parameters are those of `arun`, and the loop raises what `arun` raises. Leaving the
-        block, or breaking out of a plain `async for`, cancels the run.
+        The parameters are those of `arun`. If the run fails, the loop raises the error that `arun`
+        would raise. Leaving the block cancels the run, and so does breaking out of an `async for`
+        without a block.
         """
         from bae.observers import RunStream
 
@@ -568,12 +596,12 @@ class Graph(Generic[S, T]):
         given: Mapping[str, Any] | None = None,
         **options: Unpack[WorkParameters],
     ) -> RunStream[T]:
-        """Resume a run, as `resume` does, and yield the records that are written from now on, as
-        `stream` does. If nothing is left to do, there are no records."""
+        """Resume a run as `resume` does, and yield the new records as `stream` does. If the run has
+        ended, there are no records."""
         from bae.observers import RunStream
 
-        known: Any = {"journal": journal, "given": given, **options}
-        return RunStream(lambda: self.resume(run_id, lm, max_iters, **known))
+        arguments: Any = {"journal": journal, "given": given, **options}
+        return RunStream(lambda: self.resume(run_id, lm, max_iters, **arguments))
 
     def stream_answer(
         self,
@@ -587,19 +615,19 @@ class Graph(Generic[S, T]):
         given: Mapping[str, Any] | None = None,
         **options: Unpack[WorkParameters],
     ) -> RunStream[T]:
-        """Answer a gate that a run waits for and resume the run, as `answer` does. Yield the
-        records that are written from now on, as `stream` does."""
+        """Answer a gate and resume the run as `answer` does. Yield the new records as `stream`
+        does."""
         from bae.observers import RunStream
 
-        known: Any = {"journal": journal, "given": given, **options}
-        return RunStream(lambda: self.answer(run_id, field, value, lm, max_iters, **known))
+        arguments: Any = {"journal": journal, "given": given, **options}
+        return RunStream(lambda: self.answer(run_id, field, value, lm, max_iters, **arguments))
 
     def __repr__(self) -> str:
         return f"<Graph {self.name}, {len(self._plan.plans)} nodes>"
 
 
 def graph_to_fill(cls: type[Node]) -> Graph[Any, Any]:
-    """A graph of one node, which an LM fills. Its body is not run."""
+    """Make a graph of one node, which an LLM fills. The body of the node is not called."""
     graph = Graph(start=cls, name=f"{cls.__name__} (filled)")
     plan_of_graph(graph).is_filled = True
     return graph
@@ -617,7 +645,7 @@ _FORMER: Final[Mapping[str, str]] = {
     "recalls": "bae.resolver.classify_fields(node_class) has the kind of each field",
     "scene": "read graph.system",
 }
-"""Attributes that were public, and what to read instead."""
+"""Former public attributes of `Graph`, each with what to use instead."""
 
 
 def with_thread(
@@ -629,7 +657,7 @@ def with_thread(
     busy_timeout: float = 300.0,
     interrupted: str | None = None,
 ) -> RunOptions:
-    """The options of a run that is a turn of a thread, or has metadata."""
+    """Check the arguments for a thread and for metadata, and add them to the options of a run."""
     if busy not in ("wait", "refuse", "cancel"):
         raise ValueError(f'busy={busy!r}: give "wait", "refuse" or "cancel"')
     if interrupted not in (None, "resume", "cancel"):
@@ -662,7 +690,7 @@ def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def new_writer(
     graph: Graph[Any, Any], journal: Journal | None, run_id: str | None, log: Log | None = None
 ) -> Writer:
-    """The writer of a new run."""
+    """Make the writer of a new run."""
     if journal is None:
         return Writer(log)
     store = checked_store(journal)
@@ -672,7 +700,7 @@ def new_writer(
 
 
 def checked_store(journal: object) -> Journal:
-    """The journal, checked to be a `Journal`."""
+    """Check that the argument is a `Journal`, and return it."""
     if isinstance(journal, rooms.Journal):
         return journal
     hint = ""
@@ -688,7 +716,7 @@ def run_sync(work: Callable[[], Coroutine[Any, Any, R]], called: str, instead: s
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        pass  # not run in here, or every error of a run would show this error above it
+        pass  # call `asyncio.run` below: here, each error of the run would show this error too
     else:
         raise LoopError(
             f"{called} was called inside a running event loop, which it would block",
@@ -697,16 +725,16 @@ def run_sync(work: Callable[[], Coroutine[Any, Any, R]], called: str, instead: s
     return asyncio.run(work())
 
 
-def _no_node_class(given: object) -> TypeError:
-    """The error for a start or an end that is not a node class."""
+def _no_node_class(value: object) -> TypeError:
+    """Make the error for a start or an end that is not a node class."""
     from pydantic import BaseModel
 
-    message = f"Graph takes Node classes, not {given!r}"
-    if isinstance(given, type) and issubclass(given, BaseModel):
-        name = given.__name__
+    message = f"Graph takes Node classes, not {value!r}"
+    if isinstance(value, type) and issubclass(value, BaseModel):
+        name = value.__name__
         return TypeError(f"{message}: {name} is a BaseModel; make it a Node: class {name}(Node)")
-    if isinstance(given, Node):
-        return TypeError(f"{message}: give the class, {type(given).__name__}; a run takes the node")
-    if isinstance(given, list):
+    if isinstance(value, Node):
+        return TypeError(f"{message}: give the class, {type(value).__name__}; a run takes the node")
+    if isinstance(value, list):
         return TypeError(f"{message}; give several ends as a tuple")
     return TypeError(message)

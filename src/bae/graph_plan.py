@@ -35,7 +35,8 @@ class GraphPlan:
     """The fields with an image or a document that an LM sees, in this graph and the graphs inside
     it."""
     needs_lm: str
-    """Why the caller must pass an LM to a run. Empty if a run works without."""
+    """Why the caller must pass an LM to a run. Empty if a run needs none from the
+    caller."""
     turns_read: float
     """The largest number of earlier turns that a `Thread` field shows, in this graph and the graphs
     inside it."""
@@ -76,15 +77,15 @@ class GraphPlan:
     @property
     def asks_person(self) -> bool:
         """Whether a person supplies the value of a field, in this graph or a graph inside it."""
-        return any(field.asks_person for field in self._sourced_fields())
+        return any(field.asks_person for field in self._list_called_fields())
 
     @property
     def recalls(self) -> bool:
         """Whether a field looks up its value in the trace, in this graph or a graph inside it. If
         this graph runs inside another run, the trace of that run is searched too."""
-        return any(any(field.recalls()) for field in self._sourced_fields())
+        return any(any(field.recalls()) for field in self._list_called_fields())
 
-    def _sourced_fields(self) -> Iterator[FieldPlan]:
+    def _list_called_fields(self) -> Iterator[FieldPlan]:
         graph_plans = [plan_of_graph(graph) for graph in self.graphs]
         for plan in [plan for graph_plan in graph_plans for plan in graph_plan.plans.values()]:
             yield from plan.called
@@ -110,11 +111,11 @@ def _find_plans(graph_plan: GraphPlan) -> dict[type[Node], NodePlan]:
     return plans
 
 
-def _find_sources(graph_plan: GraphPlan) -> bool:
+def _has_sources(graph_plan: GraphPlan) -> bool:
     return any(plan.called for plan in graph_plan.plans.values())
 
 
-def _find_given(graph_plan: GraphPlan) -> tuple[FieldPlan, ...]:
+def _find_given_fields(graph_plan: GraphPlan) -> tuple[FieldPlan, ...]:
     return () if graph_plan.is_filled else graph_plan.plans[graph_plan.graph.start].plain
 
 
@@ -149,28 +150,28 @@ def _find_graphs(graph_plan: GraphPlan) -> tuple[Graph[Any, Any], ...]:
     return tuple(graphs)
 
 
-def _find_hidden(graph_plan: GraphPlan) -> Copies | None:
+def _find_hidden_fields(graph_plan: GraphPlan) -> Copies | None:
     from bae.secrets import hidden_copies
 
     return hidden_copies(graph_plan.graph) or None
 
 
-def _find_turns_read(graph_plan: GraphPlan) -> float:
-    return max((field.turns_read for field in _fields_of(graph_plan)), default=0)
+def _count_turns_read(graph_plan: GraphPlan) -> float:
+    return max((field.turns_read for field in _list_fields(graph_plan)), default=0)
 
 
-def _find_turn_calls_read(graph_plan: GraphPlan) -> bool:
-    return any(field.turn_calls_read for field in _fields_of(graph_plan))
+def _reads_turn_calls(graph_plan: GraphPlan) -> bool:
+    return any(field.turn_calls_read for field in _list_fields(graph_plan))
 
 
-def _fields_of(graph_plan: GraphPlan) -> Iterator[FieldPlan]:
+def _list_fields(graph_plan: GraphPlan) -> Iterator[FieldPlan]:
     for graph in graph_plan.graphs:
         for plan in plan_of_graph(graph).plans.values():
             yield from plan.fields.values()
 
 
 def _find_need_of_lm(graph_plan: GraphPlan) -> str:
-    graph_plan.needs_lm = ""  # ends the recursion if a graph depends on itself: the proof's error
+    graph_plan.needs_lm = ""  # ends the recursion if a graph depends on itself
     try:
         return _explain_need_of_lm(graph_plan)
     finally:
@@ -179,15 +180,15 @@ def _find_need_of_lm(graph_plan: GraphPlan) -> str:
 
 _FACTS: Final[Mapping[str, Callable[[GraphPlan], Any]]] = {
     "plans": _find_plans,
-    "has_sources": _find_sources,
-    "given_fields": _find_given,
+    "has_sources": _has_sources,
+    "given_fields": _find_given_fields,
     "plans_with_tools": _find_plans_with_tools,
     "shown_files": _find_shown_files,
     "needs_lm": _find_need_of_lm,
-    "turns_read": _find_turns_read,
-    "turn_calls_read": _find_turn_calls_read,
+    "turns_read": _count_turns_read,
+    "turn_calls_read": _reads_turn_calls,
     "graphs": _find_graphs,
-    "hidden": _find_hidden,
+    "hidden": _find_hidden_fields,
 }
 
 

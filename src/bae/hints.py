@@ -82,20 +82,20 @@ def forget_frame(cls: type) -> None:
 def names_of_class(cls: type) -> Names:
     """Return the scopes for the names in the hints of a class; its module is the last."""
     frame = cast(FrameType | None, cls.__dict__.get(_FRAME))
-    places = [_place(scope) for scope in _scopes(frame)]
+    places = [_label_scope(scope) for scope in _find_frames(frame)]
     parameters = {p.__name__: p for p in getattr(cls, "__type_params__", ())}
     if parameters:
         places.append((f"the type parameters of {cls.__name__}", parameters))
     places.append((f"class {cls.__name__}", {cls.__name__: cls}))
-    module = _module_names(cls)
+    module = _find_module_names(cls)
     if module:
         places.append((f"module {cls.__module__}", module))
     return Names(tuple(places), module, frame)
 
 
 def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature of a callable, without evaluating its annotations. They may have names
-    that only `annotations_of` finds."""
+    """Return the signature of a callable, without evaluating its annotations, which may contain
+    names that only `annotations_of` finds."""
     if sys.version_info < (3, 14):
         return inspect.signature(fn)
     annotationlib = cast(Any, import_module("annotationlib"))
@@ -104,7 +104,7 @@ def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
 
 def function_behind(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function whose signature and annotations describe a call of `fn`."""
-    # The wrapper of a decorator has the annotations, but belongs to another module.
+    # A decorator's wrapper may belong to another module, without the names in the annotations.
     fn = inspect.unwrap(fn)
     while isinstance(fn, functools.partial):
         fn = inspect.unwrap(cast("functools.partial[Any]", fn).func)
@@ -124,7 +124,7 @@ def annotations_of(fn: Callable[..., Any], names: Names = NOWHERE) -> dict[str, 
     class that uses the function.
     """
     function = function_behind(fn)
-    raw = _raw_annotations(function)
+    raw = _read_annotations(function)
     if not raw:
         return {}
     scopes = _names_of_function(function, names.frame).then(names)
@@ -132,8 +132,8 @@ def annotations_of(fn: Callable[..., Any], names: Names = NOWHERE) -> dict[str, 
 
 
 def evaluate(raw: Any, names: Names, where: object) -> Any:
-    """Return an annotation as a type. If that fails, the error names `where`, the class, function
-    or field that has the annotation."""
+    """Return an annotation as a type. If the evaluation fails, the error names `where`: the class,
+    function or field with the annotation."""
     try:
         if isinstance(raw, str):
             raw = eval(raw, names.module, names.known)
@@ -151,7 +151,7 @@ def rebuild(cls: type[BaseModel]) -> None:
     if cls.__pydantic_complete__:
         return
     names = names_of_class(cls)
-    for base in cls.__mro__[1:]:  # an inherited field uses names that its own class sees
+    for base in cls.__mro__[1:]:  # the hint of an inherited field uses names of its base
         if getattr(base, "__pydantic_fields__", None):
             names = names.then(names_of_class(base))
     try:
@@ -165,7 +165,8 @@ def is_empty_body(fn: Callable[..., Any]) -> bool:
     """Whether a function does nothing: its body is `...`, `pass`, or only a docstring.
 
     bae reads the bytecode, because a function in a REPL, in `exec` or in a zip file may have no
-    source. A written `return None` has the same instructions as an empty body, but other positions.
+    source. A written `return None` has the same instructions as an empty body, but other
+    source positions.
     """
     code = getattr(fn, "__code__", None)
     if not isinstance(code, CodeType):
@@ -188,7 +189,7 @@ def is_empty_body(fn: Callable[..., Any]) -> bool:
 
 def _is_returned(fn: Callable[..., Any], code: CodeType, index: int) -> bool:
     """Whether the instruction that returns None comes from a `return` in the source. If the source
-    is missing, only a bare `return` is recognized, by its width."""
+    is missing, only a bare `return` is recognized, by the width of its source position."""
     line, _, start, end = next(islice(code.co_positions(), index, None))
     width = None if start is None or end is None else end - start
     if line is None or width not in (None, *map(len, ("None", "return", "return None"))):
@@ -225,15 +226,15 @@ def _find_field_with(cls: type[BaseModel], name: str) -> str:
     return _label(cls)
 
 
-def _raw_annotations(function: Callable[..., Any]) -> dict[str, Any]:
+def _read_annotations(function: Callable[..., Any]) -> dict[str, Any]:
     if not isinstance(function, FunctionType):
         return cast(dict[str, Any], getattr(function, "__annotations__", {}))
     try:
         return function.__annotations__
-    except Exception as error:  # Python 3.14 evaluates here
+    except Exception as error:  # Python 3.14 evaluates the annotations here
         if not isinstance(error, NameError):
             raise _evaluation_error("an annotation", error, function) from error
-    # Python looks in fewer scopes than bae. bae can evaluate the annotation if it is a text.
+    # Python has looked in fewer scopes than bae. Return texts, which bae evaluates itself.
     annotationlib = cast(Any, import_module("annotationlib"))
     return annotationlib.get_annotations(function, format=annotationlib.Format.STRING)
 
@@ -256,17 +257,17 @@ def _names_of_function(function: Callable[..., Any], defined_in: FrameType | Non
         places.append((f"the type parameters of {qualname}()", parameters))
     module_names = cast(dict[str, Any], getattr(function, "__globals__", {}))
     running = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    outer = _enclosing_frame(qualname, module_names, defined_in)
-    outer = outer or _enclosing_frame(qualname, module_names, running)
-    places.extend(_place(scope) for scope in _scopes(outer))
+    outer = _find_enclosing_frame(qualname, module_names, defined_in)
+    outer = outer or _find_enclosing_frame(qualname, module_names, running)
+    places.extend(_label_scope(scope) for scope in _find_frames(outer))
     if module_names:
         places.append((f"module {module_names.get('__name__', '?')}", module_names))
         places.append(("builtins", vars(builtins)))
     return Names(tuple(places), module_names)
 
 
-def _module_names(cls: type) -> dict[str, Any]:
-    # Code in `exec` may have globals that are not the names of a module: take them from `__call__`.
+def _find_module_names(cls: type) -> dict[str, Any]:
+    # Code in `exec` may have globals of its own. If the class has a `__call__`, take its globals.
     call = inspect.unwrap(cls.__dict__.get("__call__", cls))
     if getattr(call, "__qualname__", "") == f"{cls.__qualname__}.__call__":
         return call.__globals__
@@ -274,31 +275,31 @@ def _module_names(cls: type) -> dict[str, Any]:
     return {} if module is None else vars(module)
 
 
-def _place(frame: FrameType) -> tuple[str, Mapping[str, Any]]:
+def _label_scope(frame: FrameType) -> tuple[str, Mapping[str, Any]]:
     name = frame.f_code.co_qualname
     label = f"the body of class {name}" if _is_class_body(frame) else f"the locals of {name}()"
     return label.replace("<locals>.", ""), frame.f_locals
 
 
-def _scopes(frame: FrameType | None) -> Iterator[FrameType]:
+def _find_frames(frame: FrameType | None) -> Iterator[FrameType]:
     """Yield the frame of a function or class body, then the frames around it."""
     while frame is not None and frame.f_code.co_name != "<module>":
         yield frame
         if _is_class_body(frame):
             frame = frame.f_back
         else:
-            frame = _enclosing_frame(frame.f_code.co_qualname, frame.f_globals, frame.f_back)
+            frame = _find_enclosing_frame(frame.f_code.co_qualname, frame.f_globals, frame.f_back)
 
 
 def _is_class_body(frame: FrameType) -> bool:
     return not frame.f_code.co_flags & inspect.CO_OPTIMIZED
 
 
-def _enclosing_frame(
+def _find_enclosing_frame(
     qualname: str, module_names: dict[str, Any], frame: FrameType | None
 ) -> FrameType | None:
-    """Return the frame of the function that defines `qualname`: `frame` or one of its callers. None
-    if that function is not running, or if there is no such function."""
+    """Search `frame` and its callers for a call of the function that defines `qualname`. Return the
+    frame of the call, or None if the function is not running."""
     if "<locals>" not in qualname:
         return None
     outer = qualname.rpartition(".<locals>")[0]
@@ -352,9 +353,9 @@ def _unresolved_error(error: NameError, name: str, where: object, names: Names) 
     )
 
 
-def _evaluation_error(what: str, error: Exception, where: object) -> HintError:
+def _evaluation_error(subject: str, error: Exception, where: object) -> HintError:
     return HintError(
-        f"{_label(where)}: {what} cannot be evaluated",
+        f"{_label(where)}: {subject} cannot be evaluated",
         cause=error,
         fix="write a type that exists when the program runs",
     )

@@ -81,9 +81,8 @@ class History(RunTree):
         self.called_outside: dict[Hashable, kinds.CallEnded] = {}
         """The newest call for a class outside the graph, by the key of the dependency."""
         self.calls_outside: dict[tuple[str, ...], kinds.CallEnded] = {}
-        """Calls for a class outside the graph that no dependency key identifies, by graph, place,
-        function and arguments. The values are in stored form, since only the asker knows the type.
-        """
+        """All other calls for a class outside the graph, by graph, place, function and arguments.
+        The values are in stored form, because only the asker knows their type."""
         self.gates: dict[str, Source] = {}
         """The source of each gate that was opened, by the gate's address."""
         self.opened: dict[str, float] = {}
@@ -97,7 +96,7 @@ class History(RunTree):
         self.forks: list[kinds.RunForked] = []
         """The forks that led to this run, the oldest first."""
         self.changes: list[kinds.RunResumed] = []
-        """The record of each resume."""
+        """The records of each time that the run was resumed."""
         self.lives: list[Span] = []
         """The periods in which a process worked on the run."""
         self.alive = False
@@ -112,12 +111,12 @@ class History(RunTree):
 
     @property
     def usage(self) -> Usage:
-        """The usage of LM calls, including questions that were cut off."""
+        """The usage of all LM calls, including calls of interrupted questions."""
         return self._usage.total()
 
     @property
     def seconds(self) -> float:
-        """How long processes worked on the run."""
+        """How many seconds processes have worked on the run."""
         return sum(life.seconds for life in self.lives)
 
     def add(self, record: Record) -> None:
@@ -141,13 +140,13 @@ class History(RunTree):
         self._begun.clear()
 
     def forget_graph(self, path: str) -> None:
-        """Remove a graph inside the run, since it starts again, and the graphs inside that graph. A
-        graph that runs once for the whole run stays, because other fields use its result."""
+        """Remove a graph inside the run that starts again, and the graphs inside it. A graph that
+        runs once for the whole run stays, because other fields use its result."""
         graph = self.graphs.get(path)
         forgotten = [] if graph is None else [graph]
         for graph_run in forgotten:
-            inside = graph_run.inner.values()
-            forgotten += [inner for inner in inside if inner.path not in self._shared_paths]
+            inner_runs = graph_run.inner.values()
+            forgotten += [inner for inner in inner_runs if inner.path not in self._shared_paths]
             self._leave_outer(graph_run)
             self.graphs.pop(graph_run.path, None)
             self._close(graph_run, self.last, "interrupted")
@@ -300,10 +299,10 @@ class History(RunTree):
 
     @_handles(kinds.SourceStarted)
     def _add_source_started(self, record: kinds.SourceStarted) -> None:
-        before = self._graph(record).steps.get(record.step - 1)
+        previous = self._graph(record).steps.get(record.step - 1)
         # While the LM fills a node, the dependencies of its only successor start early.
         may_be_early = kind_named(record.source).starts_early
-        is_early = may_be_early and before is not None and before.fill is not None
+        is_early = may_be_early and previous is not None and previous.fill is not None
         step = self._step(record, record.step, record.node_type, leads=not is_early)
         key = record.field, record.parameter
         source = self._source(step, key, record.node_type, record.source, record.at)
@@ -321,9 +320,8 @@ class History(RunTree):
         shared = self.shared_key(source.place, record.node_type)
         if shared is not None:
             self._shared_paths[str(source.place)] = shared
-            if (
-                self.shared.get(shared) is source
-            ):  # no journal stores the value, so it is computed again
+            # No journal stores the old value, so the source computes the value again.
+            if self.shared.get(shared) is source:
                 del self.shared[shared]
             self.shared_askers[shared] = source
 
@@ -628,8 +626,8 @@ class History(RunTree):
     def _find_or_make_call(
         self, record: Record, loop: ToolLoop, question: LMQuestion, id: str, name: str
     ) -> ToolRun:
-        """Return the tool call with an id, and create it if it is new. From now on it belongs to
-        `question`."""
+        """Return the tool call with an id, and create it if it is new. From now on, the call
+        belongs to `question`."""
         call = loop.calls.get(id)
         if call is None:
             number = call_number(loop.question, id)

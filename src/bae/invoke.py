@@ -210,7 +210,7 @@ async def _call_then(
     return value
 
 
-def _yield_error(call: CallPlan, what: str) -> RuntimeError:
+def _yield_error(call: CallPlan, count: str) -> RuntimeError:
     return RuntimeError(
-        f"{call.name} yielded {what}: a generator dependency yields its one value, then cleans up"
+        f"{call.name} yielded {count}: a generator dependency yields its one value, then cleans up"
     )

@@ -188,7 +188,7 @@ class JSONStrings:
             case "colon", ":":
                 self._state = "value"
             case "after", ",":
-                self._next()
+                self._begin_next()
             case ("after" | "first_key", "}") | ("after" | "first_item", "]"):
                 self._close(char)
             case "value" | "first_item", _ if _SCALAR.match(char) is not None:
@@ -204,7 +204,7 @@ class JSONStrings:
         if len(self._keys) > DEEPEST:
             self.broken = True
 
-    def _next(self) -> None:
+    def _begin_next(self) -> None:
         if self._keys[-1] is None:
             index = self._path[-1]
             assert isinstance(index, int)

@@ -88,7 +88,8 @@ class RoutingLM(ABC):
     them."""
 
     calls_tools: bool = True
-    """Whether the model has native tool calls. If not, the text of the question has the tools."""
+    """Whether the model has native tool calls. If not, the text of the question describes the
+    tools."""
 
     native_tools: frozenset[str] | None = None
     """The names of the tools that the provider itself can run. None allows any name."""
@@ -112,11 +113,12 @@ class RoutingLM(ABC):
         *,
         scene: Scene | None = None,
     ) -> tuple[type[Node] | type[None], Node | None]:
-        """Choose one of `types` as the successor of `node`, and return it with the filled node.
+        """Choose one of `types` as the successor of `node`. Return the class and the filled node,
+        or the class and None if the answer only chooses.
 
-        The node is None if the answer did not fill it. Only classes in `fillable` may be filled by
-        the same answer. `resolved` has their resolved values, by class. `scene` has the other
-        contents of the question; by default, it is the scene of the run around the call.
+        The same answer may fill a class in `fillable`. For these classes, `resolved` has the values
+        of fields that are resolved already. `scene` has the other contents of the question. The
+        default is the scene of the run around the call.
         """
 
     def offer(

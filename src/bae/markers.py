@@ -84,7 +84,7 @@ class Marker:
 
 
 class _Called(Marker):
-    """The common base of `Dep` and `Map`, which call something."""
+    """The common base of `Dep` and `Map`, which call a function or run a graph."""
 
     __slots__ = ("bound", "fn", "inline", "retries", "timeout")
 
@@ -154,7 +154,7 @@ class Dep(_Called):
 
     `Dep()` is for a field whose type is a node class: `background: Annotated[Background, Dep()]`.
     bae first resolves the fields of `Background` that have a source. The LM then fills the other
-    fields, in a call of its own. It sees the resolved values and the previous node. The body of
+    fields, in a call of its own. The LM sees the resolved values and the previous node. The body of
     `Background` does not run, and the filled node is not in the trace.
 
     The options:
@@ -210,7 +210,8 @@ class Map(_Called):
     `fn` gets the item as its first parameter that nothing else fills. A `Graph` or `Node` class
     gets the item as its start node, or as the start node's only plain field. `timeout`, `retries`
     and `inline` are as for `Dep`, and apply to each item. Other keywords bind parameters, as for
-    `Dep`."""
+    `Dep`.
+    """
 
     __slots__ = ("limit", "over")
     __match_args__ = ("fn", "over", "limit", "timeout", "retries", "inline", "bound")
@@ -261,8 +262,8 @@ class Recall(Marker):
         argument = cast(object, node_type)
         if argument is not None and not (isinstance(argument, type) and issubclass(argument, Node)):
             raise TypeError(
-                f"Recall({argument!r}): give it a Node class to look at, or nothing; what is "
-                "looked for is the type of the field"
+                f"Recall({argument!r}): give it a Node class to look at, or nothing: it "
+                "looks for the type of the field"
             )
 
     def __str__(self) -> str:
@@ -279,8 +280,8 @@ class Thread(Marker):
     In a run without a thread, the value is empty.
 
     - `last`: the largest number of turns, or None for no limit. In a longer thread, bae leaves out
-      a quarter of these turns at once, the oldest. The beginning of the prompt then stays the same
-      for several turns, and providers can cache it.
+      the oldest turns, a quarter of `last` at a time. The beginning of the prompt then stays the
+      same for several turns, and providers can cache it.
     - `limit`: how many characters the turns have together at most. A turn is shown in full or not
       at all.
     - `calls`: whether the LM also reads the tool calls of the turns, with their results.
@@ -371,9 +372,9 @@ class OpenGate:
     def address(self) -> str:
         """The unique address of the gate in a run, as `2:Refund.approved`: step 2, the field
         `approved` of `Refund`. In a graph inside the run, the path of the graph comes first."""
-        before = f"{self.path}/" if self.path else ""
+        prefix = f"{self.path}/" if self.path else ""
         key = f"({self.key})" if self.key else ""
-        return f"{before}{self.step}:{self.place}{key}"
+        return f"{prefix}{self.step}:{self.place}{key}"
 
     @property
     def place(self) -> str:

@@ -29,9 +29,9 @@ class NodeConfig(Mapping[str, Any]):
     """
 
     lm: LM | str | None = None
-    """The LM that is pinned to the class, or its name for `bae.lm.resolve`, such as "local". It
-    fills nodes of this class and chooses the node after them. A written body of the class gets it
-    as `LM`."""
+    """The LM that is pinned to the class, or its name for `bae.lm.resolve`, such as "local". The
+    LM fills nodes of this class and chooses the node after them. A written body of the class gets
+    this LM as its parameter."""
     instruction: str | None = None
     """The instruction to an LM that fills a node of this class, in place of the class name."""
     description: str | None = None
@@ -48,7 +48,8 @@ class NodeConfig(Mapping[str, Any]):
     text: str | None = None
     """The field with the text of the node in a thread. If a run starts at the node, the text is the
     message of the user. If a run ends at the node, the text is the reply. The default is the only
-    plain field of type `str`. If there is no such field, the text is the JSON of the node."""
+    plain `str` field. If no plain field is a `str`, the default is the only `str` field. Otherwise
+    the text is the JSON of the node."""
 
     def __post_init__(self) -> None:
         check_context("NodeConfig", self.context, self.context_limit)
@@ -246,7 +247,7 @@ def _convert_config(cls: type[Node]) -> None:
     names = [field.name for field in fields(NodeConfig)]
     if not isinstance(config, dict) or not cast("dict[Any, Any]", config).keys() <= {*names}:
         raise NodeError(
-            f"{cls.__name__}.node_config is {config!r}, and no NodeConfig",
+            f"{cls.__name__}.node_config is {config!r}, not a NodeConfig",
             node_type=cls,
             code="bae-node-config",
             fix='write `node_config = NodeConfig(lm="…")`, which takes '

@@ -45,7 +45,7 @@ def _check_lm(plan: NodePlan) -> Iterator[Problem]:
 
         error = not_an_lm(pinned)
     if error is not None:
-        message = f"NodeConfig pins no LM to it: {error.message}"
+        message = f"NodeConfig(lm=…) is not an LM: {error.message}"
         yield an_error("bae-lm-type", message, error.fix or "", plan.name)
 
 
@@ -55,7 +55,7 @@ def _check_shown(plan: NodePlan) -> Iterator[Problem]:
     if unknown and not plan.unresolved:
         yield an_error(
             "bae-show-unknown",
-            f"NodeConfig(show=…) names {unknown}, which is no field of it",
+            f"NodeConfig(show=…) names {unknown}, but the node has no such field",
             f"name its fields: {', '.join(names) or 'it has none'}",
             plan.name,
         )
@@ -128,7 +128,7 @@ def check_scope(call: CallPlan, marker: Dep) -> Iterator[Problem]:
         yield an_error(
             "bae-dep-scope",
             f"{call.name} cannot be opened once for all runs: it is {obstacle}",
-            'take scope="app" from it, and give it to what all runs can share',
+            'remove scope="app" from it, and set it where all runs can share the value',
         )
 
 
@@ -146,22 +146,22 @@ def missing_return_problems(call: CallPlan, wanted: Any = Any) -> list[Problem]:
             "error" if annotatable else "warning",
             "bae-dep-unannotated",
             "",
-            f"{call.name} does not say what it returns, so it cannot be proved to fit",
-            f"write `{_keyword(call)} {call.name}(…) -> {_return_annotation(call, wanted)}`"
+            f"{call.name} has no return annotation, so bae cannot check that its value fits",
+            f"write `{_find_keyword(call)} {call.name}(…) -> {_suggest_annotation(call, wanted)}`"
             if annotatable
             else "give Dep a function with a return annotation",
         )
     ]
 
 
-def _keyword(call: CallPlan) -> str:
+def _find_keyword(call: CallPlan) -> str:
     """Return the keyword that defines the function: `def` or `async def`."""
     function = inspect.unwrap(call.fn)
     is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
     return "async def" if is_async else "def"
 
 
-def _return_annotation(call: CallPlan, wanted: Any) -> str:
+def _suggest_annotation(call: CallPlan, wanted: Any) -> str:
     """Return an annotation for the function that fits the wanted type."""
     value = "…" if wanted is Any else type_name(wanted)
     function = inspect.unwrap(call.fn)
@@ -180,8 +180,8 @@ def unfilled_problems(call: CallPlan, marker: Dep | None = None) -> list[Problem
         an_error(
             "bae-dep-unfilled",
             f"nothing can fill {place.format(name)}",
-            f"rename it: {name} is an option of Dep, which a parameter of that name cannot be "
-            "bound with; or give it a default"
+            f"rename it, or give it a default: {name} is an option of Dep, so a parameter of that "
+            "name cannot be bound"
             if name in _RESERVED
             else f'bind it to a field of the node, Dep({call.name}, {name}="…"), or to a value of '
             f"the trace, Dep({call.name}, {name}=Recall(…)); or "
@@ -213,11 +213,11 @@ def _check_bound(call: CallPlan, marker: Dep | Map, plan: NodePlan | None) -> It
         types = call.bindable
         message = f"{kind}({call.name}, {name}=…)"
         if name not in types:
-            yield _unbindable(call, name, message)
+            yield _unbindable_problem(call, name, message)
             continue
-        wanted = types[name]
+        parameter_type = types[name]
         if not isinstance(source, str):
-            if wanted is Any:
+            if parameter_type is Any:
                 yield an_error(
                     "bae-dep-binding",
                     f"{message} recalls a value by the type of {name}, which is not annotated",
@@ -236,16 +236,16 @@ def _check_bound(call: CallPlan, marker: Dep | Map, plan: NodePlan | None) -> It
                 f"name a field of the same node, or write {name}=Recall(…); for a value of your "
                 f"own give {kind} functools.partial({call.name}, {name}={source!r})",
             )
-        elif assignable(other.annotation, wanted) is False:
-            made, takes = type_name(other.annotation), type_name(wanted)
+        elif assignable(other.annotation, parameter_type) is False:
+            field_type, takes = type_name(other.annotation), type_name(parameter_type)
             yield an_error(
                 "bae-dep-type",
-                f"{call.name}({name}) takes {takes}, but the field {source} is {made}",
-                f"annotate {name} as {made}, or bind it to a field that is {takes}",
+                f"{call.name}({name}) takes {takes}, but the field {source} is {field_type}",
+                f"annotate {name} as {field_type}, or bind it to a field that is {takes}",
             )
 
 
-def _unbindable(call: CallPlan, name: str, message: str) -> Problem:
+def _unbindable_problem(call: CallPlan, name: str, message: str) -> Problem:
     sources = dict((*call.inputs, *call.recalls))
     if name in sources or name in call.lm_parameters:
         source = "LM" if name in call.lm_parameters else type(sources[name].marker).__name__
@@ -296,7 +296,9 @@ def _check_circle(plan: NodePlan, field: FieldPlan) -> Iterator[Problem]:
 def _report_circle(plan: NodePlan, names: list[str]) -> Iterator[Problem]:
     edges = zip(names, [*names[1:], names[0]], strict=True)
     if all(plan.fields[name].items_of == other for name, other in edges):
-        yield an_error("bae-map-over", "maps over itself", "map over a field that is no map of it")
+        yield an_error(
+            "bae-map-over", "maps over itself", "map over a field that does not need this map"
+        )
     elif names[0] == next(name for name in plan.fields if name in names):
         path = " -> ".join(f"{plan.name}.{name}" for name in [*names, names[0]])
         yield an_error(

@@ -63,7 +63,7 @@ class ObservedRun:
         these records again."""
         start = next((record for record in past if isinstance(record, RunStarted)), None)
         self.graph = "" if start is None else start.graph
-        """The name of the graph. Empty until the first record."""
+        """The name of the graph. It is set before observers get the first record."""
 
     def __repr__(self) -> str:
         return f"<ObservedRun {self.run_id}>"
@@ -122,7 +122,7 @@ class RunStream(Generic[T], AsyncIterator[Record]):
     def __init__(self, work: Callable[[], Coroutine[Any, Any, GraphResult[T]]]) -> None:
         self._results: list[GraphResult[T]] = []
         # The generator does not refer to this object. Without a reference cycle, Python drops both
-        # as soon as nobody iterates any more, and the run is cancelled.
+        # as soon as a loop over the stream is left, and the run is cancelled.
         self._records = _follow(work, self._results)
 
     @property
@@ -288,7 +288,7 @@ class ObservedLog(list[Record]):
                 if isinstance(record, RunStarted):
                     self._run.graph = record.graph
             if self._began:
-                self._tell(record)
+                self._call_observers(record)
         if self._hear is not None:
             self._hear(record)
 
@@ -296,7 +296,7 @@ class ObservedLog(list[Record]):
         for record in records:
             self.append(record)
 
-    def _tell(self, record: Record) -> None:
+    def _call_observers(self, record: Record) -> None:
         for watching in self._observers:
             began = perf_counter()
             try:
@@ -304,13 +304,13 @@ class ObservedLog(list[Record]):
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException:  # a CancelledError of the observer must not cancel the run
-                self._drop(watching, record, "raised")
+                self._drop_observer(watching, record, "raised")
             else:
-                taken = perf_counter() - began
-                if taken > watching.patience:
-                    self._drop(watching, record, f"took {taken:.1f} s")
+                seconds = perf_counter() - began
+                if seconds > watching.patience:
+                    self._drop_observer(watching, record, f"took {seconds:.1f} s")
 
-    def _drop(self, watching: Watching, record: Record, did: str) -> None:
+    def _drop_observer(self, watching: Watching, record: Record, did: str) -> None:
         import logging
 
         self._observers = tuple(

@@ -31,8 +31,8 @@ ended there, and `NOTHING` if no node is recorded."""
 
 
 class Past:
-    """The recorded values of a run. This class is the past of a new run, without any records;
-    subclasses read a history.
+    """The recorded values of a run. This class is the past of a new run, which has no records.
+    Subclasses read a history.
 
     A method that finds a recorded value returns `NOTHING` if the value is not recorded.
     """
@@ -89,9 +89,9 @@ class Past:
     ) -> Any:
         """Return the value of a source that is about to start.
 
-        `early` is True if the inputs of the source have not started yet: with a recorded value, the
-        source does not need them. `asked` are the arguments that come from the run. A value that
-        was recorded for other arguments is not returned.
+        `early` is True before the inputs of the source start, because a source with a recorded
+        value needs no inputs. `asked` are the arguments that come from the run. A value that was
+        recorded for other arguments is not returned.
         """
         return NOTHING
 
@@ -113,7 +113,7 @@ class Past:
         return None
 
     def asks_person(self, path: str, step: int, asker: Asker) -> bool:
-        """Whether a person has not answered yet about a call in a conversation of the asker."""
+        """Whether a tool call in a conversation of the asker waits for a person's answer."""
         return False
 
     def outside(self) -> Past:

@@ -83,10 +83,10 @@ class Place(NamedTuple):
         return f"{self.field}{self.parameter}{item}{within}"
 
     def __str__(self) -> str:
-        before = f"{self.path}/" if self.path else ""
+        prefix = f"{self.path}/" if self.path else ""
         step = "" if self.step == ANY_STEP else f"{self.step}:"
         field = f".{self.value_text}" if self.field else ""
-        return f"{before}{step}{self.node}{field}"
+        return f"{prefix}{step}{self.node}{field}"
 
 
 def _write_key(key: str | int) -> str:

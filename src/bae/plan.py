@@ -191,11 +191,11 @@ def _plan_fields(plan: NodePlan, names: Names) -> None:
     for name, info in plan.node.__pydantic_fields__.items():
         plan.fields[name] = _plan_field(plan, name, info, names)
     plan.plain = tuple([f for f in plan.fields.values() if f.fills != "source"])
-    asked = [f for f in plan.plain if f.fills != "calls"]
-    text = next((f for f in asked if f.fills == "text"), None)
-    if text is not None and len(asked) > 1:
-        plan.problems.append(_text_not_alone_problem(plan, text, asked))
-    if len(asked) < len(plan.plain):
+    lm_fields = [f for f in plan.plain if f.fills != "calls"]
+    text = next((f for f in lm_fields if f.fills == "text"), None)
+    if text is not None and len(lm_fields) > 1:
+        plan.problems.append(_text_not_alone_problem(plan, text, lm_fields))
+    if len(lm_fields) < len(plan.plain):
         tools = [f for f in plan.plain if f.fills == "calls"]
         plan.tools, plan.called = tools[0], (*tools,)
         if len(tools) > 1:
@@ -248,7 +248,7 @@ def _find_text_field(plan: NodePlan) -> str:
 def _second_thread_problem(plan: NodePlan, field: FieldPlan) -> Problem:
     return an_error(
         "bae-thread-twice",
-        "is a second field with Thread, and a question has one conversation before it",
+        "is a second field with Thread, but a node can have only one",
         "keep one of them",
         f"{plan.name}.{field.name}",
     )
@@ -271,17 +271,19 @@ def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> Fie
 def _second_tools_problem(plan: NodePlan, field: FieldPlan) -> Problem:
     return an_error(
         "bae-tools-twice",
-        "is a second field with Tools, and a node is filled in one conversation",
+        "is a second field with Tools, but a node can have only one",
         "put all tools into one field",
         f"{plan.name}.{field.name}",
     )
 
 
-def _text_not_alone_problem(plan: NodePlan, text: FieldPlan, asked: Sequence[FieldPlan]) -> Problem:
-    others = ", ".join(field.name for field in asked if field is not text)
+def _text_not_alone_problem(
+    plan: NodePlan, text: FieldPlan, lm_fields: Sequence[FieldPlan]
+) -> Problem:
+    others = ", ".join(field.name for field in lm_fields if field is not text)
     return an_error(
         "bae-text-not-alone",
-        f"the LM answers it in plain text, and can fill no other field with it: {others}",
+        f"the LM answers it in plain text, so it cannot fill other fields of the node: {others}",
         f"give {others} a source, or make another node for it",
         f"{plan.name}.{text.name}",
     )
@@ -293,14 +295,14 @@ def _check_markers(info: FieldInfo) -> Iterator[Problem]:
     if bare_classes:
         yield an_error(
             "bae-field-bare",
-            f"has the class {bare_classes[0].__name__} for a marker, not one of its objects",
+            f"has the class {bare_classes[0].__name__} as a marker, not an object of the class",
             f"write {bare_classes[0].__name__}(…) with its parentheses",
         )
     if isinstance(info.default, Marker):
         kind = type(info.default).__name__
         yield an_error(
             "bae-field-default",
-            f"has a {kind} for its default, where it is a value like any other",
+            f"has a {kind} as its default, but a marker counts only in an annotation",
             f"put it into the annotation: Annotated[…, {kind}(…)]",
         )
     if is_buried(info.annotation):
@@ -311,7 +313,7 @@ def _check_markers(info: FieldInfo) -> Iterator[Problem]:
         model = inner_field.partition(".")[0]
         yield an_error(
             "bae-field-buried",
-            f"{inner_field} has a source, where it is not seen: {model} is a model, and no Node",
+            f"{inner_field} has a source, but only a node's field can: {model} is not a Node",
             f"put the source on a field of the node, or make {model} a Node and write Dep({model})",
         )
 
@@ -341,7 +343,7 @@ def _plan_call(plan: NodePlan, names: Names) -> None:
         plan.problems.append(
             an_error(
                 "bae-node-without-call",
-                "has no __call__, so nothing says where it leads",
+                "has no __call__, so its next nodes are unknown",
                 "write `async def __call__(self) -> NextNode: ...` in the class, or `-> None` "
                 "where the run ends",
                 plan.name,
@@ -357,7 +359,7 @@ def _plan_call(plan: NodePlan, names: Names) -> None:
         plan.problems.append(
             an_error(
                 "bae-route-unannotated",
-                "has no return annotation, so nothing says where it leads",
+                "has no return annotation, so its next nodes are unknown",
                 "write `-> NextNode`, or `-> None` where the run ends",
                 f"{plan.name}.__call__",
             )
@@ -367,8 +369,8 @@ def _plan_call(plan: NodePlan, names: Names) -> None:
 
 
 def _read_call_hints(cls: type, owner: type, call: Any, names: Names) -> Mapping[str, Any]:
-    # The hints are stored on the class that defines the method. A later subclass needs them too,
-    # when the frame with the names is released.
+    # The hints are stored on the class that defines the method. A subclass may need them when the
+    # frame with the names has been released.
     hints = cast(dict[str, Any] | None, owner.__dict__.get("__bae_call_hints__"))
     if hints is not None:
         return hints

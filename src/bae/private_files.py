@@ -25,7 +25,7 @@ def make_private(path: str | Path) -> None:
     same permissions. If `path` exists, nothing happens.
 
     The file gets another name first and is then linked to `path`. Opening and closing `path` itself
-    would drop all locks of this process on it, including those of another connection.
+    would drop all locks of this process on the file, including the locks of another connection.
     """
     new_file = f"{path}.{os.urandom(4).hex()}.new"
     with suppress(OSError):  # SQLite then creates the file, or reports why it cannot

@@ -37,7 +37,7 @@ def prove(graph: Graph[Any, Any]) -> list[Problem]:
     nest = _Nest(graph)
     problems = dict.fromkeys(nest.problems)
     for inner in nest.graphs.values():
-        problems |= dict.fromkeys(_prove(inner, nest))
+        problems |= dict.fromkeys(_prove_graph(inner, nest))
     return sorted(problems, key=lambda problem: problem.severity)
 
 
@@ -69,24 +69,24 @@ class _Nest:
             self.problems.append(too_deep("graphs are inside each other", chain, DEEPEST))
 
     def _walk(
-        self, graph: Graph[Any, Any], around: dict[tuple[type[Node], bool], str]
+        self, graph: Graph[Any, Any], outer_graphs: dict[tuple[type[Node], bool], str]
     ) -> list[str]:
         longest: list[str] = []
-        for link in self._links_of(graph):
+        for link in self._find_links(graph):
             inner, key = link.inner, _key(link.inner)
             begin = inner.start, plan_of_graph(inner).is_filled
-            if begin in around:
-                names = " -> ".join([*around.values(), inner.name])
+            if begin in outer_graphs:
+                names = " -> ".join([*outer_graphs.values(), inner.name])
                 self.problems.append(_cycle_problem(names, link))
                 continue
             if key not in self.graphs:
                 self.graphs[key] = inner
-                self._walk(inner, {**around, begin: inner.name})
+                self._walk(inner, {**outer_graphs, begin: inner.name})
             longest = max(longest, self._chains.get(key, []), key=len)
         chain = self._chains[_key(graph)] = [graph.name, *longest]
         return chain
 
-    def _links_of(self, graph: Graph[Any, Any]) -> list[_Link]:
+    def _find_links(self, graph: Graph[Any, Any]) -> list[_Link]:
         links = self.links[_key(graph)] = [
             _Link(graph, cls, field.name, call.graph)
             for cls, plan in plan_of_graph(graph).plans.items()
@@ -117,9 +117,10 @@ class _Nest:
     ) -> Iterator[list[str]]:
         """Yield paths to the node of a recalled field on which no node has a value for the field.
 
-        With `surely`, only a field that always has a value of the type counts as a value. A graph
-        inside another graph sees the outer trace too. So its paths begin at the start of the root
-        graph, and there is at most one for each field for which the graph runs.
+        With `surely`, a node counts only if one of its fields always has a value of the type.
+
+        A graph inside another graph sees the outer trace too. So each path begins at the start of
+        the root graph. There is at most one path for each field for which the graph runs.
         """
 
         def gap(outer: Graph[Any, Any], goal: type[Node]) -> list[str] | None:
@@ -133,7 +134,7 @@ class _Nest:
         if own_gap is None:
             return
         paths: dict[NestKey, list[str]] = {_key(self.root): []}
-        """The path without a value to each graph that can be reached on such a path."""
+        """For each graph that can be reached without such a value, the path to the graph."""
         if graph is self.root:
             yield own_gap
             return
@@ -167,7 +168,7 @@ def _cycle_problem(names: str, link: _Link) -> Problem:
     )
 
 
-def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
+def _prove_graph(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
     plans, edges, ends = plan_of_graph(graph).plans, graph.edges, graph.terminal_nodes
     for plan in plans.values():
         yield from check_node(plan)
@@ -248,7 +249,7 @@ def _check_recall(
                 "bae-recall-ambiguous",
                 f"{holder.__name__} holds {_with_article(wanted)} in {', '.join(names)}; "
                 f"{names[0]} is taken",
-                f"name the {kind} as the one that is meant, or give the values types of their own",
+                f"name the {kind} like the field you mean, or give the values types of their own",
                 place,
             )
 
@@ -284,7 +285,7 @@ def _check_options(plans: Iterable[NodePlan]) -> Iterator[Problem]:
     first_uses: dict[Any, tuple[Dep, str]] = {}
     for plan in plans:
         for field in plan.called:
-            for call, marker, asker in _shared_calls(plan, field):
+            for call, marker, asker in _find_shared_calls(plan, field):
                 first, first_asker = first_uses.setdefault(call.key, (marker, asker))
                 if first.scope != marker.scope:
                     app, run = (
@@ -299,8 +300,8 @@ def _check_options(plans: Iterable[NodePlan]) -> Iterator[Problem]:
                 elif _options(first) != _options(marker):
                     yield a_warning(
                         "bae-dep-options",
-                        f"asks for {call.name} with other options than {first_asker}; the first "
-                        "to ask decides for both",
+                        f"asks for {call.name} with other options than {first_asker}; the "
+                        "options of the first call apply to both",
                         "give both the same options, or cache=False to one",
                         asker,
                     )
@@ -310,7 +311,7 @@ def _options(marker: Dep) -> tuple[object, ...]:
     return marker.timeout, marker.retries, marker.inline, marker.cache
 
 
-def _shared_calls(plan: NodePlan, field: FieldPlan) -> Iterator[tuple[CallPlan, Dep, str]]:
+def _find_shared_calls(plan: NodePlan, field: FieldPlan) -> Iterator[tuple[CallPlan, Dep, str]]:
     """Yield the calls that a field shares with others, with the field or parameter that uses each
     call."""
     if field.call is not None and field.is_shared:
@@ -356,8 +357,8 @@ def _unreachable_problem(graph: Graph[Any, Any], cls: type[Node]) -> Problem:
         "bae-end-unreachable",
         f"is named in end=, but cannot be reached from {graph.start.__name__}"
         + ("; the graph has another class of that name" if has_twin else ""),
-        "define again the classes that lead to it, in a notebook by running their cells: they "
-        "still mean the older one"
+        "define the classes that lead to it again (in a notebook, run their cells): they still "
+        "refer to the older class"
         if has_twin
         else "return it from a node on the way, or take it out of end=",
         cls.__name__,
@@ -365,7 +366,7 @@ def _unreachable_problem(graph: Graph[Any, Any], cls: type[Node]) -> Problem:
 
 
 def _with_article(name: str) -> str:
-    """Return the name of a type with its article."""
+    """Return the name of a type with "a" or "an" before it."""
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
@@ -380,8 +381,8 @@ def _list_classes(classes: Sequence[type[Node]]) -> str:
 def path_avoiding(
     edges: Mapping[V, Sequence[V]], start: V, goal: V, avoided: Callable[[V], bool]
 ) -> list[V] | None:
-    """Return the shortest path from `start` to `goal` on which no place before the goal is avoided.
-    None if there is no such path."""
+    """Return the shortest path from `start` to `goal` without avoided places. Only the goal itself
+    may be avoided. None if there is no such path."""
     if start == goal:
         return [start]
     came_from: dict[V, V] = {}
@@ -407,9 +408,9 @@ def endless_loops(edges: Mapping[V, Sequence[V]], exits: Collection[V]) -> list[
     leads_out = set(exits)
     has_grown = True
     while has_grown:
-        found = {p for p in edges if p not in leads_out and leads_out.intersection(edges[p])}
-        leads_out |= found
-        has_grown = bool(found)
+        leading_out = {p for p in edges if p not in leads_out and leads_out.intersection(edges[p])}
+        leads_out |= leading_out
+        has_grown = bool(leading_out)
     stuck = [place for place in edges if place not in leads_out]
     reach = {place: _find_reachable(edges, place) for place in stuck}
     loops: list[list[V]] = []

@@ -56,7 +56,8 @@ ReadUsage = Callable[[Any], tuple[Asker, Usage]]
 
 
 class Unstored:
-    """The type of `LIVE` and `WITHHELD`, which stand in a record for a value that is not stored."""
+    """The type of `LIVE` and `WITHHELD`. A record has one of these in place of a value that no
+    journal has stored."""
 
     __slots__ = ("_shown",)
 
@@ -192,8 +193,8 @@ class Record:
 
     # Defined once here: generating both methods for each kind would double the import time.
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
-        return f"{type(self).__qualname__}({shown})"
+        attributes = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
+        return f"{type(self).__qualname__}({attributes})"
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -354,7 +355,8 @@ class CallEnded(Record):
 @dataclass(slots=True, repr=False, eq=False)
 class ClassMet(Record):
     """A body or a function asks an LM about `node_type`, a class outside the graph with a secret.
-    From now on, bae does not show the questions of bodies and functions, or the answers."""
+    From now on, journals and telemetry withhold the questions of bodies and functions, and the
+    answers."""
 
     node_type: type[Node]
 
@@ -635,7 +637,8 @@ class LMAnswered(Record):
     value: Node | type[Node] | type[None] | None
     """The return value of the method."""
     number: int | None = None
-    """Tells equal questions of the asker apart. None in an old journal."""
+    """The number of the question among equal questions of the asker, from 0. None in an old
+    journal."""
 
     is_progress: ClassVar[bool] = True
     stored: ClassVar[StorageRoles] = {
@@ -680,7 +683,7 @@ class LMFailed(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class LMUsed(Record):
-    """The usage of LM calls of a written body or a dependency, or of failed LM calls."""
+    """LM calls of a written body or a dependency, or failed LM calls, have used `usage`."""
 
     asker: Asker
     usage: Usage

@@ -148,9 +148,9 @@ async def resolve_fields(
     """Return the values of the fields of `node_cls` that have a source, in the order of the fields.
 
     The result leaves out maps over a plain field, and dependencies bound to a plain field. Recalled
-    values come from `trace`. `dep_cache` is the `cache` of `resolve_dep`, and `lm` and `stack` are
-    as there. `answer` answers gates. If a function raises an error, the other functions are
-    cancelled. Once they have ended, the error is raised unchanged.
+    values come from `trace`, and answers at gates from `answer`. `dep_cache`, `lm` and `stack` work
+    as `cache`, `lm` and `stack` of `resolve_dep`. If a function raises an error, the other
+    functions are cancelled. Once all have ended, the error is raised unchanged.
     """
     plan = plan_of(node_cls, strict=True)
     for field in plan.context:
@@ -231,7 +231,7 @@ def find_ahead(run: Run, plan: NodePlan) -> tuple[dict[str, Any], list[Found]] |
             return None
     try:
         validate_values(plan.node, values)
-    except Exception:  # validators are the node's own code
+    except Exception:  # validators may raise anything
         return None
     return values, records
 
@@ -298,7 +298,7 @@ class Resolution:
         whose source failed is left out if it has a default."""
         for field in fields:
             if field.name not in self._pending:
-                self._start(field)
+                self._start_field(field)
         pending, values = self._pending, list(self._pending.values())
         optional = {*values}
         for field in fields:
@@ -316,7 +316,7 @@ class Resolution:
                 _warn_of_default(self.plan, name, value)
         return resolved
 
-    def _start(self, field: FieldPlan) -> PendingValue:
+    def _start_field(self, field: FieldPlan) -> PendingValue:
         place = Place(self.run.path, self.run.step, self.plan.name, field.name)
         value = self._pending[field.name] = field.start(self, place)
         return value
@@ -334,15 +334,15 @@ class Resolution:
 
     def _start_sibling(self, name: str) -> PendingValue:
         """Return the value of a field that another field needs, and start its source if needed."""
-        field, known = self.plan.fields[name], self.known
-        if name not in known and not field.is_immediate:
-            return self._start(field)
-        if name in known:
-            value = known[name]
+        field, values = self.plan.fields[name], self.known
+        if name not in values and not field.is_immediate:
+            return self._start_field(field)
+        if name in values:
+            value = values[name]
         else:  # the trace has no value, so the default is used
-            value = field.info.get_default(call_default_factory=True, validated_data=dict(known))
+            value = field.info.get_default(call_default_factory=True, validated_data=dict(values))
         place = Place(self.run.path, self.run.step, self.plan.name, name)
-        is_validated = name in known and not field.is_immediate
+        is_validated = name in values and not field.is_immediate
         return known_value(self.run, self.plan.node, place, value, is_validated)
 
 

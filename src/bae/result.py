@@ -130,17 +130,17 @@ class RunJournal(Sequence[Record]):
     @typing.overload
     def __getitem__(self, index: slice) -> list[Record]: ...
     def __getitem__(self, index: int | slice) -> Record | list[Record]:
-        return self._records()[index]
+        return self._complete_log()[index]
 
     def __len__(self) -> int:
         return len(self._log)
 
     def __iter__(self) -> Iterator[Record]:
-        return iter(self._records())
+        return iter(self._complete_log())
 
-    def _records(self) -> Log:
-        """Return the log. For some steps, the log has only the time of the step (see
-        `Writer.step_starter`). Each such time is first replaced by a `StepStarted`."""
+    def _complete_log(self) -> Log:
+        """Replace each bare time in the log by the `StepStarted` of its step, and return the log.
+        `Writer.step_starter` explains these times."""
         log = cast("list[Record | float]", self._log)
         for index in range(self._read, len(log)):
             entry = log[index]
@@ -154,20 +154,20 @@ class RunJournal(Sequence[Record]):
 
     def of(self, kind: type[R]) -> list[R]:
         """Return the records of a type, in order."""
-        return [record for record in self._records() if isinstance(record, kind)]
+        return [record for record in self._complete_log() if isinstance(record, kind)]
 
     def usage(self) -> Usage:
         """Return the usage of all LM calls of the run. It includes the calls of graphs and maps
         inside the run, and calls whose question was interrupted by a crash."""
         count = UsageCount()
-        for record in self._records():
+        for record in self._complete_log():
             count.take(record)
         return count.total()
 
     def nested(self) -> dict[str, list[Node]]:
         """Return the nodes of each graph that ran inside this run, by the place of the graph."""
         nodes: dict[str, list[Node]] = {}
-        for record in self._records():
+        for record in self._complete_log():
             if record.path and isinstance(record, StepStarted):
                 nodes.setdefault(record.path, []).append(record.node)
         return nodes

@@ -67,7 +67,8 @@ def export_lazily(
     `modules` maps a module to the names that the package exports from it, separated by spaces. The
     modules belong to the package `root`; by default, to `package`. `former` maps a name that was
     public to its module, relative to `bae`, and to advice for users. Such a name can still be
-    imported, with a DeprecationWarning that has the advice.
+    imported, with a DeprecationWarning that has the advice. If the object has another name now, it
+    follows the module, as in `usage:report_usage`.
     """
     origins = {name: module for module, names in modules.items() for name in names.split()}
     namespace = vars(sys.modules[package])
@@ -103,7 +104,8 @@ def _import_former(package: str, name: str, module: str, instead: str) -> Any:
         DeprecationWarning,
         stacklevel=3,
     )
-    return getattr(import_module(f"bae.{module}"), name)
+    module, _, renamed = module.partition(":")
+    return getattr(import_module(f"bae.{module}"), renamed or name)
 
 
 __getattr__, __dir__ = export_lazily(

@@ -71,8 +71,8 @@ class RunOptions(NamedTuple):
     thread."""
     metadata: Mapping[str, Any] = MappingProxyType({})
     tries_again: Callable[[BaseException], bool] | None = None
-    """Whether the owner of the run will try it again after an error. The run is then interrupted,
-    and not failed."""
+    """Returns whether the owner of the run will try the run again after an error. The run is then
+    interrupted, and not failed."""
 
 
 class Waiting(Exception):
@@ -89,8 +89,8 @@ class Waiting(Exception):
 
     @classmethod
     def inside(cls, error: Exception) -> Waiting | None:
-        """Return one exception for all gates in an exception group. None if `error` is not a group,
-        or if the group has any other exception."""
+        """Join the `Waiting` exceptions of an exception group into one exception. Return None if
+        `error` is not a group, or if the group contains any other exception."""
         if not isinstance(error, ExceptionGroup):
             return None
         waiting, others = cast("ExceptionGroup[Exception]", error).split(cls)
@@ -273,11 +273,11 @@ class Run:
         else:
             nodes = [node for node in self.seen() if isinstance(node, context)][::-1]
         nodes = [node for node in nodes if node is not previous]
-        shown = nodes_that_fit(nodes, limit, self.scene.hidden)
-        omitted = len(nodes) - len(shown)
+        shown_nodes = nodes_that_fit(nodes, limit, self.scene.hidden)
+        omitted = len(nodes) - len(shown_nodes)
         if omitted:
             self._warn_of_cut(plan, omitted, limit)
-        return replace(self.scene, shown=shown, omitted=omitted) if nodes else self.scene
+        return replace(self.scene, shown=shown_nodes, omitted=omitted) if nodes else self.scene
 
     def origins(self, records: Iterable[Found]) -> dict[str, tuple[Node, str]]:
         """Return the origin of each recalled field of a node, from the records of the fields."""
@@ -306,7 +306,7 @@ class Run:
 
     @property
     def outermost(self) -> Run:
-        """The state of the run itself, if this is the state of a graph inside the run."""
+        """The state of the run itself, also for a graph inside the run."""
         run = self
         while run.outer is not None:
             run = run.outer

@@ -77,7 +77,7 @@ _log = logging.getLogger("bae")
 
 LONGEST_HOLD = 0.01
 """Seconds after which a run yields to the event loop, in case its bodies await nothing. The run
-checks the clock every 16 steps only, so a run of fewer steps never yields for this reason."""
+checks this at every 16th step only, so short runs rarely pay for it."""
 Plans = dict[type[Node], NodePlan]
 NOTHING_BOUND: Final[Mapping[str, Any]] = MappingProxyType({})
 _Recalls = tuple[dict[str, Any], list[Found]]
@@ -110,13 +110,13 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         run.shows = graph.context or run.shows
         run.shows_limit = graph.context_limit or run.shows_limit
         run.scene = replace(run.scene)  # so that the scene of each run is a distinct object
-    # Set the default scene too: if a body of another run started this run, the variable has the
-    # scene of that run.
+    # If a body of another run started this run, `scene_around` has the scene of the other run. So
+    # the variable is set even if this run has the default scene.
     token = None if scene_around.get() is run.scene else scene_around.set(run.scene)
     writer_token = turns_token = None
     if run.outer is None and (run.writer.journal is not None or writer_in_use.get() is not None):
-        # Without a journal, the variable is not set. With thousands of concurrent runs, setting it
-        # would cost 15 %, for three more objects a run.
+        # Without a journal, `writer_in_use` is not set: thousands of concurrent runs would take
+        # 15 % longer, because setting it makes three more objects for each run.
         writer_token = writer_in_use.set(run.writer)
     try:
         failed_fields: Collection[str] = NONE
@@ -298,7 +298,7 @@ async def _follow(
         elif (stored := start_step(now)) is not None:
             await stored
         if not step & 15 and not 0 <= now - since < LONGEST_HOLD:
-            # Bodies that await nothing would block other tasks, and a cancellation.
+            # Otherwise bodies that await nothing would block other tasks, and a cancellation.
             await asyncio.sleep(0)
             since = time()
         step += 1
@@ -358,8 +358,8 @@ async def _complete(
         except Waiting as waiting:
             waiting.node = node
             raise
-    # If the previous node has a body, values were started early for this node, whose fields are
-    # resolved now. After an empty body, the values are for the node after this node.
+    # If the previous node has a body, the values that were started early are for this node, and are
+    # not needed any more. After an empty body, they are for the next node, and still needed.
     if run.trace and plans[type(run.trace[-1])].written:
         await _let_go_ahead(run)
     if not absent:
@@ -397,8 +397,8 @@ async def _ask_for_next(
     run: Run, plans: Plans, plan: NodePlan, node: Node
 ) -> tuple[Node | None, Collection[str]]:
     """Return the next node after an empty body, and the names of its fields whose source has
-    failed. If there are several successors, the LLM chooses one. Then the LLM fills it. At the last
-    step that `max_iters` allows, the LLM is only asked whether to end the run."""
+    failed. If there are several successors, the LLM chooses a successor first. Then the LLM fills
+    the node. At the last step that `max_iters` allows, it is only asked whether to end the run."""
     is_last = run.step == run.max_iters
     if is_last and not plan.may_end:
         raise too_many(run, *plan.successors)
@@ -523,7 +523,7 @@ async def _fill(
     if run.options.prefetch and run.flow is not None and sure:
         start_early(run, plans[plan.successors[0]])
     run.writer.write(FillStarted(time(), run.path, run.step, plan.node, resolved))
-    if lm is None:  # then the LM has nothing to fill: see `Graph.needs_lm`
+    if lm is None:  # a run has no LM if no LLM has a field to fill: see `Graph.needs_lm`
         node = from_resolved(plan.node, resolved)
         await run.writer.store(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
         return node, failed_fields
@@ -544,7 +544,7 @@ async def _fill(
 
 
 def _with_tools(run: Run, plan: NodePlan, lm: LM, asker: Asker, scene: Scene) -> Scene:
-    """Return the scene of a question before whose answer the LLM may call tools."""
+    """Return the scene with the tools of the node, which the LLM may call before it answers."""
     from bae.toolbox import Toolbox
 
     if not isinstance(lm, RoutingLM):
@@ -615,7 +615,7 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
     if lm is None and graph.needs_lm:
         from bae.rooms import LazyLM, find_default_lm
 
-        # The rest of a resumed run may need no LM.
+        # The rest of a resumed run may need no LM, so its LM is found when it is first asked.
         run.lm = (find_default_lm if run.past is NO_PAST else LazyLM)(graph.needs_lm)
     if run.past is NO_PAST and run.lm is not None:
         for plan in plan_of_graph(graph).plans_with_tools:

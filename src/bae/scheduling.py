@@ -160,9 +160,9 @@ class _Waiter:
 
 
 def _has_default(error: BaseException) -> bool:
-    """Return whether a field with a default gets the default after this failure. It gets none if a
-    journal cannot store the value, or after an error such as `KeyboardInterrupt`, which
-    `except Exception` does not catch."""
+    """Return whether a field with a default gets the default after this failure. The failure stays
+    if a journal cannot store the value, or if `except Exception` does not catch the error, such as
+    a `KeyboardInterrupt`."""
     while isinstance(error, BaeError) and error.cause is not None:
         if isinstance(error, JournalError):
             return False
@@ -202,8 +202,9 @@ class Scheduler:
         """Wait until all values are done, and return None. If a value fails, cancel the other
         values, wait until their work has ended, and return the failed value.
 
-        An `optional` value may fail, unless `_has_default` excludes the error. If gates have no
-        answer, the other values are computed first, and then one `Waiting` is raised for all gates.
+        A failure of an `optional` value does not count, because its field has a default. See
+        `_has_default` for exceptions. If gates have no answer, the other values are computed first,
+        and then one `Waiting` is raised for all gates.
         """
         waiter = _Waiter(values, optional)
         by = _computed.get()
@@ -276,9 +277,8 @@ class Scheduler:
             try:
                 await closer(error)
             except BaseException as caught:
-                if (
-                    caught is error
-                ):  # a context manager raises an error again that it did not handle
+                # A context manager raises the error of the run again, unless it handles the error.
+                if caught is error:
                     continue
                 add_note(caught, f"while closing what {name} opened")
                 raised = raised or caught
@@ -335,7 +335,7 @@ class Scheduler:
                 raise
             failure = error  # nobody cancelled the task: the function itself raised the error
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt | SystemExit):  # for the loop itself
+            if isinstance(error, KeyboardInterrupt | SystemExit):  # these end the event loop
                 raise
             failure = error
         finally:

@@ -109,8 +109,8 @@ def hidden_fields(cls: type) -> frozenset[str]:
 
 
 def hidden_copies(graph: Graph[Any, Any]) -> dict[type[Node], frozenset[str]]:
-    """Return the fields that hold no secret of their own, but to which bae may copy a secret. The
-    fields are of the graph and of the graphs inside it, by class."""
+    """Return the fields to which bae may copy a secret, by class, in a graph and the graphs inside
+    it. Fields that hold a secret of their own are left out."""
     plans = {cls: plan for part in graph.graphs for cls, plan in plan_of_graph(part).plans.items()}
     if all(field.info.repr for plan in plans.values() for field in plan.fields.values()):
         return {}
@@ -198,7 +198,8 @@ def may_show(classes: Iterable[type], *, following: bool = False) -> bool:
 
 
 _ANYTHING: Final = ("any", "is-instance", "function-plain")
-"""The types of core schemas whose values may be of any type, which then serializes them."""
+"""The types of core schemas that do not say which type a value has. The value's own type then
+serializes the value."""
 _PLAIN: Final = Veil(_NO_FIELDS, _NO_FIELDS, False)
 
 
@@ -242,7 +243,8 @@ class Secrets:
             graphs = graph.graphs
             secrets = cls(dict.fromkeys(node for graph in graphs for node in graph.nodes))
             settings = [g.context for g in graphs] + [p.shows for p in secrets._plans.values()]
-            # If a question may show nodes besides the previous node, `asks` assumes any secret.
+            # If questions may show more than the previous node, nothing is noted. Then any secret
+            # counts for `asks`.
             if all(context in (None, "previous") for context in settings):
                 for part in graphs:
                     secrets._note_asks(part)
@@ -275,7 +277,7 @@ class Secrets:
 
         - holds a secret, or has the same dependency as a field that holds a secret,
         - may recall a secret, or
-        - gets a secret from the field that runs its graph.
+        - is in the start node of a graph, and gets a secret from the field that runs the graph.
         """
         names = self._fields.get(cls)
         if names is None:
@@ -354,8 +356,9 @@ class Secrets:
         return self._asks.get(asker, self.any)
 
     def field_named(self, complaint: str) -> str:
-        """Return the name of the field that a complaint about an answer begins with. The rest of
-        the complaint may quote a value. "withheld" stands in if the name is no field."""
+        """Return the name of the field that a complaint about an answer begins with, or "withheld"
+        if no field has the name. The rest of the complaint is left out, because it may quote a
+        value."""
         name = complaint.partition(":")[0].partition(".")[0]
         return name if any(name in plan.fields for plan in self._plans.values()) else "withheld"
 

@@ -49,11 +49,11 @@ class LookUp(SharedValue):
 
     wanted: Input | None = None
     own: dict[str, Any] = field(default_factory=dict[str, Any])
-    """The arguments from the trace of this call, by parameter."""
+    """The arguments of the call that come from the trace, by parameter."""
     below: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
-    """The arguments from the trace of the calls that compute this call's other parameters."""
+    """Arguments that come from the trace, of the functions whose results the call takes."""
     first: PendingValue | None = None
-    """The look-up with equal arguments that this look-up shares the value of."""
+    """Another look-up with equal arguments, whose value this look-up shares."""
 
     def arguments(self) -> dict[str, Any]:
         """Return the values of the inputs, and the arguments that come from the run."""
@@ -78,8 +78,8 @@ class Dataflow(Scheduler):
         self._called_at: dict[Arguments, str] = {}
         """The place that a function was called for, by the function's arguments."""
         self._unstored: set[Hashable] = set()
-        """The keys of values that were computed for a class outside the graph, so no journal has
-        them. They are recorded when another place needs them."""
+        """The keys of values whose writer does not store values, such as the writer for classes
+        outside the graph. These values are recorded when another place needs them."""
 
     def dependency(
         self, wanted: Input, run: Run, node_type: type[Node], place: Place
@@ -208,9 +208,9 @@ class Dataflow(Scheduler):
         return False
 
     def _recall(self, wanted: Input, value: LookUp) -> None:
-        """Find the arguments from the trace: of the function itself, and of the calls that compute
-        its parameters. Only the function's own arguments are recorded here: the calls record
-        theirs."""
+        """Find the arguments from the trace, of the function itself and of the functions whose
+        results it takes. Only the function's own arguments are recorded here, because each call
+        records its own."""
         place = value.place
         for route, key, recall in recalled_behind(wanted):
             where, is_own = place._replace(parameter=place.parameter + route), route.count("(") == 1

@@ -30,8 +30,8 @@ class EndedProgram:
     - `status`: the exit status, or the negative number of the signal that ended the program.
     - `out`: the whole stdout.
     - `err`: the last bytes of stderr, at most `kept`.
-    - `bound`: the bound that the program exceeded, so that `run_program` ended it: "timeout", or
-      "stdout" or "stderr" for too much output. None if the program ended by itself.
+    - `bound`: why `run_program` ended the program: "timeout", or "stdout" or "stderr" for too much
+      output there. None if the program ended by itself.
     """
 
     status: int
@@ -61,9 +61,9 @@ async def run_program(
     the group gets SIGTERM. If it has not ended `grace` seconds later, it gets SIGKILL. A process
     that leaves the group, as a daemon does, keeps running.
 
-    - `given`: the input of the program. With None, stdin stays open, and is closed where SIGTERM
-      would be sent. A program that supervises others sees the end of its input, even if this
-      process dies, and can end them.
+    - `given`: the input of the program. With None, stdin stays open, and is closed instead of
+      sending SIGTERM. A program that supervises other programs then sees the end of its input, even
+      if this process dies, and can end the other programs.
     - `env`: replaces the environment of this process.
     - `pass_fds`: open file descriptors that the program inherits.
     - `on_output`: gets each piece of stdout as it arrives. `EndedProgram.out` is then empty.
@@ -204,7 +204,7 @@ class _Child(ProcessGroup):
             raise interrupted
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Take a piece of output. Past the limit, the program is to be ended."""
+        """Take a piece of output. If the program has printed too much, end the wait for it."""
         self.sizes[fd] += len(data)
         if self.sizes[fd] > self.limit and self.bound is None:
             self.bound = "stdout" if fd == 1 else "stderr"

@@ -19,8 +19,8 @@ None."""
 def cancellations() -> int:
     """Return how often the current task has been cancelled.
 
-    An error alone does not tell. A function may raise a CancelledError although its task was not
-    cancelled, which is an ordinary failure. A cancelled function may raise another error."""
+    An error does not tell whether its task was cancelled. A function may raise a CancelledError by
+    itself, which is an ordinary failure. A cancelled function may raise another error."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
@@ -118,7 +118,7 @@ async def all_or_first_error(workers: Iterable[Callable[[], Coroutine[Any, Any, 
             await worker()
         except BaseException as error:
             failures.append(error)
-            if isinstance(error, KeyboardInterrupt | SystemExit):  # for the loop itself
+            if isinstance(error, KeyboardInterrupt | SystemExit):  # these end the event loop
                 raise
 
     loop = asyncio.get_running_loop()
@@ -148,7 +148,7 @@ async def all_or_first_error(workers: Iterable[Callable[[], Coroutine[Any, Any, 
         try:
             raise first
         finally:
-            del first  # its traceback holds this frame
+            del first  # its traceback and this frame would keep each other alive
 
 
 async def opened_in_task(

@@ -102,8 +102,8 @@ def flow_of(run: Run) -> Dataflow:
 async def call_for_model(
     call: CallPlan, inline: bool, arguments: dict[str, Any], run: Run
 ) -> tuple[bool, Any]:
-    """Call a function once. Return whether the function raised an error for the
-    LLM, and the error or the result. Because such an error is returned, the call is not retried."""
+    """Call a function once. Return whether it raised an error for the LLM, and the error or the
+    result. Because such an error is returned, the call is not retried."""
     try:
         return False, await call_once(call, inline, arguments, flow_of(run))
     except (ToolError, ToolInterrupted) as error:

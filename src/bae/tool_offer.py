@@ -76,7 +76,7 @@ class OfferedTools(Conversation):
         """Return whether the LLM has to answer in the next round, without calls. It has to if the
         limit of rounds is reached, or if a model without native tool calls repeats a call.
 
-        With `before`, return this for an earlier round: the round `before`, as it was requested.
+        With `before`, return whether the LLM had to answer in the round `before`.
         """
         finished = len(self.rounds) if before is None else before.number - 1
         if finished >= self.marker.limit:

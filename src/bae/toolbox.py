@@ -102,7 +102,7 @@ class Toolbox(OfferedTools):
 
     async def run_calls(self, made: Round, may_call: bool = True) -> None:
         """Run the calls of a round at the same time, except calls that have a result already.
-        Without `may_call`, refuse them. Raises `Waiting` if calls wait for a person."""
+        Without `may_call`, refuse new calls. Raises `Waiting` if calls wait for a person."""
         if made.number >= self.marker.limit and self.marker.on_limit == "error" and may_call:
             raise self.over_limit()
         equal: dict[str, list[CallPart]] = {}  # the first call runs, the others reuse its result

@@ -119,8 +119,8 @@ class Tool:
     - `name`: the name that the model uses. The default is the name of the function.
     - `description`: the text that the model reads in place of the docstring.
     - `approve`: True, or a question, to have a person approve each call. Pass a function to decide
-      for each call whether a person is asked. Its parameters have the names of the tool's
-      parameters. A person's answer is an `Approval`.
+      for each call whether a person is asked. The function's parameters have the names of the
+      tool's parameters. A person's answer is an `Approval`.
     - `approve_timeout`: seconds for a person to answer, counted from when the run first asked. A
       call that nobody approves in time is refused.
     - `timeout`: seconds for one call. The default is 300 for a function, and no bound for a graph.
@@ -131,8 +131,8 @@ class Tool:
     - `inline`: call a sync function on the event loop instead of in a worker thread.
     - `result_limit`: how many characters of a result the model reads.
     - `repeat`: what happens with a call that equals an earlier call. "call" runs it. "reuse"
-      returns the earlier result. By default, it runs, but a model without native tool calls then
-      has to answer in the next round.
+      returns the earlier result. By default, the call runs, but a model without native tool calls
+      then has to answer in the next round.
     - `unfinished`: what happens, when a run is resumed, with a call that has begun and has no
       result. With "tell", the model reads that it is unknown whether the call ran. With "ask", bae
       asks a person, whose answer is an `Interruption`. With "repeat", bae calls the tool again.

@@ -143,8 +143,8 @@ class Messages(Sequence[Turn]):
         """Return the newest turns: at most `last` turns, with at most `limit` characters in all.
 
         If older turns have to be left out, they are left out in steps of a quarter of `last`. Then
-        the prompt begins with the same turn for several turns, and providers can cache the
-        beginning. At least half a step of the newest turns stays, as far as `limit` allows.
+        the beginning of the prompt stays the same for several runs, and providers can cache it. At
+        least half a step of the newest turns stays, as far as `limit` allows.
         """
         total = self.omitted + len(self.turns)
         step = 1 if last is None else max(1, last // _CUT_AT)

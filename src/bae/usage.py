@@ -1,6 +1,6 @@
-"""What LLM calls use: tokens, cost and time. An LM calls `report` with the usage of a call. The
-runner collects the reports of a step and writes their sum into the journal. `result.usage` is the
-sum of all reports."""
+"""What LLM calls use: tokens, cost and time. An LM calls `report_usage` with the usage of a call.
+The runner collects the reports of a step and writes their sum into the journal. `result.usage` is
+the sum of all reports."""
 
 from __future__ import annotations
 
@@ -158,8 +158,8 @@ class Attempt:
     - `usage`: what the answer used.
     - `asked`: the text of the prompt, without the schema.
     - `prompt`: in a run that is read from a journal, a hash of the prompt's text.
-    - `filled`: the options of a choice that the answer has filled; None if this is not recorded, as
-      in a journal of an older bae.
+    - `filled`: the options of a choice that the LLM may fill in the same answer; None if they are
+      not recorded, as in a journal of an older bae.
     - `thinking`: the model's thinking before the answer, as far as the provider shows it.
     """
 
@@ -214,7 +214,7 @@ Meter = tuple[Callable[[Usage], None], Callable[[CallEvent], None] | None]
 """The function that gets each usage, and the function that gets each event."""
 
 
-def report(usage: Usage) -> None:
+def report_usage(usage: Usage) -> None:
     """Report what a call used. An LM of your own calls this function once per request. A backend
     need not call it, because it returns the usage with the answer. Outside a run, the function does
     nothing."""

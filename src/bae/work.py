@@ -265,8 +265,8 @@ class ToolLoop:
         return next((call for call in calls if call["id"] == id), None)
 
     def rounds_before(self, at: float) -> list[RoundMade]:
-        """Return the rounds before a time. If a question began at this time, it did not pay for
-        these rounds."""
+        """Return the rounds before a time. A question that began at this time did not pay for
+        them."""
         return [round_ for round_ in self.rounds if round_.at < at]
 
     @property
@@ -281,9 +281,8 @@ class ToolLoop:
 
 
 def call_number(question: str, id: str) -> int:
-    """Return a number for a call that is unique among the calls of a field. The places of work
-    inside the call have it as their item number. `question` is the key of the call's
-    conversation."""
+    """Return a number for a call that is unique among the calls of a field. It is the item number
+    in the places of work inside the call. `question` is the key of the call's conversation."""
     base = (crc32(question.encode()) % 10**9) * 1000 if question else 0
     return base + (int(id[1:]) if CALL_ID.fullmatch(id) else 0)
 
@@ -401,7 +400,8 @@ class BodyCall(Work):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Step(Work):
-    """A step of a graph: the work for a node and with the node, until the next node follows."""
+    """A step of a graph: the work that completes a node, and the work that leads to the next
+    node."""
 
     place: Place
     graph: GraphRun

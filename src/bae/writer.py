@@ -78,8 +78,8 @@ class Writer:
         return start_step
 
     def write(self, record: Record) -> None:
-        """Write a record without waiting. A journal stores it together with the next record of
-        `store`."""
+        """Write a record without waiting. A journal stores it together with the next record that
+        the run waits for."""
         self.log.append(record)
 
     def keep_files(self, files: Iterable[Attached]) -> None:
@@ -160,9 +160,9 @@ journal."""
 
 
 def fencing_token() -> int:
-    """Return a number that grows each time a process takes over the run. Send it to services that
-    refuse a smaller number than their greatest so far. A process may be paused while another
-    process takes over its run. When it continues, such a service refuses its requests.
+    """Return a number that grows each time a process takes over the run. Pass the number to a
+    service that stores the greatest number so far and refuses smaller numbers. If a process is
+    paused while another process takes over its run, the service then refuses the paused process.
 
     Call this function inside a body, a dependency or a tool. Outside a run, and in a run without a
     journal, it returns 0, because no other process can take over. The journal needs no token: it

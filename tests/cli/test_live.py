@@ -39,7 +39,7 @@ from bae.lm import LM
 from bae.observers import ObservedRun, observing
 from bae.records import FieldText, Record, RunResumed, RunStarted
 from bae.testing import ScriptedLM
-from bae.usage import Attempt, Restart, Usage, report, tell
+from bae.usage import Attempt, Restart, Usage, report_usage, tell
 from bounded import BOUND
 
 Mood = Literal["groggy", "steady"]
@@ -238,7 +238,7 @@ class Speaking:
                 async with asyncio.timeout(BOUND):
                     await arrived.wait()
             look()
-        report(Usage(1, 1000, 204, 0, 0.0041, 1, 0.5, ("claude",)))
+        report_usage(Usage(1, 1000, 204, 0, 0.0041, 1, 0.5, ("claude",)))
         return target(**self._answers[target.__name__], **resolved)
 
     async def make(self, node: Any, target: Any) -> Any:

@@ -317,13 +317,13 @@ FIELDS = [
         "without parentheses",
         "bae-field-bare",
         later("again: Annotated[str, Recall]"),
-        ("the class Recall for a marker", "write Recall(…) with its parentheses"),
+        ("the class Recall as a marker", "write Recall(…) with its parentheses"),
     ),
     Mistake(
         "source as default",
         "bae-field-default",
         field("name: str = Dep(get_name)"),
-        ("has a Dep for its default", "Annotated[…, Dep(…)]"),
+        ("has a Dep as its default", "Annotated[…, Dep(…)]"),
     ),
     Mistake(
         "source inside the type",
@@ -343,7 +343,7 @@ FIELDS = [
 
             """,
         ),
-        ("Inner.name has a source", "Inner is a model, and no Node", "make Inner a Node"),
+        ("Inner.name has a source", "Inner is not a Node", "make Inner a Node"),
     ),
     Mistake(
         "nothing JSON can say",
@@ -386,7 +386,7 @@ FIELDS = [
         "recall of one of two",
         "bae-recall-ambiguous",
         later("mood: Annotated[Mood, Recall()]", asks="before: Mood\n    after: Mood"),
-        ("Ask holds a Mood in before, after; before is taken", "name the field as the one"),
+        ("Ask holds a Mood in before, after; before is taken", "name the field like"),
         "warning",
     ),
     Mistake(
@@ -426,19 +426,19 @@ CALLS = [
         "dep that does not say",
         "bae-dep-unannotated",
         field("number: Annotated[int, Dep(count)]", before="def count():\n    return 1\n\n"),
-        ("count does not say what it returns", "write `def count(…) -> int`"),
+        ("count has no return annotation", "write `def count(…) -> int`"),
     ),
     Mistake(
         "async dep that does not say",
         "bae-dep-unannotated",
         field("number: Annotated[int, Dep(count)]", before="async def count():\n    return 1\n\n"),
-        ("count does not say what it returns", "write `async def count(…) -> int`"),
+        ("count has no return annotation", "write `async def count(…) -> int`"),
     ),
     Mistake(
         "dep that cannot say",
         "bae-dep-unannotated",
         field("number: Annotated[int, Dep(lambda: 1)]"),
-        ("<lambda> does not say", "give Dep a function with a return annotation"),
+        ("<lambda> has no return annotation", "give Dep a function with a return annotation"),
         "warning",
     ),
     Mistake(
@@ -510,7 +510,7 @@ CALLS = [
         later("body: Annotated[str, Text()]", asks="question: str").replace(
             "    body", "    title: str\n    body"
         ),
-        ("can fill no other field with it: title", "give title a source"),
+        ("cannot fill other fields of the node: title", "give title a source"),
     ),
     Mistake(
         "turns of another type",
@@ -524,7 +524,7 @@ CALLS = [
         later("history: Annotated[Messages, Thread()]").replace(
             "    history", "    newest: Annotated[Messages, Thread(1)]\n    history"
         ),
-        ("a question has one conversation before it", "keep one of them"),
+        ("a second field with Thread", "keep one of them"),
     ),
     Mistake(
         "turns without a source",
@@ -992,7 +992,7 @@ IMPORTS = [
     unloadable_file(
         "config that is none",
         'class Ask(Node):  # here\n    node_config = {"llm": "local"}\n',
-        "no NodeConfig",
+        "not a NodeConfig",
         'write `node_config = NodeConfig(lm="…")`',
         code="bae-node-config",
     ),

@@ -14,7 +14,7 @@ from bae.evals import Case, evaluate
 from bae.journal import MemoryJournal
 from bae.lm import LM
 from bae.testing import ScriptedLM
-from bae.usage import Attempt, report, tell
+from bae.usage import Attempt, report_usage, tell
 from eval_graphs import Bug, Length, Ticket, Word, counting, lengths, rows, tickets, total, words
 
 
@@ -95,7 +95,7 @@ class Costly(ScriptedLM):
     """An LM that says what it used, without a price."""
 
     async def fill(self, *args: Any, **kwargs: Any) -> Any:
-        report(Usage(calls=1, input_tokens=10, output_tokens=5, cost=None))
+        report_usage(Usage(calls=1, input_tokens=10, output_tokens=5, cost=None))
         return await super().fill(*args, **kwargs)
 
 

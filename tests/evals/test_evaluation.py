@@ -15,7 +15,7 @@ from bae.journal import MemoryJournal, SQLiteJournal
 from bae.lm import LM, Budget, WithPrompts
 from bae.optimizer import Judge, fields_metric
 from bae.testing import ScriptedLM
-from bae.usage import report
+from bae.usage import report_usage
 from eval_graphs import (
     Bug,
     Hooked,
@@ -166,7 +166,7 @@ async def test_a_metric_that_raises_for_the_first_case_ends_the_evaluation_and_n
 
 async def test_a_judge_that_cannot_be_asked_leaves_its_case_without_a_score() -> None:
     async def judged(case: Case, result: Any) -> float:
-        report(Usage(calls=1, input_tokens=7))
+        report_usage(Usage(calls=1, input_tokens=7))
         if case.name == "b":
             raise BaeLMError("the judge is asleep")
         return 1.0
@@ -191,7 +191,7 @@ async def test_a_judge_that_cannot_be_asked_leaves_its_case_without_a_score() ->
 async def test_judge_usage_is_separate_in_every_report() -> None:
     class Judging(ScriptedLM):
         async def fill(self, *args: Any, **kwargs: Any) -> Any:
-            report(Usage(calls=1, input_tokens=600, output_tokens=17, cost=0.25))
+            report_usage(Usage(calls=1, input_tokens=600, output_tokens=17, cost=0.25))
             return await super().fill(*args, **kwargs)
 
     judge = Judge(Judging({"Verdict": lambda _: {"reason": "far off", "grade": "poor"}}))

@@ -22,7 +22,7 @@ from bae.journal import (
     SourceEnded,
     StepStarted,
 )
-from bae.lm import metered, report, tell
+from bae.lm import metered, report_usage, tell
 from bae.usage import CallEvent
 from end_node import EndNode
 
@@ -184,10 +184,10 @@ def test_an_unknown_cost_stays_unknown_in_a_sum(one: float | None, two: float | 
 
 def test_a_report_is_heard_by_every_meter_around_it():
     with metered() as outer:
-        report(Usage(calls=1))
+        report_usage(Usage(calls=1))
         with metered() as inner:
-            report(Usage(calls=2))
-        report(Usage(calls=3))
+            report_usage(Usage(calls=2))
+        report_usage(Usage(calls=3))
 
     assert outer == [Usage(calls=1), Usage(calls=2), Usage(calls=3)]
     assert inner == [Usage(calls=2)]

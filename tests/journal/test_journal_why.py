@@ -338,7 +338,7 @@ async def test_a_given_or_live_value_is_explained(journal: Journal):
     if result.waiting:
         await held.resume("r", journal=journal)
     client = await journal.why("r", "Held.client")
-    assert (client.kept, "no journal holds" in str(client)) == ("live", True)
+    assert (client.kept, "no journal stores" in str(client)) == ("live", True)
     assert (await journal.why("r", "Held.token")).kept == "withheld"
     city = await journal.why("r", "Held.city")
     assert (city.value, city.note) == ("Rome", "the value was given in dep_cache")

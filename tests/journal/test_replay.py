@@ -264,7 +264,7 @@ async def test_a_fork_is_replayed_with_its_changes(journal: Journal):
     replayed = await thoughts.replay(start, journal=journal)
     assert replayed.trace == [Thought(about="y"), Feeling(mood="sad"), Said(text="sad")]
     SWITCH["said"] = "!"
-    with pytest.raises(ReplayError, match="step 2: Said is not as it was"):
+    with pytest.raises(ReplayError, match="step 2: Said differs from the recorded node"):
         await thoughts.replay(fork, journal=journal)
 
 

@@ -521,7 +521,7 @@ async def test_a_replay_calls_no_tool_and_asks_nothing():
         (lambda: variant(Tools(Tool(other_search, name="search"), refund)), "the tool search"),
         (lambda: variant(Tools(Tool(told_otherwise, name="search"), refund)), "the tool search"),
         (lambda: variant(Tools(search)), "the tool refund"),
-        (lambda: variant(Tools(search, refund, get_city_name)), "was not told of: get_city_name"),
+        (lambda: variant(Tools(search, refund, get_city_name)), "are not recorded: get_city_name"),
         (lambda: variant(Tools(search, refund), "Answer in rhymes."), "the question to the LM"),
     ],
 )

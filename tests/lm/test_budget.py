@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from bae import LM, BaeLMError, Dep, Graph, Map, Node, NodeConfig, Usage
 from bae.exceptions import BudgetError, LimitError
-from bae.lm import Answer, Backend, Budget, Budgeted, Cached, Prompt, Retry, estimate_tokens, report
+from bae.lm import Answer, Backend, Budget, Budgeted, Cached, Prompt, Retry, report_usage
+from bae.lm.policies.budget import estimate_tokens
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode
@@ -77,7 +78,7 @@ class Reporting(FourMethods):
 
     async def fill(self, target: Any, *rest: Any, **named: Any) -> Any:
         self.calls += 1
-        report(self.usages[self.calls % len(self.usages)])
+        report_usage(self.usages[self.calls % len(self.usages)])
         return target(text="this")
 
 
@@ -593,7 +594,7 @@ async def test_an_answer_from_a_cache_is_free():
 async def test_an_lm_of_another_kind_is_charged_its_reported_usage():
     class Mine(ScriptedLM):
         async def fill(self, *args: Any, **options: Any) -> Any:
-            report(Usage(calls=2, input_tokens=7, cost=0.5))
+            report_usage(Usage(calls=2, input_tokens=7, cost=0.5))
             return Reply(text="this")
 
     budget = Budget(cost=1)

@@ -537,7 +537,8 @@ def test_a_provider_of_a_newer_pydantic_ai_has_a_name_too(
 def test_names_are_checked_without_importing_a_package():
     program = """
 import sys
-from bae.lm import check_lm_name, list_lm_kinds
+from bae.lm import check_lm_name
+from bae.lm.registry import list_lm_kinds
 before = set(sys.modules)
 for name in ("ollama:q?max_tokens=8", "google:gemini-3-pro", "openai:q@http://h/v1?effort=low"):
     check_lm_name(name)

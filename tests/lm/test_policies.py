@@ -30,7 +30,7 @@ from bae.lm import (
     Retry,
     Timeout,
     metered,
-    report,
+    report_usage,
 )
 from bae.lm.adapter import LMAdapter
 from bae.testing import ScriptedLM
@@ -405,7 +405,7 @@ async def test_a_choice_outside_the_offered_classes_is_never_guessed_at():
 async def test_the_reported_usage_of_a_failing_lm_is_counted_once():
     class Failing(ScriptedLM):
         async def fill(self, *args: Any, **options: Any) -> Any:
-            report(Usage(calls=2, input_tokens=5, cost=0.1))
+            report_usage(Usage(calls=2, input_tokens=5, cost=0.1))
             raise ConnectionError("cut")
 
     with metered() as used, pytest.raises(ConnectionError):
@@ -419,7 +419,7 @@ async def test_the_usage_of_a_cancelled_lm_is_counted():
 
     class Slow(ScriptedLM):
         async def fill(self, *args: Any, **options: Any) -> Any:
-            report(Usage(calls=1, input_tokens=5))
+            report_usage(Usage(calls=1, input_tokens=5))
             asked.set()
             await asyncio.Event().wait()
 

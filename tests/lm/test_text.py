@@ -402,8 +402,9 @@ def test_the_proof_checks_the_type_and_the_function(annotation: Any, code: str |
 def test_the_proof_allows_it_only_as_the_sole_field_of_the_lm():
     assert field(Annotated[str, Text()], title=str) == [("bae-text-not-alone", "Made.body")]
     found = Graph(start=Twice).validate()
-    assert "the LM answers it in plain text, and can fill no other field with it: title" in str(
-        found[0]
+    assert (
+        "the LM answers it in plain text, so it cannot fill other fields of the node: title"
+        in str(found[0])
     )
     other = Annotated[str, Text()]
     assert field(other, more=other) == [("bae-text-not-alone", "Made.body")]
@@ -438,6 +439,6 @@ async def test_the_optimizer_learns_from_texts_and_asks_as_a_run_does():
 
 
 async def test_a_class_that_no_graph_has_proved_is_refused_when_it_is_asked_for():
-    with pytest.raises(NodeError, match="can fill no other field with it: title") as caught:
+    with pytest.raises(NodeError, match="cannot fill other fields of the node: title") as caught:
         await ToyBackend().fill(Twice, {}, "Twice")
     assert caught.value.code == "bae-text-not-alone"

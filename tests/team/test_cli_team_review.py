@@ -37,7 +37,7 @@ from team_parts import JEST, RUN_SHELL
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 
 SCRIPT = '''
-from bae.lm import Usage, report
+from bae.lm import Usage, report_usage
 from bae.testing import ScriptedLM
 
 CODE = """
@@ -52,7 +52,7 @@ name() {{ echo {name}; }}
 
 def write(asked):
     key = asked.previous.task
-    report(Usage(cost=None))  # as of a model without a price
+    report_usage(Usage(cost=None))  # as of a model without a price
     if key == "guide":
         return "<<<<<<< FILE GUIDE.md\\nA shop.\\n>>>>>>> FILE\\n"
     if key == "orders" and asked.previous.attempt > 1 or key == "stocks":

@@ -13,7 +13,8 @@ import pytest
 from rich.console import Console
 
 from bae import BaeLMError
-from bae.team import ActivityUpdate, BackendWorkerAgent, Store, Task, Workbench, watch
+from bae.cli.team_board import watch
+from bae.team import ActivityUpdate, BackendWorkerAgent, Store, Task, Workbench
 from bae.team.models import PlannedTask
 from bae.team.task_log import read_task_log
 from bae.team.worker import preview_brief

@@ -24,7 +24,6 @@ from bae.team import (
     TestWorkerAgent,
     WorkerAgent,
     register_worker,
-    worker_class,
     worker_kinds,
 )
 from bae.team.files import make_folder, remove_abandoned
@@ -33,6 +32,7 @@ from bae.team.models import as_planned
 from bae.team.task_context import Context
 from bae.team.team_run import lead_lock
 from bae.team.verdict import WorkVerdict
+from bae.team.worker import worker_class
 from bae.team.worker_graph import WorkerAnswer, WorkRequest
 from bae.team.worker_runs import name_run
 from bae.testing import Call, Provider, ScriptedLM

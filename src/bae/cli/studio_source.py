@@ -132,8 +132,8 @@ class StudioSource:
         *,
         reads_only: bool,
     ) -> API:
-        from bae.serve import LOOPBACK, User, bearer, router
-        from bae.serve.access import VERBS
+        from bae.serve import User, bearer, router
+        from bae.serve.access import LOOPBACK, VERBS
 
         user = User(_user_name(), frozenset({"read"}) if reads_only else VERBS)
         return router(

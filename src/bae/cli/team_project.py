@@ -227,12 +227,16 @@ def find_folder(root: Path, named: str) -> str:
 
 def find_lm(name: str | None) -> LM:
     """The named LM; otherwise the LM that this machine offers, with a note."""
-    from bae.lm.registry import VARIABLE, cached_lm, find_default_lm, find_default_name
+    from bae.lm.registry import (
+        VARIABLE,
+        cached_lm,
+        find_default_lm,
+        find_default_name,
+        refuse_local,
+    )
 
     default = find_default_name().name
     if name is None:
-        from bae.team.workbench import refuse_local
-
         refuse_local(default)
     if name is not None or default:
         if name is None and not os.environ.get(VARIABLE, "").strip():

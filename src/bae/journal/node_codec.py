@@ -1,5 +1,5 @@
-"""The stored form of nodes, `{"type": …, "fields": {…}}`, and of the results of their dependencies.
-The properties of a class are computed once."""
+"""Write nodes in their stored form, `{"type": …, "fields": {…}}`, and the results of their
+dependencies. Each class of nodes has one codec, which is computed once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CODEC: Final = "__bae_codec__"
 
 
 def node_codec(cls: type[Node]) -> NodeCodec:
-    """The codec of a class of nodes."""
+    """Return the codec of a node class."""
     codec = cast("NodeCodec | None", cls.__dict__.get(_CODEC))
     if codec is None:
         codec = NodeCodec(cls)
@@ -53,8 +53,7 @@ def node_codec(cls: type[Node]) -> NodeCodec:
 
 
 class NodeCodec:
-    """How the nodes of one class are stored: `fields` has the codec of each field, `live` names
-    fields that no journal can store, and `secret` fields that are withheld from it."""
+    """Writes and reads the nodes of one class."""
 
     def __init__(self, cls: type[Node]) -> None:
         self.cls = cls
@@ -62,35 +61,42 @@ class NodeCodec:
         self._config = model_config_of(cls)
         schemas = field_schemas(cls, alone=True)
         self.fields = {
-            name: ValueCodec(schemas[name], self._config, _of_app(field) if field.is_of_app else "")
+            name: ValueCodec(
+                schemas[name], self._config, _find_app_reason(field) if field.is_of_app else ""
+            )
             for name, field in self.plan.fields.items()
         }
+        """The codec of each field."""
         self.live = frozenset(n for n, codec in self.fields.items() if codec.verdict == "live")
+        """The fields that no journal can store."""
         self._names = tuple(self.fields)
         types = [codec.plain for codec in self.fields.values() if codec.verdict == "keep"]
         is_scalar = len(self.plan.plain) == len(self.fields) == len(types) and None not in types
         self.secret = frozenset(secret_fields(cls))
+        """The fields that a journal withholds as secrets."""
         self._head = f'{{"type":{json_text(cls.__name__)},"fields":{{'
         self._scalars = tuple(types) if is_scalar and not self.secret else None
-        """The types of the fields, if all are filled or given, and are texts and numbers."""
+        """The types of the fields, if every field is a plain text or number and none is a secret.
+        Otherwise None."""
         self._calls: dict[tuple[str, str], ValueCodec | EndCodec] = {}
-        self._asked: dict[tuple[str, str], FieldPlan | Input] = {}
+        self._inputs: dict[tuple[str, str], FieldPlan | Input] = {}
         self._bare: dict[str, ValueCodec] = {}
 
     def call(self, field: str, route: str = "") -> ValueCodec | EndCodec:
-        """The codec for the values of the dependency behind a field, or of a parameter further
-        down; for a gate, the codec of the field."""
+        """Return the codec for the values of a field's dependency. `route` leads to a parameter of
+        the dependency, or of another dependency below it, as `(city)(client)`. For a gate, return
+        the codec of the field."""
         codec = self._calls.get((field, route))
         if codec is None:
-            # Start from the parameter above, if it is known: do not walk a long chain from its top.
+            # Start from the parameter above, if it is cached. Do not walk a long chain each time.
             above, _, last = route.rpartition("(")
-            known = self._asked.get((field, above)) if above else None
-            asked = asked_at(known, f"({last}") if known else None
-            asked = asked or asked_at(self.plan.fields[field], route)
-            if asked is None:
+            outer = self._inputs.get((field, above)) if above else None
+            target = asked_at(outer, f"({last}") if outer else None
+            target = target or asked_at(self.plan.fields[field], route)
+            if target is None:
                 raise KeyError(f"{field}{route}")
-            self._asked[field, route] = asked
-            codec = self.fields[field] if asked.call is None else call_codec(asked.call, asked)
+            self._inputs[field, route] = target
+            codec = self.fields[field] if target.call is None else call_codec(target.call, target)
             self._calls[field, route] = codec
         return codec
 
@@ -103,12 +109,18 @@ class NodeCodec:
         whole: bool = False,
         copies: Collection[str] = (),
     ) -> str:
-        """A node as JSON: all of its fields, or only its `plain` fields. Dependencies that no
-        journal can store are left out; if the node must be `whole`, they raise `Unkeepable`.
-        Secrets, and the `copies` of secrets, are left out unless they are asked for. Raises
-        `JournalError` if a plain field has a value that no journal can store."""
-        held, given = node.__dict__, node.__pydantic_fields_set__
-        if self._scalars is not None and not copies and given.issuperset(self._names):
+        """Return a node as JSON.
+
+        - `secrets`: write secrets. By default, they are left out.
+        - `plain`: write only plain fields.
+        - `whole`: raise `Unkeepable` for a dependency that no journal can store. By default, it is
+          left out.
+        - `copies`: fields with copies of secrets. They are left out unless `secrets` is set.
+
+        Raises `JournalError` if a plain field has a value that no journal can store.
+        """
+        values, set_fields = node.__dict__, node.__pydantic_fields_set__
+        if self._scalars is not None and not copies and set_fields.issuperset(self._names):
             text = self._dump_scalars(node)
             if text:
                 return text
@@ -118,15 +130,15 @@ class NodeCodec:
         parts: list[str] = []
         for field in self.plan.plain if plain else self.plan.fields.values():
             name = field.name
-            if name not in held or name in self.live:
+            if name not in values or name in self.live:
                 continue
             if not secrets and (name in self.secret or name in copies):
                 withheld.append(name)
                 continue
-            if name not in given:
+            if name not in set_fields:
                 unset.append(name)
-            value = held[name]
-            if type(value) is str is self.fields[name].plain and value.isascii():  # most are
+            value = values[name]
+            if type(value) is str is self.fields[name].plain and value.isascii():  # common case
                 parts.append(f'"{name}":{to_json(value).decode()}')
                 continue
             try:
@@ -136,12 +148,12 @@ class NodeCodec:
                     raise self.unfit(name, str(error)) from error
                 if whole:
                     raise
-                continue  # it is computed again, or found again
+                continue  # the value is computed or recalled again on resume
             parts.append(f'"{name}":{text}')
             if is_bare:
                 bare.append(name)
-        for each in (node.__pydantic_extra__ or {}).items():
-            parts.append(self._dump_undeclared(*each))
+        for extra in (node.__pydantic_extra__ or {}).items():
+            parts.append(self._dump_undeclared(*extra))
         text = f"{self._head}{','.join(parts)}}}"
         for key, names in (("withheld", withheld), ("unset", unset), ("bare", bare)):
             if names:
@@ -149,18 +161,18 @@ class NodeCodec:
         return f"{text}}}"
 
     def _dump_scalars(self, node: Node) -> str:
-        """A node of texts and numbers as JSON, in one step; empty if it has another value, or a
-        value that may not read back unchanged."""
-        held = cast(Json, node.__dict__)
-        is_typed = self._scalars == tuple(map(type, held.values()))
-        if not is_typed or tuple(held) != self._names or node.__pydantic_extra__:
+        """Return a node of texts and numbers as JSON, in one step. The result is empty if the node
+        has another value, or a value that may not read back unchanged."""
+        values = cast(Json, node.__dict__)
+        is_typed = self._scalars == tuple(map(type, values.values()))
+        if not is_typed or tuple(values) != self._names or node.__pydantic_extra__:
             return ""
         try:
-            fields = to_json(held, inf_nan_mode="constants")
+            fields = to_json(values, inf_nan_mode="constants")
         except ValueError:  # half of a surrogate pair
             return ""
         if len(fields) > SURELY_READ and any(
-            type(v) is int and abs(v) > _LARGE for v in held.values()
+            type(v) is int and abs(v) > _LARGE for v in values.values()
         ):
             return ""
         return f"{self._head}{fields[1:].decode()}}}"
@@ -173,31 +185,33 @@ class NodeCodec:
             raise self.unfit(name, why) from error
 
     def load(self, stored: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> Node:
-        """A node, or its draft, from the JSON of `dump`.
+        """Return a node, or its draft, from the JSON of `dump`.
 
-        A field that was withheld is taken from `given`, by `Class.field`, or left out. Raises
-        `JournalError` if today's class refuses the node.
+        `given` has the values of withheld fields, by `Class.field`. A withheld field without a
+        value is left out. Raises `JournalError` if today's class refuses the node.
         """
         cls, data, given = self.cls, cast(Json, stored["fields"]), given or {}
         names = {name: f"{cls.__name__}.{name}" for name in stored.get("withheld", ())}
-        again = {name: given[place] for name, place in names.items() if place in given}
+        given_values = {name: given[place] for name, place in names.items() if place in given}
         try:
-            again = validate_values(cls, again) if again else again
-            return self._load_unchanged(stored, again)
+            given_values = validate_values(cls, given_values) if given_values else given_values
+            return self._load_unchanged(stored, given_values)
         except Exception as error:
             refused = error
         # A "before" validator of the class may know the stored form of an older class.
-        known = frozenset(name for name in data if name in self.fields)
+        stored_fields = frozenset(name for name in data if name in self.fields)
         try:
-            turns = {n: self.fields[n].load(data[n]) for n in known if self.fields[n].has_turns}
-            return from_answer(cls, {**data, **turns, **again}, known)
+            turns = {
+                n: self.fields[n].load(data[n]) for n in stored_fields if self.fields[n].has_turns
+            }
+            return from_answer(cls, {**data, **turns, **given_values}, stored_fields)
         except Exception as error:
-            better = error if isinstance(error, ValidationError) else refused
-            raise unreadable(cls.__name__, better) from better
+            clearer = error if isinstance(error, ValidationError) else refused
+            raise unreadable(cls.__name__, clearer) from clearer
 
     def _load_unchanged(self, stored: Mapping[str, Any], again: Mapping[str, Any]) -> Node:
-        """A node as it was stored: its validators have seen these values before, and may have
-        changed them."""
+        """Return a node with its values as they were stored. The node's validators cannot change
+        these values again."""
         data = cast(Json, stored["fields"])
         values: dict[str, Any] = {}
         for name, field in self.plan.fields.items():
@@ -229,20 +243,21 @@ class NodeCodec:
         return others if rule == "allow" else None
 
     def join_values(self, draft: Node, values: Mapping[str, Any], whole: bool) -> Node:
-        """A copy of a draft with values of its sources added, completed or left a draft."""
+        """Return a copy of a draft with values of its sources. If `whole`, the copy is completed,
+        otherwise it remains a draft."""
         node = copy(draft)
         if whole:
             complete(node, values)
         elif values:
-            held = {**draft.__dict__, **validate_values(self.cls, values)}
-            in_order = {name: held[name] for name in self.fields if name in held}
+            all_values = {**draft.__dict__, **validate_values(self.cls, values)}
+            in_order = {name: all_values[name] for name in self.fields if name in all_values}
             given = draft.__pydantic_fields_set__ | values.keys()
             hold(node, in_order, draft.__pydantic_extra__, given)
         return node
 
     def dump_field(self, name: str, value: Any) -> tuple[str, bool]:
-        """The value of one field as JSON, and whether to read it only by its type, because
-        validators or a serializer of the field would change it."""
+        """Return the value of a field as JSON, and whether the value must be read without the
+        validators and the serializer of the field, because they would change it."""
         try:
             return self.fields[name].dump(value), False
         except Unkeepable as error:
@@ -254,21 +269,22 @@ class NodeCodec:
 
     def _bare_codec(self, name: str) -> ValueCodec:
         if name not in self._bare:
-            schema = _by_type_alone(field_schema(self.cls, name, alone=True))
+            schema = _strip_validators(field_schema(self.cls, name, alone=True))
             self._bare[name] = ValueCodec(schema, self._config)
         return self._bare[name]
 
     def load_field(self, name: str, data: Any) -> Any:
-        """The value of one field from parsed JSON. Raises `JournalError` if today's class refuses
-        it."""
+        """Return the value of a field from parsed JSON. Raises `JournalError` if today's class
+        refuses the value."""
         return self._load(self.fields[name], name, data)
 
     def load_source(self, field: str, parameter: str, data: Any) -> Any:
-        """The same for the value of the source of a field, or of a parameter further down."""
+        """Return the value of a field's source, or of a `parameter` below it, from parsed JSON.
+        Raises `JournalError` if today's class refuses the value."""
         if self.plan.fields[field].stored == "answer":
             return self.load_answer(field, data)
         source = self.call(field, parameter)
-        if source.verdict == "live":  # even if it could be stored when it was written
+        if source.verdict == "live":  # even if the journal has a value of an earlier class
             return LIVE
         return self._load(source, f"{field}{parameter}", data)
 
@@ -281,16 +297,21 @@ class NodeCodec:
             raise unreadable(f"{self.cls.__name__}.{place}", error) from error
 
     def dump_answer(self, name: str, value: Any) -> str:
-        """The answer at a gate as JSON. It is stored as the field has it, otherwise as it was
-        given, since the node will convert it, otherwise as the field converts it. Raises
-        `JournalError` if JSON can hold none of these. Files are stored beside it, so an answer with
-        files is stored as the field has it."""
+        """Return the answer at a gate as JSON.
+
+        The first form that JSON can hold is stored: a value of the field's type, the answer as it
+        was given (the node converts it later), or the answer as the field converts it. Raises
+        `JournalError` if JSON can hold none of these forms.
+
+        If the field may have files, the answer is converted first if possible, because the files to
+        store are in the converted answer.
+        """
         if holds_file(self.cls, name):
-            made = validate_values(self.cls, {name: value})[name]
-            if same(validate_values(self.cls, {name: made})[name], made):
-                value = made
+            converted = validate_values(self.cls, {name: value})[name]
+            if same(validate_values(self.cls, {name: converted})[name], converted):
+                value = converted
             else:
-                to_json(made, fallback=repr)  # a collector of files finds those in it
+                to_json(converted, fallback=repr)  # this collects the answer's files
         for codec in (self.fields[name], ANYTHING):
             try:
                 return codec.dump(value)
@@ -302,9 +323,12 @@ class NodeCodec:
             raise self.unfit(name, str(error)) from error
 
     def unstorable(self, node: Node, *, secrets: bool = False) -> dict[str, str]:
-        """The plain fields of a node that no journal can store unchanged, and the reasons."""
-        held = node.__dict__
-        is_simple = all(_is_simple(self.fields[f.name], held.get(f.name)) for f in self.plan.plain)
+        """Return the plain fields of a node that no journal can store unchanged, with the
+        reasons."""
+        values = node.__dict__
+        is_simple = all(
+            _is_simple(self.fields[f.name], values.get(f.name)) for f in self.plan.plain
+        )
         if is_simple and not node.__pydantic_extra__:
             return {}  # this is certain without encoding the node
         try:
@@ -322,12 +346,12 @@ class NodeCodec:
         return reasons
 
     def read_answer(self, name: str, text: str) -> Any:
-        """The answer that `dump_answer` has written, as it was given."""
+        """Return an answer that `dump_answer` has written."""
         return self.load_answer(name, from_json(text))
 
     def load_answer(self, name: str, data: Any) -> Any:
-        """The answer from parsed JSON. The node validates it again, so an answer that the field
-        would change twice is left as it was given."""
+        """Return an answer from parsed JSON. The node validates the answer again. If the field
+        would change the answer a second time, return the parsed JSON instead."""
         try:
             value = self.fields[name].load(data)
             return value if same(validate_values(self.cls, {name: value})[name], value) else data
@@ -335,7 +359,7 @@ class NodeCodec:
             return data
 
     def unfit(self, name: str, why: str) -> JournalError:
-        """The error for a field with a value that no journal can store."""
+        """Return the error for a field with a value that no journal can store."""
         return JournalError(
             f"{self.cls.__name__}.{name}: a journal cannot keep the value it has here: {why}",
             code="bae-journal-field",
@@ -345,12 +369,12 @@ class NodeCodec:
 
 
 def unstorable_fields(node: Node, *, secrets: bool = False) -> Mapping[str, str]:
-    """The plain fields of a node that no journal can store unchanged, and the reasons."""
+    """Return the plain fields of a node that no journal can store unchanged, with the reasons."""
     return node_codec(type(node)).unstorable(node, secrets=secrets)
 
 
 def _is_simple(codec: ValueCodec, value: Any) -> bool:
-    """Whether a value is sure to be stored unchanged."""
+    """Return whether a value is sure to be stored unchanged."""
     if codec.plain is None or type(value) is not codec.plain:
         return False
     if codec.plain is str:
@@ -361,19 +385,19 @@ def _is_simple(codec: ValueCodec, value: Any) -> bool:
 _LARGE: Final = 2**63
 
 
-def _by_type_alone(schema: Any) -> Any:
-    """The core schema of a field without its validators and its serializer."""
+def _strip_validators(schema: Any) -> Any:
+    """Return the core schema of a field without the field's validators and serializer."""
     if schema["type"] in ("function-before", "function-after", "function-wrap"):
-        return _by_type_alone(schema["schema"])
-    kept_keys = {key: each for key, each in schema.items() if key != "serialization"}
+        return _strip_validators(schema["schema"])
+    stripped = {key: value for key, value in schema.items() if key != "serialization"}
     if schema["type"] in ("default", "nullable", "definitions"):
-        kept_keys["schema"] = _by_type_alone(schema["schema"])
-    return kept_keys
+        stripped["schema"] = _strip_validators(schema["schema"])
+    return stripped
 
 
 class EndCodec:
-    """The codec of the nodes that a graph inside a run may end at: as any node, if all of their
-    fields can be stored."""
+    """Writes and reads the nodes at which a subgraph may end. Values are stored if all fields of
+    these nodes can be stored."""
 
     plain = None
 
@@ -390,21 +414,22 @@ class EndCodec:
                 self.verdict, self.why = "secret", f"{cls.__name__}.{min(codec.secret)} is one"
 
     def dump(self, value: Node) -> str:
-        """The node as JSON. Raises `Unkeepable` if the graph does not end at its class."""
+        """Return the node as JSON. Raises `Unkeepable` if the graph does not end at the node's
+        class."""
         cls = type(value)
         if self._ends.get(cls.__name__) is not cls:
             raise Unkeepable(f"the graph does not end at {cls.__name__}")
         return node_codec(cls).dump(value, secrets=True, whole=True)
 
     def load(self, data: Any) -> Node:
-        """The node from its JSON."""
+        """Return the node from its JSON."""
         return node_codec(self._ends[data["type"]]).load(data)
 
 
 def call_codec(call: CallPlan, asked: FieldPlan | Input) -> ValueCodec | EndCodec:
-    """The codec for the result of a dependency: by its declared return type; for a graph, by the
-    node it ends at."""
-    why = _of_app(asked)
+    """Return the codec for the result of a dependency, which follows from the declared return type.
+    The result of a subgraph is the node at which the subgraph ends."""
+    why = _find_app_reason(asked)
     if not why and call.opens:
         why = f"{call.name} opens it, and it is closed after the run"
     if why:
@@ -416,27 +441,28 @@ def call_codec(call: CallPlan, asked: FieldPlan | Input) -> ValueCodec | EndCode
     return value_codec(call.returns, partial(returned_schema, call))
 
 
-def _of_app(asked: FieldPlan | Input) -> str:
-    """Why this value cannot come from a run; empty if it can."""
+def _find_app_reason(asked: FieldPlan | Input) -> str:
+    """Return why a run cannot store a value that belongs to the app. Empty if the value belongs to
+    the run."""
     if not asked.is_of_app:
         return ""
     return f"{name_of(asked.marker.fn)} makes it for all runs of the app"
 
 
 def unreadable(place: str, error: BaseException) -> JournalError:
-    """The error for recorded data that today's classes refuse."""
+    """Return the error for recorded data that today's classes refuse."""
     message = "; ".join(faults(error)) if isinstance(error, ValidationError) else describe(error)
     return JournalError(
-        f"{place} is recorded with what its class refuses today: {message}",
+        f"today's class refuses the recorded value of {place}: {message}",
         code="bae-journal-unreadable",
         cause=error,
-        fix="continue with the classes that the run was started with, or let today's read what "
-        "they wrote: a default for a new field, a validator for an old form",
+        fix="continue with the classes that the run was started with, or let today's classes read "
+        "the old values: give a new field a default, and convert an old form in a validator",
     )
 
 
 def secret_needed(names: Iterable[str]) -> JournalError:
-    """The error for plain fields that were withheld and are not given again."""
+    """Return the error for plain fields that were withheld and need a value from the caller."""
     listed = list(names)
     example = ", ".join(f'"{name}": …' for name in listed)
     return JournalError(
@@ -450,13 +476,13 @@ def secret_needed(names: Iterable[str]) -> JournalError:
 
 
 def is_node(value: Any) -> TypeGuard[Json]:
-    """Whether a stored value is a node."""
-    held = cast(Json, value) if isinstance(value, dict) else {}
-    return isinstance(held.get("type"), str) and isinstance(held.get("fields"), dict)
+    """Return whether a stored value is a node."""
+    data = cast(Json, value) if isinstance(value, dict) else {}
+    return isinstance(data.get("type"), str) and isinstance(data.get("fields"), dict)
 
 
 def dump_gate_answer(gate: OpenGate, value: Any) -> tuple[str, dict[str, bytes]]:
-    """The answer to a gate as JSON, and the files in it by hash."""
+    """Return the answer to a gate as JSON, and the files in the answer by hash."""
     with collect_files() as files:
         if gate.parameter:
             text = dump_answer(gate, value)
@@ -466,7 +492,8 @@ def dump_gate_answer(gate: OpenGate, value: Any) -> tuple[str, dict[str, bytes]]
 
 
 def read_gate_answer(gate: OpenGate, text: str) -> Any:
-    """A stored answer to a gate. Raises `JournalError` if it can no longer be read."""
+    """Return a stored answer to a gate. Raises `JournalError` if the answer can no longer be
+    read."""
     if not gate.parameter:
         return node_codec(gate.node_type).read_answer(gate.field_name, text)
     try:

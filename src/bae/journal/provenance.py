@@ -1,4 +1,4 @@
-"""`Provenance`: the origin of one value of a run, and how it is printed."""
+"""`Provenance`: the origin of one value of a run, as data and as text."""
 
 from __future__ import annotations
 
@@ -14,71 +14,85 @@ from bae.usage import Usage
 from bae.work import NOTHING_USED
 
 ValueSource = str
-"""The origin of a value: "caller", "lm", "body", "default", "fork", or the kind of a source, as
-"dep"."""
+"""A kind of origin: "caller", "lm", "body", "default", "fork", or the kind of a field's source,
+such as "dep"."""
 
 Kept = Literal["value", "live", "withheld", "turns", "missing"]
-"""Where a value is: the journal has it, no journal can store it, it is a secret that was not
-stored, it is in other runs of the thread, or there is none because its source failed."""
+"""Where a value is stored:
+
+- "value": in the journal.
+- "live": nowhere, because no journal can store the value.
+- "withheld": nowhere, because the value is a secret or was redacted.
+- "turns": in earlier runs of the thread.
+- "missing": nowhere, because there is no recorded value, for example after a failure.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedAnswer:
-    """One answer of a model, and what was wrong with it.
-
-    - `by`: the part of the graph that asked, as `filling Outfit`.
-    - `prompt`: a hash of the question. `asked` and `answer` are the texts, if the journal stores
-      prompts, and `thinking` the model's thinking, if it stores that.
-    - `model`: the model that answered. With the verdict "restarted", the LM that a `Fallback` asked
-      after the error; empty if the same LM was asked again.
-    """
+    """One answer of a model, with its verdict."""
 
     number: int
+    """The number of the answer among the answers to its question, from 1."""
     verdict: str
+    """The verdict: "valid", or "invalid", "unparsable", "empty", "cut-off" or "refused". The
+    entries of `NodeReport.calls` may also have "restarted" or "used"; their `number` is 0."""
     errors: tuple[str, ...] = ()
+    """What was wrong with the answer."""
     prompt: str = ""
+    """A hash of the question."""
     at: float = 0.0
+    """The time of the answer, in seconds since 1970."""
     usage: Usage = NOTHING_USED
     asked: str | None = None
+    """The text of the question, if the journal stores prompts."""
     answer: str | None = None
+    """The text of the answer, if the journal stores prompts."""
     by: str = ""
+    """The part of the graph that asked, as `filling Outfit`."""
     model: str = ""
+    """The model that answered. With the verdict "restarted", the LM that a `Fallback` asked after
+    the error; empty if bae asked the same LM again."""
     thinking: str = ""
+    """The model's thinking before the answer, if the journal stores thinking."""
 
 
 CallState = Literal["done", "failed", "waiting", "begun", "asked"]
-"""The state of a tool call: see `MadeCall`."""
+"""The state of a tool call. `MadeCall.state` explains the values."""
 
 
 @dataclass(frozen=True, slots=True)
 class MadeCall:
-    """One call of a tool.
-
-    - `state`: "done" with a result, "failed" if the model read an error or the run failed with the
-      call, "waiting" if a person is asked about it, "begun" without a result, or "asked" if the
-      tool was not called.
-    - `reused`: the id of the equal call whose result this is.
-    - `place`: the place of the call, as `1:Reply.calls(search)[2]`. A graph that ran for the call
-      is at this path.
-    - `is_native`: whether the provider ran the tool.
-    - `person`: "approved" if a person approved the call, "answered" if a person gave the result.
-    """
+    """One call of a tool by a model."""
 
     id: str
     name: str
     arguments: dict[str, Any]
     state: CallState
+    """The state of the call:
+
+    - "done": the call has a result.
+    - "failed": the model read an error, or the run failed with the call.
+    - "waiting": the call waits for a person.
+    - "begun": the tool was called and has no result.
+    - "asked": the model asked for the call, and the tool was not called.
+    """
     result: Any = None
     error: str | None = None
     seconds: float = 0.0
     reused: str = ""
+    """The id of an earlier equal call, if this call got the result of that call."""
     place: str = ""
+    """The place of the call, as `1:Reply.calls(search)[2]`. If a graph ran for the call, this is
+    the path of the graph."""
     is_native: bool = False
+    """Whether the provider ran the tool."""
     person: Literal["", "approved", "answered"] = ""
+    """What a person did: "approved" the call, or "answered" with the result."""
 
     @property
     def text(self) -> str:
-        """The tool with its arguments, as `search(query="kettle")`."""
+        """The call as text: `search(query="kettle")`."""
         return call_text(self.name, self.arguments)
 
     def __str__(self) -> str:
@@ -99,82 +113,105 @@ class MadeCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolRound:
-    """One answer of a model in a conversation with tools: its calls, or a text. `told` has the
-    messages to the model after it, besides the results. `by` is the part of the graph that
-    asked."""
+    """One round of a conversation with tools: an answer of the model, and the replies to it."""
 
     number: int
     at: float = 0.0
+    """The time of the model's answer, in seconds since 1970."""
     text: str = ""
+    """The text of the model's answer."""
     calls: tuple[MadeCall, ...] = ()
+    """The tool calls in the model's answer."""
     told: tuple[str, ...] = ()
+    """The messages that the model read next, apart from the results of its calls."""
     usage: Usage = NOTHING_USED
     by: str = ""
+    """The part of the graph that asked, as `filling Outfit`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """The origin of the value of a field. Print it, or read:
+    """The origin of the value of a field.
 
-    - `place`: the field, as `2:Outfit.mood`, after the `path` of its graph if that is inside the
-      run; `step`, `node` and `field` are its parts. An empty field is the whole node.
-    - `source`: "caller", "lm", "dep", "map", "recall", "thread", "gate", "body" (returned by the
-      previous node), "default" or "fork" (changed in `graph.fork`).
-    - `by`: the function, graph, model, question or body that it came from.
-    - `value`: the value as JSON, if `kept` is "value"; otherwise `kept` says why it is missing.
-    - `state`: "there", or "failed" if its source has failed. In the report of a run also "begun",
-      "waiting" for a person, or "absent" if nothing is recorded about it.
-    - `at`: when the value was known; `seconds`: how long it took; `usage`, `cost` and `models`: the
-      usage of the LM calls behind it, including those of a graph inside.
-    - `rounds`: the conversation with tools, if the LM could call tools before it filled the node;
-      `is_calls`: whether the value is the list of its calls.
-    - `attempts`: the LM's answers with their verdicts; `prompts`: hashes of the questions.
-    - `inputs`: the provenance of the parameters of a function, and of the field that a map goes
-      over.
-    - `items`: the provenance of each item of a map; None for an item that is not finished.
-    - `origin`: the provenance of a recalled value. For a function that is called once for the whole
-      run, of the field that it was called for.
-    - `inside`: the path of the graph that computed it, for places such as
-      `2:Report.x/1:Summary.text`.
-    - `error`: why the source failed; `note`: any other remark.
-
-    `dataclasses.asdict` makes JSON of it.
+    `print` shows it to people, and `dataclasses.asdict` makes JSON of it.
     """
 
     run_id: str
     place: str
+    """The place of the field, as `2:Outfit.mood`. The path of the graph comes first if the graph is
+    inside the run."""
     path: str
+    """The path of the graph; empty for the run itself."""
     step: int
+    """The number of the node in its graph."""
     node: str
+    """The name of the node's class."""
     field: str
+    """The name of the field; empty for the complete node."""
     source: ValueSource
+    """The kind of origin:
+
+    - "caller", "lm", "dep", "map", "recall", "thread" or "gate".
+    - "tools": the LM called tools, and the value is the list of calls.
+    - "body": the previous node's body returned the node.
+    - "default": the default of the field.
+    - "fork": `graph.fork` changed the value.
+    """
     by: str = ""
+    """The function, graph, model, question or body that the value came from."""
     at: float = 0.0
+    """The time when the value was known, in seconds since 1970."""
     kept: Kept = "value"
+    """Where the value is stored: "value" if it is in `value`, otherwise the reason why not."""
     value: Any = None
+    """The value as JSON, if `kept` is "value"."""
     state: Literal["there", "failed", "begun", "waiting", "absent"] = "there"
+    """The progress of the field's source. `Journal.why` returns only "there" and "failed"; the
+    other states occur in the report of a run.
+
+    - "there": the field has its value.
+    - "failed": the source failed.
+    - "begun": the source has begun.
+    - "waiting": the source waits for a person.
+    - "absent": nothing is recorded about the field.
+    """
     seconds: float | None = None
+    """How long the source took; None if this is not known."""
     usage: Usage = NOTHING_USED
+    """The usage of the LM calls for the value, including calls in graphs inside."""
     models: tuple[str, ...] = ()
+    """The models that answered the LM calls for the value."""
     prompts: tuple[str, ...] = ()
+    """The hashes of the questions in the LM calls for the value."""
     attempts: tuple[JudgedAnswer, ...] = ()
+    """The LM's answers with their verdicts, without answers in graphs inside."""
     inputs: dict[str, Provenance] = dataclasses.field(default_factory=dict[str, "Provenance"])
+    """The provenance of a function's arguments, and of the field that a map goes over, by name."""
     items: tuple[Provenance | None, ...] = ()
+    """The provenance of each item of a map; None for an unfinished item."""
     origin: Provenance | None = None
+    """The provenance of the recalled value. If the function is called once for several fields, the
+    provenance of the field that it was called for."""
     inside: str = ""
+    """The path of the graph that computed the value. The graph's fields have places such as
+    `2:Report.x/1:Summary.text`."""
     error: str = ""
+    """Why the source failed."""
     note: str = ""
+    """Any other remark."""
     rounds: tuple[ToolRound, ...] = ()
+    """The conversation with tools, if the LM could call tools before it filled the node."""
     is_calls: bool = False
+    """Whether the value is the list of tool calls in `rounds`."""
 
     @property
     def calls(self) -> list[MadeCall]:
         """The tool calls in all rounds."""
-        return [call for made in self.rounds for call in made.calls]
+        return [call for round_ in self.rounds for call in round_.calls]
 
     @property
     def cost(self) -> float | None:
-        """The cost of the LM calls behind the value; None if it is not known."""
+        """The cost of the LM calls for the value; None if the cost is not known."""
         return self.usage.cost
 
     def __str__(self) -> str:
@@ -182,18 +219,18 @@ class Provenance:
 
 
 def call_text(name: str, arguments: Mapping[str, Any]) -> str:
-    """A tool with its arguments, as `search(query="kettle")`."""
-    given = ", ".join(f"{key}={_json(value)}" for key, value in arguments.items())
-    return f"{name}({given})"
+    """Return a tool call as text: `search(query="kettle")`."""
+    arguments_text = ", ".join(f"{key}={_json(value)}" for key, value in arguments.items())
+    return f"{name}({arguments_text})"
 
 
 def when(at: float) -> str:
-    """A time in the local zone of the reader, with its offset from UTC."""
+    """Return a time in the local zone, with the offset from UTC."""
     return datetime.fromtimestamp(at).astimezone().isoformat(" ", "seconds")
 
 
 def long(seconds: float) -> str:
-    """How long something took, in the unit that fits."""
+    """Return a duration as text, in a unit that suits its length."""
     if seconds < 0.0005:
         return "0 s"
     if seconds < 0.9995:
@@ -205,9 +242,9 @@ def long(seconds: float) -> str:
 
 
 _DEEPEST: Final = 6
-"""How far down inputs and origins are printed."""
+"""The greatest depth of inputs and origins that is printed."""
 _ITEMS: Final = 3
-"""How many items of a map are printed."""
+"""The number of items of a map that are printed."""
 _WIDTH: Final = 72
 
 
@@ -218,25 +255,25 @@ def _lines(of: Provenance, indent: str, deeper: int) -> Iterator[str]:
     if of.note:
         yield f"{indent}  {of.note}"
     if len(of.attempts) > 1 or any(attempt.errors for attempt in of.attempts):
-        for each in of.attempts:
-            errors = f": {_cut_text('; '.join(each.errors))}" if each.errors else ""
-            yield f"{indent}  answer {each.number} was {each.verdict}{errors}"
-    for each in of.rounds if of.is_calls else ():
-        for call in each.calls:
+        for attempt in of.attempts:
+            errors = f": {_cut_text('; '.join(attempt.errors))}" if attempt.errors else ""
+            yield f"{indent}  answer {attempt.number} was {attempt.verdict}{errors}"
+    for round_ in of.rounds if of.is_calls else ():
+        for call in round_.calls:
             by = f", {call.person} by a person" if call.person else ""
-            yield f"{indent}  round {each.number}{by}: {_cut_text(str(call))}"
-        for text in each.told:
-            yield f"{indent}  round {each.number} was answered: {_cut_text(text)}"
+            yield f"{indent}  round {round_.number}{by}: {_cut_text(str(call))}"
+        for text in round_.told:
+            yield f"{indent}  round {round_.number}, told to the model: {_cut_text(text)}"
     if of.inside:
         yield f"{indent}  look inside with {of.inside}/…"
     if deeper == 0:
         return
-    is_found = of.source in KINDS and kind_named(of.source).stored == "origin"
-    if of.origin is not None and is_found:
+    is_recalled = of.source in KINDS and kind_named(of.source).stored == "origin"
+    if of.origin is not None and is_recalled:
         yield from _lines(of.origin, f"{indent}  ", deeper - 1)
-    for name, each in of.inputs.items():
-        yield _title(f"{indent}  {name}", each)
-        yield from _lines(each, f"{indent}    ", deeper - 1)
+    for name, argument in of.inputs.items():
+        yield _title(f"{indent}  {name}", argument)
+        yield from _lines(argument, f"{indent}    ", deeper - 1)
     for index, item in enumerate(of.items[:_ITEMS]):
         name = f"{indent}  [{index}]"
         yield f"{name} is not done" if item is None else _title(name, item)
@@ -257,8 +294,8 @@ def _describe_making(of: Provenance) -> str:
         case "fork":
             return f"changed when the run was forked from {of.by}"
         case _:
-            told = Told(of.by, len(of.items) or len(of.calls), is_inside=bool(of.inside))
-            return kind_named(of.source).sentence(told)
+            facts = Told(of.by, len(of.items) or len(of.calls), is_inside=bool(of.inside))
+            return kind_named(of.source).sentence(facts)
 
 
 def _facts(of: Provenance) -> Iterator[str]:
@@ -279,12 +316,12 @@ def _facts(of: Provenance) -> Iterator[str]:
 
 
 def _title(name: str, of: Provenance) -> str:
-    """A name with the value, if there is one."""
+    """Return a name with the value after it, if the journal has the value."""
     match of.kept:
         case "value":
             return f"{name} = {_cut_text(_json(of.value))}"
         case "live":
-            return f"{name} = (a live value, which no journal holds)"
+            return f"{name} = (a live value, which no journal stores)"
         case "withheld":
             return f"{name} = (withheld)"
         case "turns" | "missing":

@@ -1,5 +1,5 @@
-"""The questions to LMs in a stored run, read without its code: each question with its usage, the
-answers and their verdicts, and the rounds in which tools were called."""
+"""The questions to LMs in a stored run, read without the run's code: their usage, their answers
+with verdicts, and their rounds with tool calls."""
 
 from __future__ import annotations
 
@@ -16,57 +16,58 @@ from bae.work import LMQuestion, State, Step, ToolLoop
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    """A question to an LM, until it was answered.
-
-    - `by` and `place`: the asker, and the node that it asked for.
-    - `at` and `seconds`: when the question began, and how long it took.
-    - `outcome` and `error`: its outcome. A question that was open when the process ended is
-      "interrupted".
-    - `usage`: its usage, also if it was cut off.
-    - `answers`: the answers of the LM. `rounds`: the rounds with tool calls, if it could call
-      tools. `asked`: the text that this conversation begins with, if a backend was asked.
-    """
+    """One question to an LM, with all answers until a valid answer."""
 
     by: str
+    """The part of the graph that asked, as `filling Outfit`."""
     place: str
+    """The place of the node whose step has the question, as `1:Outfit`."""
     at: float
+    """The time when the question began, in seconds since 1970."""
     seconds: float
+    """How long the question took."""
     outcome: State
+    """The outcome of the question: "interrupted" if the process ended before the answer."""
     error: str
+    """Why the question failed, in one line; empty if it did not fail."""
     usage: Usage
+    """The usage of the question. If the question was cut off, the usage until then."""
     answers: tuple[JudgedAnswer, ...] = ()
+    """The answers of the LM with their verdicts."""
     rounds: tuple[ToolRound, ...] = ()
+    """The rounds of the conversation, if the LM could call tools."""
     asked: str = ""
+    """The text with which a conversation with tools begins, if it is recorded."""
 
 
 def list_questions(stored: StoredRun) -> list[AskedQuestion]:
-    """The questions to LMs in a run, in order, including graphs inside it. Raises
-    `bae-journal-damaged` for a damaged line."""
+    """Return the questions to LMs in a run and in the graphs inside it, in the order in which they
+    began. Raises `bae-journal-damaged` if a line is damaged."""
     history = read_history(stored)
     if "" not in history.graphs:
         return []
     steps = (step for graph in history.run.tree() for step in graph.trace)
-    questions = [each for step in steps for each in _read_step(step)]
-    return sorted(questions, key=lambda each: each.at)
+    questions = [question for step in steps for question in _read_step(step)]
+    return sorted(questions, key=lambda question: question.at)
 
 
 def _read_step(step: Step) -> list[AskedQuestion]:
-    told: list[ToolLoop] = []
+    listed_loops: list[ToolLoop] = []
     questions: list[AskedQuestion] = []
     for question in reversed([*step.questions]):
         loop = question.loop
-        # A resumed conversation is another question: list it once, with the last question.
-        is_told = loop is not None and any(loop is each for each in told)
-        if loop is not None and not is_told:
-            told.append(loop)
-        questions.append(_read_question(question, step, None if is_told else loop, is_told))
+        # After a resume, a conversation belongs to two questions: list it with the last question.
+        is_listed = loop is not None and any(loop is listed for listed in listed_loops)
+        if loop is not None and not is_listed:
+            listed_loops.append(loop)
+        questions.append(_read_question(question, step, None if is_listed else loop, is_listed))
     return questions
 
 
 def _read_question(
-    question: LMQuestion, step: Step, loop: ToolLoop | None, is_told: bool
+    question: LMQuestion, step: Step, loop: ToolLoop | None, is_listed: bool
 ) -> AskedQuestion:
-    used = question.usage if is_told else question.paid
+    usage = question.usage if is_listed else question.paid
     return AskedQuestion(
         str(question.asker),
         str(step.place),
@@ -74,7 +75,7 @@ def _read_question(
         question.took or sum(span.seconds for span in question.spans),
         "interrupted" if question.is_open else question.state,
         "" if question.error is None else error_text(question.error),
-        used,
+        usage,
         tuple(judged_answers(question)),
         () if loop is None else tuple(tool_rounds(loop, question.asker)),
         "" if loop is None else loop.asked,

@@ -1,5 +1,5 @@
-"""Redaction: the values of named fields, and all texts of LM calls, removed from a stored run and
-from the runs that share its lines."""
+"""Redaction: removes the values of named fields, and all texts of LM calls and errors, from a
+stored run and from the runs that share lines with it."""
 
 from __future__ import annotations
 
@@ -43,28 +43,29 @@ _CONVERSATIONS: Final = {
     kind.__name__: [n for n, role in kind.stored.items() if role.name in _SPOKEN]
     for kind in kinds_with(*_SPOKEN)
 }
-"""The attributes with texts, arguments and results in lines about tools."""
+"""The attributes of texts, arguments and results in lines about tools, by the kind of the line."""
 _ROUNDS: Final = {name for name in _CONVERSATIONS if WITHHELD_MESSAGE in KINDS[name].stored}
+"""The kinds of lines about a round, which note that they were redacted."""
 
 _Field = tuple[str, str]
-"""A class and a field of it, perhaps with a parameter after it, as `weather(place)`."""
+"""The name of a class and the name of a field. A parameter may follow the field, as
+`weather(place)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """What `Journal.redact` removed.
-
-    - `runs`: the redacted runs: the named run first, then the runs that share lines with it.
-    - `places`: the redacted fields: the named fields, and fields whose values bae copied to or from
-      them (by a `Recall`, by a `Dep` that several fields share, into the start of a graph).
-    - `values`: how many values were removed. `texts`: how many prompts and answers of LM calls, and
-      messages of errors.
-    """
+    """What `Journal.redact` removed."""
 
     runs: tuple[str, ...]
+    """The ids of the redacted runs: the named run first, then the runs that share lines with it."""
     places: tuple[str, ...]
+    """The redacted fields: the named fields, and the fields whose values bae copied to or from
+    them. bae copies a value for a `Recall`, for a `Dep` that several fields share, and into the
+    start node of a graph."""
     values: int
+    """The number of removed values."""
     texts: int
+    """The number of removed texts: prompts and answers of LM calls, and messages of errors."""
 
     def __str__(self) -> str:
         return (
@@ -75,25 +76,25 @@ class Redaction:
 
 
 async def redact(journal: Journal, run_id: str, places: Sequence[str]) -> Redaction:
-    """Remove the values of fields from a run; see `Journal.redact`."""
+    """Remove the values of fields from a run, as `Journal.redact` describes."""
     if not places:
         raise TypeError('redact(run_id) without a place: name a field, as "Person.email"')
     check_replaces(journal, "redact a run")
-    family = await _sharing_lines(journal, run_id)
+    related_runs = await _find_related_runs(journal, run_id)
     claims: list[tuple[Claim, RunInfo]] = []
     try:
-        for info in family:
-            if info.status != "ended":  # no other process writes an ended run
+        for info in related_runs:
+            if info.status != "ended":  # an ended run needs no claim: no process writes it
                 claims.append((await journal.claim(info.run_id), info))
-        runs = [await journal.read(info.run_id) for info in family]
+        runs = [await journal.read(info.run_id) for info in related_runs]
         lines = sum(len(run.lines) for run in runs)
         report, redacted = await off_loop(lines, _redact_runs, runs, places)
-        # A claim has changed the entry: restore the entry that the run had before.
-        changed = [
-            with_other(run, info=_redacted_info(info))
-            for run, info in zip(redacted, family, strict=True)
+        # The claim changed the status of the run: store the entry from before the claim.
+        redacted_runs = [
+            with_other(run, info=_redact_info(info))
+            for run, info in zip(redacted, related_runs, strict=True)
         ]
-        await journal.replace(changed, [claim for claim, _ in claims], erase=True)
+        await journal.replace(redacted_runs, [claim for claim, _ in claims], erase=True)
         return report
     except BaseException as error:
         for claim, info in claims:
@@ -101,9 +102,9 @@ async def redact(journal: Journal, run_id: str, places: Sequence[str]) -> Redact
         raise
 
 
-async def _sharing_lines(journal: Journal, run_id: str) -> list[RunInfo]:
-    """The run, and the runs that share lines with it: the run it was forked from, the runs forked
-    from it, and so on."""
+async def _find_related_runs(journal: Journal, run_id: str) -> list[RunInfo]:
+    """Return the run and all runs that may share lines with it: its parent, its forks, their
+    parents and forks, and so on."""
     infos = {run_id: (await journal.read(run_id)).info}
     related: defaultdict[str, set[str]] = defaultdict(set)
     async for info in journal.every_run():
@@ -112,12 +113,13 @@ async def _sharing_lines(journal: Journal, run_id: str) -> list[RunInfo]:
             related[info.run_id].add(info.parent)
             related[info.parent].add(info.run_id)
     run_ids = [run_id]
-    for each in run_ids:  # some may be missing: their forks were loaded without them
-        run_ids.extend(sorted(r for r in related[each] if r not in run_ids))
-    return [infos[each] for each in run_ids if each in infos]
+    for related_id in run_ids:
+        run_ids.extend(sorted(r for r in related[related_id] if r not in run_ids))
+    # A parent is missing if only its fork was loaded.
+    return [infos[related_id] for related_id in run_ids if related_id in infos]
 
 
-def _redacted_info(info: RunInfo) -> RunInfo:
+def _redact_info(info: RunInfo) -> RunInfo:
     error = re.sub(r"^(\[[\w-]+\] )?.+", rf"\1{_WITHHELD}", info.error, flags=re.DOTALL)
     waiting = tuple(
         with_other(gate, question=_WITHHELD) if _is_of_call(gate.address) else gate
@@ -129,61 +131,62 @@ def _redacted_info(info: RunInfo) -> RunInfo:
 def _redact_runs(
     runs: Sequence[StoredRun], places: Sequence[str]
 ) -> tuple[Redaction, list[StoredRun]]:
-    opened = [_OpenRun(run) for run in runs]
-    wanted = _wanted_fields(opened, places)
+    parsed_runs = [_ParsedRun(run) for run in runs]
+    targets = _find_targets(parsed_runs, places)
     counts: dict[Line, tuple[int, int]] = {}  # a line that runs share counts once
-    changed: list[StoredRun] = []
-    for stored, run in zip(runs, opened, strict=True):
+    redacted_runs: list[StoredRun] = []
+    for stored, run in zip(runs, parsed_runs, strict=True):
         lines: list[Line] = []
-        shared, held = run.shared_calls(wanted), wanted | run.holders(wanted)
+        shared, node_fields = run.find_shared_calls(targets), targets | run.find_holders(targets)
         for line, data in run.lines:
-            new, counts[line] = run.redact_line(line, data, wanted, shared, held)
+            new, counts[line] = run.redact_line(line, data, targets, shared, node_fields)
             lines.append(new)
         # Messages of people to the LM may repeat any value.
-        kept = {g: text for g, text in run.answers.items() if not _is_said(g, text)}
-        answers = {g: text for g, text in kept.items() if not _is_inside(g, wanted)}
+        safe = {g: text for g, text in run.answers.items() if not _may_repeat_value(g, text)}
+        answers = {g: text for g, text in safe.items() if not _is_inside(g, targets)}
         texts = [*(line.data for line in lines), *answers.values()]
         files = {h: data for h, data in stored.files.items() if any(h in text for text in texts)}
         people = {g: who for g, who in run.answered_by.items() if g in answers}
-        changed.append(
+        redacted_runs.append(
             with_other(stored, lines=tuple(lines), answers=answers, files=files, answered_by=people)
         )
-    names = tuple(sorted(f"{cls}.{field}" for cls, field in wanted))
-    values, texts = (sum(each) for each in zip((0, 0), *counts.values(), strict=True))
-    return Redaction(tuple(run.run_id for run in opened), names, values, texts), changed
+    names = tuple(sorted(f"{cls}.{field}" for cls, field in targets))
+    values, texts = (sum(column) for column in zip((0, 0), *counts.values(), strict=True))
+    return Redaction(tuple(run.run_id for run in parsed_runs), names, values, texts), redacted_runs
 
 
-def _wanted_fields(runs: Sequence[_OpenRun], places: Sequence[str]) -> set[_Field]:
-    """The fields that places name, and the fields whose values bae copied to or from them."""
+def _find_targets(runs: Sequence[_ParsedRun], places: Sequence[str]) -> set[_Field]:
+    """Return the targets, which are the fields to redact: the fields that `places` name, and the
+    fields whose values bae copied to or from them."""
     fields: defaultdict[str, set[str]] = defaultdict(set)
     for run in runs:
-        for cls, names in run.fields.items():
-            fields[cls] |= names
-    wanted: set[_Field] = set()
+        for cls, field_names in run.fields.items():
+            fields[cls] |= field_names
+    targets: set[_Field] = set()
     for place in places:
-        named = Place.parse(place)
+        parsed = Place.parse(place)
         if (
-            named is None
-            or named.path
-            or named.node not in fields
-            or (named.field and named.field not in fields[named.node])
+            parsed is None
+            or parsed.path
+            or parsed.node not in fields
+            or (parsed.field and parsed.field not in fields[parsed.node])
         ):
-            raise _unknown(place, fields)
-        chosen = [f"{named.field}{named.parameter}"] if named.field else fields[named.node]
-        wanted |= {(named.node, each) for each in chosen}
-    while more := {field for run in runs for field in run.copies(wanted)} - wanted:
-        wanted |= more
-    return wanted
+            raise _unknown_field_error(place, fields)
+        names = [f"{parsed.field}{parsed.parameter}"] if parsed.field else fields[parsed.node]
+        targets |= {(parsed.node, name) for name in names}
+    while more := {field for run in runs for field in run.find_copies(targets)} - targets:
+        targets |= more
+    return targets
 
 
-class _OpenRun:
-    """A stored run with the data of its lines parsed. `fields` are those of its classes."""
+class _ParsedRun:
+    """A stored run with parsed lines. `fields` has the names of the fields of each class."""
 
     def __init__(self, run: StoredRun) -> None:
         self.run_id = run.info.run_id
         self.answers = run.answers
         self.answered_by = run.answered_by
-        self._history = read_history(run)  # a run that cannot be read in full is not redacted
+        self._history = read_history(run)  # raises an error if a line is damaged
         self._shape = self._history.shape
         self.lines = [(line, cast(Json, from_json(line.data))) for line in run.lines]
         self.fields: defaultdict[str, set[str]] = defaultdict(set)
@@ -193,59 +196,61 @@ class _OpenRun:
             for node in _nodes(line, data):
                 self.fields[node["type"]].update(node["fields"], node.get(_WITHHELD, ()))
 
-    def copies(self, wanted: set[_Field]) -> Iterator[_Field]:
-        """The fields that hold the same values: recalled from each other, with one shared `Dep`, or
-        at the start of graphs inside."""
+    def find_copies(self, targets: set[_Field]) -> Iterator[_Field]:
+        """Yield the fields whose values bae copied to or from the targets: by a recall, by a `Dep`
+        that several fields share, or into the start node of a graph inside the run."""
         for line, data in self.lines:
-            if line.kind in _RECALLED and (own := self._recalling(line, data)):
+            if line.kind in _RECALLED and (recalling := self._find_recalling_field(line, data)):
                 path, number, field = data["origin"]
                 step = self._history.step(path, number)
                 cls = "" if step is None else step.name
-                origin = {(cls, each) for each in ([field] if field else self.fields[cls])}
-                if own in wanted:
+                origin = {(cls, name) for name in ([field] if field else self.fields[cls])}
+                if recalling in targets:
                     yield from origin
-                elif origin & wanted:
-                    yield own
-        shared = self.shared_calls(wanted)
-        for name, field, drawn in self._shape.fields():
-            if _is_shared(drawn) and drawn["call"] in shared:
+                elif origin & targets:
+                    yield recalling
+        shared_calls = self.find_shared_calls(targets)
+        for name, field, stored_field in self._shape.fields():
+            if _is_shared(stored_field) and stored_field["call"] in shared_calls:
                 yield name, field
-            for around, inside in self._starts(name, drawn):
-                if around in wanted:
-                    yield inside
-                elif inside in wanted:
-                    yield around
+            for outer, inner in self._find_start_fields(name, stored_field):
+                if outer in targets:
+                    yield inner
+                elif inner in targets:
+                    yield outer
 
-    def _recalling(self, line: Line, data: Json) -> _Field | None:
-        """The field that stores a recalled value: the field that recalls it, or the field at the
-        start of a graph whose `Dep` binds it. None for a parameter of a function."""
+    def _find_recalling_field(self, line: Line, data: Json) -> _Field | None:
+        """Return the field that gets the recalled value of a line. If a `Dep` of a graph binds the
+        value, that is a field of the start node of the graph. Return None if a parameter of a
+        function gets the value."""
         name, field, parameter = data["node"], data["field"], data.get("parameter", "")
         if not parameter:
             return name, field
-        drawn = self._shape.field_at(Place(line.path, line.step, name, field)) or {}
-        start = self._shape.start_behind(drawn) if "call" in drawn else ""
-        each = parameter[1:-1]
-        return (start, each) if start and each in drawn.get("bound", {}) else None
+        stored_field = self._shape.field_at(Place(line.path, line.step, name, field)) or {}
+        start = self._shape.start_behind(stored_field) if "call" in stored_field else ""
+        argument = parameter[1:-1]
+        return (start, argument) if start and argument in stored_field.get("bound", {}) else None
 
-    def _starts(self, name: str, drawn: Json) -> Iterator[tuple[_Field, _Field]]:
-        """The fields whose values start the graph behind a field of a class, each with the field of
-        the start."""
-        start = self._shape.start_behind(drawn) if "call" in drawn else ""
+    def _find_start_fields(self, name: str, stored_field: Json) -> Iterator[tuple[_Field, _Field]]:
+        """Yield the fields of the class `name` whose values a graph starts with, each with the
+        field of the start node that gets the value. The graph computes the field `stored_field`."""
+        start = self._shape.start_behind(stored_field) if "call" in stored_field else ""
         if not start:
             return
-        bound = cast(Json, drawn.get("bound", {}))
-        for each, use in bound.items():
+        bound = cast(Json, stored_field.get("bound", {}))
+        for start_field, use in bound.items():
             if "field" in use:
-                yield (name, use["field"]), (start, each)
-        if "over" in drawn:  # an item may be the node itself
-            for each in self.fields[start] - bound.keys():
-                yield (name, drawn["over"]), (start, each)
+                yield (name, use["field"]), (start, start_field)
+        if "over" in stored_field:  # an item may be the start node itself
+            for start_field in self.fields[start] - bound.keys():
+                yield (name, stored_field["over"]), (start, start_field)
 
-    def holders(self, wanted: set[_Field]) -> set[_Field]:
-        """The fields that hold a node with a wanted field, because a graph ended at it."""
+    def find_holders(self, targets: set[_Field]) -> set[_Field]:
+        """Return the fields whose value is a node with a target field, because the graph that
+        computes the value ended at the node."""
         fields: set[_Field] = set()
         while True:
-            classes = {cls for cls, _ in wanted | fields}
+            classes = {cls for cls, _ in targets | fields}
             more = {
                 (name, field)
                 for name, field, use in self._shape.fields()
@@ -256,15 +261,21 @@ class _OpenRun:
             fields |= more
 
     def redact_line(
-        self, line: Line, data: Json, wanted: set[_Field], shared: set[int], held: set[_Field]
+        self,
+        line: Line,
+        data: Json,
+        targets: set[_Field],
+        shared_calls: set[int],
+        node_fields: set[_Field],
     ) -> tuple[Line, tuple[int, int]]:
-        """The rest of a line, and how many values and texts were removed. `held` are the wanted
-        fields of nodes, and the fields that hold such nodes."""
+        """Redact a line. Return the new line, and how many values and texts were removed.
+        `shared_calls` are the shared calls behind targets. `node_fields` are the targets, and the
+        fields whose value is a node with a target field."""
         before = to_json(data, inf_nan_mode="constants")
-        inside = _is_inside(line.path, wanted)
-        values = sum(_withhold(n, None if inside else held) for n in _nodes(line, data))
+        inside = _is_inside(line.path, targets)
+        values = sum(_withhold(n, None if inside else node_fields) for n in _nodes(line, data))
         if line.kind in _WITH_VALUE and (
-            inside or self._is_source(line, data, wanted, shared, held)
+            inside or self._has_target(line, data, targets, shared_calls, node_fields)
         ):
             values += "value" in data
             if "value" in data or "items" in data:  # items have lines of their own
@@ -276,7 +287,7 @@ class _OpenRun:
         if error.get("message", _WITHHELD) != _WITHHELD:  # it may quote any value of the run
             error["message"] = _WITHHELD
             texts += 1
-        # Of any call: bodies pass values on to others, and answers repeat questions.
+        # Remove the texts of all LM calls: bodies pass values on, and answers repeat questions.
         if line.kind in _WITH_TEXTS:
             texts += sum(data.pop(key, None) is not None for key in ("asked", "answer", "thinking"))
             data["errors"] = [self._place_of(error) for error in data["errors"]]
@@ -290,10 +301,10 @@ class _OpenRun:
         elif line.kind in _ANSWERS:
             texts += sum(_withhold(node, None) > 0 for node in _nodes(line, data))
         if inside:
-            # The graph that computed the value will run again: only its usage is still true.
+            # The graph will run again. Keep only the usage, which was paid.
             start = (self._shape.graph_at(line.path) or {}).get("start", "")
             asker = data.get("asker", {"kind": "body", "node": start})
-            # The usage of a round is also in the line of the whole fill.
+            # The line of a fill includes the usage of its rounds.
             is_counted = line.kind in _WITH_USAGE and line.kind not in _ROUNDS
             usage: Json = data["usage"] if is_counted else {}
             line = line._replace(kind="LMUsed")
@@ -301,52 +312,62 @@ class _OpenRun:
         after = to_json(data, inf_nan_mode="constants")
         return line if after == before else line._replace(data=after.decode()), (values, texts)
 
-    def _is_source(
-        self, line: Line, data: Json, wanted: set[_Field], shared: set[int], held: set[_Field]
+    def _has_target(
+        self,
+        line: Line,
+        data: Json,
+        targets: set[_Field],
+        shared_calls: set[int],
+        node_fields: set[_Field],
     ) -> bool:
-        if line.kind in _OUTSIDE:  # of a class outside the graph: little is known of its values
+        """Whether the value in a line must be removed."""
+        if line.kind in _OUTSIDE:  # arguments of calls outside the graph may have any value
             call = self._shape.call_named(data.get("graph", ""), data.get("place", ""))
-            return call is None or bool(data.get("arguments")) or call in shared
+            return call is None or bool(data.get("arguments")) or call in shared_calls
         names = data["node"], data["field"], data.get("parameter", "")
         place = Place(line.path, line.step, *names)
         is_shared = self._shape.is_shared(place)
-        if (is_shared and self._shape.call_at(place) in shared) or _is_wanted(place, wanted):
+        if (is_shared and self._shape.call_at(place) in shared_calls) or _is_target(place, targets):
             return True
-        value = data.get("value")  # for a graph, the node it ended at
-        return is_node(value) and any((value["type"], name) in held for name in value["fields"])
+        value = data.get("value")  # the value of a graph is its last node
+        return is_node(value) and any(
+            (value["type"], name) in node_fields for name in value["fields"]
+        )
 
     def _place_of(self, error: str) -> str:
-        """The field that an error about an answer begins with, without words that may quote it: the
-        rest of the place may have keys of the answer, and a refusal is a text of the model."""
+        """Return the field with which an error about an answer begins, without the rest of the
+        error. The rest may quote keys of the answer, or the words of a model that refused to
+        answer."""
         name = error.partition(": ")[0].partition(".")[0]
         is_field = any(name in names for names in self.fields.values())
         return f"{name}: {_WITHHELD}" if is_field else _WITHHELD
 
-    def shared_calls(self, wanted: set[_Field]) -> set[int]:
-        """The calls behind such fields that are made once for the run: their value is stored with
-        the field, or parameter, that needed it first."""
+    def find_shared_calls(self, targets: set[_Field]) -> set[int]:
+        """Return the numbers of the calls behind the targets that are made once for the run. The
+        journal stores the value of such a call with the field or parameter that needed it first."""
         return {
-            drawn["call"]
-            for name, field, drawn in self._shape.fields()
-            if (name, field) in wanted and _is_shared(drawn)
+            stored_field["call"]
+            for name, field, stored_field in self._shape.fields()
+            if (name, field) in targets and _is_shared(stored_field)
         }
 
 
 def _is_shared(field: Json) -> bool:
-    is_one = "call" in field and kind_named(field["kind"]).stored == "call"
-    return is_one and field.get("cache", True)
+    has_call = "call" in field and kind_named(field["kind"]).stored == "call"
+    return has_call and field.get("cache", True)
 
 
 def _nodes(line: Line, data: Json) -> Iterator[Json]:
-    """The nodes that a line stores, without the value of a source."""
+    """Yield the nodes that a line stores, except a node that is the value of a source."""
     for key in ("node", "value") if line.kind in _ANSWERS else ("node",):
         if is_node(data.get(key)):
             yield data[key]
 
 
-def _withhold(node: Json, wanted: set[_Field] | None) -> int:
-    """Remove some fields of a node, or all of them, and count them."""
-    names = [n for n in node["fields"] if wanted is None or (node["type"], n) in wanted]
+def _withhold(node: Json, targets: set[_Field] | None) -> int:
+    """Remove the targets from a node, or all fields if `targets` is None. Return the number of
+    removed fields."""
+    names = [n for n in node["fields"] if targets is None or (node["type"], n) in targets]
     for name in names:
         del node["fields"][name]
     if names:
@@ -355,69 +376,69 @@ def _withhold(node: Json, wanted: set[_Field] | None) -> int:
 
 
 def _withhold_texts(data: Json, names: Sequence[str]) -> int:
-    """Remove the texts of a conversation with tools, or the arguments and results of tools, and
-    count them."""
+    """Remove the attributes `names` from a line about tools. Return the number of removed
+    values."""
     before = {name: data[name] for name in names if data.get(name) not in (None, "", [], {})}
     for name, value in before.items():
         data[name] = _WITHHELD
         if isinstance(value, dict):
             data[name] = {}
         elif name in _LISTED:
-            data[name] = [_without_values(each) for each in cast("list[Json]", value)]
+            data[name] = [_without_values(entry) for entry in cast("list[Json]", value)]
     return sum(data[name] != value for name, value in before.items())
 
 
 _LISTED: Final = ("tools", "calls", "ran")
 
 
-def _without_values(listed: Json) -> Json:
-    """A tool or a call with only its name left."""
-    kept = {key: listed[key] for key in ("id", "name") if key in listed}
-    return {**kept, "arguments": {}, _WITHHELD: True} if "id" in kept else kept
+def _without_values(entry: Json) -> Json:
+    """Reduce a tool to its name, or a call to its id and name."""
+    names = {key: entry[key] for key in ("id", "name") if key in entry}
+    return {**names, "arguments": {}, _WITHHELD: True} if "id" in names else names
 
 
-def _is_wanted(at: Place, wanted: set[_Field]) -> bool:
-    """Whether a field, or a parameter behind it, is wanted."""
-    return not wanted.isdisjoint({(at.node, at.field), (at.node, f"{at.field}{at.parameter}")})
+def _is_target(at: Place, targets: set[_Field]) -> bool:
+    """Whether a field, or a parameter behind the field, is a target."""
+    return not targets.isdisjoint({(at.node, at.field), (at.node, f"{at.field}{at.parameter}")})
 
 
-def _is_inside(place: str, wanted: set[_Field]) -> bool:
-    """Whether a place is such a field, or in a graph that runs for one."""
+def _is_inside(place: str, targets: set[_Field]) -> bool:
+    """Whether a place is a target, or is in a graph that runs for a target."""
     at = Place.parse(place)
     while at is not None:
-        if _is_wanted(at, wanted):
+        if _is_target(at, targets):
             return True
         at = at.outer
     return False
 
 
 def _is_of_call(gate: str) -> bool:
-    """Whether a gate asks about a tool call: its question shows the arguments."""
+    """Whether a gate asks about a tool call. The question of such a gate shows the arguments."""
     place = Place.parse(gate)
     return place is not None and bool(place.parameter)
 
 
-def _is_said(gate: str, answer: str) -> bool:
-    """Whether an answer may repeat any value: a message to the LM, or an answer about a tool call
-    other than a plain yes or no."""
+def _may_repeat_value(gate: str, answer: str) -> bool:
+    """Whether an answer of a person may repeat any value: it is a message to the LM, or more than
+    yes or no about a tool call."""
     if gate.startswith(MESSAGE):
         return True
     if not _is_of_call(gate):
         return False
     value = from_json(answer)
-    told = cast(Json, value) if isinstance(value, dict) else Json()
-    is_decision = "approve" in told or "repeat" in told
-    return not is_decision or any(told.get(key) for key in ("arguments", "reason", "outcome"))
+    data = cast(Json, value) if isinstance(value, dict) else Json()
+    is_decision = "approve" in data or "repeat" in data
+    return not is_decision or any(data.get(key) for key in ("arguments", "reason", "outcome"))
 
 
-def _unknown(place: str, fields: dict[str, set[str]]) -> JournalError:
-    known = [f"{cls}.{name}" for cls, names in fields.items() for name in sorted(names)]
-    near = get_close_matches(place, known, n=3, cutoff=0.5)
+def _unknown_field_error(place: str, fields: dict[str, set[str]]) -> JournalError:
+    existing = [f"{cls}.{name}" for cls, names in fields.items() for name in sorted(names)]
+    near = get_close_matches(place, existing, n=3, cutoff=0.5)
     return JournalError(
         f"the run has no field {place}, so nothing was redacted",
         code="bae-redact-unknown",
-        fix=f"name one as {' or '.join(near) if near else 'Person.email'}, or a class for all of "
-        f"its fields; there are {', '.join(known)}",
+        fix=f"name a field, as {' or '.join(near) if near else 'Person.email'}, or a class for all "
+        f"of its fields; the run has {', '.join(existing)}",
     )
 
 

@@ -1,5 +1,5 @@
-"""Replay: a recorded run is run again with every recorded value, and nothing is called outside.
-Bodies and graphs inside are run again and compared with the recording."""
+"""Replay: runs a recorded run again with its recorded values. Bodies and inner graphs run again,
+and are compared with the recording. A replay calls no LM and no dependency, and asks no person."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ async def replay(
     dep_cache: dict[Any, Any] | None,
     given: Mapping[str, Any] | None,
 ) -> GraphResult[T]:
-    """Run a recorded run again."""
+    """Replay a run of a journal, as `Graph.replay` describes."""
     graph.prove()
     stored = await journal.read(run_id)
     turns = await turns_of(journal, graph, stored)
     _, past = await decode_run(graph, stored.lines, files=stored.files, given=given, turns=turns)
-    # Without the current observers: they were called with these records when the run happened.
-    options = RunOptions(_NO_LM, _limit_reached(past), False, None, dep_cache)
+    # Observers are left out: they were called when the run was recorded.
+    options = RunOptions(_NO_LM, _find_reached_limit(past), False, None, dep_cache)
     run = Run(options, run_id=run_id)
     run.turns = turns
     run.past = ReplayedPast(graph, past, ShapeView(stored.shape, stored.info.shape))
@@ -79,14 +79,16 @@ async def replay(
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A run that was replayed without a difference: the classes of its nodes, and its outcome, with
-    the gates that it waits for, or the error that it failed with."""
+    """A run that was replayed without a difference."""
 
     run_id: str
     outcome: Literal["ended", "waiting", "failed"]
     trace: tuple[str, ...]
+    """The class names of the run's nodes."""
     waiting: tuple[str, ...] = ()
+    """The places of the gates that the run waits for."""
     error: str = ""
+    """The error with which the run failed."""
 
 
 async def repeat(
@@ -95,9 +97,10 @@ async def repeat(
     given: Mapping[str, Any] | None = None,
     earlier: Sequence[StoredRun] = (),
 ) -> Repeated:
-    """Replay a run from any journal. `given` has the secrets that no journal stores, and `earlier`
-    the runs of the turns that it shows. Raises `ReplayError` for a difference; a recorded failure
-    that happens again is no difference."""
+    """Replay a stored run of any journal. `given` has the secrets, which the journal does not
+    store. `earlier` has the earlier runs of the thread, if nodes of the run show earlier turns.
+    Raises `ReplayError` if the replay differs from the recording. If the recorded run failed, the
+    replay must fail with the same error."""
     info = stored.info
     journal = RecordedRuns([*earlier, stored], info.run_id)
     try:
@@ -114,8 +117,8 @@ async def repeat(
 
 
 class ReplayedPast(RecordedPast):
-    """The past of a run that is replayed. It has every value, and raises `ReplayError` for a
-    difference from the recording."""
+    """The past of a replayed run. It returns the recorded values, and raises `ReplayError` if the
+    run differs from the recording."""
 
     def __init__(self, graph: Graph[Any, Any], past: History, shape: ShapeView) -> None:
         super().__init__(graph, past)
@@ -130,50 +133,58 @@ class ReplayedPast(RecordedPast):
             for asked, sources in self._look_ups().items()
             if any(source.error is not None for source in sources)
         }
-        """Dependencies that are called once in the whole run, or once for equal arguments, and that
-        failed before they had a value."""
-        self._prompts = _prompts(past)
+        """The keys of shared dependencies that failed before they returned a value. A shared
+        dependency is called once for the whole run, or once for equal arguments."""
+        self._prompts = _collect_prompts(past)
 
     # Comparing
 
     def begin(
         self, run: Run, graph: Graph[Any, Any], start: Node
     ) -> tuple[Node, bool, FindNext | None]:
-        """The first node: as it was given, or as a fork has it there. Graphs are run again. For a
-        function that failed at first, the outcome is looked up for each node."""
-        drawn = self._shape.graph_at(run.path)
-        if drawn is not None and graph.needs_lm and drawn.get("system") != graph.system:
-            message = f"the system text of the graph {graph.name} differs from the recorded one"
-            raise _differs(
-                message, drawn.get("system", "(bae's own)"), graph.system or "(bae's own)"
+        """Return the first node: `start`, or the node that a fork put in its place.
+
+        Before the first step, give the run the values of its shared dependencies. Leave out the
+        values of graphs, because graphs run again. Leave out dependencies that failed at first,
+        because their outcome depends on the step.
+        """
+        stored_graph = self._shape.graph_at(run.path)
+        if (
+            stored_graph is not None
+            and graph.needs_lm
+            and stored_graph.get("system") != graph.system
+        ):
+            message = f"the system text of the graph {graph.name} has changed"
+            raise _difference_error(
+                message, stored_graph.get("system", "(bae's own)"), graph.system or "(bae's own)"
             )
         if not run.path and run.flow is not None:
-            known = {
+            finished = {
                 key: source
                 for key, source in self._shared_sources().items()
                 if key not in self._recovered and source.graph is None
             }
-            self._take_known(run.flow, known)
+            self._take_known(run.flow, finished)
         step = self._history.step(run.path, 0)
         forked = None if step is None else step.forked
-        return start if forked is None else forked.node, False, self._forked_node
+        return start if forked is None else forked.node, False, self._find_forked_node
 
     def step_starter(self, run: Run, start_step: StartStep) -> StartStep:
-        """The function that compares each node of a run with the recorded one."""
+        """Return the function that compares each node of a run with the recorded node."""
 
         def compare_step(now: float) -> None:
             node = run.trace[-1]
             recorded = self._recorded_node(run.path, run.step)
             if recorded is None:
                 if self._history.following(run.path, run.step) is None:
-                    raise self._other_node(run, None, node)
-                raise self._end_before(f"{type(node).__name__}, step {run.step}")
-            known = _as_far_as(recorded, node) if type(recorded) is type(node) else node
-            # Not only by the text: a set is written in another order each time.
-            if type(recorded) is not type(known) or not (
-                recorded == known or self._encoder.node(recorded) == self._encoder.node(known)
+                    raise self._node_error(run, None, node)
+                raise self._early_end_error(f"{type(node).__name__}, step {run.step}")
+            stored = _drop_unstored_fields(recorded, node) if type(recorded) is type(node) else node
+            # Comparing the JSON is not enough: equal sets may have different JSON.
+            if type(recorded) is not type(stored) or not (
+                recorded == stored or self._encoder.node(recorded) == self._encoder.node(stored)
             ):
-                raise self._other_node(run, recorded, known)
+                raise self._node_error(run, recorded, stored)
             start_step(now)
             if self._recovered and run.flow is not None:
                 run.flow.forget_failures()
@@ -181,32 +192,33 @@ class ReplayedPast(RecordedPast):
         return compare_step
 
     def check_end(self, run: Run, ended: RunEnded) -> None:
-        """Check that the run does not end before the recording does."""
+        """Raise `ReplayError` if the run ends before the recorded run."""
         following = self._recorded_node(run.path, run.step)
         if ended.outcome == "ended" and following is not None:
-            raise self._other_node(run, following, None)
+            raise self._node_error(run, following, None)
 
     # Looking back
 
-    def _forked_node(self, run: Run) -> Any:
-        """The node that a fork has put at the step, otherwise `NOTHING`: bodies are called, and
-        the LM's nodes are looked up by `choice` and `fill`."""
+    def _find_forked_node(self, run: Run) -> Any:
+        """Return the node that a fork put at the step, or `NOTHING`. Other nodes are not looked up
+        here: bodies are called again, and `choice` and `fill` look up the LM's answers."""
         recorded = self._history.step(run.path, run.step)
         return NOTHING if recorded is None or recorded.forked is None else recorded.forked.node
 
     def choice(self, run: Run, plan: NodePlan, about: Scene) -> Any:
-        """The class that the LM chose, if it is still offered."""
+        """Return the class that the LM chose. Raises `ReplayError` if the class is not offered any
+        more, or if the question has changed."""
         chosen = super().choice(run, plan, about)
         if chosen is NOTHING:
-            raise self._nothing_more(run, f"the choice after {plan.name}")
+            raise self._missing_record_error(run, f"the choice after {plan.name}")
         if chosen not in plan.offered:
             was, offered = type_name(chosen), ", ".join(map(type_name, plan.offered))
             message = f"the LM chose {was} after {plan.name}, which now offers {offered}"
-            raise _differs(f"{_at(run)}: {message}", was, offered)
+            raise _difference_error(f"{_describe_step(run)}: {message}", was, offered)
         asker = Asker("choice", plan.node)
         recorded = self._prompts.get((run.path, run.step, asker))
         if recorded is not None:
-            texts = _choices(run, plan, about, recorded.filled)
+            texts = _choice_texts(run, plan, about, recorded.filled)
             likeliest = next(texts)
             if all(recorded.asked != text for text in chain([likeliest], texts)):
                 self._compare_prompt(run, asker, likeliest)
@@ -220,13 +232,14 @@ class ReplayedPast(RecordedPast):
         resolved: Mapping[str, Any],
         about: Scene,
     ) -> Any:
-        """The node that the LM filled, if the question would still be the same."""
+        """Return the node that the LM filled. Raises `ReplayError` if the question or a tool has
+        changed."""
         step = self._history.step(run.path, run.step)
         if step is None or step.filled is None:
-            raise self._nothing_more(run, f"the fill of {plan.name}")
+            raise self._missing_record_error(run, f"the fill of {plan.name}")
         node = step.filled.node
         if type(node) is not plan.node:
-            raise self._other_node(run, node, plan.node)
+            raise self._node_error(run, node, plan.node)
         asker = Asker("fill", plan.node)
         recorded = self._prompts.get((run.path, run.step, asker))
         if recorded is not None and recorded.filled is None:
@@ -238,22 +251,28 @@ class ReplayedPast(RecordedPast):
         return node
 
     def _compare_tools(self, plan: NodePlan, loop: ToolLoop) -> None:
-        """Raise an error if a tool has changed since the LM read its description. Tools that are
-        only known in a run are not compared: nothing is called."""
+        """Raise `ReplayError` if a tool has changed since the LM read its description. Tools that a
+        function finds during the run are not compared, because a replay does not call the
+        function."""
         if plan.tools is None:
-            raise _differs(f"{plan.name} has no tools any more", loop.field_name, "(no field)")
+            raise _difference_error(
+                f"{plan.name} has no tools any more", loop.field_name, "(no field)"
+            )
         field = plan.tools
         now = {tool_spec.name: tool_spec.as_json for tool_spec in field.tool_specs}
-        for was in (tool for tool in loop.tools if "schema" in tool):  # it may be redacted
+        # A redacted tool has no schema.
+        for was in (tool for tool in loop.tools if "schema" in tool):
             name: str = was["name"]
             if now.get(name) != was and (name in now or not field.finds_tools):
-                message = f"{plan.name}.{field.name}: the tool {name} is not what the LM was told"
-                raise _differs(message, _indent(was), _indent(now.get(name)))
-        known = {tool["name"] for tool in loop.tools}
-        new = ", ".join(name for name in now if name not in known)
+                message = (
+                    f"{plan.name}.{field.name}: the tool {name} differs from the recorded tool"
+                )
+                raise _difference_error(message, _indent(was), _indent(now.get(name)))
+        recorded_names = {tool["name"] for tool in loop.tools}
+        new = ", ".join(name for name in now if name not in recorded_names)
         if new:
-            message = f"{plan.name}.{field.name} has tools that the LM was not told of: {new}"
-            raise _differs(message, "", new)
+            message = f"{plan.name}.{field.name} has tools that are not recorded: {new}"
+            raise _difference_error(message, "", new)
 
     def value(
         self,
@@ -262,8 +281,9 @@ class ReplayedPast(RecordedPast):
         early: bool = False,
         asked: Arguments | None = None,
     ) -> Any:
-        """The recorded value of a source; a recorded error is raised. Graphs are run again, unless
-        they run for another field."""
+        """Return the recorded value of a source, or raise its recorded error. Return `NOTHING` for
+        a graph that runs at this place, because the graph runs again. If the graph ran for another
+        field with the same value, return that value."""
         call, is_shared = call_behind(node_type, place)
         key = call.key if call is not None and is_shared else None
         if call is not None and call.graph is not None:
@@ -272,31 +292,33 @@ class ReplayedPast(RecordedPast):
             if asked is not None and not ran_here:
                 shared = self._history.source(place)
             return NOTHING if shared is None or not is_done(shared) else shared.value
-        known = super().value(place, node_type, early, asked)
+        value = super().value(place, node_type, early, asked)
         source = self._history.source(place)
         if asked is not None and source is not None:
             was = self._arguments(source)
             if not was.fits(asked):
                 where = f"{place.node}.{place.field}{place.parameter}"
-                message = f"{where}: {source.by} is called with other arguments than were recorded"
-                raise _differs(message, repr(was), repr(asked))
-        if early or known is not NOTHING:
-            return known
+                message = (
+                    f"{where}: the arguments of {source.by} differ from the recorded arguments"
+                )
+                raise _difference_error(message, repr(was), repr(asked))
+        if early or value is not NOTHING:
+            return value
         if key in self._recovered or key in self._history.failed_keys:
-            known = self._outcome_then(key, place)
+            value = self._find_outcome_at(key, place)
         elif source is not None and source.error is not None:
-            raise _raised_again(source.error)
+            raise _restore_error(source.error)
         elif source is not None and source.state == "waiting":
-            return NOTHING  # so that it waits again
-        if known is NOTHING or isinstance(known, Unstored):
-            raise self._no_value(place, call.name if call is not None else "the gate")
-        return known
+            return NOTHING  # so that the gate waits again
+        if value is NOTHING or isinstance(value, Unstored):
+            raise self._missing_value_error(place, call.name if call is not None else "the gate")
+        return value
 
-    def _no_value(self, place: Place, by: str) -> ReplayError:
-        how = self._how_it_ended()
+    def _missing_value_error(self, place: Place, by: str) -> ReplayError:
+        how = self._describe_end()
         return ReplayError(
             f"{place.node}.{place.field}{place.parameter}: the recording has no value of {by} "
-            "here: no journal holds it, or the run did not ask for it"
+            "here: no journal stores it, or the run did not ask for it"
             f"{f' ({how})' if how else ''}",
             code="bae-replay-live",
             fix=f"give a stand-in: dep_cache={{{by}: …}}; or record the run again",
@@ -305,101 +327,111 @@ class ReplayedPast(RecordedPast):
     def value_outside(
         self, place: Place, asked: FieldPlan | Input, arguments: Arguments | None
     ) -> Any:
-        """The result of a function for a class outside the graph. Graphs are run again."""
-        known = super().value_outside(place, asked, arguments)
-        if known is NOTHING and asked.call is not None and asked.call.graph is None:
-            raise self._no_value(place, asked.call.name)
-        return known
+        """Return the result of a function for a class outside the graph. Return `NOTHING` for a
+        graph, because it runs again."""
+        result = super().value_outside(place, asked, arguments)
+        if result is NOTHING and asked.call is not None and asked.call.graph is None:
+            raise self._missing_value_error(place, asked.call.name)
+        return result
 
     def items(self, place: Place, node_type: type[Node]) -> Mapping[int, Any]:
-        """The values of the items of a map; empty if graphs are run for them again."""
+        """Return the values of the items of a map, by number. If the items are computed by graphs,
+        return no values, because the graphs run again."""
         call, _ = call_behind(node_type, place)
         is_graph = call is None or call.graph is not None
         return {} if is_graph else super().items(place, node_type)
 
     def complete_node(self, run: Run, node: Node, values: Mapping[str, Any]) -> Node:
-        """A copy of a node with the values of its sources, and the defaults that it had."""
+        """Return a copy of a node with the values of its sources, and with the recorded values of
+        its default factories."""
         step = self._history.step(run.path, len(run.trace))
         if step is not None and type(step.node) is type(node):
-            held = step.node.__dict__
-            values = {**{name: held[name] for name in step.made if name in held}, **values}
+            recorded = step.node.__dict__
+            values = {**{name: recorded[name] for name in step.made if name in recorded}, **values}
         return super().complete_node(run, node, values)
 
     def lm_answer(self, asked: AskedLM) -> Any:
-        """The answer of an LM to a body or a dependency. If a question of a body failed, the error
-        is raised again."""
+        """Return the answer of an LM to a body or a dependency. If the question of a body failed,
+        raise the recorded error."""
         question = asked.record()
         step = self._history.step(question.path, question.step - 1)
         if question.asker.kind == "body" and step is not None:
             for index, failed in enumerate(step.failed):
                 if is_answer_to(failed, question):
-                    raise _raised_again(step.failed.pop(index).error)
-        known = super().lm_answer(asked)
-        if known is NOTHING:
+                    raise _restore_error(step.failed.pop(index).error)
+        answer = super().lm_answer(asked)
+        if answer is NOTHING:
             return self._refuse_question(asked.record(), asked.text)
-        if isinstance(known, Node) and plan_of(type(known)).tools is not None:
-            key = question.conversation(type(known).__name__)
+        if isinstance(answer, Node) and plan_of(type(answer)).tools is not None:
+            key = question.conversation(type(answer).__name__)
             loop = self.tool_loop(question.path, question.step, question.asker, key)
             if loop is not None:
-                self._compare_tools(plan_of(type(known)), loop)
-        return known
+                self._compare_tools(plan_of(type(answer)), loop)
+        return answer
 
     def _refuse_question(self, asked: LMAnswered, text: str) -> NoReturn:
-        """Raise an error for a question to an LM that is not recorded."""
-        left = self._answers_to(asked)
+        """Raise an error for a question to an LM that has no recorded answer."""
+        unused = self._answers_to(asked)
         failure = self._failure_at(asked.path, asked.step)
-        if not left and failure is not None:
+        if not unused and failure is not None:
             raise failure
-        wanted, recorded = _call(asked), [*map(_call, left)]
-        if any(_call(each) == wanted and isinstance(each.value, Unstored) for each in left):
+        call, recorded = _describe_call(asked), [*map(_describe_call, unused)]
+        if any(
+            _describe_call(answer) == call and isinstance(answer.value, Unstored)
+            for answer in unused
+        ):
             raise ReplayError(
-                f"{asked.asker}: the answer of the LM to {wanted} is not in the recording: it was "
+                f"{asked.asker}: the answer of the LM to {call} is not in the recording: it was "
                 "redacted, or is a secret",
                 code="bae-replay-live",
                 fix="record the run again",
             )
-        if wanted in recorded:
+        if call in recorded:
             was = self._prompts.get((asked.path, asked.step, asked.asker._replace(item=None)))
-            message = f"{asked.asker}: {wanted} asks the LM something other than was recorded"
-            raise _differs(message, was.asked if was else "(the text was not recorded)", text)
+            message = f"{asked.asker}: the question of {call} differs from the recorded question"
+            raise _difference_error(
+                message, was.asked if was else "(the text was not recorded)", text
+            )
         answered = ", ".join(recorded)
         message = (
-            f"{asked.asker}: asks the LM for {wanted}; recorded is {answered or 'nothing more'}"
+            f"{asked.asker}: asks the LM for {call}, "
+            f"but the recording has {answered or 'no more answers'}"
         )
-        raise _differs(message, answered or "(nothing)", wanted)
+        raise _difference_error(message, answered or "(nothing)", call)
 
-    def _outcome_then(self, key: Hashable, place: Place) -> Any:
-        """The value of a dependency that has failed at some time, if it had one when the run
-        reached a node; otherwise the error is raised."""
+    def _find_outcome_at(self, key: Hashable, place: Place) -> Any:
+        """Return the value of a shared dependency that failed in the run, as of the time when the
+        run reached a node. If the last call before that time failed, raise its error."""
         step = self._history.step(place.path, place.step)
         until = step.whole_count if step is not None and step.whole else self._history.count
         before = [error for count, error in self._history.shared_calls[key] if count < until]
         if before and before[-1] is not None:
-            raise _raised_again(before[-1])
+            raise _restore_error(before[-1])
         shared = self._history.shared.get(key)
         return NOTHING if shared is None else shared.value
 
     def _compare_prompt(self, run: Run, asker: Asker, text: str) -> None:
         recorded = self._prompts.get((run.path, run.step, asker))
         if recorded is not None and recorded.asked != text:
-            message = f"{_at(run)}: {asker}, the question to the LM differs from the recorded one"
-            raise _differs(message, recorded.asked, text)
+            message = f"{_describe_step(run)}: {asker}, the question to the LM has changed"
+            raise _difference_error(message, recorded.asked, text)
 
-    def _other_node(self, run: Run, was: Node | None, now: Node | type[Node] | None) -> ReplayError:
-        """The error for a step with a node other than recorded, or for another end of the run."""
-        place, then = _at(run), type(was).__name__
+    def _node_error(self, run: Run, was: Node | None, now: Node | type[Node] | None) -> ReplayError:
+        """Return the error for a node that differs from the recorded node, or for a run that ends
+        at another step."""
+        place, recorded_name = _describe_step(run), type(was).__name__
         name = now.__name__ if isinstance(now, type) else type(now).__name__
         if now is None:
-            message = f"{place}: the run continued to {then}, and now ends there"
+            message = f"{place}: the run continued to {recorded_name}, and now ends there"
         elif was is None:
             message = f"{place}: the run ended there, and now continues to {name}"
         else:
-            message = f"{place} was a {then} and is a {name}"
-            if then == name:
-                message = f"{place}: {name} is not as it was"
+            message = f"{place} was a {recorded_name} and is a {name}"
+            if recorded_name == name:
+                message = f"{place}: {name} differs from the recorded node"
             if run.step:
                 message += f", after {type(run.trace[run.step - 1]).__name__}"
-        return _differs(message, self._describe_node(was), self._describe_node(now))
+        return _difference_error(message, self._describe_node(was), self._describe_node(now))
 
     def _describe_node(self, node: Node | type[Node] | None) -> str:
         if node is None:
@@ -409,21 +441,22 @@ class ReplayedPast(RecordedPast):
         return json.dumps(json.loads(self._encoder.node(node)), indent=2, ensure_ascii=False)
 
     def _failure_at(self, path: str, step: int) -> BaeError | Waiting | None:
-        """The error of the run, or of a graph inside it, at this point, or the gates that it waits
-        for in a conversation with tools; None for an error that is not bae's own."""
+        """Return how the graph at `path` stopped at `step`: its error, or the gates that a
+        conversation with tools waits for. Return None if the graph did not stop there, or if the
+        error is not one of bae's errors."""
         graph = self._history.graphs.get(path)
         if graph is not None and graph.outcome == "waiting" and graph.end_step == step:
             return Waiting(graph.gates)
         if graph is None or graph.end_error is None or graph.end_step != step:
             return None
-        error = _raised_again(graph.end_error)
+        error = _restore_error(graph.end_error)
         return error if isinstance(error, BaeError) else None
 
-    def _nothing_more(self, run: Run, what: str) -> BaeError | Waiting:
-        return self._failure_at(run.path, run.step) or self._end_before(what)
+    def _missing_record_error(self, run: Run, what: str) -> BaeError | Waiting:
+        return self._failure_at(run.path, run.step) or self._early_end_error(what)
 
-    def _end_before(self, what: str) -> ReplayError:
-        how = self._how_it_ended()
+    def _early_end_error(self, what: str) -> ReplayError:
+        how = self._describe_end()
         message = f"the run is recorded as {how}" if how else "the run was interrupted before it"
         return ReplayError(
             f"the recording ends before {what}: {message}",
@@ -431,7 +464,7 @@ class ReplayedPast(RecordedPast):
             fix="resume the run with graph.resume, and replay it then",
         )
 
-    def _how_it_ended(self) -> str:
+    def _describe_end(self) -> str:
         run = self._history.run
         if run.outcome in ("", "ended"):
             return ""
@@ -440,24 +473,25 @@ class ReplayedPast(RecordedPast):
 
 
 class ReplayWriter(Writer):
-    """Keeps the records of a replay, and checks how the run and the graphs inside it end."""
+    """Keeps the records of a replay in memory, and checks where the run and its inner graphs
+    end."""
 
     def __init__(self, past: ReplayedPast) -> None:
         super().__init__()
         self._past = past
 
     async def finish(self, run: Run, ended: RunEnded) -> None:
-        """Record how the run ended."""
+        """Record how the run ended, and check that the recorded run ended there."""
         await super().finish(run, ended)
         self._past.check_end(run, ended)
 
 
 class _NoLM:
-    """Stands in place of a run's LM: a replay asks none."""
+    """The LM of a replay. It raises an error instead of asking a model."""
 
     async def make(self, *_: Any, **__: Any) -> Any:
         raise ReplayError(
-            "an LM would be asked, and a replay asks none",
+            "this code asks an LM, and a replay asks no LM",
             fix="ask the LM that bae hands to the body or the dependency: its answers are recorded",
         )
 
@@ -467,14 +501,15 @@ class _NoLM:
 _NO_LM = cast("LM", _NoLM())
 
 
-def _choices(
+def _choice_texts(
     run: Run, plan: NodePlan, about: Scene, filled: tuple[str, ...] | None
 ) -> Iterator[str]:
-    """The texts that may have asked for a choice: with the options that came `filled`. A journal of
-    an older bae does not record these; then any combination is possible."""
+    """Yield the prompts with which bae may have asked for a choice. `filled` has the names of the
+    options that the LM could fill in the same answer. A journal of an older bae does not have these
+    names. Then `filled` is None, and this yields the prompts for all combinations of options."""
     names = names_of(plan.offered)
     ahead = {cls: find_ahead(run, plan_of(cls)) for cls in plan.successors if plan_of(cls).context}
-    answers = {cls: each for cls, each in ahead.items() if each is not None}
+    answers = {cls: answer for cls, answer in ahead.items() if answer is not None}
     resolved = {cls: values for cls, (values, _) in answers.items()}
     able = [
         cls
@@ -495,8 +530,8 @@ def _choices(
         yield prompt.text
 
 
-def _prompts(past: History) -> dict[tuple[str, int, Asker], Attempt]:
-    """The first answer to each asker with a recorded prompt."""
+def _collect_prompts(past: History) -> dict[tuple[str, int, Asker], Attempt]:
+    """Return the first answer with a recorded prompt, by path, step and asker."""
     attempts: dict[tuple[str, int, Asker], Attempt] = {}
     for step in past.steps():
         for question in step.questions:
@@ -509,20 +544,21 @@ def _prompts(past: History) -> dict[tuple[str, int, Asker], Attempt]:
     return attempts
 
 
-def _as_far_as(recorded: Node, node: Node) -> Node:
-    """A node without the fields that no journal has of the recorded node."""
-    held = recorded.__dict__
-    if held.keys() >= node.__dict__.keys():
+def _drop_unstored_fields(recorded: Node, node: Node) -> Node:
+    """Return `node` without the fields that the recorded node lacks because no journal stores
+    them."""
+    recorded_values = recorded.__dict__
+    if recorded_values.keys() >= node.__dict__.keys():
         return node
-    known = copy(node)
-    values = {n: v for n, v in node.__dict__.items() if n in held}
-    hold(known, values, node.__pydantic_extra__, node.__pydantic_fields_set__ & values.keys())
-    return known
+    stored = copy(node)
+    values = {n: v for n, v in node.__dict__.items() if n in recorded_values}
+    hold(stored, values, node.__pydantic_extra__, node.__pydantic_fields_set__ & values.keys())
+    return stored
 
 
-def _limit_reached(past: History) -> int:
-    """The bound on nodes that the run, or a graph inside it, has reached in the end; 0 if it has
-    reached none."""
+def _find_reached_limit(past: History) -> int:
+    """Return the limit on nodes (`max_iters`) at which the run, or a graph inside it, stopped.
+    Return 0 if it stopped at no limit."""
     limit = max(
         (
             graph.end_step
@@ -537,16 +573,17 @@ def _limit_reached(past: History) -> int:
 
 
 def _is_same_failure(error: BaseException, recorded: BaseException | None) -> bool:
-    """Whether an error is the recorded one. A journal has no messages of a run with secrets."""
+    """Whether an error is the recorded error. In a run with secrets, messages are not recorded, and
+    only the codes are compared."""
     if not isinstance(error, BaeError) or not isinstance(recorded, RecordedError):
         return False
     is_same = recorded.message == readable(error.message.partition("\n")[0])
     return recorded.code == error.code and (is_same or recorded.is_withheld)
 
 
-def _raised_again(error: BaseException) -> BaseException:
-    """The error of a run or a dependency, to be raised again: one of bae's own errors unchanged,
-    any other as an error of the same name."""
+def _restore_error(error: BaseException) -> BaseException:
+    """Return a recorded error in a form that can be raised. A BaeError gets its recorded class,
+    message and code. Any other error becomes an exception of a new class with the recorded name."""
     if not isinstance(error, RecordedError):
         return error
     if error.type_name == CallTimeout.__name__:
@@ -554,26 +591,28 @@ def _raised_again(error: BaseException) -> BaseException:
     kind = getattr(exceptions, error.type_name, None) or _find_error_class(error.type_name)
     if not isinstance(kind, type) or not issubclass(kind, BaeError):
         return type(error.type_name, (Exception,), {"__module__": "bae.replay"})(error.message)
-    raised = kind.__new__(kind, error.message)  # a user's class may take other arguments
-    BaeError.__init__(raised, error.message, fix="it is as recorded: nothing was asked")
-    raised.code = error.code or raised.code
-    return raised
+    restored = kind.__new__(kind, error.message)  # a user's class may take other arguments
+    BaeError.__init__(
+        restored, error.message, fix="this is the recorded error; the replay asked nothing"
+    )
+    restored.code = error.code or restored.code
+    return restored
 
 
 def _find_error_class(name: str) -> type[BaeError] | None:
-    """The class of the program with that name, among the loaded classes; the newest wins."""
+    """Return the loaded subclass of BaeError with this name, or None. The newest class wins."""
     classes = BaeError.__subclasses__()
     for cls in classes:
         classes += cls.__subclasses__()
     return next((cls for cls in reversed(classes) if cls.__name__ == name), None)
 
 
-def _differs(message: str, was: str, now: str) -> ReplayError:
+def _difference_error(message: str, was: str, now: str) -> ReplayError:
     texts = was.splitlines(), now.splitlines()
     return ReplayError(
         message,
         diff="\n".join(unified_diff(*texts, "recorded", "replayed", lineterm="", n=2)),
-        fix="fix the code; or, where the change is meant, record the run again",
+        fix="fix the code, or record the run again if the change is intended",
     )
 
 
@@ -581,11 +620,11 @@ def _indent(value: Any) -> str:
     return "(none)" if value is None else json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def _at(run: Run) -> str:
+def _describe_step(run: Run) -> str:
     return f"{run.path}, step {run.step}" if run.path else f"step {run.step}"
 
 
-def _call(asked: LMAnswered) -> str:
+def _describe_call(asked: LMAnswered) -> str:
     return f"{asked.method}({asked.target})" if asked.target else asked.method
 
 

@@ -1,5 +1,6 @@
-"""A stored run as data, read without its code. `timeline` has the work of the run by time, and
-`report_run` its nodes in order, with the origins of their values and the usage of LM calls."""
+"""A stored run as data, read without the run's code. `timeline` returns the work of the run by
+time. `report_run` returns its nodes in order, with the origins of values and the usage of LM
+calls."""
 
 from __future__ import annotations
 
@@ -23,134 +24,146 @@ from bae.usage import Usage
 from bae.work import NOTHING_USED, GraphRun, LMQuestion, Source, Span, State, Step, ToolRun, Work
 
 _LONGEST_CALL: Final = 200
-"""How many characters of a tool call a timeline has."""
+"""The most characters of a tool call that a timeline has."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """One piece of work of a run.
-
-    - `kind`: "node", from the first work for a node until it has led to the next; the kind of a
-      field's source, as "dep", "map" or "gate"; "item", one item of a map; "choice" or "fill" by
-      the LM; "tool", a tool call of the LM; or "body", the call of a written body.
-    - `place` and `name`: its place, as `1:Day.weather`, and its worker: the class of a node, a
-      function or graph, a question, or the node that the LM chose.
-    - `spans`: when it was worked on; several if it was interrupted and resumed.
-    - `outcome` and `error`: its outcome; `note`: any other remark.
-    - `marks`: when the items of a map were finished, if no more is known about them. Items that
-      graphs ran for are `inside`.
-    - `waits`: whether it is a question to a person, who may take longer than any process runs.
-    - `usage`: the usage of its LM calls, without the work inside it.
-    - `inside`: the work that belongs to it, in the order in which it began. It lies between `start`
-      and `end`, except for an open question, which lasts until now.
-    """
+    """One piece of work of a run."""
 
     kind: str
+    """The kind of work:
+
+    - "node": from the first work for a node until the node has led to the next node.
+    - The kind of a field's source, such as "dep", "map" or "gate".
+    - "item": one item of a map.
+    - "choice" or "fill": a choice or a fill by the LM.
+    - "tool": a tool call of the LM.
+    - "body": the call of a written body.
+    """
     place: str
+    """The place of the work, as `1:Day.weather`."""
     name: str
+    """The name of the node's class, the function, the graph, the tool, the question, or the node
+    that the LM chose."""
     spans: tuple[Span, ...]
+    """The times when a process did the work; several if the work was interrupted and resumed."""
     outcome: State
     error: str = ""
+    """Why the work failed, in one line."""
     note: str = ""
+    """Any other remark, such as the arguments of a tool call."""
     marks: tuple[float, ...] = ()
+    """The times when items of a map were finished. An item that a graph computed is an entry in
+    `inside` instead."""
     usage: Usage = NOTHING_USED
+    """The usage of the LM calls in this work, without the usage of the entries in `inside`."""
     inside: tuple[TimelineEntry, ...] = ()
+    """The parts of the work, in the order in which they began. A part lies between `start` and
+    `end`, except an open question to a person: the question lasts until the current time."""
     waits: bool = False
+    """Whether the work is a question to a person, which may be open while no process runs."""
 
     @property
     def start(self) -> float:
-        """When it began."""
+        """The time when the work began."""
         return self.spans[0].start
 
     @property
     def end(self) -> float:
-        """When it ended, or its last known time."""
+        """The time when the work ended, or the last time when a process did the work."""
         return self.spans[-1].end
 
     @property
     def seconds(self) -> float:
-        """How long it was worked on, without pauses."""
+        """The seconds that the work took, without pauses."""
         return sum(span.seconds for span in self.spans)
 
     def every(self) -> Iterator[TimelineEntry]:
-        """This entry and all entries inside it, depth first."""
+        """Yield this entry and all entries inside it, depth first."""
         yield self
-        for each in self.inside:
-            yield from each.every()
+        for entry in self.inside:
+            yield from entry.every()
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The work of a run by time. `lives` are the times when a process worked on it; in between, it
-    was parked, had failed, or was interrupted. All `work` lies between `start` and `end`."""
+    """The work of a run by time. All work lies between `start` and `end`."""
 
     run_id: str
     graph: str
     status: Listed
     lives: tuple[Span, ...]
+    """The times when a process worked on the run. Between them, the run was parked, had failed, or
+    was interrupted."""
     work: tuple[TimelineEntry, ...]
 
     @property
     def start(self) -> float:
-        """When the run began."""
+        """The time when the run began."""
         return min(life.start for life in self.lives)
 
     @property
     def end(self) -> float:
-        """When it ended, or its last known time: now, while it runs or waits for a person."""
+        """The time when the run ended, or the last time of its work. While the run is in progress
+        or waits for a person, this is the current time."""
         open_until = (work.end for work in self.every() if work.outcome == "waiting")
         return max(max(life.end for life in self.lives), max(open_until, default=self.start))
 
     @property
     def seconds(self) -> float:
-        """How long processes worked on it."""
+        """The seconds that processes worked on the run."""
         return sum(life.seconds for life in self.lives)
 
     def worked_by(self, at: float) -> float:
-        """For how many seconds, up to a time, processes had worked on it."""
+        """Return the seconds that processes had worked on the run at the time `at`."""
         return sum(min(life.end, at) - life.start for life in self.lives if life.start < at)
 
     def every(self) -> Iterator[TimelineEntry]:
-        """All work, depth first."""
-        for each in self.work:
-            yield from each.every()
+        """Yield all work, depth first."""
+        for entry in self.work:
+            yield from entry.every()
 
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """A node of a run. `chosen_among` are the options of the choice that led to it, "" for the end.
-    `filled_in` are the seconds in which an LM filled it. `forked_from` and `changed` are set if a
-    fork put it there.
-
-    `calls` are the answers of LMs. The verdict "restarted" is a request that was sent again; "used"
-    is the usage of a body or a dependency. `rounds` are those of conversations with tools.
-    """
+    """A node of a run, with the origins of its values."""
 
     step: int
     name: str
     whole: bool
+    """Whether the node is complete."""
     chosen_among: tuple[str, ...]
+    """The names of the classes among which the LM chose the node; "" is the end of the run."""
     filled_in: float | None
+    """The seconds in which an LM filled the node; None if no LM filled it."""
     usage: Usage
+    """The usage of the node's choice and fill."""
     forked_from: str
+    """The id of the run that was forked at this node; empty if no fork put the node here."""
     changed: tuple[str, ...]
+    """The fields that the fork changed."""
     calls: tuple[JudgedAnswer, ...]
+    """The answers of LMs. The verdict "restarted" marks a request that failed and was sent again.
+    The verdict "used" marks the usage of a body or a dependency."""
     fields: tuple[Provenance, ...]
     rounds: tuple[ToolRound, ...] = ()
+    """The rounds of conversations with tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """An image or a document of a run. `name` is its first name in the run."""
+    """An image or a document of a run."""
 
     hash: str
     media_type: str
     size: int
     name: str
+    """The first name of the file in the run; empty if it has no name."""
 
     @property
     def about(self) -> str:
-        """The kind, name, type, size and the beginning of the hash."""
+        """The file in one line: kind, name, type, size and the beginning of the hash."""
         kind = "image" if self.media_type.startswith("image/") else "document"
         parts = self.name, self.media_type, size_text(self.size), self.hash[:19]
         return f"{kind} {', '.join(part for part in parts if part)}"
@@ -158,68 +171,72 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class GraphReport:
-    """The nodes of the run itself, at the empty path, or of a graph that ran inside it."""
+    """The nodes of one graph: of the run itself, or of a graph that ran inside it."""
 
     path: str
+    """The path of the graph; empty for the run itself."""
     nodes: tuple[NodeReport, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The content of a run. `seconds` is how long it lasted, including pauses: until now, while it
-    runs or waits. `resumed` has a record for each time it was resumed. `files` are the images and
-    documents that it refers to."""
+    """The content of a stored run."""
 
     info: RunInfo
     timeline: Timeline
     seconds: float
+    """The seconds from the start of the run to its end, including pauses. While the run is in
+    progress or waits, the seconds until the current time."""
     usage: Usage
     resumed: tuple[RunResumed, ...]
+    """A record for each time when the run was resumed."""
     graphs: tuple[GraphReport, ...]
+    """The run itself, followed by the graphs that ran inside it."""
     files: tuple[StoredFile, ...] = ()
+    """The images and documents of the run."""
 
     @property
     def ended_at(self) -> str:
-        """The class of the last node, if the run has ended."""
+        """The class name of the last node if the run has ended; otherwise empty."""
         nodes = self.graphs[0].nodes if self.graphs else ()
         return nodes[-1].name if nodes and self.info.status == "ended" else ""
 
 
 def timeline(stored: StoredRun, *, now: float | None = None) -> Timeline:
-    """The timeline of a run. `now` is the current time: work of a run in progress lasts until then.
-    Raises `bae-journal-damaged` for a damaged line."""
+    """Return the timeline of a run. The work of a run in progress lasts until `now`, by default the
+    current time. Raises `bae-journal-damaged` if a line is damaged."""
     return _timeline(stored, read_history(stored), time() if now is None else now)
 
 
 def report_run(stored: StoredRun, *, now: float | None = None) -> RunReport:
-    """The report of a run. The parameters and errors are those of `timeline`."""
+    """Return the report of a run. `timeline` explains the parameters and errors."""
     now = time() if now is None else now
     history, info = read_history(stored), stored.info
     ran = _timeline(stored, history, now)
     # How long sources and LM calls took, in all lives of the run.
-    took = {(each.kind, each.place): each.seconds for each in ran.every()}
+    took = {(entry.kind, entry.place): entry.seconds for entry in ran.every()}
     search = Search(stored, history)
     graphs = tuple(
         GraphReport(
             graph.path,
             tuple(_report_node(step, search, took) for step in graph.trace if step.name),
         )
-        for graph in [history.run, *(each for path, each in history.graphs.items() if path)]
+        for graph in [history.run, *(inner for path, inner in history.graphs.items() if path)]
     )
-    # A fork shares the lines of the other run, and so their times.
+    # A fork shares lines of its parent, so its timeline begins before the fork.
     lasted = info.lasted(now) if info.parent else ran.end - ran.start
     changes = tuple(history.changes)
     return RunReport(info, ran, lasted, history.usage, changes, graphs, list_files(stored))
 
 
 def list_files(stored: StoredRun) -> tuple[StoredFile, ...]:
-    """The images and documents of a run, in the order in which its lines refer to them."""
+    """Return the images and documents of a run, in the order in which its lines refer to them."""
     names: dict[str, str] = {}
     if stored.files:
         for line in stored.lines:
-            for each in _REFERENCE.finditer(line.data):
-                name = json.loads(each[2]) if each[2] else ""
-                names[each[1]] = names.get(each[1]) or name
+            for match in _REFERENCE.finditer(line.data):
+                name = json.loads(match[2]) if match[2] else ""
+                names[match[1]] = names.get(match[1]) or name
     files: list[StoredFile] = []
     for hash in (*(name for name in names if name in stored.files), *stored.files):
         data = stored.files[hash]
@@ -251,7 +268,7 @@ def _report_node(step: Step, search: Search, took: dict[tuple[str, str], float])
         step.number,
         step.name,
         step.whole,
-        tuple("" if each is NoneType else each.__name__ for each in offered),
+        tuple("" if cls is NoneType else cls.__name__ for cls in offered),
         filled if filled is None else took.get(("fill", str(step.place)), filled),
         _usage_of(step, choice),
         "" if step.forked is None else step.forked.parent,
@@ -263,36 +280,36 @@ def _report_node(step: Step, search: Search, took: dict[tuple[str, str], float])
 
 
 def _usage_of(step: Step, choice: LMQuestion | None) -> Usage:
-    """The usage of the choice and the fill of a node, including rounds before a resume."""
-    asked = [question for question in (choice, step.fill) if question is not None]
+    """Return the usage of the choice and the fill of a node, including rounds before a resume."""
+    questions = [question for question in (choice, step.fill) if question is not None]
     loop, fill = step.fill_loop, step.fill
     before = [] if loop is None or fill is None else loop.rounds_before(fill.started)
-    return Usage.total(each.usage for each in (*before, *asked))
+    return Usage.total(paid.usage for paid in (*before, *questions))
 
 
 def _report_rounds(step: Step) -> Iterator[ToolRound]:
-    """The rounds behind a node: of the body before it, of its sources, and of its fill. The rounds
-    of a body that led to no node belong to the body's own node."""
+    """Yield the rounds that led to a node: of the previous node's body, of the node's sources, and
+    of its fill. For the last node, the rounds of its own body follow."""
     is_last = step.number + 1 not in step.graph.steps
-    own = [
+    loops = [
         (asker, loop) for (asker, _), loop in step.loops.items() if is_last or asker.kind != "body"
     ]
     before = {} if step.before is None else step.before.loops
     by_body = [(asker, loop) for (asker, _), loop in before.items() if asker.kind == "body"]
-    for asker, loop in (*by_body, *own):
+    for asker, loop in (*by_body, *loops):
         yield from tool_rounds(loop, asker)
 
 
 def _report_calls(step: Step) -> Iterator[JudgedAnswer]:
-    """The LM calls behind a node: of its choice, of the body before it, of its sources, and of its
-    fill. Questions after the last node belong to that node."""
+    """Yield the LM calls that led to a node: of its choice, of the previous node's body, of the
+    node's sources, and of its fill. For the last node, the calls after it follow."""
     before = step.before
-    asked: list[LMQuestion | None] = [] if before is None else [before.choice, *before.asked]
-    asked += [question for source in step.sources.values() for question in source.asked]
-    asked.append(step.fill)
+    questions: list[LMQuestion | None] = [] if before is None else [before.choice, *before.asked]
+    questions += [question for source in step.sources.values() for question in source.asked]
+    questions.append(step.fill)
     if step.number + 1 not in step.graph.steps:
-        asked += [step.choice, *step.asked]
-    for question in asked:
+        questions += [step.choice, *step.asked]
+    for question in questions:
         if question is None:
             continue
         by = str(question.asker)
@@ -300,7 +317,7 @@ def _report_calls(step: Step) -> Iterator[JudgedAnswer]:
             JudgedAnswer(0, "restarted", (error_text(r.error),), at=r.at, by=by, model=r.model)
             for r in question.restarts
         )
-        yield from sorted((*judged_answers(question), *restarts), key=lambda each: each.at)
+        yield from sorted((*judged_answers(question), *restarts), key=lambda answer: answer.at)
         if question.asker.kind in ("body", "source") and question.usage != NOTHING_USED:
             yield JudgedAnswer(0, "used", usage=question.usage, by=by)
 
@@ -312,13 +329,14 @@ def _timeline(stored: StoredRun, history: History, now: float) -> Timeline:
     elif history.alive:
         history.stop()
     lives = tuple(history.lives) or (Span(info.started, info.started),)
-    builder = _Builder(lives, now if status == "waiting" else 0.0)
+    builder = _TimelineBuilder(lives, now if status == "waiting" else 0.0)
     work = builder.steps(history.run) if "" in history.graphs else []
     return Timeline(info.run_id, info.graph, status, lives, _in_order(work))
 
 
-class _Builder:
-    """Makes entries from the work in a history. A wait for a person lasts until `waits_until`."""
+class _TimelineBuilder:
+    """Makes timeline entries from the work of a run. `lives` are the times when a process worked on
+    the run. Open questions to people last until `waits_until`."""
 
     def __init__(self, lives: tuple[Span, ...], waits_until: float) -> None:
         self._lives = [life.start for life in lives]
@@ -357,7 +375,7 @@ class _Builder:
             note = call_text(call.name, call.arguments)[:_LONGEST_CALL]
             place = str(call.place)
             for gate in call.gates:
-                entries += [replace(each, place=place) for each in self._source(gate)]
+                entries += [replace(entry, place=place) for entry in self._source(gate)]
             entries += self._entry("tool", place, call.name, call, inside, note=note, usage=usage)
         return entries
 
@@ -401,38 +419,39 @@ class _Builder:
         kind: str,
         place: str,
         name: str,
-        done: Work,
+        work: Work,
         inside: Iterable[TimelineEntry] = (),
         **more: Any,
     ) -> list[TimelineEntry]:
-        """An entry, if it was worked on at all."""
-        inside, error = _in_order(inside), "" if done.error is None else error_text(done.error)
-        spans = self._spans(done, inside)
-        about: dict[str, Any] = {"error": error, "usage": done.usage, "inside": inside, **more}
-        return [TimelineEntry(kind, place, name, spans, done.state, **about)] if spans else []
+        """Return a list with the entry of `work`. The list is empty if no process did the work."""
+        inside, error = _in_order(inside), "" if work.error is None else error_text(work.error)
+        spans = self._spans(work, inside)
+        about: dict[str, Any] = {"error": error, "usage": work.usage, "inside": inside, **more}
+        return [TimelineEntry(kind, place, name, spans, work.state, **about)] if spans else []
 
-    def _spans(self, done: Work, inside: Iterable[TimelineEntry]) -> tuple[Span, ...]:
-        """When it was worked on: in each life, at least while something inside it was."""
-        every = [*done.spans]
-        for work in inside:
-            every += [Span(work.start, work.start)] if work.waits else work.spans
+    def _spans(self, work: Work, inside: Iterable[TimelineEntry]) -> tuple[Span, ...]:
+        """Return the times when a process worked on `work` or its parts: one span per life."""
+        every = [*work.spans]
+        for part in inside:
+            every += [Span(part.start, part.start)] if part.waits else part.spans
         spans: dict[int, Span] = {}
         for span in every:
             life = bisect_right(self._lives, span.start)
-            known = spans.get(life, span)
-            spans[life] = Span(min(known.start, span.start), max(known.end, span.end))
+            earlier = spans.get(life, span)
+            spans[life] = Span(min(earlier.start, span.start), max(earlier.end, span.end))
         return tuple(spans[life] for life in sorted(spans) if life)
 
 
 def _in_order(work: Iterable[TimelineEntry]) -> tuple[TimelineEntry, ...]:
-    return tuple(sorted(work, key=lambda each: each.start))
+    return tuple(sorted(work, key=lambda entry: entry.start))
 
 
 def _was_asked(fill: LMQuestion) -> bool:
-    """Whether an LM was asked: a node without fields of its own is filled without an LM."""
+    """Whether an LM was asked to fill a node. A node without fields for the LM is filled without an
+    LM."""
     return bool(fill.took) or fill.usage != NOTHING_USED or fill.state != "done"
 
 
 def _leads_to(choice: LMQuestion | None) -> bool:
-    """Whether the LM chose a node, not the end."""
+    """Whether the LM chose a node, and not the end of the run."""
     return choice is not None and choice.chosen not in (None, NoneType)

@@ -56,7 +56,7 @@ async def begin_or_resume(
         try:
             result = await run_graph(graph, start, run)
             return await continue_if_answered(graph, run, result)
-        except JournalError as late:  # another process has started it in between
+        except JournalError as late:  # another process has started the run in the meantime
             if late.code != "bae-run-exists" or late.run_id != run.run_id:
                 raise
     # Pass on the secrets of the start node, which no journal stores.
@@ -75,9 +75,9 @@ async def resume(
     *,
     skip_ended: bool = False,
 ) -> GraphResult[T]:
-    """Resume a run where it stopped. For a run that has ended, return its result, or with
-    `skip_ended` raise `bae-run-ended`. `earlier` is the writer of the same run whose log in memory
-    is continued, if it is being read already."""
+    """Resume a run where it stopped. If the run has ended, return its result; with `skip_ended`,
+    raise `bae-run-ended` instead. If this process has just run the run, `earlier` is its writer.
+    The run then continues the log of `earlier`, because observers may be reading that log."""
     graph.prove()
     _check_given(graph, given or {})
     stored = await journal.read(run_id)
@@ -112,14 +112,14 @@ async def resume(
         run = Run(options, writer=writer, run_id=run_id)
         run.turns = turns
         run.past = ResumedPast(graph, past, writer, stored.answers, new)
-        if earlier is not None:  # the reader of its log has read the stored records
+        if earlier is not None:  # readers of its log have read the stored records already
             earlier.log.extend(records[earlier.lines :])
             writer.log = earlier.log
         run.restore_limits(past.usage, past.seconds)
         steps = sum(step.whole for step in past.run.steps.values())
         message = tuple(str(change) for change in changes)
         await writer.store(RunResumed(time(), "", steps, claim.owner, message))
-        if thread is not None and past.turn is None:  # it was interrupted before that was stored
+        if thread is not None and past.turn is None:  # the run stopped too early to store it
             await writer.begin_turn(run, graph, thread)
         writer.watch(run_id, requests)
         with visible(stored.files):
@@ -127,7 +127,7 @@ async def resume(
     except BaseException as error:
         if writer is not None:
             await writer.stop_watching()
-        if claims and (writer is None or writer.has_claim):  # before the first step
+        if claims and (writer is None or writer.has_claim):  # run_graph has not released it
             await give_up_claim(journal, claims[0], before, error)
         ended = isinstance(error, JournalError) and error.code == "bae-run-ended"
         if claims or skip_ended or not ended:
@@ -144,20 +144,20 @@ async def recover(
     concurrency: int,
     given: Mapping[str, Any] | None,
 ) -> list[Recovered[T]]:
-    """Resume all runs of a graph that can continue, `concurrency` at once. Runs that another
-    process takes first are left out."""
+    """Start the queued runs of a graph and resume its other runs that can continue, `concurrency`
+    at once. The result leaves out runs that another process claims first."""
     if concurrency < 1:
         raise ValueError(f"concurrency={concurrency}: give a number of runs, 1 or more")
     ids = [info.run_id async for info in recoverable(graph, journal)]
     recovered: dict[str, Recovered[T]] = {}
-    left = iter(ids)
+    remaining_ids = iter(ids)
 
     async def worker() -> None:
-        for run_id in left:
+        for run_id in remaining_ids:
             try:
-                # Each run has its own values.
-                own = options._replace(dep_cache=dict(options.dep_cache or {}))
-                result = await resume(graph, run_id, own, journal, given, skip_ended=True)
+                # Each run gets its own cache of dependencies.
+                run_options = options._replace(dep_cache=dict(options.dep_cache or {}))
+                result = await resume(graph, run_id, run_options, journal, given, skip_ended=True)
                 recovered[run_id] = Recovered(run_id, result)
             except BaeError as error:
                 if isinstance(error, JournalError) and error.code in _TAKEN:
@@ -174,8 +174,9 @@ async def continue_if_answered(
     result: GraphResult[T],
     given: Mapping[str, Any] | None = None,
 ) -> GraphResult[T]:
-    """Resume a run that stopped at gates, if a gate was answered while the rest of the run was
-    still in progress, unless another process has resumed it."""
+    """Resume a run that has just stopped at gates, if one of these gates was answered before the
+    run stopped. If another process has ended the run since, return the final result. In all other
+    cases, return `result`."""
     if not result.waiting:
         return result
     earlier = cast(JournalWriter, run.writer)
@@ -205,12 +206,13 @@ async def fork(
     changed: Mapping[str, Any],
     thread: str | None = None,
 ) -> str:
-    """A new run that shares everything before the step `at` with another run."""
+    """Make a run that shares everything before the step `at` with the run `run_id`. Return the id
+    of the new run."""
     stored = await journal.read(run_id)
     if thread is not None and stored.info.thread not in (None, thread):
         raise JournalError(
             f"the run {run_id} is a turn of the thread {stored.info.thread!r}, and its fork cannot "
-            f"be one of the thread {thread!r}, which has other turns before it",
+            f"belong to the thread {thread!r}, which has other earlier turns",
             run_id=run_id,
             code="bae-fork-thread",
             fix=f"give thread={stored.info.thread!r}, or none; graph.thread(…).fork({thread!r}) "
@@ -241,10 +243,11 @@ async def fork_line(
     journal: Journal,
     changed: Mapping[str, Any],
 ) -> tuple[Line, dict[str, bytes]]:
-    """The line with which a fork of a run begins, and the files of its node."""
+    """Return the first line that a fork adds to its shared lines, and the files in the node of that
+    line."""
     run_id = stored.info.run_id
-    whole = ("StepStarted", "RunForked")
-    steps = {line.step: line.n for line in stored.lines if not line.path and line.kind in whole}
+    kinds = ("StepStarted", "RunForked")
+    steps = {line.step: line.n for line in stored.lines if not line.path and line.kind in kinds}
     if at not in steps:
         message = f"the run {run_id} has no step {at}; it has {len(steps)}, from 0"
         fix = "give at= the number of a node in the trace"
@@ -260,7 +263,7 @@ async def fork_line(
     before = stored.lines[: upto + 1]
     _, past = await decode_run(graph, before, files=stored.files, partial=True, turns=turns)
     with visible(stored.files):  # a changed field may name a file of the run
-        node = _changed_node(cast("Node", past.run.steps[at].node), changed, run_id)
+        node = _change_node(cast("Node", past.run.steps[at].node), changed, run_id)
     forked = RunForked(time(), "", at, run_id, node, tuple(changed))
     with collect_files() as collected_files:
         data = encoder_for(graph, journal).encode(forked)
@@ -276,7 +279,7 @@ async def fork_line(
 async def result_of(
     graph: Graph[Any, T], stored: StoredRun, given: Mapping[str, Any] | None, journal: Journal
 ) -> GraphResult[T]:
-    """The result of a stored run, as far as it got."""
+    """Return the result of a stored run, as far as the run got."""
     turns = await turns_of(journal, graph, stored, strict=False)
     records, past = await decode_run(
         graph, stored.lines, files=stored.files, given=given, partial=True, turns=turns
@@ -296,8 +299,8 @@ async def result_of(
 
 
 async def recoverable(graph: Graph[Any, Any], journal: Journal) -> AsyncIterator[RunInfo]:
-    """The runs of a graph that have no owner and can continue: queued runs in the order in which
-    they were queued, then the others, the newest first."""
+    """Yield the runs of a graph that have no owner and can continue. Queued runs come first, the
+    oldest first. Interrupted runs and answered runs follow, the newest first."""
     queued = [info async for info in journal.every_run(status="queued", graph=graph.name)]
     now = time()
     for info in reversed(queued):
@@ -313,7 +316,7 @@ async def recoverable(graph: Graph[Any, Any], journal: Journal) -> AsyncIterator
 async def give_up_claim(
     journal: Journal, claim: Claim, before: RunInfo, error: BaseException
 ) -> None:
-    """Release an unused claim after an error, and leave the run as it was before."""
+    """Release an unused claim after an error, and restore the status of the run from `before`."""
     release = journal.release(claim, before.status, (), before.waiting, before.error)
     try:
         await finish_despite_cancel(release)
@@ -329,7 +332,7 @@ def _check_graph(graph: Graph[Any, Any], stored: StoredRun) -> None:
         first = parse_line(stored.lines[0]).get("node") if stored.lines else None
         if getattr(first, "type", "") not in {cls.__name__ for cls in graph.nodes}:
             raise JournalError(
-                f"the run {info.run_id} is one of the graph {info.graph}, and this is {graph.name}",
+                f"the run {info.run_id} belongs to the graph {info.graph}, not to {graph.name}",
                 run_id=info.run_id,
                 code="bae-run-graph",
                 fix="resume it with the graph that it was started with",
@@ -339,7 +342,7 @@ def _check_graph(graph: Graph[Any, Any], stored: StoredRun) -> None:
 def _check_given(graph: Graph[Any, Any], given: Mapping[str, Any]) -> None:
     for place in given:
         name, _, field = place.partition(".")
-        classes = [cls for each in graph.graphs for cls in each.nodes]
+        classes = [cls for inner in graph.graphs for cls in inner.nodes]
         if not any(c.__name__ == name and field in c.__pydantic_fields__ for c in classes):
             raise JournalError(
                 f"given has {place!r}, and the graph {graph.name} has no such field",
@@ -348,7 +351,7 @@ def _check_given(graph: Graph[Any, Any], given: Mapping[str, Any]) -> None:
             )
 
 
-def _changed_node(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:
+def _change_node(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:
     cls = type(node)
     unknown = [name for name in changed if name not in cls.__pydantic_fields__]
     if unknown:
@@ -376,19 +379,19 @@ def _changed_node(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:
         )
     turns = plan_of(cls).turns
     if turns is not None and turns.name not in changed and turns.name in node.__dict__:
-        # The earlier turns are in their own runs: the fork finds them again.
-        held = {n: v for n, v in node.__dict__.items() if n != turns.name}
+        # Leave out the earlier turns: the fork finds them again in the runs of the thread.
+        values = {n: v for n, v in node.__dict__.items() if n != turns.name}
         node = copy(node)
-        hold(node, held, node.__pydantic_extra__, node.__pydantic_fields_set__ - {turns.name})
+        hold(node, values, node.__pydantic_extra__, node.__pydantic_fields_set__ - {turns.name})
     if not changed:
         return node
     # Unchanged values are valid already: validators must not change them a second time.
-    held = {n: v for n, v in node.__dict__.items() if n not in changed}
-    stays = copy(node)
-    hold(stays, held, node.__pydantic_extra__, node.__pydantic_fields_set__.difference(changed))
-    whole = cls.__pydantic_fields__.keys() <= held.keys() | changed.keys()
+    values = {n: v for n, v in node.__dict__.items() if n not in changed}
+    rest = copy(node)
+    hold(rest, values, node.__pydantic_extra__, node.__pydantic_fields_set__.difference(changed))
+    is_complete = cls.__pydantic_fields__.keys() <= values.keys() | changed.keys()
     try:
-        return node_codec(cls).join_values(stays, changed, whole)
+        return node_codec(cls).join_values(rest, changed, is_complete)
     except ValidationError as error:
         raise JournalError(
             f"{cls.__name__} refuses the changed fields: {'; '.join(faults(error))}",

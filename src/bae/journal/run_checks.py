@@ -9,12 +9,12 @@ from bae.exceptions import JournalError
 from bae.journal.stored_runs import FORMAT, READS, Line, StoredRun
 
 LONGEST_THREAD: Final = 500
-"""Characters of the id of a thread."""
+"""The most characters that the id of a thread may have."""
 
 
 def thread_busy(thread: str, run_id: str) -> JournalError:
-    """The error of a store that refuses a run, since the run `run_id` of its thread is "running" or
-    "waiting"."""
+    """Return the error for a new run of a busy thread. `run_id` is the run of the thread that is
+    "running" or "waiting"."""
     return JournalError(
         f"the thread {thread!r} is busy: its run {run_id} has not ended",
         run_id=run_id,
@@ -25,8 +25,8 @@ def thread_busy(thread: str, run_id: str) -> JournalError:
 
 
 def not_replaced(run_id: str, owner: str | None) -> JournalError:
-    """The error for a run that cannot be replaced: a living `owner` works on it, or it has forks
-    that share its lines."""
+    """Return the error for a run that cannot be replaced. Either a living `owner` works on the run,
+    or forks share its lines."""
     if owner is not None:
         what, code = f"it is in progress, owned by {owner}", "bae-run-owned"
         fix = "wait for its end, or load the file into another journal"
@@ -38,14 +38,15 @@ def not_replaced(run_id: str, owner: str | None) -> JournalError:
 
 
 def check_fork(run_id: str, upto: int, there: int) -> None:
-    """Raise a ValueError where a run with so many lines cannot be forked at the line `upto`."""
+    """Raise a ValueError if a run with `there` lines cannot be forked at the line `upto`."""
     if not 0 <= upto <= there:
         raise ValueError(f"run {run_id!r} has {there} lines, it cannot be forked at {upto}")
 
 
 def check_thread(thread: object) -> None:
-    """Raise `bae-thread-name` for an id that a thread cannot have: people type it."""
-    why = "it is no name that can be typed"
+    """Raise `bae-thread-name` if a thread cannot have this id. People must be able to type the
+    id."""
+    why = "it is not a string that can be typed"
     if isinstance(thread, str) and thread.strip() and thread.isprintable():
         if len(thread) <= LONGEST_THREAD:
             return
@@ -58,29 +59,30 @@ def check_thread(thread: object) -> None:
 
 
 def check_names(run_id: object, graph: str) -> None:
-    """Raise `bae-run-name` for names that a run cannot have: people type them, and commands, files
-    and lines of output are made of them."""
+    """Raise `bae-run-name` if a run cannot have this id, or its graph this name. People must be
+    able to type both texts, and commands, files and lines of output contain them."""
     why = None
     if not isinstance(run_id, str):
-        why = "it is no text"
+        why = "it is not a string"
     elif run_id == "last":
         why = "`last` means the newest run"
     elif not (run_id.strip() and run_id.isprintable()):
-        why = "it is no name that can be typed"
-    named = f"a run cannot be called {run_id!r}"
+        why = "it is empty, or has characters that cannot be typed"
+    subject = f"a run cannot be called {run_id!r}"
     if why is None and not (graph.strip() and graph.isprintable()):
-        named, why = f"the graph of a run cannot be called {graph!r}", "it cannot be typed"
+        subject, why = f"the graph of a run cannot be called {graph!r}", "it cannot be typed"
     if why is not None:
         raise JournalError(
-            f"{named}: {why}",
+            f"{subject}: {why}",
             code="bae-run-name",
-            fix="choose another name, in plain characters; left out, a run gets a random id",
+            fix="choose another name, in plain characters; without run_id=, a run gets a random id",
         )
 
 
 def check_run(run: StoredRun) -> None:
-    """Refuse a run of another journal, or of a file, that has a name which no run can have, or a
-    shape which is not the one of its hash: runs of the same hash share the shape."""
+    """Raise JournalError if a run from another journal, or from an export, has a name that no run
+    can have, or a file or a shape that does not match its hash. Runs with the same hash share one
+    shape, so a wrong shape would damage other runs."""
     from bae.journal.shape import is_forged
 
     check_names(run.info.run_id, run.info.graph)
@@ -98,7 +100,7 @@ def check_run(run: StoredRun) -> None:
             )
     if is_forged(run.shape, run.info.shape):
         raise JournalError(
-            f"the shape of the run {run.info.run_id} is not the one that its hash stands for",
+            f"the shape of the run {run.info.run_id} does not match its hash",
             code="bae-journal-damaged",
             run_id=run.info.run_id,
             fix="export the run again: something has changed it since",

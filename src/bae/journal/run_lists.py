@@ -12,7 +12,8 @@ from bae.journal.stored_runs import Listed, RunInfo, Scalar
 
 
 def check_listed(status: str | None, known: Sequence[str] = get_args(Listed)) -> None:
-    """Raise a ValueError for a status that runs cannot be listed by, or that is not `known`."""
+    """Raise a ValueError if `status` is not one of `known`. By default, these are the statuses by
+    which runs can be listed."""
     if status is not None and status not in known:
         raise ValueError(f"status={status!r}: give one of {', '.join(known)}")
 
@@ -37,9 +38,10 @@ def list_runs(
     before: str | None = None,
     after: int | None = None,
 ) -> list[RunInfo]:
-    """The result of `Journal.runs`, for a store that has all entries at hand, the newest first."""
+    """Return the result of `Journal.runs` for a store that has the entries of all its runs in
+    memory. `infos` has these entries, the newest first."""
     check_page(status, limit, before, after)
-    wanted = labels_of(metadata or {})
+    labels = labels_of(metadata or {})
     if after is not None:
         changed = [info for info in infos if info.change > after]
         infos = sorted(changed, key=lambda info: info.change)
@@ -59,28 +61,28 @@ def list_runs(
         if is_listed(info, status)
         and graph in (None, info.graph)
         and thread in (None, info.thread)
-        and (not wanted or wanted.items() <= labels_of(info.metadata, strict=False).items())
+        and (not labels or labels.items() <= labels_of(info.metadata, strict=False).items())
     )
     return list(islice(entries, limit))
 
 
 def is_listed(info: RunInfo, status: Listed | None) -> bool:
-    """Whether a run is one of the runs to list."""
+    """Whether a list of runs with this `status` includes a run."""
     if status == "interrupted":
         return info.is_interrupted()
     return status in (None, info.status)
 
 
 def labels_of(metadata: Mapping[str, Any], *, strict: bool = True) -> dict[str, str]:
-    """The metadata values that runs can be found by, as JSON: texts, numbers, truth values and
-    None. With `strict`, any other value is a ValueError."""
+    """Return the metadata values by which runs can be found, as JSON: texts, numbers, booleans and
+    None. With `strict`, any other value raises a ValueError."""
     labels: dict[str, str] = {}
     for key, value in metadata.items():
         if value is None or isinstance(value, str | int | float):
             labels[key] = json.dumps(value, ensure_ascii=False)
         elif strict:
             raise ValueError(
-                f"runs(metadata={{{key!r}: {value!r}}}): find runs by a text, a number, a truth "
-                "value or None"
+                f"runs(metadata={{{key!r}: {value!r}}}): find runs by a text, a number, a "
+                "boolean or None"
             )
     return labels

@@ -69,7 +69,7 @@ class JournalWriter(Writer):
 
     _graph: Graph[Any, Any]
     _encoder: Encoder
-    """Set when the run begins: a graph that cannot run has none."""
+    """Set when the run begins, because a graph that cannot run has no encoder."""
 
     def __init__(self, journal: Journal, log: Log | None = None) -> None:
         self.log = [] if log is None else log
@@ -80,22 +80,22 @@ class JournalWriter(Writer):
         self._n = 0
         self._token = 0
         self.told = 0
-        """How many messages of people are in the records."""
-        self._telling = asyncio.Lock()
+        """The number of messages of people in the records."""
+        self._message_lock = asyncio.Lock()
         self._broken: JournalError | None = None
         self._files: set[str] = set()
-        """The hashes of the files that the store has from this writer."""
-        # An LM may report an answer from a thread of its own.
+        """The hashes of the files of the run that the store has."""
+        # Keeps lines in order: an LM may report an answer from a thread of its own.
         self._order = Lock()
 
     @property
     def journal(self) -> Journal:
-        """The store that the run is written to."""
+        """The journal to which the run is written."""
         return self._journal
 
     @property
     def token(self) -> int:
-        """The fencing token: it grows with every claim."""
+        """The fencing token, which grows with every claim on the run."""
         return self._token
 
     @property
@@ -109,16 +109,17 @@ class JournalWriter(Writer):
         return self._claim is not None
 
     def continue_run(self, graph: Graph[Any, Any], claim: Claim, stored: StoredRun) -> None:
-        """Continue after the lines of a run that was claimed."""
+        """Continue a run that this process has claimed, after its stored lines."""
         self._graph, self._encoder = graph, encoder_for(graph, self._journal)
         self._claim, self._n = claim, len(stored.lines)
-        # The line of the resume is stored before any work: of two claims on a run, the later claim
-        # has more lines before it.
+        # Each process that claims the run stores a line before any work. So a later claim has more
+        # lines before it, and a greater token.
         self._token = claim.token = self._n + 1
         self._files.update(stored.files)
 
     async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> None:
-        """Store a run that begins."""
+        """Record that a run, or a graph inside it, begins. A new run is claimed, and stored before
+        this method returns."""
         started = RunStarted(time(), run.path, 0, run.run_id, graph.name, start, run.max_iters)
         if run.path:
             self.write(started)
@@ -161,27 +162,29 @@ class JournalWriter(Writer):
             await self.begin_turn(run, graph, turn.thread)
 
     async def begin_turn(self, run: Run, graph: Graph[Any, Any], thread: str) -> None:
-        """Find the turn before this run, and store its id."""
+        """Find the turn before this run in its thread, and record the id of that turn."""
         from bae.journal.earlier_turns import begin_turn
 
         previous, number, run.turns = await begin_turn(self._journal, graph, thread, run.run_id)
         self.write(TurnStarted(time(), run.path, 0, previous, number))
 
     def watch(self, run_id: str, requests: int = 0) -> None:
-        """Watch for a request to cancel the run; `requests` is how many there were before."""
+        """Watch for a new request to cancel the run. `requests` is the number of earlier
+        requests."""
         self._watch = CancelWatch(self._journal, run_id, requests)
 
     async def stop_watching(self) -> None:
-        """Stop watching for a request."""
+        """Stop watching for requests to cancel the run."""
         if self._watch is not None:
             await self._watch.stop()
 
     def explain(self, failure: BaseException | None) -> BaseException | None:
-        """The error of the run: a cancellation may be due to a request."""
+        """Return the error with which the run failed. If a request cancelled the run, that is the
+        error for the request."""
         return failure if self._watch is None else self._watch.explain(failure)
 
     def step_starter(self, run: Run, plans: Mapping[type[Node], NodePlan]) -> StartStep:
-        """The function that stores each step of a run."""
+        """Return the function that stores each step of a run."""
 
         def start_step(now: float) -> Awaitable[None] | None:
             node = run.trace[-1]
@@ -192,16 +195,17 @@ class JournalWriter(Writer):
     def _start_step(
         self, run: Run, node: Node, plan: NodePlan, now: float
     ) -> Awaitable[None] | None:
-        """Store that a node is complete. If a body has just returned it, store the node; otherwise
-        only the defaults from factories, since the rest follows from stored lines."""
+        """Store that a node is complete. If a body has just returned the node, store the node.
+        Otherwise store only the values of its default factories, because earlier lines have its
+        other values."""
         is_returned = run.returned is node
         run.returned = None
-        made: tuple[str, ...] = ()
+        default_names: tuple[str, ...] = ()
         if plan.factories and not is_returned:
-            made = tuple(sorted(plan.factories - node.__pydantic_fields_set__))
-        started = StepStarted(now, run.path, run.step, node, made)
+            default_names = tuple(sorted(plan.factories - node.__pydantic_fields_set__))
+        started = StepStarted(now, run.path, run.step, node, default_names)
         self.log.append(started)
-        follows = not is_returned and not made
+        follows = not is_returned and not default_names
         if self._broken is not None and not follows:
             raise self._broken
         if self._claim is None or self._broken is not None:
@@ -213,7 +217,7 @@ class JournalWriter(Writer):
                 data = self._encode(encoder.step, node)
             else:
                 data = self._encode(encoder.encode, started)
-            # After the last node nothing happens before the end is stored.
+            # Wait only if a body or another node follows. Otherwise the end is stored next.
             if plan.written or plan.successors:
                 return self.store_unlogged(started, data=data)
         with self._order:
@@ -224,12 +228,12 @@ class JournalWriter(Writer):
         return None
 
     def write(self, record: Record) -> None:
-        """Record something. It is stored with the next record that is awaited."""
+        """Add a record to the log. The journal stores it with the next awaited record."""
         self.log.append(record)
         self.note_unlogged(record)
 
     def note_unlogged(self, record: Record) -> None:
-        """Have a record stored with the next record that is awaited, without the log."""
+        """Store a record with the next awaited record, without adding it to the log."""
         claim = self._claim
         if isinstance(record, ClassMet):
             self._encoder = self._encoder.hiding(record.node_type)
@@ -244,13 +248,14 @@ class JournalWriter(Writer):
         self._journal.ring(claim.run_id)
 
     async def store(self, *records: Record) -> None:
-        """Record finished work, and wait until it is stored."""
+        """Add records of finished work to the log, and wait until the records are stored."""
         self.log.extend(records)
         await self.store_unlogged(*records)
 
     async def store_unlogged(self, *records: Record, data: str | None = None) -> None:
-        """Store records without the log. `data` is the encoded data of a record. Without records,
-        only make sure that this process still owns the run."""
+        """Store records without adding them to the log, and wait until they are stored. `data` is
+        the stored form of a single record, if the caller has encoded it. Without records, only
+        check that this process still owns the run."""
         claim = self._claim
         if self._broken is not None:
             raise self._broken
@@ -263,8 +268,8 @@ class JournalWriter(Writer):
                 self._n += len(lines)
                 stored = self._journal.append(claim, lines)
             await stored
-            # Checked here, where the run continues: it may have been suspended since its lines were
-            # stored, and may start work that another process has done.
+            # The process may have been suspended since its lines were stored. Check before the run
+            # continues: another process may have taken over, and done the next work already.
             while claim.is_in_doubt():
                 await self._journal.append(claim, ())
         except Exception as error:
@@ -285,8 +290,8 @@ class JournalWriter(Writer):
         await self.store(Returned(time(), run.path, run.step, node))
 
     async def ask(self, asked: AskedLM) -> None:
-        """Number a question before it is asked: answers to equal questions may come in any
-        order."""
+        """Give a question its number before bae asks it, because answers to equal questions may
+        arrive in any order."""
         asked.record()
         await self.confirm()
 
@@ -295,20 +300,20 @@ class JournalWriter(Writer):
         await self.store(asked.record(value))
 
     def write_failure(self, asked: AskedLM, error: BaeError) -> None:
-        """Store that a question of a body failed, with the next record that is awaited."""
+        """Record that a question of a body failed."""
         if isinstance(error, JournalError):
             return
-        of = asked.record()
-        at = time(), of.path, of.step, of.asker
-        self.write(LMFailed(*at, of.method, of.asked, of.target, error, of.number))
+        asking = asked.record()
+        at = time(), asking.path, asking.step, asking.asker
+        self.write(LMFailed(*at, asking.method, asking.asked, asking.target, error, asking.number))
 
     async def settle_answer(self, run: Run, gate: OpenGate, value: Any) -> Any:
-        """Store the answer to a gate. Returns the answer that was stored first."""
+        """Store the answer to a gate, and return the answer that any process stored first."""
         is_field = not gate.parameter
         secret = node_codec(gate.node_type).secret if is_field else ()
         if not self._journal.secrets and gate.field_name in secret:
-            return value  # there can be no other answer: it would have to be stored
-        # After the deadline it is the default, which is no answer.
+            return value  # no other process can store an answer that is a secret
+        # After the deadline, `value` is the default of the field, and not stored as an answer.
         is_late = gate.deadline is not None and gate.deadline <= time()
         journal, (text, files) = self._journal, dump_gate_answer(gate, value)
         answer = run.run_id, gate.address, text
@@ -320,16 +325,16 @@ class JournalWriter(Writer):
             return value if first is None else read_gate_answer(gate, first)
 
     async def answers(self, run: Run) -> Mapping[str, str]:
-        """The answers of people so far, including answers to other processes."""
+        """Return the answers of people so far, including answers that other processes stored."""
         return await self._journal.answers(run.run_id)
 
     async def grants(self, run: Run) -> Sequence[Grant]:
-        """The approvals that hold for all calls of a tool in the run, or in its thread."""
+        """Return the approvals for all calls of a tool, in the run or in its thread."""
         return await self._journal.approvals(run.run_id)
 
     async def take_told(self, run: Run, record: Callable[[str], RoundReplied]) -> Sequence[str]:
-        """The messages of people to the LMs of the run since the last call."""
-        async with self._telling:  # in order, since only the records count the messages taken
+        """Return the messages that people sent to the LMs of the run since the last call."""
+        async with self._message_lock:  # two calls at once would return the same messages
             messages = messages_in(await self._journal.answers(run.run_id))
             new = [text for number, text in messages if number > self.told]
             if new:
@@ -338,7 +343,8 @@ class JournalWriter(Writer):
             return new
 
     async def finish(self, run: Run, ended: RunEnded) -> None:
-        """Store how the run ended and release the claim, even if this is cancelled meanwhile."""
+        """Record how the run, or a graph inside it, ended. For the run, store the end and release
+        the claim, even if the caller is cancelled meanwhile."""
         if run.path or self._claim is None:
             if not run.path:
                 await self.stop_watching()
@@ -355,7 +361,7 @@ class JournalWriter(Writer):
         summary = self._summary(run)
         data = self._encode(self._encoder.encode, ended)
         claim, self._claim = self._claim, None
-        # After lines that could not be stored there would be a gap.
+        # If earlier lines could not be stored, a further line would leave a gap.
         with self._order:
             lines = [] if self._broken is not None else [line_of(self._n, ended, data)]
             self._n += len(lines)
@@ -363,8 +369,8 @@ class JournalWriter(Writer):
         await finish_despite_cancel(release, lambda _: self._journal.ring(claim.run_id))
 
     async def hand_over(self, run: Run, error: BaseException | None = None) -> None:
-        """Release the claim without an end: the run is interrupted, and can be resumed at once. Its
-        entry has the `error` after which it is tried again."""
+        """Release the claim without ending the run. The run is then interrupted, and can be resumed
+        at once. If an `error` made this process stop, the entry of the run has it."""
         await self.stop_watching()
         claim, self._claim = self._claim, None
         if claim is not None:
@@ -374,7 +380,8 @@ class JournalWriter(Writer):
             await finish_despite_cancel(release, lambda _: self._journal.ring(claim.run_id))
 
     def keep_files(self, files: Iterable[Attached]) -> None:
-        """Store files beside the lines that are written next, each once."""
+        """Store files with the lines that are written next. A file that the store has is left
+        out."""
         claim, new = self._claim, _bytes_of(files, self._files)
         if new and claim is not None and self._broken is None:
             with self._order:
@@ -382,7 +389,7 @@ class JournalWriter(Writer):
                 self._files.update(new)
 
     def _encode(self, encode: Callable[[Any], str], written: Any) -> str:
-        """The stored form of a record or a node. Its files are stored beside it."""
+        """Return the stored form of a record or a node, and store its files."""
         if not in_use():
             return encode(written)
         with collect_files() as files:
@@ -398,7 +405,7 @@ class JournalWriter(Writer):
         return [self._encode(encode, record) for record in records]
 
     def _summary(self, run: Run) -> RunSummary:
-        """The summary of the run in lists."""
+        """Return the summary of the run for lists of runs."""
         nodes = run.trace
         last = type(nodes[-1]).__name__ if nodes else ""
         counted = [record for record in self.log if type(record) in COUNTED]
@@ -411,7 +418,7 @@ class JournalWriter(Writer):
         return RunSummary(len(nodes), last, used.calls, used.tokens, used.cost)
 
     def outside(self, path: str, step: int, asker: Asker) -> Writer:
-        """The writer for a class outside the graph."""
+        """Return the writer for a class outside the graph."""
         return OutsideWriter(self, self._graph, path, step, asker)
 
     async def confirm(self) -> None:
@@ -425,11 +432,11 @@ class JournalWriter(Writer):
             self._token = claim.token = 1
 
     def _refuse(self, error: Exception, claim: Claim) -> NoReturn:
-        """Raise an error for a line that could not be stored: no line can follow it."""
+        """Raise an error for a line that could not be stored. Later lines raise the same error."""
         if isinstance(error, JournalError):
             self._broken = error
             raise error
-        self._broken = JournalError(  # of a user's store
+        self._broken = JournalError(  # a store of the user may raise any error
             f"the journal raised {type(error).__name__} instead of storing a line",
             run_id=claim.run_id,
             cause=error,
@@ -439,18 +446,19 @@ class JournalWriter(Writer):
 
 
 def _bytes_of(files: Iterable[Attached], known: Collection[str] = ()) -> dict[str, bytes]:
-    """The bytes of files by hash, without the files that are known."""
+    """Return the bytes of files by hash, without the files whose hashes are in `known`."""
     return {f.hash: f.data for f in files if isinstance(f, File) and f.hash not in known}
 
 
 def encoder_for(graph: Graph[Any, Any], journal: Journal) -> Encoder:
-    """The encoder of a graph's records, with the settings of a journal."""
-    given = {"prompts": journal.prompts, "thinking": journal.thinking}
-    return Encoder(graph, secrets=journal.secrets, **given)
+    """Return the encoder of a graph's records, with the settings of a journal."""
+    settings = {"prompts": journal.prompts, "thinking": journal.thinking}
+    return Encoder(graph, secrets=journal.secrets, **settings)
 
 
 def form_of(graph: Graph[Any, Any], journal: Journal) -> tuple[Encoder, Shape]:
-    """The encoder of a graph's records, and its shape; computed once."""
+    """Return the encoder of a graph's records, and the graph's shape. Both are computed once for
+    each setting of a journal."""
     key = journal.secrets, journal.prompts, journal.thinking
     form = _FORMS.setdefault(graph, {}).get(key)
     if form is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bae.language_model import LM
 from bae.rooms import export_lazily
-from bae.usage import Attempt, Discard, Restart, Thought, Usage, metered, report, tell
+from bae.usage import Attempt, Discard, Restart, Thought, Usage, metered, report_usage, tell
 
 if TYPE_CHECKING:
     from bae.lm.anthropic_backend import AnthropicBackend
@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from bae.lm.dspy_backend import DSPyBackend
     from bae.lm.file_limits import FileLimits
     from bae.lm.http import PerLoop, is_secret_name, remove_passwords
-    from bae.lm.kinds import LMKind
     from bae.lm.local import LocalBackend
     from bae.lm.optimized import OptimizedLM
-    from bae.lm.policies.budget import Budget, estimate_tokens
+    from bae.lm.policies.budget import Budget, Remaining
     from bae.lm.policies.cache import Cached
     from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
     from bae.lm.policies.fallback import Fallback
@@ -29,14 +28,7 @@ if TYPE_CHECKING:
     from bae.lm.policies.postgres_store import PostgresStore
     from bae.lm.prices import cost_of
     from bae.lm.pydantic_ai_backend import PydanticAIBackend
-    from bae.lm.registry import (
-        DefaultName,
-        check_lm_name,
-        find_default_lm,
-        find_default_name,
-        list_lm_kinds,
-        resolve,
-    )
+    from bae.lm.registry import check_lm_name, resolve
     from bae.lm.requests import Answer
     from bae.lm.signatures import node_to_signature
     from bae.prompts.messages import (
@@ -67,13 +59,11 @@ __all__ = [
     "Concurrency",
     "Correction",
     "DSPyBackend",
-    "DefaultName",
     "Discard",
     "Fallback",
     "FewShot",
     "FileLimits",
     "FilePart",
-    "LMKind",
     "LearnedPrompt",
     "LocalBackend",
     "MemoryCache",
@@ -89,6 +79,7 @@ __all__ = [
     "Question",
     "RateLimit",
     "RateStore",
+    "Remaining",
     "Restart",
     "ResultPart",
     "Retry",
@@ -101,15 +92,11 @@ __all__ = [
     "WithPrompts",
     "check_lm_name",
     "cost_of",
-    "estimate_tokens",
-    "find_default_lm",
-    "find_default_name",
     "is_secret_name",
-    "list_lm_kinds",
     "metered",
     "node_to_signature",
     "remove_passwords",
-    "report",
+    "report_usage",
     "resolve",
     "tell",
 ]
@@ -126,10 +113,9 @@ __getattr__, __dir__ = export_lazily(
         "dspy_backend": "DSPyBackend",
         "file_limits": "FileLimits",
         "http": "PerLoop is_secret_name remove_passwords",
-        "kinds": "LMKind",
         "local": "LocalBackend",
         "optimized": "OptimizedLM",
-        "policies.budget": "Budget estimate_tokens",
+        "policies.budget": "Budget Remaining",
         "policies.cache": "Cached",
         "policies.cache_stores": "CacheStore MemoryCache SQLiteCache",
         "policies.fallback": "Fallback",
@@ -139,10 +125,17 @@ __getattr__, __dir__ = export_lazily(
         "policies.postgres_store": "PostgresStore",
         "prices": "cost_of",
         "pydantic_ai_backend": "PydanticAIBackend",
-        "registry": (
-            "DefaultName check_lm_name find_default_lm find_default_name list_lm_kinds resolve"
-        ),
+        "registry": "check_lm_name resolve",
         "requests": "Answer",
         "signatures": "node_to_signature",
+    },
+    former={
+        "DefaultName": ("lm.registry", "`bae lm list --json` has the name and why"),
+        "LMKind": ("lm.kinds", "`bae lm list --json` lists the models"),
+        "estimate_tokens": ("lm.policies.budget", "Budget and RateLimit estimate tokens"),
+        "find_default_lm": ("lm.registry", "leave `lm=` out"),
+        "find_default_name": ("lm.registry", "`bae lm list --json` has the name and why"),
+        "list_lm_kinds": ("lm.registry", "`bae lm list --json` lists the models"),
+        "report": ("usage:report_usage", "call report_usage"),
     },
 )

@@ -306,6 +306,34 @@ def find_default_lm(why: str) -> LM:
     raise BaeLMError(f"there is no LM, and {why}", code="bae-lm-missing", fix=fix)
 
 
+_CODING_LMS: Final = ("anthropic", "openai", "claude-cli")
+"""The kinds of LMs that bae may choose for a team."""
+
+
+def refuse_local(name: str) -> None:
+    """Raise BaeLMError if the LM chosen without a name is the model inside bae, which cannot write
+    code."""
+    if name.partition(":")[0] != "local":
+        return
+    lines = ["name one with --lm, or lm=…; `bae lm list` says more"]
+    for kind in list_lm_kinds():
+        if kind.missing and kind.name in _CODING_LMS:
+            needed = "; ".join(requirement.get for requirement in kind.missing)
+            lines.append(f"  - {kind.example}: {needed}")
+    raise BaeLMError(
+        "there is no LM for a team: only the local model is here, which is too small to write code",
+        code="bae-lm-missing",
+        fix="\n".join((*lines, "  - to try the local model all the same: --lm local")),
+    )
+
+
+def find_coding_lm(why: str) -> LM:
+    """Find the LM for a team without `lm=`, as `find_default_lm` does. Raises BaeLMError if that is
+    the model inside bae."""
+    refuse_local(find_default_name().name)
+    return find_default_lm(why)
+
+
 class LazyLM(Policy):
     """The LM of `find_default_lm`, found on first use, since the rest of a resumed run may need no
     LM. `why` says what needs an LM."""

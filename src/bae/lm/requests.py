@@ -33,7 +33,7 @@ from bae.usage import (
     metered,
     normalize_usage,
     read_name,
-    report,
+    report_usage,
     tell,
     text_is_followed,
 )
@@ -145,7 +145,7 @@ async def ask(backend: Backend, prompt: Prompt) -> Answer:
         answer = replace(answer, thinking="".join(thoughts))
     if not answer.usage.attempts:  # no request was sent
         answer = replace(answer, usage=replace(answer.usage, attempts=1))
-    report(answer.usage)
+    report_usage(answer.usage)
     around = asked_under.get()
     if around is not None:
         around.least_calls = 0  # a backend has answered, perhaps from a cache
@@ -212,7 +212,7 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
                 seconds=perf_counter() - since,
                 models=used.models or named,
             )
-            report(used)
+            report_usage(used)
         if reservation is not None:
             if used is not None and not _is_refused(error):
                 used = reservation.at_least(used)
@@ -239,7 +239,7 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
     elif reservation.settle(replace(reservation.at_least(used), cost=None)):
         for budget in reservation.budgets:
             if budget.cost is not None:
-                report(used)
+                report_usage(used)
                 raise budget.cost_unknown(backend.model)
     return answer.using(used)
 

@@ -277,9 +277,10 @@ class _Link:
             return ToolError(f"{message}\n{_describe_refusal(name, self.watcher.asked)}")
         return ToolError(f"the server {name} refused the call: {message}")
 
-    # The owner.
+    # The task that owns the connection.
 
     async def _run_connection(self) -> None:
+        """Open the connection, list the tools, wait for the end, and close the connection."""
         endpoint, limit = self._endpoint, self._options.max_bytes
         opening = open_stdio if isinstance(endpoint, Stdio) else open_http
         transport: Any = opening(endpoint, limit, self.watcher)  # type: ignore[arg-type]
@@ -315,12 +316,14 @@ class _Link:
         self._ready.set_exception(error)
 
     def _end(self) -> None:
+        """Record that the connection has ended, and let its task close it."""
         self.watcher.is_over = True
         self._ended.set()
 
-    # Errors.
+    # Error messages.
 
     def _explain_open_error(self, error: BaseException) -> ToolServerError:
+        """Return the error for a connection that could not be opened, with a fix."""
         endpoint = self._endpoint
         if isinstance(error, FileNotFoundError) and isinstance(endpoint, Stdio):
             if endpoint.cwd is not None and error.filename == endpoint.cwd:
@@ -368,6 +371,7 @@ class _Link:
         )
 
     def _with_stderr(self, text: str) -> str:
+        """Add the end of the server's stderr to a text, without secrets and control characters."""
         tail = self._mask(self.watcher.stderr.decode(errors="replace")).strip()
         tail = _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", tail)
         return f"{text}; the end of its stderr:\n{tail[-2_000:]}" if tail else text

@@ -110,12 +110,12 @@ def _offer(
         )
     prefix = endpoint.prefix if options.prefix is None else options.prefix
     offered: dict[str, OfferedTool] = {}
-    for own in names:
-        tool, name = listed[own], name_for_model(f"{prefix}{own}")
+    for own_name in names:
+        tool, name = listed[own_name], name_for_model(f"{prefix}{own_name}")
         if name in offered:
             raise _server_error(
                 endpoint,
-                f"has the tools {_shorten(own)} and {_shorten(offered[name].own)}, which both "
+                f"has the tools {_shorten(own_name)} and {_shorten(offered[name].own)}, which both "
                 f"get the name {name} for models",
                 "leave one out with only=[…]",
             )
@@ -124,12 +124,12 @@ def _offer(
         except Exception as error:  # an untrusted schema may raise anything
             raise _server_error(
                 endpoint,
-                f"has the tool {_shorten(own)} with a schema that cannot be used",
+                f"has the tool {_shorten(own_name)} with a schema that cannot be used",
                 "leave it out with only=[…], and report this to the makers of the server",
                 cause=error,
             ) from error
         description = readable(tool.description or tool.title or "", _DESCRIPTION)
-        offered[name] = OfferedTool(own, name, description, schema)
+        offered[name] = OfferedTool(own_name, name, description, schema)
     return offered
 
 

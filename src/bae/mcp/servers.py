@@ -186,7 +186,7 @@ class MCP(ToolServer):
                 'MCP.stdio("uvx", "mcp-server-git")'
             )
         where = None if cwd is None else os.fspath(cwd)
-        name = name or _name_of_command(words)
+        name = name or _derive_name(words)
         return cls(Stdio(name, command, args, dict(env or {}), where), **options)
 
     @classmethod
@@ -294,7 +294,7 @@ def _is_address(url: str) -> bool:
         return False
 
 
-def _name_of_command(words: Sequence[str]) -> str:
+def _derive_name(words: Sequence[str]) -> str:
     """Return a name for a server from its command line: `uvx mcp-server-git` gives
     `mcp-server-git`."""
     names = [PurePath(word).name for word in words if not word.startswith("-")]

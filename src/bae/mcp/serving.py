@@ -140,12 +140,13 @@ class GraphServer:
     async def _call(
         self, context: ServerRequestContext[Any], params: CallToolRequestParams
     ) -> CallToolResult:
+        """Run the graph for a call of the tool."""
         if params.name != self.tool.name:
-            return _error(f"there is no tool {params.name[:200]}; there is: {self.tool.name}")
+            return _make_error(f"there is no tool {params.name[:200]}; there is: {self.tool.name}")
         try:
             start = self._graph.start(**self._plan.validate(params.arguments or {}))
         except ValidationError as error:
-            return _error(f"wrong arguments: {'; '.join(faults(error))}")
+            return _make_error(f"wrong arguments: {'; '.join(faults(error))}")
         run_id = os.urandom(12).hex()
         async with self._room:
             # The SDK cancels a call again and again. The run is a task, which is cancelled once.
@@ -157,7 +158,7 @@ class GraphServer:
                 with anyio.CancelScope(shield=True):
                     await wait_until_ended([running])
         # Code of the graph may raise CancelledError, which must not end the server.
-        result = _error("the run was cancelled") if running.cancelled() else running.result()
+        result = _make_error("the run was cancelled") if running.cancelled() else running.result()
         result.meta = {"bae/run_id": run_id}
         return result
 
@@ -177,13 +178,13 @@ class GraphServer:
                         message_count += 1
                         await context.session.report_progress(message_count, message=message)
                     news.clear()
-                return self._result(records.result)
+                return self._convert_result(records.result)
         except BaeError as error:
-            return _error(str(error))
+            return _make_error(str(error))
         except Exception as error:
-            return _error(describe(error))
+            return _make_error(describe(error))
 
-    def _result(self, result: GraphResult[Any]) -> CallToolResult:
+    def _convert_result(self, result: GraphResult[Any]) -> CallToolResult:
         if result.waiting:
             questions = "; ".join(f"{gate.place}: {gate.question}" for gate in result.waiting)
             how_to_answer = (
@@ -191,7 +192,9 @@ class GraphServer:
             )
             if self._journal is not None:
                 how_to_answer = f"a person answers with `bae runs answer {result.run_id}`"
-            return _error(f"the run waits for a person, who is asked {questions}; {how_to_answer}")
+            return _make_error(
+                f"the run waits for a person, who is asked {questions}; {how_to_answer}"
+            )
         # Replace half surrogate pairs: sending one would end the server.
         with collect_files() as attached:
             node_json = readable_json(seen_of(result.result, plan_of_graph(self._graph).hidden))
@@ -240,7 +243,7 @@ def _path_suffix(path: str) -> str:
     return f" in {path}" if path else ""
 
 
-def _error(text: str) -> CallToolResult:
+def _make_error(text: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(text=readable(text, 0))], is_error=True)
 
 

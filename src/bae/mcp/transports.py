@@ -120,15 +120,17 @@ class _Client(httpx2.AsyncClient):
             response = await super().send(request, **cast(Any, {**options, "stream": True}))
         except httpx2.TransportError as error:
             kind = "never-sent" if isinstance(error, _UNSENT_ERRORS) else "broken"
-            return _failed_response(request, kind, f"{type(error).__name__}: {error}")
+            return _make_failed_response(request, kind, f"{type(error).__name__}: {error}")
         try:
             return await self._bound_body(request, response)
         except httpx2.TransportError as error:
-            return _failed_response(request, "broken", f"{type(error).__name__}: {error}")
+            return _make_failed_response(request, "broken", f"{type(error).__name__}: {error}")
 
     async def _bound_body(
         self, request: httpx2.Request, response: httpx2.Response
     ) -> httpx2.Response:
+        """Return a response whose body has a bounded size, or an error response. Event streams stay
+        streams, because the SDK bounds their events."""
         kind = response.headers.get("content-type", "").lower()
         encoded = response.headers.get("content-encoding", "identity") != "identity"
         if kind.startswith("text/event-stream") and response.is_success and not encoded:
@@ -137,9 +139,9 @@ class _Client(httpx2.AsyncClient):
             return response
         try:
             if response.status_code == 404 and "mcp-session-id" in request.headers:
-                return _failed_response(request, "never-sent", "it has ended the session")
+                return _make_failed_response(request, "never-sent", "it has ended the session")
             if encoded:
-                return _failed_response(
+                return _make_failed_response(
                     request, "unreadable", "it sent compressed data, which is refused"
                 )
             body = bytearray()
@@ -147,19 +149,21 @@ class _Client(httpx2.AsyncClient):
                 body += chunk
                 if len(body) > self._limit:
                     reason = f"it sent more than the limit of {self._limit:,} bytes in one message"
-                    return _failed_response(request, "unreadable", reason)
+                    return _make_failed_response(request, "unreadable", reason)
         finally:
             await response.aclose()
         if request.method == "POST" and not (kind.startswith(_JSON) and _is_message(body)):
             status = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
             if response.is_error:
-                return _failed_response(
+                return _make_failed_response(
                     request, "broken" if response.is_server_error else "refused", status
                 )
             if response.status_code == 202 and "id" in json.loads(request.content):
-                return _failed_response(request, "broken", f"{status}, which is no answer")
+                return _make_failed_response(request, "broken", f"{status}, which is no answer")
             if response.is_success and body:
-                return _failed_response(request, "unreadable", f"it is no valid message ({status})")
+                return _make_failed_response(
+                    request, "unreadable", f"it is no valid message ({status})"
+                )
         headers = {k: v for k, v in response.headers.items() if k not in _BODY_HEADERS}
         bounded = httpx2.Response(
             response.status_code, headers=headers, content=bytes(body), request=request
@@ -215,7 +219,7 @@ def _is_message(body: bytes | bytearray) -> bool:
     return isinstance(data, dict) and "jsonrpc" in data
 
 
-def _failed_response(request: httpx2.Request, kind: Failure, message: str) -> httpx2.Response:
+def _make_failed_response(request: httpx2.Request, kind: Failure, message: str) -> httpx2.Response:
     error = failure(kind, message).model_dump()
     return httpx2.Response(
         502, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request

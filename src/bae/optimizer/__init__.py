@@ -9,7 +9,7 @@ from bae.optimizer.improvement import Improvement, PartResult
 from bae.optimizer.metrics import Metric
 from bae.optimizer.optimization import Progress, aoptimize_node, optimize_node
 from bae.optimizer.optimizers import OPTIONS
-from bae.optimizer.predictors import load_optimized, save_optimized
+from bae.optimizer.predictors import NodePredictor, load_optimized, save_optimized
 from bae.optimizer.splits import Split, split_apart
 from bae.rooms import export_lazily
 
@@ -20,6 +20,7 @@ __all__ = [
     "Judge",
     "Metric",
     "NodeMetric",
+    "NodePredictor",
     "PartResult",
     "Progress",
     "Score",
@@ -51,7 +52,6 @@ __getattr__, __dir__ = export_lazily(
         "transitions_from": ("optimizer.transitions", "call examples_from"),
         "Transition": ("optimizer.transitions", "call examples_from"),
         "NodeSchema": ("optimizer.node_schemas", "call optimize_node"),
-        "NodePredictor": ("optimizer.predictors", "call optimize_node"),
         "load_artifacts": ("optimizer.artifacts", "call load_optimized"),
         "save_artifacts": ("optimizer.artifacts", "call save_optimized"),
         "Made": ("optimizer.artifacts", "read the file that save_optimized writes"),

@@ -34,7 +34,7 @@ from bae.lm.policies.cache_stores import SQLiteCache
 from bae.lm.policies.policy import Policy, innermost
 from bae.plan import plan_of
 from bae.tasks import finish_despite_cancel
-from bae.usage import Usage, report
+from bae.usage import Usage, report_usage
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -170,7 +170,7 @@ class CallLog:
                         # The answer is paid for, so store it even if no caller is left.
                         await finish_despite_cancel(self._store.put(key, line))
                 except BaseException:
-                    report(answer.usage)
+                    report_usage(answer.usage)
                     raise
         return answer
 

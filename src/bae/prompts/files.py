@@ -46,14 +46,14 @@ class _Labels:
         if isinstance(value, str):
             # A file's address is a text. Any text that equals the address becomes the label too.
             label = self._find(value) if value.startswith("http") else None
-            return value if label is None else self._label(label)
+            return value if label is None else self._add_label(label)
         if isinstance(value, list):
             return [self.replace(item) for item in cast("list[Any]", value)]
         if not isinstance(value, dict):
             return value
         if is_reference(value):
             label = self._find(value["hash"])
-            return value if label is None else self._label(label, value)
+            return value if label is None else self._add_label(label, value)
         items = cast("dict[str, Any]", value)
         replaced: dict[str, Any] = {}
         for name, entry in items.items():
@@ -63,14 +63,14 @@ class _Labels:
                 self._is_old = False
         return replaced
 
-    def _label(self, file: Attached, reference: Mapping[str, Any] | None = None) -> str:
+    def _add_label(self, file: Attached, reference: Mapping[str, Any] | None = None) -> str:
         if self._is_old or (self._taken is not None and file.kind not in self._taken):
             return file.placeholder if reference is None else placeholder_of(reference)
         part = self.parts.get((file.kind, file.key))
         if part is None:
             if isinstance(file, File) and reference is not None:
                 name = str(reference.get("name", ""))
-                if name != file.name:  # equal bytes under another name
+                if name != file.name:  # the same bytes with another name
                     file = file.from_bytes(file.data, name)
             number = 1 + sum(kind == file.kind for kind, _ in self.parts)
             label = f"{file.kind} {self._of}{'.' if self._of else ''}{number}"

@@ -96,7 +96,9 @@ class CallPart:
     def text(self) -> str:
         """The call as text, for models without native calls."""
         arguments = self.arguments
-        return f"{self.name} {arguments if isinstance(arguments, str) else _compact(arguments)}"
+        return (
+            f"{self.name} {arguments if isinstance(arguments, str) else _compact_json(arguments)}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ class FewShot:
 
     def messages(self) -> tuple[Message, Message]:
         """Return the example as two messages."""
-        return _exchange("user", "example", self.asked, self.answer)
+        return _make_exchange("user", "example", self.asked, self.answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,7 @@ class Correction:
     def messages(self) -> tuple[Message, Message]:
         """Return the answer and the correction as two messages."""
         answer = said_or(self.answer, "(no answer)")
-        return _exchange("assistant", "correction", answer, self.correction)
+        return _make_exchange("assistant", "correction", answer, self.correction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +297,7 @@ class Prompt:
         text, the files, the messages, the tools and the schema."""
         texts = [("system", self.system)]
         for message in self.conversation:
-            texts += ((part.label, _file_row(part.file)) for part in message.files)
+            texts += ((part.label, _describe_file(part.file)) for part in message.files)
             texts.append((message.role, message.text))
         texts += [("tool", text_of_tool(tool)) for tool in self.tools]
         return texts if self.schema is None else [*texts, ("schema", in_rows(self.schema))]
@@ -330,13 +332,13 @@ def text_of_tool(tool: ToolSpec) -> str:
     return f"{tool.name}{about}\n{in_rows(tool.schema if tool.native is None else tool.native)}"
 
 
-def _file_row(file: Attached) -> str:
+def _describe_file(file: Attached) -> str:
     """Return a file in readable form: its description, and its hash if it has one. The address is
     left out, because it may contain a key."""
     return f"{file.about}, {file.key}" if file.key.startswith("sha256:") else file.about
 
 
-def _compact(value: Any) -> str:
+def _compact_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -359,7 +361,7 @@ def ask_in_text(
     )
 
 
-def _exchange(
+def _make_exchange(
     first: Literal["user", "assistant"],
     kind: Literal["example", "correction"],
     opening: str,

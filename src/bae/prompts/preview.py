@@ -262,7 +262,7 @@ class _Walk:
             values: dict[str, Any] = {}
             for field in plan.plain:
                 values |= _sample_json(cls, field, seed)
-            with suppress(Exception):  # of validators, which may raise anything
+            with suppress(Exception):  # validators may raise anything
                 return with_resolved(from_answer(cls, values, frozenset(values)), known)
         # No sample passes the validators, or the class has a constructor of its own.
         for field in plan.plain:
@@ -277,7 +277,7 @@ def _sample_field(cls: type[Node], field: FieldPlan) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for seed in range(_SEEDS):
         values = _sample_json(cls, field, seed)
-        with suppress(Exception):  # of validators, which may raise anything
+        with suppress(Exception):  # validators may raise anything
             return validate_values(cls, values, frozenset(values))
     return values
 
@@ -287,13 +287,13 @@ def _sample_json(cls: type[Node], field: FieldPlan, seed: int) -> dict[str, Any]
     if not has_schema(field_schema(cls, field.name), "validation"):
         return {}
     schema = fill_schema(cls, (field.name,))
-    for made in (schema, _without_minimums(schema)):
-        for title, part in (cls.__name__, made), *made.get("$defs", {}).items():
+    for variant in (schema, _without_minimums(schema)):
+        for title, part in (cls.__name__, variant), *variant.get("$defs", {}).items():
             if "properties" in part:
                 owner, rules = part.get("title", title), part["properties"]
                 part["properties"] = {n: _name_text(owner, n, r) for n, r in rules.items()}
         with suppress(ScriptError):  # no text fits a pattern, or the sample is too large
-            return sample(made, seed)
+            return sample(variant, seed)
     return {}
 
 

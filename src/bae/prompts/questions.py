@@ -85,12 +85,12 @@ def fill_prompt(
     corrections: tuple[Correction, ...] = (),
 ) -> Prompt:
     """Return the prompt to fill some fields of a node."""
-    form, schema, name = _answer_parts(target, fields)
+    form, schema, name = _make_answer_parts(target, fields)
     question_parts = target, resolved, previous, scene
     if in_use():
-        known, files = with_labels(partial(_known_values_for, *question_parts))
+        known, files = with_labels(partial(_known_values_for_fill, *question_parts))
     else:
-        known, files = _known_values_for(*question_parts), ()
+        known, files = _known_values_for_fill(*question_parts), ()
     text = text_of_question(instruction, known, form)
     turns = shown_turns(scene, previous, (target, resolved)) if NodePlan.any_turns else None
     contents = (), (), target, fields, resolved, None, instruction, previous, "", scene, turns
@@ -103,7 +103,7 @@ def fill_prompt(
     )
 
 
-def _known_values_for(
+def _known_values_for_fill(
     target: type[Node], resolved: Mapping[str, Any], previous: Node | None, scene: Scene
 ) -> dict[str, Any]:
     """Return the known values in the question for a node, as JSON."""
@@ -128,7 +128,7 @@ def fill_question(
     return fill_prompt(target, asked_fields(target), resolved, instruction, previous, scene)
 
 
-def _answer_parts(
+def _make_answer_parts(
     target: type[Node], fields: tuple[str, ...]
 ) -> tuple[str, dict[str, Any] | None, str]:
     """Return what depends on the form of the answer: the end of the prompt, the schema, and a name
@@ -209,9 +209,9 @@ class Choice:
 
         question_parts = context, resolved, previous, scene
         if in_use():
-            known, files = with_labels(partial(self._known_values, *question_parts))
+            known, files = with_labels(partial(self._collect_known_values, *question_parts))
         else:
-            known, files = self._known_values(*question_parts), ()
+            known, files = self._collect_known_values(*question_parts), ()
         contents = self.types, self.fillable, None, (), _NOTHING, context, "", previous, "", scene
         return Prompt(
             system_text(scene, turns),
@@ -221,7 +221,7 @@ class Choice:
             Question(*contents, turns),
         )
 
-    def _known_values(
+    def _collect_known_values(
         self,
         context: Mapping[str, Any] | None,
         resolved: Resolved | None,
@@ -231,11 +231,11 @@ class Choice:
         known = known_nodes(previous, scene)
         if context is not None:
             known["context"] = as_json(context, "the context of a choice", scene.hidden)
-        elif resolved and (contexts := self._contexts(resolved, known, previous, scene)):
+        elif resolved and (contexts := self._collect_contexts(resolved, known, previous, scene)):
             known["context"] = contexts
         return known
 
-    def _contexts(
+    def _collect_contexts(
         self,
         resolved: Resolved,
         known: Mapping[str, Any],
@@ -269,7 +269,7 @@ def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
         about = form.removeprefix(IN_TEXT).lstrip(":. ")
         lines += f"\nIt is a text: {about}" if about else "\nIt is a text."
     elif not filled and (fields := asked_fields(cls)):
-        schema = _answer_parts(cls, fields)[1] or {}
+        schema = _make_answer_parts(cls, fields)[1] or {}
         parts = {key: schema[key] for key in ("properties", "required", "$defs") if key in schema}
         lines += f"\nIts fields: {text_of_json(parts)}"
     elif filled and plan.instruction != plan.name:

@@ -92,7 +92,7 @@ class _Sampler:
             return self.value(self.resolved(schema), (*references, schema["$ref"]))
         if schema.get("format") in _FILES:
             return _FILES[schema["format"]]
-        options = _options(schema)
+        options = _list_options(schema)
         if options is not None:
             return self._sample_option(options, references)
         if "const" in schema:
@@ -122,13 +122,13 @@ class _Sampler:
         if "$ref" not in schema:
             return schema
         rules = {key: value for key, value in schema.items() if key != "$ref"}
-        return {**self.resolved(self._target(schema["$ref"])), **rules}
+        return {**self.resolved(self._find_target(schema["$ref"])), **rules}
 
     def kinds(self, schema: Any) -> set[str]:
         """Return the JSON types that a value may have. If the schema allows any type, return object
         and string."""
         rules = self.resolved(schema)
-        options = _options(rules)
+        options = _list_options(rules)
         if options is not None:
             return set[str]().union(*map(self.kinds, options))
         if "enum" in rules or "const" in rules:
@@ -136,7 +136,7 @@ class _Sampler:
         kind = _infer_type(rules, "")
         return {kind} if kind else {"object", "string"}
 
-    def _target(self, reference: str) -> Any:
+    def _find_target(self, reference: str) -> Any:
         target: Any = self._root
         try:
             if not reference.startswith("#"):
@@ -201,7 +201,7 @@ class _Sampler:
         rest = schema.get("items", True)
         least, most = schema.get("minItems", 0), schema.get("maxItems", inf)
         most = min(most, len(first)) if rest is False else most
-        self._check_values_left(schema, self._least_items(schema))
+        self._check_values_left(schema, self._count_least_items(schema))
         wanted = max(least, min(len(first), most))
         if "items" in schema and not _is_small(references):
             wanted = max(wanted, min(most, self._random.randint(1, 2)))
@@ -224,7 +224,7 @@ class _Sampler:
             raise impossible(schema, f"{len(sample)} items were found that fit")
         return sample
 
-    def _least_items(self, schema: SampledSchema) -> int:
+    def _count_least_items(self, schema: SampledSchema) -> int:
         """Return the minimum number of items in an array, including items of arrays inside the
         array."""
         count = 1
@@ -287,7 +287,7 @@ class _Sampler:
         raise impossible(schema, "no text that fits was found")
 
 
-def _options(schema: SampledSchema) -> list[Any] | None:
+def _list_options(schema: SampledSchema) -> list[Any] | None:
     for key in ("anyOf", "oneOf"):
         if key in schema:
             rest = {name: rule for name, rule in schema.items() if name != key}

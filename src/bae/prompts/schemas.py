@@ -35,14 +35,19 @@ def fill_schema(cls: type[Node], names: tuple[str, ...]) -> Schema:
 def choice_schema(options: Mapping[str, tuple[type[Node], tuple[str, ...]] | None]) -> Schema:
     """Return the schema of a choice among names. If a name has a class with fields, the answer
     fills these fields too."""
-    filled = {name: asked for name, asked in options.items() if asked is not None}
+    filled = {
+        name: target_fields for name, target_fields in options.items() if target_fields is not None
+    }
     if not filled:
         return {
             **_object_schema({"choice": {"type": "string", "enum": list(options)}}),
             "title": "Choice",
         }
     generator = _AnswerSchemaGenerator()
-    inputs = [(name, "validation", fields_schema(*asked)) for name, asked in filled.items()]
+    inputs = [
+        (name, "validation", fields_schema(*target_fields))
+        for name, target_fields in filled.items()
+    ]
     field_schemas, shared = generator.generate_definitions(cast(Any, inputs))
     branches: list[Schema] = []
     for name in options:

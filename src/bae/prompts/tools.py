@@ -64,6 +64,8 @@ def result_text(call: ToolCall, limit: int) -> str:
 
 
 def _cut_lines(text: str, limit: int) -> str:
+    """Return the beginning of a text, cut after a line where possible, with a note on how much is
+    shown."""
     if len(text) <= limit:
         return text
     shown_text = text[:limit]
@@ -74,6 +76,7 @@ def _cut_lines(text: str, limit: int) -> str:
 
 
 def _cut_items(items: list[Any], size: int, limit: int) -> str:
+    """Return as many items of a list as fit the limit, with a note on how many items are shown."""
     shown_items: list[str] = []
     characters_left = limit
     for item in items:
@@ -116,12 +119,13 @@ class ToolPrompts:
             text = question.text.removesuffix(form).rstrip() if form else question.text
             self.first = replace(
                 question.with_question(f"{text}\n\n{tools_text(specs)}"),
-                schema=_round_schema(target, fields, bool(form), specs),
+                schema=_make_round_schema(target, fields, bool(form), specs),
             )
-        self.first = replace(self.first, system=_system_text(question, system))
+        self.first = replace(self.first, system=_make_system_text(question, system))
         """The question with the tools, for the first round."""
         self._shown: list[list[Message]] = []
-        """The messages of every round but the last, as they were sent."""
+        """The messages of each round, as they were sent. The next prompt makes the messages of the
+        last round again."""
         self._cut = 0
 
     def next(
@@ -134,36 +138,40 @@ class ToolPrompts:
         """Return the prompt after `rounds`, by default after all rounds so far. The results of
         rounds up to number `cut` are left out."""
         first, rounds = self.first, box.rounds if rounds is None else rounds
-        messages = self._messages(box, rounds, box.cut if cut is None else cut)
+        messages = self._make_messages(box, rounds, box.cut if cut is None else cut)
         if self.is_native:
             conversation = (*first.conversation, *messages)
             return replace(first, conversation=conversation, may_call=not must_answer)
         if must_answer and rounds:
-            messages.append(_answer_now(self._form))
+            messages.append(_make_last_request(self._form))
         conversation = _merge_neighbors((*first.conversation, *messages))
         schema = self._question.schema if must_answer else first.schema
         return replace(first, conversation=conversation, schema=schema)
 
-    def _messages(self, box: Toolbox, rounds: Sequence[Round], cut: int) -> list[Message]:
+    def _make_messages(self, box: Toolbox, rounds: Sequence[Round], cut: int) -> list[Message]:
+        """Return the messages of the rounds. The messages of earlier rounds are reused as they were
+        sent."""
         if self._cut != cut:
             self._shown, self._cut = [], cut
-        del self._shown[max(0, len(rounds) - 1) :]  # there may be new messages to the LM since
+        del self._shown[max(0, len(rounds) - 1) :]  # the last round may have new replies
         for round_ in rounds[len(self._shown) :]:
-            self._shown.append(self._round(box, round_, round_.number <= cut))
-        messages_so_far = [_message_to_model(text) for text in box.told_first]
+            self._shown.append(self._make_round_messages(box, round_, round_.number <= cut))
+        messages_so_far = [_make_message(text) for text in box.told_first]
         for messages in self._shown:
             messages_so_far += messages
         return messages_so_far
 
-    def _round(self, box: Toolbox, round_: Round, is_cut: bool) -> list[Message]:
+    def _make_round_messages(self, box: Toolbox, round_: Round, is_cut: bool) -> list[Message]:
+        """Return the messages of one round: the model's text and calls, then the results and
+        replies."""
         text = said_or(round_.text, "" if round_.calls else "(no answer)")
         content: list[Part] = [TextPart(text)] if text else []
-        results = [_result_part(box, call, is_cut, self._takes_files) for call in round_.calls]
+        results = [_make_result_part(box, call, is_cut, self._takes_files) for call in round_.calls]
         messages: list[Message] = []
         if self.is_native:
             content += round_.calls
         elif round_.number > 1 and box.must_answer(is_native=False, before=round_):
-            messages.append(_answer_now(self._form))
+            messages.append(_make_last_request(self._form))
         messages.append(Message("assistant", tuple(content), "round", round_.echo))
         parts: list[Part] = []
         for part in results:
@@ -174,7 +182,7 @@ class ToolPrompts:
         return messages
 
 
-def _system_text(question: Prompt, text: str) -> str:
+def _make_system_text(question: Prompt, text: str) -> str:
     """Return the system text of the graph, or else `text` with sentences about the earlier steps
     and turns in the question."""
     return system_text(question.question.scene, question.question.turns, text)
@@ -196,11 +204,11 @@ def _merge_neighbors(conversation: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(merged)
 
 
-def _message_to_model(text: str) -> Message:
+def _make_message(text: str) -> Message:
     return Message("user", (TextPart(text),), "round")
 
 
-def _result_part(
+def _make_result_part(
     box: Toolbox, call: CallPart, is_cut: bool, takes_files: Collection[str]
 ) -> ResultPart:
     result, files = box.result(call), ()
@@ -229,9 +237,10 @@ def _with_labels(
     return (result if is_same else result.model_copy(update={"result": value})), files
 
 
-def _answer_now(form: str) -> Message:
+def _make_last_request(form: str) -> Message:
+    """Return the message that asks for the answer, when no more calls are allowed."""
     text = "Answer now. No tool can be called any more."
-    return _message_to_model(f"{text} {form}" if form else text)
+    return _make_message(f"{text} {form}" if form else text)
 
 
 # --- models without native tool calls -----------------------------------------------------------
@@ -260,7 +269,7 @@ def action_names(specs: Sequence[ToolSpec], fields: Sequence[str]) -> tuple[str,
     return tag, answer
 
 
-def _round_schema(
+def _make_round_schema(
     target: type[Node], fields: tuple[str, ...], is_text: bool, specs: Sequence[ToolSpec]
 ) -> dict[str, Any]:
     """Return the schema of a round: a call of one tool, or the answer."""
@@ -272,9 +281,9 @@ def _round_schema(
         answered = fill_schema(target, fields)
     shared: dict[str, Any] = {}
     options = [
-        _option_schema(tag, spec.name, spec.schema, shared, f"{spec.name}_") for spec in specs
+        _make_option_schema(tag, spec.name, spec.schema, shared, f"{spec.name}_") for spec in specs
     ]
-    options.append(_option_schema(tag, answer, answered, shared, ""))
+    options.append(_make_option_schema(tag, answer, answered, shared, ""))
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {WRAPPER: {"anyOf": options}},
@@ -285,7 +294,7 @@ def _round_schema(
     return {**schema, "$defs": shared} if shared else schema
 
 
-def _option_schema(
+def _make_option_schema(
     tag: str, name: str, schema: Mapping[str, Any], shared: dict[str, Any], prefix: str
 ) -> dict[str, Any]:
     """Return one alternative: an object with the tag, then the properties of `schema`. Move the

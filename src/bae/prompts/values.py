@@ -128,7 +128,7 @@ def _escape_surrogates(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _unhidden_fields(cls: type[Node]) -> tuple[str, ...]:
+def _list_unhidden_fields(cls: type[Node]) -> tuple[str, ...]:
     """Return the fields of a class in the order of their declaration. If any field is hidden,
     return nothing."""
 
@@ -167,12 +167,12 @@ def _show_values(cls: type[Node], node: Node, names: frozenset[str], copies: Cop
         if type(dumped) is dict and not (copies and cls in copies):
             values = cast(dict[str, Any], dumped)
             if _SCALARS.issuperset(map(type, values.values())):
-                in_clear = filter(values.__contains__, _unhidden_fields(cls))
+                in_clear = filter(values.__contains__, _list_unhidden_fields(cls))
                 if [*values] == [*in_clear]:
                     return values
         return in_order(dumped, node, copies=copies)
     except Exception as error:  # serializers and computed fields are the node's own code
-        place = ".".join([cls.__name__, *_failing_field(cls, node, names)])
+        place = ".".join([cls.__name__, *_find_failing_field(cls, node, names)])
         fix = (
             "annotate the field with a type that JSON can express, or leave it out with "
             "Field(exclude=True)"
@@ -191,7 +191,7 @@ def _dump(node: Node, names: AbstractSet[str]) -> Any:
     )
 
 
-def _failing_field(cls: type[Node], node: Node, names: frozenset[str]) -> list[str]:
+def _find_failing_field(cls: type[Node], node: Node, names: frozenset[str]) -> list[str]:
     """Return the first field whose serialization fails by itself, in a list. The list is empty if
     there is no such field."""
     for name in (n for n in cls.__pydantic_fields__ if n in names):
@@ -276,24 +276,24 @@ def not_shown(
     if not origins:
         return context
     context = context | {
-        name: [_with_outcome(call.model_dump(mode="json")) for call in getattr(node, field)]
+        name: [_add_outcome(call.model_dump(mode="json")) for call in getattr(node, field)]
         for name, (node, field) in origins.items()
         if name in context and _shows_results(type(node), field)
     }
-    shown: dict[int, Any] = {}
+    shown_nodes: dict[int, Any] = {}
     if scene.shown:
         entries = known["before"][-len(scene.shown) :]
-        shown = {
+        shown_nodes = {
             id(node): entry[type(node).__name__]
             for node, entry in zip(scene.shown, entries, strict=True)
         }
     if previous is not None:
-        shown[id(previous)] = known[type(previous).__name__]
+        shown_nodes[id(previous)] = known[type(previous).__name__]
     return {
         name: value
         for name, value in context.items()
         if name not in origins
-        or not _is_shown(value, *origins[name], shown)
+        or not _is_shown(value, *origins[name], shown_nodes)
         # An earlier node shows a placeholder in place of a file, so the context shows the file.
         or (in_use() and origins[name][0] is not previous and _has_file(value))
     }
@@ -362,12 +362,12 @@ def in_order(
         return dumped if isfinite(dumped) else str(dumped)
     if isinstance(dumped, list):
         listed = cast(list[Any], dumped)
-        found = [
+        shown_items = [
             in_order(item, of, sorts, clear, copies)
-            for item, of in zip(listed, _shown_values(value, listed), strict=True)
+            for item, of in zip(listed, _match_values(value, listed), strict=True)
         ]
         is_set = sorts and isinstance(value, AbstractSet)
-        return sorted(found, key=json.dumps) if is_set else found
+        return sorted(shown_items, key=json.dumps) if is_set else shown_items
     if not isinstance(dumped, dict):
         return dumped
     items = cast(dict[str, Any], dumped)
@@ -376,11 +376,11 @@ def in_order(
         if cls is ToolCall and not clear:
             return {name: in_order(items[name], None) for name in ("name", "arguments")}
         declared = [*cls.__pydantic_fields__, *cls.__pydantic_computed_fields__]
-        return _fields_in_order(items, declared, value, sorts, clear, copies)
+        return _order_fields(items, declared, value, sorts, clear, copies)
     if is_dataclass(value):
         names = [field.name for field in fields(value)]
-        return _fields_in_order(items, names, value, sorts, clear, copies)
-    sources: Iterable[Any] = _shown_values(
+        return _order_fields(items, names, value, sorts, clear, copies)
+    sources: Iterable[Any] = _match_values(
         value.values() if isinstance(value, Mapping) else None, items
     )
     entries = {
@@ -391,14 +391,14 @@ def in_order(
     return entries if has_order or not sorts else dict(sorted(entries.items()))
 
 
-def _shown_values(value: Any, dumped: Collection[Any]) -> Iterable[Any]:
+def _match_values(value: Any, dumped: Collection[Any]) -> Iterable[Any]:
     """Return the values that `dumped` was made from, in the same order. If the numbers differ,
     return None for every value."""
     same = isinstance(value, Collection) and len(cast(Collection[Any], value)) == len(dumped)
     return cast(Iterable[Any], value) if same else [None] * len(dumped)
 
 
-def _fields_in_order(
+def _order_fields(
     dumped: dict[str, Any],
     declared: list[str],
     holder: Any,
@@ -406,6 +406,8 @@ def _fields_in_order(
     clear: bool,
     copies: Copies | None,
 ) -> dict[str, Any]:
+    """Return the fields of a node, model or dataclass in the form that a model sees. See
+    `in_order`."""
     cls: type = type(cast(object, holder))
     veil = veil_of(cls, copies)
     if veil is None and not clear:
@@ -429,7 +431,7 @@ def _fields_in_order(
         looks = isinstance(value, list | dict) or reveals or (veil is not None and veil.looks)
         source = getattr(holder, name, None) if looks else None
         if isinstance(value, list) and _shows_results(cls, name):
-            value, source = [*map(_with_outcome, cast("list[Any]", value))], None
+            value, source = [*map(_add_outcome, cast("list[Any]", value))], None
         # A field's own serializer decides on the order and the visible parts of the value.
         is_own = looks and _is_serialized(cls, name)
         ordered[name] = in_order(
@@ -451,7 +453,7 @@ def _shows_results(cls: type, name: str) -> bool:
     return field is not None and field.shows_results
 
 
-def _with_outcome(call: Any) -> Any:
+def _add_outcome(call: Any) -> Any:
     """Return a tool call with its result or error, and without values that differ from run to
     run."""
     outcome = "result" if call["error"] is None else "error"

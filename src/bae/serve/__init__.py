@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from bae.rooms import export_lazily
 
 if TYPE_CHECKING:
-    from bae.serve.access import LOOPBACK, Auth, User, Verb, Visible, bearer, public
+    from bae.serve.access import Auth, User, Verb, Visible, bearer, public
     from bae.serve.api import API, router
     from bae.serve.drawing import draw_boxes
     from bae.serve.endpoints import ApiCall, Endpoint, Form
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "API",
-    "LOOPBACK",
     "ApiCall",
     "Auth",
     "BoxView",
@@ -42,7 +41,7 @@ __all__ = [
 __getattr__, __dir__ = export_lazily(
     __name__,
     {
-        "access": "LOOPBACK Auth User Verb Visible bearer public",
+        "access": "Auth User Verb Visible bearer public",
         "api": "API router",
         "drawing": "draw_boxes",
         "endpoints": "ApiCall Endpoint Form",
@@ -50,5 +49,8 @@ __getattr__, __dir__ = export_lazily(
         "problems": "InputFault Refused",
         "server": "listening",
         "views": "BoxView EdgeView GateView Value",
+    },
+    former={
+        "LOOPBACK": ("serve.access", 'write "localhost", "127.0.0.1" and "[::1]"'),
     },
 )

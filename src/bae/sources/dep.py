@@ -59,7 +59,7 @@ class DepField(FieldPlan):
     def make(cls, name: str, info: FieldInfo, marker: Dep, names: Names) -> Self:
         """Plan a field and its call. For `Dep()` without a function, the call has the LLM fill a
         node of the field's class."""
-        node_class = _node_class(info.annotation) if marker.fn is None else None
+        node_class = _find_node_class(info.annotation) if marker.fn is None else None
         if node_class is not None:
             from bae.graph import graph_to_fill
 
@@ -118,7 +118,7 @@ class DepField(FieldPlan):
         return at.flow.look_up(self.wanted, at.run, at.plan.node, place, bound)
 
 
-def _node_class(annotation: Any) -> type[Node] | None:
+def _find_node_class(annotation: Any) -> type[Node] | None:
     """Return the node class in an annotation such as `Facts` or `Facts | None`. Return None for any
     other annotation."""
     members = [member for member in union_members(annotation) if member is not NoneType]

@@ -109,11 +109,11 @@ class GateField(FieldPlan):
 
         value = await answer_in_time(run.options.answer, opened, check)
         if value is LATE:
-            value = _default(opened, self)
+            value = _use_default(opened, self)
         return await run.writer.settle_answer(run, opened, value)
 
 
-def _default(opened: OpenGate, field: GateField) -> Any:
+def _use_default(opened: OpenGate, field: GateField) -> Any:
     """Return the default of the field after a timeout. Raise `GateError` if there is no default."""
     if not field.required:
         return field.info.get_default(call_default_factory=True, validated_data={})

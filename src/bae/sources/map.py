@@ -109,7 +109,7 @@ class MapField(FieldPlan):
         if problems:
             yield from problems
             return
-        element = _element(over.annotation)
+        element = _find_item_type(over.annotation)
         if element is None:
             yield an_error(
                 "bae-map-over",
@@ -211,13 +211,13 @@ def _check_item(call: CallPlan, element: Any, marker: Map) -> Iterator[Problem]:
         )
 
 
-def _element(annotation: Any) -> tuple[Any] | None:
+def _find_item_type(annotation: Any) -> tuple[Any] | None:
     """Return a tuple with the type of the items of a list-like annotation. Return None for other
     annotations."""
     elements: list[Any] = []
     for member in union_members(annotation):
         if isinstance(member, typing.NewType):
-            inner = _element(member.__supertype__)
+            inner = _find_item_type(member.__supertype__)
             if inner is None:
                 return None
             elements.extend(inner)
@@ -232,7 +232,7 @@ def _element(annotation: Any) -> tuple[Any] | None:
         if not issubclass(origin, collections.abc.Iterable):
             return None
         if issubclass(origin, BaseModel) and origin.__iter__ is BaseModel.__iter__:
-            return None  # iterating a model yields its fields, which are no items
+            return None  # iterating a model yields its fields, not items
         arguments = typing.get_args(member)
         if origin is tuple and arguments and arguments[-1] is not Ellipsis:
             elements.extend(arguments)
@@ -259,6 +259,6 @@ def text_to_sort_by(item: Any) -> str:
         return f"[{','.join(map(text_to_sort_by, in_order(cast('Iterable[Any]', item))))}]"
     try:
         text = to_json(item, inf_nan_mode="constants").decode()
-    except Exception:  # serializing runs any code of the type; no journal stores such a value
+    except Exception:  # a serializer may raise anything; no journal stores such a value
         text = repr(item)
     return f"{text} {type(item).__qualname__}"

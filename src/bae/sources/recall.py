@@ -115,7 +115,7 @@ class RecallField(FieldPlan):
             if not any(sure for _, sure in node_holders):
                 nodes += [plan.node for plan in before[node] if plan.node not in nodes]
         if list(names) == [type_name(self.annotation)]:
-            return ""  # the type is enough
+            return ""  # the type already names the class
         return f"from {' or '.join(names)}" if 0 < len(names) < 3 else fallback
 
     def find(self, run: Run, node_type: type[Node], place: Place) -> tuple[Any, Recalled] | None:
@@ -240,7 +240,7 @@ def _find_value(
         if name in node.__dict__:
             value = node.__dict__[name]
             if sure or any(
-                could_hold(value, member) and not _only_promoted(type(value), member)
+                could_hold(value, member) and not _is_only_promoted(type(value), member)
                 for member in members
             ):
                 return name, value
@@ -249,11 +249,12 @@ def _find_value(
 
 def _fits(part: Any, members: tuple[Any, ...]) -> bool:
     return any(
-        assignable(part, member) is True and not _only_promoted(part, member) for member in members
+        assignable(part, member) is True and not _is_only_promoted(part, member)
+        for member in members
     )
 
 
-def _only_promoted(part: Any, member: Any) -> bool:
+def _is_only_promoted(part: Any, member: Any) -> bool:
     """Return whether an int type is accepted only because Python accepts an int as a float. A
     `Recall` of a float does not find ints."""
     return part is not member and member in (int, float, complex) and part in (bool, int, float)

@@ -253,6 +253,7 @@ class ToolsField(PlainField):
                 yield an_error(refused.code, refused.message, refused.fix or "")
 
     def _steering_problems(self, steer: CallPlan) -> Iterator[Problem]:
+        """Yield the problems of the function in `Tools(before_round=…)`."""
         yield from _option_problems("before_round", steer, ToolProgress, "a ToolProgress")
         if _needs_lm(steer):
             yield an_error(

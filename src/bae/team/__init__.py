@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 from bae.rooms import export_lazily
 
 if TYPE_CHECKING:
-    from bae.cli.team_board import watch
-    from bae.team.budgets import Spent, read_spent, read_spent_by_task
+    from bae.team.budgets import Spent, read_spent
     from bae.team.delivery import (
         Delivery,
         ProvedTask,
@@ -56,13 +55,13 @@ if TYPE_CHECKING:
         broadcast_task_unblocked,
         broadcast_test_result,
     )
-    from bae.team.feed import TeamFeed
     from bae.team.git import GitError, Repository
     from bae.team.job_endpoints import add_team_jobs
     from bae.team.jobs import TeamJobs
     from bae.team.known_programs import ClaudeCode, Codex
     from bae.team.lead import LeadAgent, TeamSummary
     from bae.team.models import (
+        Action,
         AgentInfo,
         Blocker,
         Finding,
@@ -79,8 +78,7 @@ if TYPE_CHECKING:
         TestCase,
         TestReport,
     )
-    from bae.team.planning import plan_tasks
-    from bae.team.pool import AgentPoolManager
+    from bae.team.planning import Planning, plan_tasks
     from bae.team.programs import CodingProgram, ProgramEvent
     from bae.team.sandbox import Limits, Protection, SandboxError, protection
     from bae.team.schedule import DryRun, plan_dry_run
@@ -96,18 +94,17 @@ if TYPE_CHECKING:
         TestWorkerAgent,
         WorkerAgent,
         register_worker,
-        worker_class,
         worker_kinds,
     )
     from bae.team.workspaces import WorkspaceError
 
 __all__ = [
+    "Action",
     "ActionRequested",
     "ActivityUpdate",
     "Address",
     "AgentCreated",
     "AgentInfo",
-    "AgentPoolManager",
     "AgentRetired",
     "AgentStatusChanged",
     "BackendWorkerAgent",
@@ -134,6 +131,7 @@ __all__ = [
     "LogEntry",
     "PlanChanged",
     "PlannedTask",
+    "Planning",
     "ProgramEvent",
     "ProgressUpdate",
     "Project",
@@ -157,7 +155,6 @@ __all__ = [
     "TaskStatusChanged",
     "TaskUnblocked",
     "TeamError",
-    "TeamFeed",
     "TeamJobs",
     "TeamSummary",
     "TestCase",
@@ -195,13 +192,10 @@ __all__ = [
     "plan_tasks",
     "protection",
     "read_spent",
-    "read_spent_by_task",
     "read_task_log",
     "register_worker",
     "serving",
     "store_path",
-    "watch",
-    "worker_class",
     "worker_kinds",
 ]
 
@@ -209,8 +203,7 @@ __all__ = [
 __getattr__, __dir__ = export_lazily(
     __name__,
     {
-        "cli.team_board": "watch",
-        "team.budgets": "Spent read_spent read_spent_by_task",
+        "team.budgets": "Spent read_spent",
         "team.delivery": (
             "Delivery ProvedTask clean_branches diff_task find_delivery format_patch merge_work"
         ),
@@ -229,16 +222,14 @@ __getattr__, __dir__ = export_lazily(
             "broadcast_task_blocked broadcast_task_status broadcast_task_unblocked "
             "broadcast_test_result"
         ),
-        "team.feed": "TeamFeed",
         "team.git": "GitError Repository",
         "team.known_programs": "ClaudeCode Codex",
         "team.lead": "LeadAgent TeamSummary",
         "team.models": (
-            "AgentInfo TaskAttempt Blocker Finding FindingKind PlannedTask Project Request Review "
-            "Task TaskResult TaskStatus TeamError TestCase TestReport"
+            "Action AgentInfo Blocker Finding FindingKind PlannedTask Project Request Review Task "
+            "TaskAttempt TaskResult TaskStatus TeamError TestCase TestReport"
         ),
-        "team.planning": "plan_tasks",
-        "team.pool": "AgentPoolManager",
+        "team.planning": "Planning plan_tasks",
         "team.programs": "CodingProgram ProgramEvent",
         "team.sandbox": "Limits Protection SandboxError protection",
         "team.schedule": "DryRun plan_dry_run",
@@ -249,12 +240,21 @@ __getattr__, __dir__ = export_lazily(
         "team.workbench": "Workbench",
         "team.worker": (
             "BackendWorkerAgent DocsWorkerAgent FrontendWorkerAgent TestWorkerAgent WorkerAgent "
-            "register_worker worker_class worker_kinds"
+            "register_worker worker_kinds"
         ),
         "team.workspaces": "WorkspaceError",
     },
     root="bae",
     former={
+        "AgentPoolManager": ("team.pool", "LeadAgent(…, max_agents=…) starts the workers"),
+        "TeamFeed": ("team.feed", "annotate bae.journal.Feed[StoredEvent]"),
+        "read_spent_by_task": ("team.budgets", "call read_spent(store, task_id=…)"),
+        "watch": (
+            "cli.team_board",
+            "`bae team watch` shows the work; bae.journal.subscribe(store.feed(project.id)) has "
+            "its events",
+        ),
+        "worker_class": ("team.worker", "import the class, such as BackendWorkerAgent"),
         "detect": ("team.project", "`bae team init` detects the settings of a repository"),
     },
 )

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from bae import BudgetError
-from bae.lm import Budget, Policy, Usage, estimate_tokens, metered
+from bae.lm import Budget, Policy, Usage, metered
+from bae.lm.policies.budget import estimate_tokens
 from bae.team import tables
 from bae.team.tables import sa
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from bae import Dep
-from bae.lm import Usage, report
+from bae.lm import Usage, report_usage
 from bae.team.desk import Desk, Try, get_desk
 from bae.team.edits import find_refused
 from bae.team.events import CommitCreated
@@ -58,7 +58,7 @@ async def take_turn(desk: Annotated[Desk, Dep(get_desk)], attempt: Try) -> Progr
     if (result := await turn.find_ended()) is None:
         result = await turn.run()
         usage = result.usage
-        report(usage if usage.models else replace(usage, models=(program.name,)))
+        report_usage(usage if usage.models else replace(usage, models=(program.name,)))
     return result
 
 

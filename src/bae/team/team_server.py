@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from bae.journal import Journal, Subscriber, subscribe
-from bae.serve import API, LOOPBACK, bearer, listening, router
+from bae.serve import API, bearer, listening, router
 from bae.team.endpoints import ServedTeam, add_teams
 from bae.team.events import StoredEvent
 from bae.team.feed import unknown_event
@@ -68,7 +68,7 @@ async def serving(
     async with AsyncExitStack() as stack:
         if journal is None:
             journal = await stack.enter_async_context(store.journal())
-        names = (*LOOPBACK, host, *hosts)
+        names = ("localhost", "127.0.0.1", "[::1]", host, *hosts)
         api = router({}, journal=journal, auth=bearer(key), hosts=names, recover=False)
         repository = await Repository.open(Path(project.root))
         teams = {project.name: ServedTeam(store, project, repository, journal)}

@@ -13,9 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal, Self, TypeAlias
 
-from bae import LM, BaeLMError
+from bae import LM
 from bae.journal import Journal
-from bae.lm import Backend, Policy, find_default_lm, find_default_name, list_lm_kinds, resolve
+from bae.lm import Backend, Policy, resolve
+from bae.lm.registry import find_coding_lm
 from bae.team import sandbox
 from bae.team.base_check import BaseCheck, BaseReports
 from bae.team.budgets import Budgets
@@ -46,8 +47,6 @@ _SETUP_LIMITS: Final = sandbox.Limits(
 """Packages are large."""
 WorkerMode: TypeAlias = Literal["loop", "oneshot"]
 """How a worker works: in a conversation with tools, or with one answer that has all edits."""
-_CODING_LMS: Final = ("anthropic", "openai", "claude-cli")
-"""The kinds of LMs that bae may choose for a team."""
 
 
 def can_loop(lm: LM) -> bool:
@@ -72,23 +71,6 @@ def _prepare_runs() -> None:
         import_module(name)
     for graph in (worker_graph, review_graph):
         graph.validate(journal=True)
-
-
-def refuse_local(name: str) -> None:
-    """Raise BaeLMError if the LM chosen without a name is the model inside bae, which cannot write
-    code."""
-    if name.partition(":")[0] != "local":
-        return
-    lines = ["name one with --lm, or lm=…; `bae lm list` says more"]
-    for kind in list_lm_kinds():
-        if kind.missing and kind.name in _CODING_LMS:
-            needed = "; ".join(requirement.get for requirement in kind.missing)
-            lines.append(f"  - {kind.example}: {needed}")
-    raise BaeLMError(
-        "there is no LM for a team: only the local model is here, which is too small to write code",
-        code="bae-lm-missing",
-        fix="\n".join((*lines, "  - to try the local model all the same: --lm local")),
-    )
 
 
 def open_reports(
@@ -268,9 +250,7 @@ class Workbench:
         async with self._naming:
             if name not in self._lms:
                 purpose = "the agents of a team need one"
-                if not name:
-                    refuse_local((await asyncio.to_thread(find_default_name)).name)
-                make = partial(resolve, name) if name else partial(find_default_lm, purpose)
+                make = partial(resolve, name) if name else partial(find_coding_lm, purpose)
                 self._lms[name] = await asyncio.to_thread(make)
             return self._lms[name]
 

@@ -27,7 +27,7 @@ from bae.plan import plan_of
 from bae.prompts.messages import CallPart
 from bae.secrets import shown_values
 from bae.toolbox import toolbox_of
-from bae.usage import Asking, Attempt, Restart, Thought, Usage, report, tell
+from bae.usage import Asking, Attempt, Restart, Thought, Usage, report_usage, tell
 
 if TYPE_CHECKING:
     from bae.language_model import LM, Scene
@@ -559,9 +559,9 @@ def _report_call(ask: Callable[[], T]) -> T:
         if isinstance(answer, BaseException):
             raise answer
     except BaseException:
-        report(Usage(calls=1))
+        report_usage(Usage(calls=1))
         raise
-    report(_ONE_ANSWER)
+    report_usage(_ONE_ANSWER)
     return answer
 
 

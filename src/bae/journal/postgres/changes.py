@@ -1,5 +1,6 @@
-"""Changes of a journal in Postgres that need several statements: forks, replaced runs, deletions.
-Each is a transaction that holds the lock of `changes`, so only one of them runs at a time."""
+"""The changes of a Postgres journal that need several statements: forks, replacements, deletions
+and answers with files. Each change is a transaction that first locks the row of the table
+`changes`. So only one change runs at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ async def add_fork(
     lines: Sequence[Line],
     thread: str | None,
 ) -> None:
-    """Add a run that shares the first `upto` lines of another run. No line is copied."""
+    """Add the run `new_id`, a fork of the run `run_id`. The fork shares the first `upto` lines of
+    that run without copying them, and continues with `lines`. `key` is the key of the fork."""
     row = await reader.row(db, run_id)
     check_fork(run_id, upto, await reader.count(db, row["run"]))
     for n, line in enumerate(lines, upto):
@@ -50,56 +52,59 @@ async def swap_runs(
     runs: Sequence[StoredRun],
     claim_of_run: Mapping[str, Claim],
 ) -> None:
-    """Store runs, and replace the stored runs with the same ids. A new run gets its key from
-    `keys`, at the same index."""
-    old: dict[str, int] = {}
+    """Store `runs`, and replace the stored runs that have the same ids. A run with a new id gets
+    the key at its index in `keys`. `claim_of_run` has claims of the caller on runs, by run id."""
+    old_keys: dict[str, int] = {}
     for run in runs:
         key = await _check_replaceable(
             db, reader, run.info.run_id, claim_of_run.get(run.info.run_id)
         )
         if key is not None:
-            old[run.info.run_id] = key
-    replaced = [*old.values()]
-    for key in replaced:
-        if await db.fetchval(reader.sql(_HAS_FORK), key, replaced):
+            old_keys[run.info.run_id] = key
+    replaced_keys = [*old_keys.values()]
+    for key in replaced_keys:
+        if await db.fetchval(reader.sql(_HAS_FORK), key, replaced_keys):
             raise not_replaced(runs[0].info.run_id, None)
-    await db.execute(reader.sql("select {s}.remove_runs($1)"), replaced)
+    await db.execute(reader.sql("select {s}.remove_runs($1)"), replaced_keys)
     for run, new_key in zip(runs, keys, strict=True):
-        key = old.get(run.info.run_id, new_key)
+        key = old_keys.get(run.info.run_id, new_key)
         await _add_run(db, reader, run, key)
         await add_files(db, reader, key, run.files)
 
 
 async def delete_free(db: Any, reader: PostgresReader, keys: Sequence[int]) -> int:
-    """Delete runs, except runs that have forks or a living owner."""
+    """Delete the runs with these keys, and return how many were deleted. A run stays if its owner
+    is alive, or if a fork of it stays."""
     query = "select run, owner from {s}.runs where run = any ($1) order by run desc for update"
     rows = await db.fetch(reader.sql(query), list(keys))
     owners = {row["owner"] for row in rows if row["owner"] is not None}
-    living = {owner for owner in owners if not await _is_free(db, reader, owner)}
+    living_owners = {owner for owner in owners if not await _is_free(db, reader, owner)}
     forks: dict[int, list[int]] = {}
     query = "select run, parent from {s}.runs where parent = any ($1)"
     for row in await db.fetch(reader.sql(query), list(keys)):
         forks.setdefault(row["parent"], []).append(row["run"])
     deleted: set[int] = set()
-    for row in rows:  # the newest first: a fork is newer than its parent
-        if row["owner"] not in living and deleted.issuperset(forks.get(row["run"], ())):
+    for row in rows:  # newest first: a fork is newer than its parent, and is deleted before it
+        if row["owner"] not in living_owners and deleted.issuperset(forks.get(row["run"], ())):
             deleted.add(row["run"])
     await db.execute(reader.sql("select {s}.remove_runs($1)"), [*deleted])
     return len(deleted)
 
 
 async def drop_day(db: Any, reader: PostgresReader, day: date, keys: Sequence[int]) -> int | None:
-    """Delete the runs `keys` of a day, except runs with an owner or a remaining fork. Drops the
-    partition of the day, after moving the lines of its other runs to `lines_kept`. Returns how many
-    runs were deleted, or None if they must be deleted row by row."""
+    """Delete runs of a day by dropping the partition of the day, and return how many were deleted.
+    A run stays if it has an owner, or if a fork of it stays. Lines of runs that stay are moved to
+    `lines_kept`. If most runs of the day stay, or the day can still get runs, delete nothing and
+    return None."""
     return await db.fetchval(reader.sql("select {s}.drop_day($1, $2)"), day, list(keys))
 
 
 async def add_answer(
     db: Any, reader: PostgresReader, job: dict[str, Any], files: Mapping[str, bytes]
 ) -> bool:
-    """Store the answer to a gate. The files of the answer become files of the run. Returns whether
-    it is the first answer."""
+    """Store the answer to a gate, and store the files of the answer as files of the run. `job` has
+    the arguments of the database function `answer_gate`. Return False if the gate had an answer
+    already."""
     text = await db.fetchval(reader.sql("select {s}.answer_gate($1)"), json.dumps(job))
     result = json.loads(text)
     if "code" in result:
@@ -110,7 +115,7 @@ async def add_answer(
 
 
 async def add_files(db: Any, reader: PostgresReader, key: int, files: Mapping[str, bytes]) -> None:
-    """Add files of a run."""
+    """Store files, by hash, as files of the run with this key."""
     if files:
         await db.execute(
             reader.sql("select {s}.add_files($1, $2, $3, '{}')"),
@@ -121,7 +126,7 @@ async def add_files(db: Any, reader: PostgresReader, key: int, files: Mapping[st
 
 
 def describe_run(run: StoredRun, *, parent: int | None = None, shared: int = 0) -> dict[str, Any]:
-    """The JSON of a new run for the functions of the database, without its key."""
+    """Return the arguments of the database function `create_run` for a new run, without its key."""
     info = run.info
     answers = [[gate, value, run.answered_by.get(gate, "")] for gate, value in run.answers.items()]
     return {
@@ -147,18 +152,19 @@ def describe_run(run: StoredRun, *, parent: int | None = None, shared: int = 0) 
 
 
 def searchable(labels: Mapping[str, str]) -> dict[str, str]:
-    """Labels in a form that the database can search. Postgres texts cannot have a NUL."""
+    """Return labels in a form that the database can search. The keys become JSON, because a
+    Postgres text cannot contain a NUL."""
     return {json.dumps(key): value for key, value in labels.items()}
 
 
 def clean(text: str) -> str:
-    """A text without the characters that Postgres refuses."""
+    """Replace the characters of a text that Postgres refuses."""
     text = text.replace("\x00", "\ufffd")
     return text.encode("utf-8", "replace").decode() if not text.isascii() else text
 
 
 def dump_gates(waiting: Sequence[ParkedGate]) -> str:
-    """The stored form of the gates that a run waits for."""
+    """Return the stored form of the gates that a run waits for."""
     if not waiting:
         return "[]"
     gates = [(gate.address, gate.place, gate.question, gate.deadline) for gate in waiting]
@@ -166,7 +172,7 @@ def dump_gates(waiting: Sequence[ParkedGate]) -> str:
 
 
 def dump_summary(summary: RunSummary | None) -> str | None:
-    """The stored form of a summary."""
+    """Return the stored form of a summary."""
     return None if summary is None else to_json(summary).decode()
 
 
@@ -197,7 +203,8 @@ async def _is_free(db: Any, reader: PostgresReader, owner: str | None) -> bool:
 async def _check_replaceable(
     db: Any, reader: PostgresReader, run_id: str, claim: Claim | None
 ) -> int | None:
-    """Raise unless a run may be replaced. Returns its key, or None if there is no such run."""
+    """Return the key of a run that may be replaced, or None if there is no run with this id. Raise
+    JournalError if the run has a living owner other than the caller, or if `claim` was lost."""
     query = reader.sql("select run, owner, claim from {s}.runs where id = $1 for update")
     row = await db.fetchrow(query, run_id)
     if claim is not None:

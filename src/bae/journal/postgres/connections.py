@@ -1,5 +1,5 @@
-"""Connections to the database of a journal: how they are made and checked, the pool for reading,
-and how long a journal waits for a lost database."""
+"""Connections to the database of a journal: opening and checking them, the pool for reading, and
+the waits while the database does not answer."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from bae.postgres.driver import NO_TABLES, close, driver, may_work_again
 T = TypeVar("T")
 
 READERS: Final = 3
-"""How many connections read at the same time."""
+"""The most connections that read at the same time."""
 CONNECTING: Final = 10.0
-"""The timeout for a new connection, in seconds. Then it is tried again."""
+"""The timeout of one attempt to connect, in seconds."""
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
 """The longest pause between two attempts to reach the database, in seconds."""
@@ -35,12 +35,13 @@ _log = logging.getLogger("bae")
 
 
 def need_driver() -> Any:
-    """The package asyncpg."""
+    """Return the module asyncpg. Raises JournalError if it is not installed."""
     return driver(lambda e: error_of("bae-journal-extra-missing", "PostgresJournal", cause=e))
 
 
 class Connections:
-    """Makes connections, in the thread of the journal's `PostgresDesk`."""
+    """Opens connections, and pools the connections for reading. Only the thread of the journal's
+    `PostgresDesk` uses it."""
 
     def __init__(
         self, url: str, name: str, schema: str, durability: str, lease: float, patience: float
@@ -51,21 +52,23 @@ class Connections:
         self.clock_offset = 0.0
         """The clock of the database minus the clock of this machine, in seconds."""
         self.started: Any = None
-        """The start time of the server of the newest connection."""
+        """The start time of the server to which the newest connection was opened."""
         self.timeline = 0
+        """The timeline of that server. A standby that becomes the server begins a new timeline."""
         self._is_away = False
         self._url = url
         self._idle: list[Any] = []
         self._readers = asyncio.Semaphore(READERS)
         self._settings = {
             "application_name": "bae",
-            # A process that stops in the middle of a transaction must not block others.
+            # A process that stops in the middle of a transaction must not block other processes.
             "idle_in_transaction_session_timeout": str(max(int(lease * 1000), 1)),
             **({"synchronous_commit": "off"} if durability == "normal" else {}),
         }
 
     async def connect(self) -> Any:
-        """Open a connection. Raises JournalError unless the tables have the version of this bae."""
+        """Open a connection. Raises JournalError if the tables do not have the version of this
+        bae."""
         connection = await need_driver().connect(
             self._url, timeout=CONNECTING, server_settings=self._settings
         )
@@ -80,15 +83,16 @@ class Connections:
         return connection
 
     def report_away(self, error: Exception, seconds: float) -> None:
-        """Log that the database does not answer. Further calls log nothing until it answers."""
+        """Log that the database does not answer. Further calls log nothing until the database
+        answers again. `seconds` is how long bae tries to reach it."""
         if not self._is_away and not isinstance(error, ConnectionLost):
             self._is_away = True
             why = describe(error)
-            _log.warning("%s does not answer, and is asked for %g s: %s", self.name, seconds, why)
+            _log.warning("%s does not answer; trying again for %g s: %s", self.name, seconds, why)
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[Any]:
-        """A connection for reading."""
+        """Lend a connection for reading, from the pool or newly opened."""
         async with self._readers:
             while self._idle and self._idle[-1].is_closed():
                 self._idle.pop()
@@ -103,8 +107,8 @@ class Connections:
             self._idle.append(connection)
 
     async def read(self, question: Callable[[Any], Awaitable[T]]) -> T:
-        """Call `question` with a connection, and return its answer. While the database is away, try
-        again for up to `patience` seconds."""
+        """Call `question` with a connection, and return its answer. While the database does not
+        answer, call `question` again, for up to `patience` seconds."""
         tries = Patience(self)
         while True:
             try:
@@ -142,7 +146,8 @@ class Connections:
 
 
 class Patience:
-    """The pauses between attempts while the database is away, and their time limit."""
+    """Waits between attempts to reach the database. The waits grow up to `LONGEST_PAUSE`, and stop
+    after `seconds` in total."""
 
     def __init__(self, connections: Connections) -> None:
         self.name = connections.name
@@ -153,8 +158,8 @@ class Patience:
         self._pause = FIRST_PAUSE
 
     async def wait(self, error: Exception, run_id: str | None = None) -> None:
-        """Wait before the next attempt. Raises JournalError if the error is permanent, or if the
-        time is over."""
+        """Wait after a failed attempt. Raises JournalError if `error` is permanent, or if the time
+        limit is reached."""
         if not may_work_again(error) or (not self._was_there and _is_unknown_host(error)):
             raise permanent_error(self.name, run_id, error) from error
         if monotonic() - self._since >= self.seconds:
@@ -167,7 +172,7 @@ class Patience:
 
 
 class ConnectionLost(OSError):
-    """A connection was lost while it was used."""
+    """Raised when a connection is lost while it is used."""
 
 
 def _is_unknown_host(error: Exception) -> bool:

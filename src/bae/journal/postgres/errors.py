@@ -9,7 +9,7 @@ from bae.journal.run_checks import thread_busy
 from bae.journal.sqlite.schema import failure
 from bae.postgres.desk import Over
 
-_HERE: Final = {
+_MESSAGES: Final = {
     "bae-journal-away": (
         "{name} did not answer for {seconds:g} s",
         "see the cause; when the database is back, resume the run: acknowledged steps are stored",
@@ -37,10 +37,11 @@ def error_of(
     cause: BaseException | None = None,
     **words: Any,
 ) -> JournalError:
-    """The error with this code, about the journal `name`."""
-    if code not in _HERE:
+    """Return the error with this code, about the journal `name`. `words` are the values for the
+    placeholders in its message."""
+    if code not in _MESSAGES:
         return failure(code, name, run_id, cause=cause, **words)
-    message, fix = _HERE[code]
+    message, fix = _MESSAGES[code]
     words |= {"name": name, "run_id": run_id}
     return JournalError(
         message.format(**words), code=code, run_id=run_id, cause=cause, fix=fix.format(**words)
@@ -48,13 +49,14 @@ def error_of(
 
 
 def over_error(why: Over, name: str, run_id: str | None = None) -> JournalError:
-    """The error of a journal whose thread has stopped."""
+    """Return the error of a journal whose thread has stopped."""
     code = "bae-journal-forked" if why == "forked" else "bae-journal-closed"
     return error_of(code, name, run_id)
 
 
 def wrong_schema(name: str, version: int, newest: int) -> JournalError:
-    """The error for tables that this bae cannot use. Version 0 means that there are no tables."""
+    """Return the error for tables that this bae cannot use. Version 0 means that there are no
+    tables."""
     fact = "no tables of bae" if not version else f"tables of version {version}"
     fix = f"run `bae db upgrade -j {name}`; it changes nothing else in the database"
     if version > newest:
@@ -67,7 +69,8 @@ def wrong_schema(name: str, version: int, newest: int) -> JournalError:
 
 
 def refusal(result: dict[str, Any], name: str, run_id: str) -> JournalError:
-    """The error for a job that a function of the database refused."""
+    """Return the error for a job that the database refused. `result` is the answer of the function
+    that refused it."""
     code = result["code"]
     if code == "bae-thread-busy":
         return thread_busy(result["thread"], result["busy"])
@@ -82,7 +85,8 @@ def permanent_error(
     cause: BaseException,
     fix: str = "see the cause; once it is fixed, resume the run",
 ) -> JournalError:
-    """The error for a cause that another attempt would not change."""
+    """Return the error for a failure that would be the same at the next attempt. If the cause is a
+    JournalError already, return the cause."""
     if isinstance(cause, JournalError):
         return cause
     return JournalError(

@@ -1,8 +1,9 @@
-"""The functions of the database that write a journal. `write` stores all jobs that are queued in a
-process, with one statement, one round trip and one commit.
+"""The SQL functions that write a journal. `write` stores all queued jobs of a process with one
+statement, one round trip and one commit.
 
-All transactions take locks in this order: `changes`, then the owner, then runs. So there are no
-deadlocks."""
+Each transaction takes its locks in this order: `changes`, the owner, the runs. So there are no
+deadlocks.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ begin
     if to_regclass('{s}.' || part) is not null then return; end if;
     perform pg_advisory_xact_lock(hashtextextended('{s} days', 0));
     if to_regclass('{s}.' || part) is not null then return; end if;
-    -- To attach a table does not block writers of other days.
+    -- Attaching a table does not block the writers of other days.
     execute format('create table {s}.%I (like {s}.lines including all)', part);
     execute format(
         'alter table {s}.lines attach partition {s}.%I for values from (%s) to (%s)', part,
@@ -48,8 +49,8 @@ declare
     now timestamptz := clock_timestamp();
     silence interval := coalesce((select min(lease) from {s}.owners), interval '0') / 2;
 begin
-    -- If all processes were silent, the database may have been away. Then `since` moves, and no run
-    -- is taken over before another lease has passed.
+    -- If all processes were silent, the database may have been away. Then set `since` to now, so
+    -- that no run is taken over before another lease has passed.
     update {s}.heart set last = now, since = case when now - last > silence then now else since end
         where last < now;
     return now;
@@ -157,7 +158,7 @@ begin
     if found_run.owner is not null and not is_mine
         and (found_run.owner = me or not {s}.bury(found_run.owner, dead))
     then
-        -- `grace` is how long an owner whose lease is over still keeps its runs.
+        -- `grace`: how long the owner keeps its runs at least, even if its lease is over.
         select extract(epoch from o.until - clock_timestamp()) as left,
             extract(epoch from h.since + o.lease - clock_timestamp()) as grace,
             extract(epoch from o.lease) / 4 as pace
@@ -192,7 +193,7 @@ end $body$;
 create or replace function {s}.release_run(job jsonb, me text) returns jsonb
 language plpgsql as $body$
 begin
-    -- The number identifies a claim, also if the answer with the key of the run was lost.
+    -- Find the run by the number of the claim: the process may not have got the key of the run.
     update {s}.runs set owner = null, change = {s}.next_change(),
         status = coalesce(job ->> 'status', status), waiting = coalesce(job ->> 'waiting', waiting),
         error = coalesce(job ->> 'error', error), summary = coalesce(job ->> 'summary', summary),
@@ -339,7 +340,8 @@ begin
             select from {s}.file_uses u where u.hash = f.hash
             and not exists (select from bae_gone g where g.run = u.run)
         );
-    -- From here to the commit, writers wait. If readers take long, this is tried again.
+    -- From here to the commit, writers wait. If readers hold the lines for longer than this, the
+    -- transaction fails, and bae tries again.
     set local lock_timeout = '2s';
     execute format('alter table {s}.lines detach partition {s}.%I', part);
     execute format(

@@ -1,4 +1,4 @@
-"""`PostgresJournal`: runs in a database, written by processes of many machines."""
+"""`PostgresJournal`: runs in a Postgres database, for processes on many machines."""
 
 from __future__ import annotations
 
@@ -46,25 +46,27 @@ from bae.threads import in_thread_to_the_end
 T = TypeVar("T")
 
 RUNS_AT_ONCE: Final = 200
-"""How many runs one transaction deletes."""
+"""The most runs that one transaction deletes."""
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 
 
 class PostgresJournal(Journal):
-    """Stores runs in Postgres, for processes of many machines. Make it with
+    """Stores runs in Postgres, for processes on many machines. Make a journal with
     `PostgresJournal("postgresql://HOST/DB")`, and pass it to `graph.arun(start, journal=journal)`.
     It needs the extra `postgres`, and the tables that `bae db upgrade` makes.
 
-    An acknowledged step is committed. With `durability="normal"` a crash of the database may lose
-    the last moment. A process stores all concurrent steps in one commit.
+    An acknowledged step is committed. With `durability="normal"`, a crash of the database may lose
+    the steps acknowledged just before it. A process stores all concurrent steps in one commit.
 
-    A run is leased to one process for `lease` seconds, by the clock of the database. A process that
-    loses the database waits for it `patience` seconds. When the database is back, the runs of the
-    process continue, and no other process takes them over before another lease has passed.
+    A run is leased to one process for `lease` seconds, by the clock of the database. If a process
+    loses the database, it waits up to `patience` seconds until the database is back. Then the
+    process continues its runs. No other process takes these runs over before another lease has
+    passed.
 
-    `schema` is the schema of the tables. Keep the password in the passfile or the environment
-    (`PGPASSWORD`), or give it in the address: it is never shown. `SQLiteJournal` explains the other
-    arguments. Close the journal with `await journal.close()`, or write `async with`.
+    `schema` is the database schema of the tables. Keep the password in the passfile or the
+    environment (`PGPASSWORD`), or give it in the address: bae never shows it. `SQLiteJournal`
+    explains the other arguments. Close the journal with `await journal.close()`, or write
+    `async with`.
     """
 
     def __init__(
@@ -107,8 +109,8 @@ class PostgresJournal(Journal):
 
     async def upgrade(self) -> tuple[int, int]:
         """Make the tables, or upgrade them to the version of this bae, as `bae db upgrade` does.
-        Returns the versions before and after; version 0 means no tables. Raises JournalError
-        `bae-journal-schema` for tables of a newer bae."""
+        Return the version before and the version after; version 0 means no tables. Raises
+        JournalError `bae-journal-schema` for tables of a newer bae."""
         try:
             connection = await need_driver().connect(self._url, timeout=10)
             try:
@@ -116,7 +118,9 @@ class PostgresJournal(Journal):
             finally:
                 await close(connection)
         except Exception as error:
-            fix = f"see the cause; its user must be allowed to create the schema {self.schema}"
+            fix = (
+                f"see the cause; the database user must be able to create the schema {self.schema}"
+            )
             raise permanent_error(self.name, None, error, fix) from error
         if after > VERSION:
             raise wrong_schema(self.name, after, VERSION)
@@ -154,8 +158,8 @@ class PostgresJournal(Journal):
                 if has_died(owner) and owner not in dead:
                     dead.append(owner)
                     continue
-                # The lease of the owner is over, but no process has renewed its lease for a while.
-                # Perhaps the database was away: wait until the owner has had time to come back.
+                # If the lease of the owner is over, but no process has renewed a lease for a while,
+                # the database may have been away: give the owner time to renew its lease.
                 grace = refusal["grace"] or 0.0
                 now = monotonic()
                 if (refusal["left"] or 0.0) > 0 or grace <= 0 or (until and now > until):
@@ -164,20 +168,20 @@ class PostgresJournal(Journal):
                 await asyncio.sleep(min(grace, refusal["pace"]))
 
     def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
-        own = self._as_own_claim(claim)
-        if own is None:
+        own_claim = self._as_own_claim(claim)
+        if own_claim is None:
             return _failed_future(self._foreign_claim_error(claim))
-        return self._ask(PostgresJob(claim.run_id, own, tuple(lines)))
+        return self._ask(PostgresJob(claim.run_id, own_claim, tuple(lines)))
 
     def note(self, claim: Claim, line: Line) -> None:
-        own = self._as_own_claim(claim)
-        if own is not None and self._workers is not None:
-            self._workers[0].put(PostgresJob(claim.run_id, own, (line,)))
+        own_claim = self._as_own_claim(claim)
+        if own_claim is not None and self._workers is not None:
+            self._workers[0].put(PostgresJob(claim.run_id, own_claim, (line,)))
 
     def put_files(self, claim: Claim, files: Mapping[str, bytes]) -> None:
-        own = self._as_own_claim(claim)
-        if own is not None and self._workers is not None:
-            self._workers[0].put(PostgresJob(claim.run_id, own, files=dict(files)))
+        own_claim = self._as_own_claim(claim)
+        if own_claim is not None and self._workers is not None:
+            self._workers[0].put(PostgresJob(claim.run_id, own_claim, files=dict(files)))
 
     def release(
         self,
@@ -188,8 +192,8 @@ class PostgresJournal(Journal):
         error: str = "",
         summary: RunSummary | None = None,
     ) -> Awaitable[None]:
-        own = self._as_own_claim(claim)
-        if own is None:
+        own_claim = self._as_own_claim(claim)
+        if own_claim is None:
             return _failed_future(self._foreign_claim_error(claim))
         job = {
             "do": "release",
@@ -199,7 +203,7 @@ class PostgresJournal(Journal):
             "error": changes.clean(error),
             "summary": changes.dump_summary(summary),
         }
-        return self._ask(PostgresJob(claim.run_id, own, tuple(lines), job=job, ends=True))
+        return self._ask(PostgresJob(claim.run_id, own_claim, tuple(lines), job=job, ends=True))
 
     async def answer(
         self,
@@ -225,9 +229,10 @@ class PostgresJournal(Journal):
         *,
         thread: str | None = None,
     ) -> None:
-        """Make a run that shares the first lines of another run. No line is copied."""
+        """Make the run `new_id`, which shares the first `upto` lines of the run `run_id` and
+        continues with `lines`. No line is copied."""
         new_lines = tuple(lines)
-        writer, _ = self._started_workers(run_id)
+        writer, _ = self._get_workers(run_id)
         await self._transact(
             run_id,
             lambda db: changes.add_fork(
@@ -239,35 +244,37 @@ class PostgresJournal(Journal):
         self, runs: Sequence[StoredRun], claims: Sequence[Claim] = (), *, erase: bool = False
     ) -> None:
         """Replace stored runs. A run that has forks can only be replaced together with its forks.
-        With `erase` the old lines are deleted, and Postgres reuses their space after its next
-        vacuum. Its log, standbys and backups may still have the lines."""
+
+        The old lines are always deleted, also without `erase`. Postgres reuses their space after
+        its next vacuum. The log, the standbys and the backups of Postgres may still have the lines.
+        """
         new_runs = tuple(runs)
         claim_of_run: dict[str, Claim] = {}
         for claim in claims:
             if self._as_own_claim(claim) is None:
                 raise self._foreign_claim_error(claim)
             claim_of_run[claim.run_id] = claim
-        writer, desk = self._started_workers()
+        writer, desk = self._get_workers()
 
         async def swap(db: Any) -> None:
             keys = [writer.new_key() for _ in new_runs]
             await changes.swap_runs(db, self._reader, keys, new_runs, claim_of_run)
 
         await self._transact(new_runs[0].info.run_id if len(new_runs) == 1 else "", swap)
-        for own in map(self._as_own_claim, claim_of_run.values()):
-            if own is not None:
-                desk.call(own.lease.drop, own, "it was released")
+        for own_claim in map(self._as_own_claim, claim_of_run.values()):
+            if own_claim is not None:
+                desk.call(own_claim.lease.drop, own_claim, "it was released")
 
     async def delete(self, run_ids: Sequence[str]) -> int:
-        """Delete runs, and return how many were deleted. A run with forks stays, and so does a run
-        that a process works on. To delete most runs of a past day, the partition of the day is
-        dropped."""
+        """Delete runs, and return how many were deleted. A run stays if a process works on it, or
+        if a fork of it stays. If most runs of a past day are deleted, bae drops the partition of
+        that day."""
         if isinstance(run_ids, str):  # each character would count as an id
             raise TypeError(f"delete({run_ids!r}): give the ids of runs as a list")
         query = self._reader.sql("select run from {s}.runs where id = any ($1) order by run desc")
         rows = await self._read(lambda db: db.fetch(query, list(set(run_ids))))
         count = 0
-        # The newest first: a fork is newer than its parent.
+        # Newest day first: a fork is newer than its parent, and must be deleted before it.
         for day, keys_of_day in groupby((row["run"] for row in rows), day_of):
             keys = [*keys_of_day]
             work = partial(changes.drop_day, reader=self._reader, day=day, keys=keys)
@@ -288,11 +295,11 @@ class PostgresJournal(Journal):
         return await self._read(lambda db: self._reader.read(db, run_id))
 
     async def read_texts(self, run_id: str) -> StoredRun:
-        """A run without the bytes of its files."""
+        """Read a run without the bytes of its files."""
         return await self._read(lambda db: self._reader.read(db, run_id, with_files=False))
 
     async def info(self, run_id: str) -> RunInfo:
-        """The entry of a run, without its lines."""
+        """Read the entry of a run without its lines."""
         row = await self._read(lambda db: self._reader.row(db, run_id))
         return info_of(row)
 
@@ -323,15 +330,15 @@ class PostgresJournal(Journal):
         )
 
     async def lines(self, run_id: str, *, after: int = -1, limit: int = 500) -> RunLines:
-        """A page of the lines of a run. Only these lines are read."""
+        """Read a page of the lines of a run, and no other lines."""
         return await self._read(lambda db: self._reader.page(db, run_id, after, limit))
 
     async def forks(self, run_id: str, *, limit: int = 50) -> list[RunInfo]:
-        """The forks of a run, found by an index."""
+        """Return the forks of a run, found by an index."""
         return await self._read(lambda db: self._reader.forks(db, run_id, limit))
 
     async def answers(self, run_id: str) -> dict[str, str]:
-        """The answers of people to the gates of a run. No line is read."""
+        """Read the answers of people to the gates of a run, without its lines."""
         query = self._reader.sql("select gate, value from {s}.answers where run = $1")
 
         async def ask(db: Any) -> dict[str, str]:
@@ -341,7 +348,7 @@ class PostgresJournal(Journal):
         return await self._read(ask)
 
     async def thread_answers(self, thread: str, graph: str) -> dict[str, dict[str, str]]:
-        """The answers to the gates of all runs of a thread, in one query."""
+        """Read the answers to the gates of all runs of a graph in a thread, with one query."""
         query = self._reader.sql(
             "select id, gate, value from {s}.runs join {s}.answers using (run)"
             " where thread = $1 and graph = $2 order by run"
@@ -352,13 +359,14 @@ class PostgresJournal(Journal):
         return answers
 
     async def find_file(self, hash: str, sees: Callable[[RunInfo], bool]) -> bytes | None:
-        """The bytes of an image or a document, if `sees` returns True for a run that has it."""
+        """Return the bytes of an image or a document if `sees` returns True for a run that has it;
+        otherwise return None."""
         rows = await self._read(lambda db: db.fetch(self._reader.sql(RUNS_OF_FILE), hash))
         for row in rows:
             try:
                 if not sees(await self.info(row["id"])):
                     continue
-                if not row["is_own"]:  # an ancestor of the run has the file
+                if not row["is_own"]:  # an ancestor has the file: find a shared line with it
                     texts = await self.read_texts(row["id"])
                     if not any(hash in line.data for line in texts.lines):
                         continue
@@ -369,7 +377,7 @@ class PostgresJournal(Journal):
         return None
 
     async def last_change(self) -> int:
-        """The greatest change number of all runs, deleted runs included."""
+        """Return the greatest change number of all runs, including deleted runs."""
         query = self._reader.sql("select last from {s}.changes")
         return int(await self._read(lambda db: db.fetchval(query)))
 
@@ -378,7 +386,7 @@ class PostgresJournal(Journal):
 
     async def close(self) -> None:
         """Store all pending lines, give up the runs in progress, and close the connections. Other
-        processes can resume these runs at once."""
+        processes can then resume the runs at once."""
         with self._starting:
             self._closed = True
         if self._workers is not None:
@@ -396,17 +404,17 @@ class PostgresJournal(Journal):
         return future
 
     async def _transact(self, run_id: str, do: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Call `do` with a connection, in a transaction of its own."""
+        """Call `do` with a connection, in a transaction of its own, and return its result."""
         return await self._ask(PostgresJob(run_id, special=do))
 
     async def _read(self, question: Callable[[Any], Awaitable[T]]) -> T:
-        writer, desk = self._started_workers()
+        writer, desk = self._get_workers()
         if writer.is_behind():
             with suppress(JournalError):  # reading works even if the writer fails
                 await self._ask(PostgresJob())  # afterwards all noted lines are stored
         return await desk.ask(lambda: writer.connections.read(question))
 
-    def _started_workers(self, run_id: str = "") -> tuple[PostgresWriter, PostgresDesk]:
+    def _get_workers(self, run_id: str = "") -> tuple[PostgresWriter, PostgresDesk]:
         return self._workers or self._start(run_id)
 
     def _start(self, run_id: str = "") -> tuple[PostgresWriter, PostgresDesk]:
@@ -432,7 +440,7 @@ class PostgresJournal(Journal):
             return self._workers
 
     def _as_own_claim(self, claim: Claim) -> PostgresClaim | None:
-        """The claim if this journal made it, or None."""
+        """Return the claim if this journal made it; otherwise return None."""
         if isinstance(claim, PostgresClaim) and self._workers is not None:
             return claim if claim.lease is self._workers[0].lease else None
         return None

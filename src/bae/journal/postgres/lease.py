@@ -1,4 +1,4 @@
-"""The right to write runs in Postgres: the lease of this process, by the clock of the database, and
+"""The right of this process to write runs in Postgres: its lease, by the clock of the database, and
 its claims on runs."""
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC",
 
 
 def steady_time() -> float:
-    """Seconds of a clock that nobody can set, and that runs while this process is suspended."""
+    """Return the seconds of a clock that cannot be set, and that also runs while this process is
+    suspended."""
     return time.clock_gettime(_CLOCK)
 
 
 class PostgresClaim(Claim):
-    """The right to write a run. `run` is the key of the run, and `due` the number of its next line.
-    The database has certainly stored `stored` lines. `at` is the time of the last line. `number`
-    identifies the claim, and `token` is greater than the tokens of all earlier claims on the run.
-    If the claim is lost, `lost` makes the error for further lines."""
+    """The right of this process to write a run."""
 
     __slots__ = ("at", "due", "lease", "lost", "number", "run", "stored", "token")
 
@@ -38,19 +36,26 @@ class PostgresClaim(Claim):
         super().__init__(run_id, lease.owner)
         self.lease = lease
         self.run = run
+        """The key of the run."""
         self.due = self.stored = due
+        """`due` is the number of the next line. The database has certainly stored the lines with
+        numbers below `stored`."""
         self.at = 0.0
+        """The time of the last line."""
         self.number = number
+        """The number that identifies the claim in the database."""
         self.token = token
+        """The fencing token, greater than the tokens of all earlier claims on the run."""
         self.lost: Callable[[], JournalError] | None = None
+        """If the claim is lost, makes the error for further lines; otherwise None."""
 
     def is_in_doubt(self) -> bool:
         """Whether the claim is lost, or the lease is over."""
         return self.lost is not None or self.lease.is_over()
 
     def take(self, lines: Sequence[Line]) -> None:
-        """Count lines as written: all of them, or none. Raises if the claim is lost, or if a number
-        is wrong."""
+        """Count `lines` as written. If the claim is lost, or a line does not have the next number,
+        raise an error and count no line."""
         if self.lost is not None:
             raise self.lost()
         due = self.due
@@ -64,9 +69,9 @@ class PostgresClaim(Claim):
 
 
 class PostgresLease:
-    """The lease and the claims of this process. One row of the database is the lease for all runs
-    of the process. It is renewed three times per period, and each batch of lines needs it. Only
-    the thread of the writer uses this object, except for `is_over`."""
+    """The lease and the claims of this process. One database row is the lease for all runs of the
+    process. The writer renews the lease three times per period, and stores no lines without the
+    lease. Only the thread of the writer uses this object, except for `is_over`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -74,8 +79,8 @@ class PostgresLease:
         self.is_registered = False
         self.claims: set[PostgresClaim] = set()
         self.unreleased: dict[int, str] = {}
-        """Runs by the numbers of claims that the database may still have. The next commit releases
-        them."""
+        """The claims that the database may still have: the id of the run, by the number of the
+        claim. The next commit releases these claims."""
         self._valid_until = 0.0
 
     def is_over(self) -> bool:
@@ -83,12 +88,14 @@ class PostgresLease:
         return steady_time() >= self._valid_until
 
     def note_renewal(self, asked_at: float) -> None:
-        """Note that the database renewed the lease after a request at this time."""
+        """Note that the database renewed the lease. The lease lasts `seconds` from `asked_at`, the
+        time of the request."""
         self.is_registered = True
         self._valid_until = asked_at + self.seconds
 
     def drop(self, claim: PostgresClaim, why: str, *, unreleased: bool = False) -> None:
-        """Give up the claim on a run. With `unreleased`, the database still has the claim."""
+        """Give up a claim. Further lines of the run raise `bae-run-taken` with the reason `why`.
+        With `unreleased`, the database still has the claim, and the next commit releases it."""
         if unreleased and claim in self.claims:
             self.unreleased[claim.number] = claim.run_id
         self.claims.discard(claim)
@@ -96,8 +103,8 @@ class PostgresLease:
             claim.lost = partial(failure, "bae-run-taken", "", claim.run_id, why=why)
 
     def lose(self) -> None:
-        """Give up all claims, because another process has taken over. Later claims have a new
-        owner."""
+        """Give up all claims, because another process has taken over the runs. For later claims,
+        this process has a new owner name."""
         for claim in list(self.claims):
             self.drop(claim, f"the lease of {self.owner} was over, and another process took over")
         self._forget()
@@ -117,23 +124,25 @@ class PostgresLease:
 
 
 KEY_BITS: Final = 22
-"""The number of random bits in the key of a run, below the milliseconds since 1970."""
+"""The number of random bits at the end of a run's key. The bits before them are the milliseconds
+from 1970 to the start of the run."""
 
 
 def day_of(key: int) -> date:
-    """The day on which a run began, by its key: the partition of its lines."""
+    """Return the day on which the run with this key began. The lines of the run are in the
+    partition of that day."""
     return datetime.fromtimestamp((key >> KEY_BITS) / 1000, UTC).date()
 
 
 class Keys:
-    """Makes keys of runs: the time of the database in milliseconds, then random bits. So keys are
-    in the order of the runs and of their days."""
+    """Makes keys for new runs: the database time in milliseconds, followed by random bits. A later
+    run has a greater key, and the keys of a day are a range."""
 
     def __init__(self) -> None:
         self._last = 0
 
     def next(self, now: float) -> int:
-        """A key that is greater than all earlier keys."""
+        """Return a key that is greater than all earlier keys. `now` is the time of the database."""
         key = (int(now * 1000) << KEY_BITS) | randbits(KEY_BITS)
         self._last = key if key > self._last else self._last + 1 + randbits(KEY_BITS // 2)
         return self._last

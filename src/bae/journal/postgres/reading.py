@@ -40,7 +40,8 @@ _INFO: Final = f"select {_ENTRY} {_FROM}"
 _NOT_OWNED: Final = """(r.owner is null or o.name is null or o.name = any ({})
     or o.until < clock_timestamp())"""
 
-# A fork has its own lines from the step of the fork on. The lines before it are in its parents.
+# `homes` has the runs that own lines of a run: the run itself, and its ancestors if it is a fork.
+# A run owns the lines with numbers from `first` on and below `until`.
 _HOMES: Final = """with recursive homes (run, first, until, parent) as (
     select run, shared, 2147483647, parent from {s}.runs where WHICH = $1
     union
@@ -56,7 +57,8 @@ _LINES: Final = (
 
 
 def _select_arrays(*columns: str) -> str:
-    """SQL for arrays of columns, such as `all_n`; empty arrays if there are no rows."""
+    """Return SQL that collects each column in an array, such as `all_n`. Without rows, the arrays
+    are empty."""
     return ", ".join(f"coalesce(array_agg({column}), '{{}}') as all_{column}" for column in columns)
 
 
@@ -84,7 +86,8 @@ RUNS_OF_FILE: Final = """with recursive known (run, is_own) as (
     union select r.run, false from {s}.runs r join known on r.parent = known.run
 ) select id, bool_or(is_own) as is_own from known join {s}.runs using (run)
     group by run, id order by bool_or(is_own) desc, run desc"""
-"""The runs that have a file, and their forks, which may share a line with it."""
+"""Selects the runs that have a file, and the forks of these runs: a fork may share a line that
+refers to the file."""
 _COUNT: Final = """select
     coalesce((select max(n) + 1 from {s}.lines l where l.run = r.run), r.shared)
     from {s}.runs r where r.run = $1"""
@@ -92,31 +95,31 @@ _COUNT: Final = """select
 
 @dataclass(frozen=True)
 class PostgresReader:
-    """Reads the journal in a schema, through a connection `db`."""
+    """Reads the journal in `schema`, through the connection `db` that the caller passes."""
 
     name: str
     schema: str
 
     def sql(self, text: str) -> str:
-        """A statement about the tables of the schema."""
+        """Return a statement with the name of the schema in place of `{s}`."""
         return text.replace("{s}", self.schema)
 
     async def find(self, db: Any, run_id: str) -> int:
-        """The key of a run."""
+        """Return the key of a run."""
         key = await db.fetchval(self.sql("select run from {s}.runs where id = $1"), run_id)
         if key is None:
             raise error_of("bae-run-unknown", self.name, run_id)
         return int(key)
 
     async def row(self, db: Any, run_id: str) -> Any:
-        """The row of the entry of a run."""
+        """Read a run's entry, as a row."""
         row = await db.fetchrow(self.sql(f"{_INFO} where r.id = $1"), run_id)
         if row is None:
             raise error_of("bae-run-unknown", self.name, run_id)
         return row
 
     async def read(self, db: Any, run_id: str, *, with_files: bool = True) -> StoredRun:
-        """A complete run. One statement reads it, so it has the state of one moment."""
+        """Read a complete run. One statement reads all parts, so they show the same moment."""
         row = await db.fetchrow(self.sql(_READ_FILES if with_files else _READ_TEXTS), run_id)
         if row is None:
             raise error_of("bae-run-unknown", self.name, run_id)
@@ -136,12 +139,13 @@ class PostgresReader:
     async def lines(
         self, db: Any, key: int, run_id: str, start: int = 0, stop: int = 2_147_483_647
     ) -> tuple[Line, ...]:
-        """The lines of a run, from the number `start` on and below `stop`."""
+        """Read the lines of a run with numbers from `start` on and below `stop`."""
         rows = await db.fetch(self.sql(_LINES), key, start, stop)
         return self._check_lines((Line(*row) for row in rows), run_id, start)
 
     def _check_lines(self, lines: Iterable[Line], run_id: str, start: int = 0) -> tuple[Line, ...]:
-        """The lines as a tuple. Raises JournalError if a line is missing, or of another format."""
+        """Return the lines as a tuple. Raises JournalError if a line is missing, or if this bae
+        cannot read its version."""
         checked_lines = tuple(lines)
         for number, line in enumerate(checked_lines, start):
             if line.n != number:
@@ -151,7 +155,7 @@ class PostgresReader:
         return checked_lines
 
     async def page(self, db: Any, run_id: str, after: int, limit: int) -> RunLines:
-        """A page of the lines of a run, with its entry."""
+        """Read at most `limit` lines of a run after the line `after`, and the entry of the run."""
         async with db.transaction(isolation="repeatable_read", readonly=True):
             row = await self.row(db, run_id)
             count = await self.count(db, row["run"])
@@ -162,7 +166,7 @@ class PostgresReader:
         return RunLines(info_of(row), lines, count)
 
     async def count(self, db: Any, key: int) -> int:
-        """How many lines a run has, shared lines included."""
+        """Return the number of lines of a run, including lines that it shares with its parent."""
         return int(await db.fetchval(self.sql(_COUNT), key))
 
     async def runs(
@@ -177,7 +181,7 @@ class PostgresReader:
         before: str | None,
         after: int | None,
     ) -> list[RunInfo]:
-        """A page of the list of runs."""
+        """Read a page of the list of runs. `Journal.runs` explains the arguments."""
         stored = "running" if status == "interrupted" else status
         where: list[str] = []
         values: list[Any] = []
@@ -207,18 +211,19 @@ class PostgresReader:
             place = rows[-1]["run" if after is None else "change"]
 
     async def file(self, db: Any, hash: str) -> bytes | None:
-        """The bytes of a file."""
+        """Read the bytes of a file."""
         return await db.fetchval(self.sql("select data from {s}.files where hash = $1"), hash)
 
     async def forks(self, db: Any, run_id: str, limit: int) -> list[RunInfo]:
-        """The forks of a run, the newest first."""
+        """Return the forks of a run, the newest first."""
         query = f"""{_INFO} where r.parent = $1 or (r.parent is null and r.came_from = $2)
             order by r.run desc limit $3"""
         key = await self.find(db, run_id)
         return [info_of(row) for row in await db.fetch(self.sql(query), key, run_id, limit)]
 
     async def older(self, db: Any, than: float, statuses: Sequence[RunStatus]) -> list[str]:
-        """The ids of old runs. A run of a thread is old only if all runs of the thread are old."""
+        """Return the ids of old runs: their status is in `statuses`, and they were last written
+        before the time `than`. A run of a thread is old only if all runs of the thread are old."""
         old = "status = any ($1) and updated < $2"
         rows = await db.fetch(
             self.sql(
@@ -234,7 +239,8 @@ class PostgresReader:
 
 
 def info_of(row: Any) -> RunInfo:
-    """The entry of a run, from a row. A dead process of this host has no lease."""
+    """Return the entry of a run from its row. If the owner is a process of this host that has died,
+    the entry has no lease."""
     owner, remaining = row["owner"], row["remaining"]
     if owner is not None and has_died(owner):
         remaining = None

@@ -12,7 +12,7 @@ from bae.postgres.shared import BUCKETS, SHARED_FUNCTIONS, SHARED_TABLES
 VERSION: Final = 2
 """The version of the tables. `UPGRADES` has the changes between versions."""
 DAYS_AHEAD: Final = 7
-"""How many days in advance partitions are made."""
+"""How many days in advance bae makes the partitions of `lines`."""
 
 TABLES: Final = """
 create table {s}.versions (version int not null, stored_format int not null);
@@ -67,12 +67,12 @@ create index runs_of_busy_threads on {s}.runs (thread)
     where thread is not null and status in ('running', 'waiting');
 """
 UPGRADES: Final[dict[int, str]] = {1: SHARED_TABLES + _INDEXES}
-"""By version: the statements that upgrade the tables to the next version."""
+"""The statements that upgrade the tables to the next version, by the version before."""
 
 
 async def upgrade(connection: Any, schema: str) -> tuple[int, int]:
-    """Make the tables of a journal, or upgrade them to `VERSION`, in one transaction. Returns the
-    versions before and after; 0 means no tables."""
+    """Make the tables of a journal, or upgrade them to `VERSION`, in one transaction. Return the
+    version before and the version after; version 0 means no tables."""
     placeholders = {"s": schema, "bits": KEY_BITS, "buckets": BUCKETS}
     async with connection.transaction():
         await connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 7))", schema)
@@ -94,7 +94,7 @@ async def upgrade(connection: Any, schema: str) -> tuple[int, int]:
 
 
 async def _read_version(connection: Any, schema: str) -> int:
-    """The version of the tables; 0 if there are none."""
+    """Return the version of the tables, or 0 if there are no tables."""
     table = f"{schema}.versions"
     name = await connection.fetchval("select to_regclass($1)", table)
     if name is None:

@@ -25,11 +25,13 @@ from bae.postgres.desk import Over, PostgresDesk
 from bae.postgres.driver import close
 
 NOTED_SECONDS: Final = 0.05
-"""The longest time, in seconds, that a noted line waits for a job with a caller."""
+"""The longest time, in seconds, that a noted line waits in the queue for jobs that a caller
+awaits."""
 PARTITION_CHECK_SECONDS: Final = 3600.0
-"""Seconds between two checks that the next days have partitions."""
+"""Seconds between two checks that partitions exist for the next days."""
 
-# Adds one line, in a third of the time of `write`. It adds nothing if `write` has to check more.
+# Adds one line, in a third of the time that `write` takes. If the lease is lost, the server has
+# changed, or the line exists, this adds nothing, and `write` deals with the line.
 _ADD_LINE: Final = """with mine as (select from {s}.owners
     where name = $1 and pg_postmaster_start_time() = $2 for key share)
 insert into {s}.lines (run, n, kind, at, path, step, data, version)
@@ -48,35 +50,41 @@ class PostgresJob:
     claim: PostgresClaim | None = None
     lines: Sequence[Line] = ()
     files: Mapping[str, bytes] = field(default_factory=lambda: NO_FILES)
-    """Files of the run, by hash. They are stored with the lines."""
+    """Files of the run, by hash. The writer stores them together with the lines."""
     job: dict[str, Any] | None = None
-    """The arguments of a function of the database, called in the same transaction after the lines
-    are stored."""
+    """The arguments of a database function. The writer calls the function in the transaction that
+    stores the lines, after the lines."""
     special: Callable[[Any], Awaitable[Any]] | None = None
-    """A function that is called with the connection, in a transaction of its own."""
+    """A function that the writer calls with the connection, in a transaction of its own."""
     creates: bool = False
     """Whether the job creates a run. The writer then chooses the key of the run."""
     claims: bool = False
-    """Whether the job claims a run. The job then has a number. If the answer of the database is
-    lost, the number shows whether the job was done."""
+    """Whether the job claims a run. The claim is then identified by `number`: if the answer of the
+    database is lost, the number shows whether the run was claimed."""
     ends: bool = False
     """Whether the job gives up the claim, even if the job cannot be stored."""
     future: Future[Any] | None = None
     run: int = 0
+    """The key of the run that the job creates."""
     number: int = 0
+    """The number of the claim that the job makes."""
     value: Any = None
+    """The result of the job."""
     refusal: dict[str, Any] = field(default_factory=dict[str, Any])
-    """The answer of the database if it refused the job."""
+    """The answer of the database, if the database refused the job."""
     error: BaseException | None = None
     are_lines_accepted: bool = False
+    """Whether the claim has counted the lines."""
     is_repeated: bool = False
+    """Whether an earlier attempt failed, so that the database may have stored the job already."""
     transaction: tuple[int, str] | None = None
-    """The timeline of the database and the number of the transaction that did a special job."""
+    """For a special job, the last transaction that called `special`: the timeline of the database,
+    and the number of the transaction."""
 
 
 @dataclass(eq=False)
 class PostgresWriter:
-    """Stores jobs, in the thread of the desk."""
+    """Stores queued jobs, in the thread of `desk`."""
 
     connections: Connections
     lease: PostgresLease
@@ -88,8 +96,9 @@ class PostgresWriter:
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _connection: Any = None
     _server_started_at: Any = None
-    """The start time of the server that has all lines of this process."""
+    """The start time of the server that is known to have all lines of this process."""
     _heart: Any = None
+    """The connection that renews the lease."""
     _partitions_checked_at: float = float("-inf")
     _is_storing: bool = False
 
@@ -100,12 +109,12 @@ class PostgresWriter:
             text.replace("{s}", schema) for text in (_ADD_LINE, _WRITE, _LINE_COUNTS)
         )
         self._schema = schema
-        # A batch that takes longer was lost on the way, and is stored again.
+        # If a batch takes longer, its answer is taken for lost, and the batch is stored again.
         self._timeout = max(self.lease.seconds, 10.0)
 
     def put(self, job: PostgresJob) -> None:
-        """Queue a job, from any thread. A job without a caller may wait a moment. A closed journal
-        refuses the job."""
+        """Queue a job, from any thread. A job without a `future` may wait for `NOTED_SECONDS`. If
+        the journal is closed, refuse the job."""
         self.queue.append(job)
         desk = self.desk
         assert desk is not None
@@ -125,7 +134,7 @@ class PostgresWriter:
                 self.desk.loop.call_soon_threadsafe(self._wake.set)
 
     def is_behind(self) -> bool:
-        """Whether there may be accepted lines that are not stored yet."""
+        """Whether some accepted lines may not be stored yet."""
         return bool(self.queue) or self._is_storing
 
     async def serve(self) -> None:
@@ -148,7 +157,8 @@ class PostgresWriter:
             await self.connections.close()
 
     def new_key(self) -> int:
-        """A key for a new run, by the clock of the database. Call it when there is a connection."""
+        """Return a key for a new run, by the clock of the database. Call it after the first
+        connection was opened: before that, the clock is not known."""
         return self._keys.next(time() + self.connections.clock_offset)
 
     def refuse_rest(self, why: Over) -> None:
@@ -165,7 +175,7 @@ class PostgresWriter:
 
     async def _store_all(self, jobs: Sequence[PostgresJob]) -> None:
         """Store jobs in order. Each special job is a transaction of its own. A job that claims a
-        run begins a new batch, since the claim counts the lines of earlier jobs."""
+        stored run begins a new batch, because its result has the number of stored lines."""
         batch: list[PostgresJob] = []
         try:
             for job in jobs:
@@ -200,7 +210,7 @@ class PostgresWriter:
                 job.error = error
 
     async def _store(self, batch: Sequence[PostgresJob]) -> None:
-        """Store a batch, and try again while the database is away."""
+        """Store a batch. While the database does not answer, try again."""
         if not batch:
             return
         patience = Patience(self.connections)
@@ -232,8 +242,8 @@ class PostgresWriter:
         self._finish(batch)
 
     def _is_lost(self, error: Exception) -> bool:
-        """Whether the connection was lost while it was used. The driver may report the loss with an
-        error of its own."""
+        """Whether the connection was lost while it was used. The driver may report a lost
+        connection as its own InternalClientError."""
         broken = self._connection is not None and self._connection.is_closed()
         return broken or isinstance(error, need_driver().InternalClientError)
 
@@ -244,7 +254,8 @@ class PostgresWriter:
         return [job for job in batch if job.error is None]
 
     async def _commit_batch(self, batch: Sequence[PostgresJob]) -> None:
-        """Store a batch in one transaction. Raises unless the batch was certainly stored."""
+        """Store a batch in one transaction. Raises an error if the batch may not have been
+        stored."""
         connection = await self._get_connection()
         needs_owner = bool(self.lease.unreleased) or any(
             job.claims or job.claim is not None for job in batch
@@ -256,7 +267,7 @@ class PostgresWriter:
         if batch[0].special is not None:
             await self._run_special(connection, batch[0])
             return
-        # Release runs before claims: a job may claim one of these runs again.
+        # Release these runs before the jobs: a job may claim one of the runs again.
         released = [*self.lease.unreleased]
         if len(batch) == 1 and not released and await self._add_one(connection, batch[0]):
             await self._confirm_lease(connection)
@@ -289,8 +300,8 @@ class PostgresWriter:
             await self._commit_batch(jobs_to_repeat)
 
     async def _add_one(self, connection: Any, job: PostgresJob) -> bool:
-        """Store a job that adds one line and nothing else. Returns False if `write` must store
-        it."""
+        """Store a job if it adds one line and nothing else. Return False if the database function
+        `write` must store the job."""
         claim = job.claim
         if claim is None or job.job is not None or job.files or len(job.lines) != 1:
             return False
@@ -299,7 +310,7 @@ class PostgresWriter:
         return tag == "INSERT 0 1"
 
     def _describe_job(self, job: PostgresJob) -> dict[str, Any]:
-        """The JSON of a job for the functions of the database."""
+        """Return the arguments of a job for the database function `write`."""
         assert job.job is not None
         description = {**job.job, "again": job.is_repeated, "claim": job.number}
         if job.creates:
@@ -343,7 +354,7 @@ class PostgresWriter:
             status = await connection.fetchval(query, job.transaction[1])
             if status == "committed":
                 return
-            if status not in ("aborted", None):  # it is still in progress
+            if status not in ("aborted", None):  # the transaction is still in progress
                 raise TimeoutError
         async with asyncio.timeout(max(self._timeout, 60)), connection.transaction():
             await connection.execute(f"select from {self._schema}.changes for update")
@@ -355,7 +366,7 @@ class PostgresWriter:
             job.transaction = self.connections.timeline, number
 
     def _read_result(self, job: PostgresJob, result: dict[str, Any]) -> bool:
-        """Read the result of a job. Returns True if the job must be repeated with another key."""
+        """Read the result of a job. Return True if the job must be repeated with another key."""
         if result.get("code") == "key":
             job.run = 0
             return True
@@ -379,7 +390,7 @@ class PostgresWriter:
             if job.claim is not None and job.ends:
                 self.lease.drop(job.claim, "it was released", unreleased=has_failed)
             elif job.claim is not None and has_failed and job.are_lines_accepted:
-                # Its lines are lost, so no later lines can follow.
+                # The lines of the job are lost, so no later line of the run can be stored.
                 self.lease.drop(job.claim, "some of its lines could not be stored", unreleased=True)
             if job.claims and job.is_repeated and has_failed and self.lease.is_registered:
                 self.lease.unreleased[job.number] = job.run_id
@@ -417,7 +428,7 @@ class PostgresWriter:
         self.lease.note_renewal(asked_at)
 
     async def _confirm_lease(self, connection: Any) -> None:
-        """Renew the lease if it is over, before lines are acknowledged. This process may have been
+        """If the lease is over, renew it before lines are acknowledged. This process may have been
         suspended, and other processes may have taken over its runs."""
         if self.lease.is_over():
             await self._renew_lease(connection)
@@ -432,8 +443,8 @@ class PostgresWriter:
             self.lease.lose()
 
     async def _keep_alive(self) -> None:
-        """Renew the lease three times per period. It has a connection of its own, so a slow batch
-        does not delay it."""
+        """Renew the lease three times per period. This task has its own connection, so a slow batch
+        does not delay the renewal."""
         while True:
             await asyncio.sleep(self.lease.seconds / 3)
             while self.lease.is_registered:
@@ -448,14 +459,14 @@ class PostgresWriter:
                     self._heart = None
                     await asyncio.sleep(self.lease.seconds / 15)
             if self.lease.unreleased:
-                self.queue.append(PostgresJob())  # any commit releases them
+                self.queue.append(PostgresJob())  # any commit releases these claims
                 self._wake.set()
             if (
                 self._heart is not None
                 and monotonic() - self._partitions_checked_at > PARTITION_CHECK_SECONDS
             ):
                 self._partitions_checked_at = monotonic()
-                with suppress(Exception):  # the next check tries again, long before it is needed
+                with suppress(Exception):  # the next check is long before a partition is needed
                     await self._heart.execute(f"select {self._schema}.make_days({DAYS_AHEAD})")
 
     async def _release_all_runs(self) -> None:
@@ -482,8 +493,9 @@ class PostgresWriter:
         return self._connection
 
     async def _adopt_server(self, connection: Any) -> None:
-        """Continue with a server that was restarted, or that replaced another server. It may be a
-        copy without the newest lines, so give up the runs that miss lines."""
+        """Continue with a server that was restarted, or that replaced another server. The new
+        server may be a copy without the newest lines: give up each run with acknowledged lines that
+        the server does not have."""
         server = await connection.fetchval("select pg_postmaster_start_time()")
         claims = {claim.run: claim for claim in self.lease.claims}
         rows = await connection.fetch(self._line_counts, [*claims], self.lease.owner)

@@ -26,7 +26,7 @@ from bae.lm.policies.policy import Policy, all_innermost, identity_of, innermost
 from bae.postgres.address import is_address
 from bae.prompts.messages import CallPart, FilePart, Part, ResultPart
 from bae.tasks import cancellations, wait_until_ended
-from bae.usage import CallEvent, Meter, Restart, Usage, meter_in_force, report, tell
+from bae.usage import CallEvent, Meter, Restart, Usage, meter_in_force, report_usage, tell
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -152,7 +152,7 @@ class Cached(Policy):
             try:
                 is_stored, _ = await self._use_store("put", lambda: self.store.put(key, text))
             except BaseException:
-                report(answer.usage)  # no caller is left to report the usage
+                report_usage(answer.usage)  # no caller is left to report the usage
                 raise
             self._unstored += not is_stored
         return answer
@@ -381,7 +381,7 @@ class _SharedRequest:
             task.cancel()
             await wait_until_ended([task])
             if not task.cancelled() and task.exception() is None:
-                report(self._take_usage())  # no caller is left to report the usage
+                report_usage(self._take_usage())  # no caller is left to report the usage
             raise
         if task.cancelled():
             return task.result()

@@ -15,7 +15,7 @@ from bae.lm.backend import Answer, Backend, Prompt
 from bae.lm.policies.budget import Budget, budgets_in_force
 from bae.lm.policies.policy import Policy, as_backend, budgets_of, identity_of
 from bae.lm.requests import worth_retrying
-from bae.usage import Restart, report, tell
+from bae.usage import Restart, report_usage, tell
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -137,7 +137,7 @@ class Fallback(Policy):
                     candidate.answered += 1
                     candidate.until = 0.0
                     return answer
-                report(answer.usage)  # the next answer reports only its own usage
+                report_usage(answer.usage)  # the next answer reports only its own usage
                 error: Exception = _refusal(candidate.lm, answer)
             except Exception as raised:
                 if not self._falls_back(raised):
