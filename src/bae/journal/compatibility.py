@@ -132,12 +132,12 @@ def refuse_changes(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
         return changes
     listed = "\n".join(f"  {change}" for change in breaking)
     harmless_count = len(changes) - len(breaking)
-    rest = f"\n  (and {harmless_count} that do not prevent it)" if harmless_count else ""
+    rest = f"\n  (changes that do not prevent it: {harmless_count})" if harmless_count else ""
     fixes = dict.fromkeys(change.fix for change in breaking if change.fix)
     remedies = [
         *fixes,
         "finish the run with the code it began with",
-        "fork it at a step before that",
+        "fork it at an earlier step",
     ]
     raise JournalError(
         f"the classes of {stored.info.graph} have changed since the run {stored.info.run_id} "

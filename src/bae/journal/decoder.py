@@ -151,8 +151,8 @@ def _call_at(cls: type[Node], place: Place) -> CallPlan | None:
     try:
         return call_behind(cls, place)[0]
     except KeyError:
-        gone = f"{cls.__name__}.{place.field}{place.parameter}"
-        raise Gone(f"there is no {gone}") from None
+        missing = f"{cls.__name__}.{place.field}{place.parameter}"
+        raise Gone(f"there is no {missing}") from None
 
 
 class LineRefused(JournalError):
