@@ -312,7 +312,8 @@ class PydanticAIBackend(Backend):
         model = make_model(self._given, self._base_url, self._api_key)
         client: Any = getattr(model, "client", None)
         if hasattr(client, "max_retries"):
-            client.max_retries = 0  # bae retries itself. As a setting, 0 copies the client
+            # Now `_settings_for` need not set it, which would copy the client for every call.
+            client.max_retries = 0
         return model
 
     def _peek_model(self) -> Model:

@@ -180,8 +180,8 @@ def _content(file: Attached) -> Any:
 class _FetchRefusal:
     """A value for `force_download` that keeps PydanticAI from fetching a URL in this process.
 
-    If a model's API accepts no URLs, PydanticAI would fetch the URL. Before that, it compares
-    `force_download` with another value, and the comparison raises an error here.
+    If a model's API accepts no URLs, PydanticAI would fetch the URL. Before that, PydanticAI
+    compares `force_download` with another value, and the comparison raises an error here.
     """
 
     def __init__(self, file: FileUrl) -> None:
@@ -318,8 +318,8 @@ def _make_echo(response: ModelResponse, echoed: str, answers: list[str]) -> Any:
 
 
 def usage_of(response: ModelResponse) -> Usage:
-    """Return the usage of a request. It has the cost if the provider reports it or the price is
-    known."""
+    """Return the usage of a request. The cost comes from the provider or from the price list. None
+    if both are unknown."""
     used = response.usage
     model = read_name(response.model_name)
     usage = Usage(

@@ -25,7 +25,7 @@ def make_model(name: str, base_url: str | None = None, api_key: str | None = Non
     """Make a model from its name, such as `openai:gpt-5-mini`.
 
     With a `base_url`, `openai:` and `openai-chat:` mean a server with OpenAI's chat completions. If
-    a package, a key or another requirement is missing, `BaeLMError` names it.
+    something is missing, such as a package or a key, `BaeLMError` says what is missing.
     """
     from pydantic_ai.exceptions import UserError
     from pydantic_ai.models import infer_model

@@ -84,8 +84,8 @@ def name_error(name: str) -> BaeLMError | None:
 
 
 def no_lm_takes(name: str, files: str) -> bool:
-    """Return whether no model behind this name takes files of the kind `files`. False if it depends
-    on the model. No LM is made."""
+    """Return whether no model behind this name takes files of the kind `files`. If that depends on
+    the model, return False. No LM is made."""
     try:
         maker = _maker(_parse(name)[1])
     except BaeLMError:
@@ -171,9 +171,11 @@ _SYNONYMS: Final = {
 def cached_lm(name: str) -> LM:
     """Return the LM with this name. The first call makes the LM, and later calls reuse it.
 
-    Three kinds of LMs are made again on each call: a `scripted:` LM, because its answers are used
-    up; a `python:` LM, because it may be a script too; and `dspy`, because `dspy.configure` may
-    have set another LM.
+    Three kinds of LMs are made again on each call:
+
+    - `scripted:…`, because the answers of the earlier LM may be used up
+    - `python:…`, because the user's own LM may be a script too
+    - `dspy`, because `dspy.configure` may have set another LM
     """
     name = name.strip()
     is_fresh = name == "dspy" or name.startswith(("scripted:", "python:"))
@@ -323,8 +325,8 @@ _CODING_LMS: Final = ("anthropic", "openai", "claude-cli")
 
 
 def refuse_local(name: str) -> None:
-    """Raise BaeLMError if the LM chosen without a name is the model inside bae, which cannot write
-    code."""
+    """Raise `BaeLMError` if `name` is the local model, which is too small to write code. `name` is
+    the LM that bae chose itself."""
     if name.partition(":")[0] != "local":
         return
     lines = ["name one with --lm, or lm=…; `bae lm list` says more"]
@@ -340,8 +342,8 @@ def refuse_local(name: str) -> None:
 
 
 def find_coding_lm(why: str) -> LM:
-    """Find the LM for a team without `lm=`, as `find_default_lm` does. Raises BaeLMError if that is
-    the model inside bae."""
+    """Find the LM for a team without `lm=`, as `find_default_lm` does. Raise `BaeLMError` if
+    bae finds only the local model."""
     refuse_local(find_default_name().name)
     return find_default_lm(why)
 

@@ -75,7 +75,7 @@ class Answer:
     """The parsed JSON of the answer."""
 
     sent: bool = True
-    """Whether a request was sent. Then the budgets count at least one call. Pass False if, for
+    """Whether a request was sent. If True, the budgets count at least one call. Pass False if, for
     example, the backend's own cache answered."""
 
     calls: tuple[CallPart, ...] = ()
@@ -86,9 +86,9 @@ class Answer:
 
     echo: Any = None
     """JSON that the backend needs back, unchanged, together with the results of the calls. bae
-    stores it and passes it as `Message.echo` in the next prompts. Put the model's name into the
-    echo. If a message has the echo of another model, ignore the echo and send the message's text
-    and calls."""
+    stores the echo and passes it as `Message.echo` in the next prompts. Put the model's name into
+    the echo. If a message has another model's echo, ignore the echo and send the message's text and
+    calls."""
 
     thinking: str = ""
     """The model's thoughts before the answer. bae collects them from the `Thought` events of the
@@ -325,8 +325,8 @@ def worth_retrying(error: BaseException) -> bool:
 
 
 def _is_resent(error: BaseException) -> bool:
-    """Return whether bae sends a request again without `bae.lm.Retry`. It does not repeat a request
-    that timed out, because the next request would probably take as long."""
+    """Return whether bae sends a request again without `bae.lm.Retry`. bae does not repeat a
+    request that timed out, because the next request would probably take as long."""
     failures = getattr(error, "failures", ())
     if failures:
         return any(map(_is_resent, failures))

@@ -115,8 +115,8 @@ class Cached(Policy):
         self._hits = self._misses = self._unstored = 0
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Return the stored answer. If there is none, wait for an equal request in progress, or ask
-        the wrapped LM."""
+        """Share an equal request in progress. If there is none, return the stored answer or ask the
+        wrapped LM."""
         key = cache_key(self.inner, prompt)
         return await self._shared.answer(key, lambda: self._find_or_ask(key, prompt))
 
@@ -387,7 +387,7 @@ class _SharedRequest:
             return task.result()
         error = task.exception()
         if error is not None:
-            # Later callers get a copy, because code that handles the error adds notes to it.
+            # Later callers get a copy, because code that handles an error adds notes to the error.
             first, self._is_delivered = not self._is_delivered, True
             raise error if first else _copy(error) from error.__cause__
         return replace(task.result(), usage=self._take_usage())

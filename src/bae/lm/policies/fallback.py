@@ -43,8 +43,8 @@ _CODES: Final = frozenset(
 )
 _NO_MONEY: Final = 402
 _OF_PROVIDER: Final = frozenset({"bae-lm-unauthorized", "bae-lm-not-found"})
-"""Errors that every request to the same LM gets. By default they are raised at once. If `on` allows
-to ask the next LM, the failed LM is asked last for a while."""
+"""Errors that every request to the same LM gets. By default they are raised at once. If `on`
+matches such an error, the next LM is asked, and the failed LM is asked last for a while."""
 
 
 @dataclass(frozen=True, slots=True)
