@@ -47,7 +47,7 @@ from bae.cli.signals import work
 from bae.cli.start import start_fields
 from bae.cli.values import is_secret
 from bae.exceptions import BaeError
-from bae.journal.keepable import prove_storable
+from bae.journal.storability import prove_storable
 from bae.plan import plan_of
 
 if TYPE_CHECKING:
