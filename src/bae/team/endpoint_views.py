@@ -396,9 +396,9 @@ def cut_report(report: TestReport | None, cut: int) -> TestReport | None:
     order = {"failed": 0, "passed": 1, "skipped": 2}
     cases = sorted(report.cases, key=lambda case: order[case.outcome])
     most = 1_000 if cut else len(cases)
-    shown = [c.model_copy(update={"message": cut_text(c.message, cut)}) for c in cases[:most]]
+    cut_cases = [c.model_copy(update={"message": cut_text(c.message, cut)}) for c in cases[:most]]
     output = cut_text(report.output, cut)
-    return report.model_copy(update={"cases": tuple(shown), "output": output})
+    return report.model_copy(update={"cases": tuple(cut_cases), "output": output})
 
 
 def count_tests(report: TestReport) -> dict[str, int]:

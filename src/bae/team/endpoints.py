@@ -249,10 +249,10 @@ class ServedTeams:
                 "leave approve out, and ask another user to approve the tasks",
             )
         await check_files(team.store, team.repository, team.project, body.tasks)
-        added = await team.store.add_tasks(
+        added_tasks = await team.store.add_tasks(
             team.project.id, body.tasks, approved=body.approve, by=call.user.name
         )
-        return 201, TaskPage(tasks=await _make_rows(team, added, {}))
+        return 201, TaskPage(tasks=await _make_rows(team, added_tasks, {}))
 
     async def edit_task(self, call: ApiCall) -> TaskDetails:
         team, task = await self._find_task(call)
@@ -287,8 +287,8 @@ class ServedTeams:
     async def act(self, call: ApiCall) -> tuple[int, ActionView]:
         team, body = self.find(call.user, call.path["team"]), call.body
         here = team.store, team.repository, team.project.id
-        about = {"text": body.text, "by": call.user.name}
-        steered = await steer(*here, body.action, body.task, **about)
+        options = {"text": body.text, "by": call.user.name}
+        steered = await steer(*here, body.action, body.task, **options)
         if steered is None:
             raise Refused(409, "bae-team-transition", "no run is in progress")
         return 202, ActionView(
@@ -321,16 +321,16 @@ class ServedTeams:
     async def show_tests(self, call: ApiCall) -> TestsView:
         team, task = await self._find_task(call)
         cut = call.query.cut
-        tested = [
+        tested_attempts = [
             attempt for attempt in await team.store.attempts(task.id) if attempt.report is not None
         ]
-        last = tested[-1] if tested else None
+        last = tested_attempts[-1] if tested_attempts else None
         flaky = await team.store.flaky_tests(team.project.id)
         merged = [cut_report(report, cut) for report in await team.store.merge_reports(task.id)]
         return TestsView(
             attempt=last and last.number,
             report=cut_report(last.report if last else None, cut),
-            merged=[each for each in merged if each is not None],
+            merged=[test_report for test_report in merged if test_report is not None],
             flaky=flaky.get(task.id, ()),
         )
 
@@ -709,8 +709,8 @@ def _describe_task(task: Task | None, cut: int) -> dict[str, Value]:
     """The task of a question, as the context of an inbox row."""
     if task is None:  # the task was added a moment ago
         return {}
-    about = {"title": task.title, "description": task.description}
-    return {name: Value(value=cut_text(text, cut)) for name, text in about.items() if text}
+    fields = {"title": task.title, "description": task.description}
+    return {name: Value(value=cut_text(text, cut)) for name, text in fields.items() if text}
 
 
 async def _view_diff(call: ApiCall, text: str) -> DiffView:

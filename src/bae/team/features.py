@@ -91,8 +91,10 @@ class Features:
             return False
         head = await branch.head()
         start = await self._team.repository.merge_base(await self._team.head(), head)
-        earlier = f"{TRAILER} {task.branch} "
-        return await self._team.repository.find_commit(earlier, f"{start}..{head}") is not None
+        earlier_trailer = f"{TRAILER} {task.branch} "
+        return (
+            await self._team.repository.find_commit(earlier_trailer, f"{start}..{head}") is not None
+        )
 
     async def is_undelivered(self, task: Task) -> bool:
         """Whether a task completed its feature, and the feature is not in the team's branch yet."""
@@ -105,7 +107,7 @@ class Features:
         """Whether a task completed its feature: all other tasks are merged into its branch, or
         skipped. A feature with nothing but acceptance tests is not complete."""
         has_work = task.proof != "failing-tests"
-        for other in await self._tasks_of(task):
+        for other in await self._list_feature_tasks(task):
             if other.id == task.id or other.status in DONE:
                 continue
             staged = await self.find_staged(other)
@@ -114,9 +116,9 @@ class Features:
             has_work = True
         return has_work
 
-    async def _tasks_of(self, task: Task) -> list[Task]:
+    async def _list_feature_tasks(self, task: Task) -> list[Task]:
         tasks = await self._store.tasks(self._project_id)
-        return [each for each in tasks if each.feature == task.feature]
+        return [other for other in tasks if other.feature == task.feature]
 
     async def deliver(self, task: Task) -> MergeOutcome | Guarded | None:
         """Merge a complete feature into the team's branch, and return the outcome with the task's
@@ -127,7 +129,7 @@ class Features:
         async with self._turns.setdefault(task.feature, asyncio.Lock()):
             if not await self.is_undelivered(task):
                 return None
-            tasks = await self._tasks_of(task)
+            tasks = await self._list_feature_tasks(task)
             lines = "\n".join(f"{task.key}: {task.title}" for task in tasks)
             message = f"Merge the feature {task.feature}\n\n{lines}".replace(TRAILER, "Task:")
             required = (task.tests for task in tasks if task.status is not TaskStatus.SKIPPED)

@@ -104,7 +104,7 @@ class Repository:
         await self._check_version(path)
         paths = ("--show-toplevel", "--absolute-git-dir", "--git-common-dir")
         args = ("rev-parse", "--path-format=absolute", *paths)
-        code, output, problem = await self._run_command(args, path, _environment())
+        code, output, problem = await self._run_command(args, path, _make_environment())
         if code:
             await cls.refuse_bare(path)
             fix = "run `git init` there, or name a directory inside a git work tree"
@@ -112,7 +112,7 @@ class Repository:
         root, git_dir, common = map(Path, os.fsdecode(output).removesuffix("\n").split("\n"))
         self = cls(Checkout(root, git_dir), common, timeout=timeout)
         _, output, _ = await self.run_git("config", "-z", "--get-regexp", _PROGRAMS)
-        entries = (os.fsdecode(each).partition("\n") for each in output.split(b"\0"))
+        entries = (os.fsdecode(entry).partition("\n") for entry in output.split(b"\0"))
         self._programs = tuple((key, value) for key, _, value in entries if value)
         return self
 
@@ -121,7 +121,9 @@ class Repository:
         search_path = os.environ.get("PATH", "")
         if search_path in _CHECKED_PATHS:
             return
-        version = (await self._run_command(("version",), path, _environment()))[1].decode().strip()
+        version = (
+            (await self._run_command(("version",), path, _make_environment()))[1].decode().strip()
+        )
         if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
             raise GitError(f"{version} is too old", fix="install git 2.38 or later")
         _CHECKED_PATHS.add(search_path)
@@ -131,7 +133,7 @@ class Repository:
         """Raise GitError if a directory is in a bare repository, or in the `.git` of another."""
         self = cls(Checkout(path, path), path)
         args = ("rev-parse", "--is-bare-repository", "--is-inside-git-dir")
-        code, output, _ = await self._run_command(args, path, _environment())
+        code, output, _ = await self._run_command(args, path, _make_environment())
         if code == 0 and b"true" in output:
             raise GitError(
                 f"{path} is in a bare repository, or in a .git folder: there are no files to work "
@@ -182,7 +184,10 @@ class Repository:
             for key, command in self._programs
             if key.startswith("filter.")
         }
-        env = _environment(filters) | {"GIT_DIR": str(at.git_dir), "GIT_WORK_TREE": str(at.path)}
+        env = _make_environment(filters) | {
+            "GIT_DIR": str(at.git_dir),
+            "GIT_WORK_TREE": str(at.path),
+        }
         for role in ("AUTHOR", "COMMITTER"):
             env[f"GIT_{role}_NAME"], env[f"GIT_{role}_EMAIL"] = self.author
         if index:
@@ -221,16 +226,16 @@ class Repository:
             pass_fds=self.alive.descriptors(),
         )
         try:
-            ended = await finish_despite_cancel(program)
+            result = await finish_despite_cancel(program)
         except (FileNotFoundError, NotADirectoryError) as error:
             if not await asyncio.to_thread(cwd.is_dir):
                 raise GitError(f"there is no directory {cwd}", error) from error
             raise GitError("git was not found", error, fix="install git 2.38 or later") from error
-        if ended.bound == "timeout":
+        if result.bound == "timeout":
             raise GitError(f"git {args[0]} took over {self.timeout:g} s in {cwd}")
-        if ended.bound is not None:
+        if result.bound is not None:
             raise GitError(f"git {args[0]} printed more than {LARGEST_OUTPUT} bytes")
-        return ended.status, ended.out, ended.err.decode("utf-8", "replace").strip()
+        return result.status, result.out, result.err.decode("utf-8", "replace").strip()
 
     def runs(self, path: str) -> bool:
         """Whether the user's git runs a file of the repository: a hook, or the script of a filter
@@ -521,7 +526,8 @@ class Repository:
         ]
         contents = await self.read_files(tree.decode(), files)
         texts = [
-            _show_conflict(name, each or b"") for name, each in zip(files, contents, strict=True)
+            _show_conflict(name, content or b"")
+            for name, content in zip(files, contents, strict=True)
         ]
         text = "\n\n".join(("\n".join(conflicts), *filter(None, texts)))
         return Conflict(files, bounded(text), tree.decode())
@@ -614,7 +620,7 @@ _PROGRAMS: Final = (
 """The git settings that name programs."""
 
 
-def _environment(extra_settings: Mapping[str, str] | None = None) -> dict[str, str]:
+def _make_environment(extra_settings: Mapping[str, str] | None = None) -> dict[str, str]:
     settings = {**_SETTINGS, **(extra_settings or {})}
     env = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     env |= {"LC_ALL": "C.UTF-8", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}

@@ -168,7 +168,7 @@ def _is_named(path: str, command: Sequence[str]) -> bool:
     return any(path == word.removeprefix("./") for word in command)
 
 
-def _without(table: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def _remove_keys(table: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     left_out = set(names)
     return {key: value for key, value in table.items() if key not in left_out}
 
@@ -180,14 +180,14 @@ def _reduce_package(package: dict[str, Any]) -> dict[str, Any]:
         for key, value in scripts.items()
         if key in _LIFECYCLE or key.startswith(("pre", "post"))
     }
-    return _without(package, (*_ABOUT, "scripts")) | {"scripts": automatic}
+    return _remove_keys(package, (*_ABOUT, "scripts")) | {"scripts": automatic}
 
 
 def _reduce_pyproject(table: dict[str, Any]) -> dict[str, Any]:
     project = cast("dict[str, Any]", table.get("project") or {})
     tools = cast("dict[str, Any]", table.get("tool") or {})
-    reduced = {"project": _without(project, _ABOUT), "tool": _without(tools, _CHECKERS)}
-    return _without(table, ("project", "tool")) | reduced
+    reduced = {"project": _remove_keys(project, _ABOUT), "tool": _remove_keys(tools, _CHECKERS)}
+    return _remove_keys(table, ("project", "tool")) | reduced
 
 
 _LIFECYCLE: Final = frozenset(

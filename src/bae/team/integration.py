@@ -147,7 +147,7 @@ class Integration:
         tip = await self.repository.commit_id(BRANCHES + branch)
         message = message.replace(TRAILER, "Task:")  # an LLM may have written it
         message = f"{message.strip()}\n\n{trailer(branch, tip)}"
-        return await self._in_turn(
+        return await self._merge_in_turn(
             BRANCHES + branch,
             message,
             squash=True,
@@ -172,7 +172,9 @@ class Integration:
     ) -> MergeOutcome:
         """Merge another branch of the team with its commits, if the merged tree passes its tests,
         `tests` among them. A conflict or a failure leaves everything as it was."""
-        return await self._in_turn(BRANCHES + branch, message, squash=False, tests=tests, keep=True)
+        return await self._merge_in_turn(
+            BRANCHES + branch, message, squash=False, tests=tests, keep=True
+        )
 
     async def take_in(self, branch: str) -> Conflict | None:
         """Merge another branch of the team without a test run. With a conflict nothing changes."""
@@ -202,7 +204,7 @@ class Integration:
             async with self._turn:
                 await self._move(theirs, head)
             return Integrated(theirs, None)
-        return await self._in_turn(commit, f"Merge {commit} into {self.branch}", squash=False)
+        return await self._merge_in_turn(commit, f"Merge {commit} into {self.branch}", squash=False)
 
     async def deliver(self, *, branch: str | None = None) -> Moved:
         """Fast-forward the user's checkout to the team's branch, if it is clean."""
@@ -227,7 +229,7 @@ class Integration:
         await _complete_move(self.repository)
         return cleaned
 
-    async def _in_turn(
+    async def _merge_in_turn(
         self,
         source: str,
         message: str,
@@ -268,8 +270,8 @@ class Integration:
         report = full_report = earlier_report
         if full_report is None:
             report = full_report = await self._test_twice(source, merged, before, tests)
-            if keep and (lost := await self._find_lost(source, merged, before, full_report)):
-                return Failed(full_report.model_copy(update={"problem": lost}), merged)
+            if keep and (lost_tests := await self._find_lost(source, merged, before, full_report)):
+                return Failed(full_report.model_copy(update={"problem": lost_tests}), merged)
         if not full_report.passed:
             report = full_report.for_task(tests, await self._get_report(before))
             if not report.passed and not (
@@ -322,7 +324,7 @@ class Integration:
         ran_ids = {case.id for case in report.cases if case.outcome != "skipped"}
         unloadable = {case.id for case in report.of("failed")}  # also files that cannot be loaded
         passed = [case.id for case in (await self.reports.get(before)).of("passed")]
-        lost = [
+        lost_tests = [
             id
             for id in passed
             for file in [id.partition("::")[0]]
@@ -330,25 +332,27 @@ class Integration:
         ]
         start = await self.repository.merge_base(before, source)
         base = await self.reports.find(start) if start else None
-        tested = await self.reports.find(source)
-        if base is not None and tested is not None:
+        work_report = await self.reports.find(source)
+        if base is not None and work_report is not None:
             base_ids = {case.id for case in base.cases}
-            new = (case.id for case in tested.of("passed") if case.id not in base_ids)
-            lost += (
+            new = (case.id for case in work_report.of("passed") if case.id not in base_ids)
+            lost_tests += (
                 id for id in new if id not in ran_ids and id.partition("::")[0] not in unloadable
             )
-        if not lost:
+        if not lost_tests:
             return ""
-        return f"tests that passed before the merge are skipped or missing: {list_names(lost)}"
+        return (
+            f"tests that passed before the merge are skipped or missing: {list_names(lost_tests)}"
+        )
 
     async def _find_first(
         self, source: str, merged: str, before: str, tests: Sequence[str]
     ) -> list[str]:
         """The files with tests that a task changed or must make pass."""
-        tested = await self.reports.find(source) if self.reports is not None else None
-        if tested is None:
+        work_report = await self.reports.find(source) if self.reports is not None else None
+        if work_report is None:
             return []
-        files = {case.id.partition("::")[0] for case in tested.cases}
+        files = {case.id.partition("::")[0] for case in work_report.cases}
         changed = await self.repository.changed_files(before, merged)
         named_files = [test.partition("::")[0] for test in tests]
         return [name for name in dict.fromkeys((*changed, *named_files)) if name in files]
@@ -472,12 +476,12 @@ async def _undo_partial_move(repository: Repository, before: str, after: str) ->
     for name in await repository.changed_files(before, after):
         args = ("cat-file", "--filters")
         missing, old, _ = await repository.run_git(*args, f"{before}:{name}")
-        _, written, _ = await repository.run_git(*args, f"{after}:{name}")
+        _, new_content, _ = await repository.run_git(*args, f"{after}:{name}")
         path = repository.root / name
-        content = await asyncio.to_thread(read_file, path, len(written))
+        content = await asyncio.to_thread(read_file, path, len(new_content))
         if content is None and await asyncio.to_thread(os.path.lexists, path):
             continue  # git did not write it
-        if content != old and written.startswith(content or b""):
+        if content != old and new_content.startswith(content or b""):
             (new_files if missing else changed_files).append(name)
     if changed_files:
         paths = ("--pathspec-from-file=-", "--pathspec-file-nul")
