@@ -134,8 +134,9 @@ def _find_lost_statements(before: ast.Module, after: ast.Module) -> Iterator[str
 def _list_statements(
     node: ast.Module | ast.ClassDef, path: str = ""
 ) -> Iterator[tuple[str, ast.stmt]]:
-    """Yield each statement outside of functions, with a text to compare the statement by. A new
-    class member, imported name or entry of `__all__` changes no text of the other statements."""
+    """Yield each statement outside of functions, with a text that identifies the statement. Class
+    members and imported names have texts of their own, so a new member or name changes no other
+    text. `__all__` is left out, so it may change."""
     for child in node.body:
         match child:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Pass():

@@ -81,9 +81,9 @@ class BaseCheck(BaseModel):
 
 
 def describe_failed_before(report: TestReport, tests: Sequence[str] = ()) -> str:
-    """Return a text that lists the tests that failed before a task and are not counted as its
-    failures. The text is empty if there are no such tests. `tests` are the tests that the task must
-    make pass, so the text leaves these tests out."""
+    """Return a text that lists tests which failed before a task and are not counted against the
+    task. The text is empty if there are no such tests. The text leaves out `tests`, because the
+    task must make these tests pass."""
     failed = [case.id for case in report.of("failed") if not is_selected(case, tests)]
     if not failed:
         return ""
@@ -197,7 +197,7 @@ class BaseReports:
     async def get(self, commit: str) -> TestReport:
         """Return the test report of a commit. If no report is stored, run the tests in a new
         worktree, and once more if the setup or the environment fails. Raises SetupError if the
-        setup fails twice."""
+        setup fails again."""
         from bae.team.verdict import run_fixed
 
         tree = await self._find_tree(commit)

@@ -43,7 +43,7 @@ class ProvedTask:
     tests: tuple[str, ...]
     """The ids of the proving tests. Empty for a task that a person approved without tests."""
     review: Review | None = None
-    """The review of the merged work, or None if nobody reviewed it."""
+    """The review of the merged work, or None if the work was not reviewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +183,12 @@ async def _find_review(
 def find_proving_tests(
     task: Task, attempts: Sequence[TaskAttempt], before: TestReport | None
 ) -> tuple[str, ...]:
-    """Return the ids of the tests that prove a task. If the task's proof is named tests, return
-    these. For acceptance tests, return the new tests that fail until the feature is complete. For
-    other work, return the tests that pass with the work and did not pass before. If there are none,
-    return the passing tests in files that the task changed. `before` is the test report from before
-    the task, or None if it is unknown."""
+    """Return the ids of the tests that prove a task. With the proof `none`, no test proves the
+    task. With `named-tests`, these are the tests that the task names. With `failing-tests`, these
+    are the task's new tests, which fail until the feature is complete. Otherwise, these are the
+    tests that pass with the work and did not pass before. If there are none, these are the passing
+    tests in files that the task changed. `before` is the test report from before the task, or None
+    if that report is unknown."""
     if task.proof == "none":
         return ()
     if task.proof == "named-tests":

@@ -48,7 +48,7 @@ class Try(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class WorkRefusal:
-    """The work was judged or merged without success."""
+    """The work was refused, or could not be merged."""
 
     text: str
     """The reason, for the worker."""
@@ -147,7 +147,8 @@ class Desk:
         failed = outcome.report.of("failed") if isinstance(outcome, Failed) else ()
         text = await self._add_failed_before(outcome.text, [case.id for case in failed])
         head = await (await self.worker.workspace(self.task)).head()
-        # Update the worktree only now: a run that was killed after the merge has no use for it.
+        # Only after a failed merge: an update moves the task's branch. If a killed run has merged
+        # the work, the moved branch could not be recognized as merged.
         conflict = await (await self.worker.workspace(self.task)).update()
         if conflict:
             text = f"{conflict.text}\n\nThe files have these conflict markers now: resolve them."
@@ -213,8 +214,7 @@ class Desk:
         return describe_failed_before(await self._get_base_report(), self.task.tests)
 
     async def find_cause(self, report: TestReport) -> Cause | None:
-        """Return the failure of the environment because of which the work cannot be judged, or
-        None."""
+        """Return the failure of the environment that keeps bae from judging the work, or None."""
         return None if report.passed else find_cause(report, await self._get_base_report())
 
     async def _add_failed_before(self, text: str, counted: Sequence[str] = ()) -> str:
@@ -252,10 +252,10 @@ def ask_after_failures(task: Task, attempts: int, failure: str, *, again: bool =
     """Return the question to a person after the last attempt at a task has failed. With `again`,
     the last two attempts failed in the same way."""
     times = "One attempt" if attempts == 1 else f"{attempts} attempts"
-    same_way = ", the last two in the same way" if again else ""
+    detail = ", the last two in the same way" if again else ""
     reason = headline(failure, 200).rstrip(".:")
     return (
-        f"{times} at {task.title!r} failed{same_way}: {reason}. What should be done differently?\n\n"
+        f"{times} at {task.title!r} failed{detail}: {reason}. What should be done differently?\n\n"
         f"The last failure:\n{bounded(failure, SHOWN_FAILURE)}"
     )
 

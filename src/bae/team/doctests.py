@@ -16,7 +16,7 @@ _ADDED_ID: Final = ".__test__.examples"
 
 
 def is_example(id: str) -> bool:
-    """Whether a test is a doctest. Its id ends with its dotted name, as in
+    """Whether a test is a doctest. The id of a doctest ends with a dotted name, as in
     `a/b.py::a.b.function`."""
     path, _, name = id.partition("::")
     pure = PurePosixPath(path)

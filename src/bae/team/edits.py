@@ -1,6 +1,6 @@
-"""Applies the edits in an LLM's answer to files, all or none. Edits are refused for files outside of
-the root, git's own files, files behind links, and binary or huge files. If a file does not have the
-lines to replace, the error shows the nearest lines."""
+"""Applies the edits in an LLM's answer to files, all or none. Edits are refused for files outside
+of the root, git's own files, files behind links, and binary or huge files. If a file does not have
+the lines to replace, the error shows the nearest lines."""
 
 from __future__ import annotations
 
