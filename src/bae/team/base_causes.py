@@ -43,7 +43,7 @@ def find_problem(
             return _make_cause(
                 f"the test command ends with {report.exit_code} although no test fails, as for a "
                 "coverage that is too low",
-                "leave that condition out of it: bae team init --test COMMAND",
+                "leave this condition out of the test command: bae team init --test COMMAND",
             )
         return None
     if not_loaded and all(is_selected(case, tests) for case in not_loaded):
@@ -224,7 +224,7 @@ def _explain_no_tests(project: Project) -> Cause:
         program = next((name for name in node_setup.OTHER_PROGRAMS if name in needed), "")
     if program:
         return _make_cause(
-            f"the test command found no tests, since those of the project are for {program}",
+            f"the test command found no tests, because the project's tests are for {program}",
             "name a command that runs them and writes a report: bae team init --test COMMAND "
             f"--report junit:PATH{node_setup.describe_reporter(program)}",
         )

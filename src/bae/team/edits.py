@@ -365,7 +365,7 @@ def _name_lines(edit: Replacement | Hunk) -> str:
 
 
 def _find_places(lines: Sequence[str], search: Sequence[str]) -> list[int]:
-    """Return the line numbers of the first five places where `lines` contain `search`."""
+    """Return the indexes in `lines` of the first five places that match `search`."""
     text, searched = "\n".join(("", *lines, "")), "\n".join(("", *search, ""))
     numbers: list[int] = []
     at, counted, number = text.find(searched), 0, 0
@@ -382,7 +382,8 @@ def _strip_whitespace(lines: Iterable[str]) -> list[str]:
 
 
 def _trim_empty_lines(search: list[str], replace: list[str]) -> tuple[list[str], list[str]]:
-    """Remove the empty lines at the start and the end of `search`, and as many from `replace`."""
+    """Remove the empty lines at the start and the end of `search`, and at most as many empty lines
+    from `replace`."""
     above = next((n for n, line in enumerate(search) if line.strip()), len(search))
     below = next((n for n, line in enumerate(reversed(search)) if line.strip()), 0)
     start, end = 0, len(replace)

@@ -130,8 +130,8 @@ def add_teams(
 ) -> None:
     """Serve teams with an API. `teams` has the teams by name. The API gets endpoints below
     `/teams`, the feed `team/NAME` on its WebSocket, and inbox rows for what waits for a person.
-    `visible` decides which teams a user may see. Which runs of a team's agents a user may see is
-    decided by the `visible` of the API."""
+    `visible` decides which teams a user may see. The API's own `visible` decides which runs of the
+    agents a user may see."""
     served = ServedTeams(dict(teams), visible)
     api.endpoints += served.list_endpoints()
     api.feed_kinds["team"] = served.open_feed
@@ -250,7 +250,7 @@ class ServedTeams:
             raise Refused(
                 403,
                 "bae-serve-verb",
-                f"{call.user.name} may not answer, and so not approve tasks",
+                f"{call.user.name} may not answer, so this user may not approve tasks",
                 "leave approve out, and ask another user to approve the tasks",
             )
         await check_files(team.store, team.repository, team.project, body.tasks)
@@ -506,7 +506,7 @@ _Handle = Callable[[ApiCall], Awaitable[Any]]
 def get_row(
     path: str, about: str, handler: _Handle, answer: type[BaseModel], query: type[Form] = Form
 ) -> Endpoint:
-    """Return the endpoint that reads something from a path."""
+    """Return an endpoint for GET requests. `about` is its summary in the OpenAPI document."""
     refusals = (409, *_READ) if path.endswith("/diff") else _READ
     return Endpoint(
         "GET", path, "read", about, _with_refusals(handler), {200: answer}, query, refusals=refusals
@@ -523,7 +523,8 @@ def put_row(
     *,
     method: str = "POST",
 ) -> Endpoint:
-    """Return the endpoint that changes something at a path."""
+    """Return an endpoint for requests that change something. `about` is its summary in the OpenAPI
+    document."""
     return Endpoint(
         method, path, verb, about, _with_refusals(handler), answers, body=body, refusals=_WRITE
     )

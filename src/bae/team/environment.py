@@ -64,8 +64,8 @@ PROGRAM: Final = Cause(
 NETWORK: Final = Cause(
     "network",
     "a program needed the network, which it could not reach",
-    "check the network for setup commands; tests have none: install what they need before, with "
-    "bae team init --setup COMMAND",
+    "check the network for setup commands. Tests have no network, so have setup install what tests "
+    "need: bae team init --setup COMMAND",
 )
 TIME: Final = Cause(
     "time",

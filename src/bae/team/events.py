@@ -285,7 +285,7 @@ async def broadcast(ws_manager: Broadcaster | None, event: Event) -> None:
 
 
 class Sender:
-    """Sends messages to a `ws_manager`. After one message has timed out, it sends no more."""
+    """Sends messages to a `ws_manager` until a message times out."""
 
     def __init__(self, ws_manager: Broadcaster | None) -> None:
         self._ws_manager = ws_manager

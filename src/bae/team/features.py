@@ -70,9 +70,9 @@ class Features:
             await branch.take_in(self._team.branch)
 
     async def find_merged(self, task: Task) -> MergedWork | None:
-        """Return the merged work of a task, or None. Before its feature is delivered, a task is
-        staged. The last task of a feature has no merged work until the delivery, because this task
-        corrects the feature if the delivery fails."""
+        """Return the merged work of a task, or None. The work for a feature is staged until the
+        feature is delivered. For the last task of a feature, return None until the delivery,
+        because this task must correct the feature if the delivery fails."""
         commit = await self._team.merged_as(task.branch)
         if commit:
             status = TaskStatus.MERGED if task.proof == "none" else TaskStatus.COMPLETED
@@ -125,9 +125,9 @@ class Features:
         return [other for other in tasks if other.feature == task.feature]
 
     async def deliver(self, task: Task) -> MergeOutcome | Guarded | None:
-        """Merge the feature of its last task into the team's branch, and return the outcome. After
-        a success, the outcome has the task's own commit. Return None if other tasks of the feature
-        are open, or if the feature is delivered already."""
+        """Merge a task's feature into the team's branch if the task has completed the feature, and
+        return the outcome. After a success, the outcome has the task's own commit. Return None if
+        other tasks of the feature are open, or if the feature is delivered already."""
         commit = await self.find_staged(task)
         if commit is None:
             return None

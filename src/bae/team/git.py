@@ -554,7 +554,7 @@ class Repository:
 
 def _show_conflict(name: str, content: bytes | None) -> str:
     """Return the parts of a merged file that have conflict markers, with line numbers. Empty if the
-    file has none or is binary."""
+    file has no conflict markers or is binary."""
     if content is None or b"\0" in content:
         return ""
     lines = content.decode("utf-8", "replace").splitlines()

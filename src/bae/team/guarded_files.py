@@ -131,10 +131,10 @@ def is_manifest(path: str) -> bool:
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Whether a path matches a pattern. Case is ignored, because some file systems ignore it. A
-    pattern that ends with its only `/` matches the files in a folder at any depth. A pattern
-    without `/` matches a file name at any depth. Any other pattern matches the path from the root
-    on, and its `*` also matches `/`."""
+    """Whether a path matches a pattern. Case is ignored, as on some file systems. A pattern whose
+    only `/` is at its end matches all files in a folder at any depth. A pattern without `/` matches
+    a file name at any depth. Any other pattern must match the complete path, and its `*` also
+    matches `/`."""
     path, pattern = path.casefold(), pattern.casefold()
     *folders, name = PurePosixPath(path).parts or ("",)
     if pattern.endswith("/") and "/" not in pattern[:-1]:
@@ -162,8 +162,8 @@ def read_essence(path: str, content: bytes) -> bytes:
 
 async def read_manifests(repository: Repository, commit: str, setup: Sequence[str] = ()) -> str:
     """Return a digest of all files in a commit that setup depends on: manifests, build scripts, and
-    files that the command `setup` names. Only the `read_essence` of each file changes the
-    digest."""
+    files that the command `setup` names. The digest depends only on the paths of these files and on
+    their `read_essence`."""
     files = await repository.list_files(commit)
     paths = sorted(path for path in files if is_manifest(path) or _is_named(path, setup))
     digest = sha256()

@@ -151,8 +151,8 @@ class Integration:
 
         `tests` are the tests that the task must make pass. Other tests may fail if they failed
         before. With `untested`, there may be no tests, but tests that passed before must still
-        pass. Tests that passed before must not go missing, unless `may` lets the task change
-        tests."""
+        pass. Unless `may` lets the task change tests, no test that passed before may be skipped or
+        missing."""
         merged_commit = await self.merged_as(branch)
         if merged_commit:
             return Integrated(merged_commit, None)
@@ -208,7 +208,7 @@ class Integration:
                     return merged
                 if await self._move(merged, head):
                     return None
-        raise GitError(f"{self.branch} was moved by another process each time, {_MOST_TRIES} times")
+        raise GitError(f"another process moved {self.branch} during each of {_MOST_TRIES} attempts")
 
     async def catch_up(self, commit: str = "HEAD") -> MergeOutcome | None:
         """Merge the user's new commits into the team's branch. Returns None if there are no new
@@ -264,7 +264,7 @@ class Integration:
                 )
                 if not isinstance(outcome, Integrated) or await self._move(outcome.commit, before):
                     return outcome
-        raise GitError(f"{self.branch} was moved by another process each time, {_MOST_TRIES} times")
+        raise GitError(f"another process moved {self.branch} during each of {_MOST_TRIES} attempts")
 
     async def _merge_and_test(
         self,
