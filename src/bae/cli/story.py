@@ -87,35 +87,35 @@ def _describe_run(info: RunInfo) -> str:
 # --- one run ------------------------------------------------------------------------------------
 
 
-def heading_lines(told: RunReport) -> Iterator[Text]:
+def heading_lines(report: RunReport) -> Iterator[Text]:
     """The run's name, time and usage."""
-    info, status = told.info, told.timeline.status
+    info, status = report.info, report.timeline.status
     head = Text(f"{in_one_line(info.graph)}, run {in_one_line(info.run_id)}: ", style="bold")
     yield head.append(status, style=STYLES[status])
     so_far = " so far" if status in ("running", "waiting") else ""
-    yield _dim(f"  started {when(info.started)}, lasted {long(told.seconds)}{so_far}")
+    yield _dim(f"  started {when(info.started)}, lasted {long(report.seconds)}{so_far}")
     if info.parent:
         yield _dim(f"  forked from {info.parent}")
     if info.thread is not None:
         yield _dim(f"  thread {in_one_line(info.thread)}")
     if info.metadata:
         yield _dim(f"  metadata {in_one_line(json.dumps(info.metadata, ensure_ascii=False))}")
-    if told.usage != Usage():
-        yield _dim(f"  {describe_usage(told.usage)}")
-    for file in told.files:
+    if report.usage != Usage():
+        yield _dim(f"  {describe_usage(report.usage)}")
+    for file in report.files:
         yield _dim(f"  {in_one_line(file.about)}")
-    for resumed in told.resumed:
+    for resumed in report.resumed:
         yield _dim(f"  resumed {when(resumed.at)}")
         for change in resumed.changes:
             yield from (_dim(f"    {line}") for line in change.splitlines())
 
 
-def node_lines(told: RunReport, *, full: bool, width: int | None) -> Iterator[Text]:
+def node_lines(report: RunReport, *, full: bool, width: int | None) -> Iterator[Text]:
     """The nodes of a run, then of its nested graphs. Lines are cut to `width` unless `full` is
     true."""
     room = None if full else width or 0
-    shown = told.graphs if full else _select_graphs(told.graphs)
-    for graph in shown:
+    graphs = report.graphs if full else _select_graphs(report.graphs)
+    for graph in graphs:
         yield Text(f"\n  in {in_one_line(graph.path)}" if graph.path else "", style="bold")
         indent = "    " if graph.path else ""
         first, left_out, last = (graph.nodes, 0, ()) if full else _split_ends(graph.nodes)
@@ -125,18 +125,18 @@ def node_lines(told: RunReport, *, full: bool, width: int | None) -> Iterator[Te
             yield _dim(f"{indent}  … {left_out} more nodes: --full shows them")
         for node in last:
             yield from _node(node, indent, room)
-    if len(shown) < len(told.graphs):
-        left_out = len(told.graphs) - len(shown)
+    if len(graphs) < len(report.graphs):
+        left_out = len(report.graphs) - len(graphs)
         text = f"{left_out} more graph{'' if left_out == 1 else 's'} inside"
         yield Text(f"\n  … {text}: --full shows them", style="dim")
 
 
-def outcome_lines(told: RunReport) -> Iterator[Text]:
+def outcome_lines(report: RunReport) -> Iterator[Text]:
     """The outcome of a run."""
-    info, status = told.info, told.timeline.status
+    info, status = report.info, report.timeline.status
     match status:
         case "ended":
-            yield Text(f"ended at {told.ended_at}" if told.ended_at else "ended", style="green")
+            yield Text(f"ended at {report.ended_at}" if report.ended_at else "ended", style="green")
         case "waiting":
             for gate in info.waiting:
                 answered = " (answered)" if gate.answered else ""
@@ -181,8 +181,8 @@ def _node(node: NodeReport, indent: str, room: int | None) -> Iterator[Text]:
     head = Text(f"{indent}{node.step:>3}  ").append(node.name, style="bold")
     if not node.whole:
         head.append("  (not whole yet)", style="yellow")
-    if made := _describe_making(node):
-        head.append(f"   <- {in_one_line(made)}", style="dim")
+    if making := _describe_making(node):
+        head.append(f"   <- {in_one_line(making)}", style="dim")
     yield head
     for call in node.calls:
         yield from _call(call, f"{indent}       ", full=room is None)
@@ -193,11 +193,11 @@ def _node(node: NodeReport, indent: str, room: int | None) -> Iterator[Text]:
         if field.is_calls and room is not None:
             yield from _calls(field.calls, f"{indent}         ", room)
     listed = {call.place for field in shown for call in field.calls}
-    for made in node.rounds:
+    for making in node.rounds:
         if room is None:
-            yield from _round(made, f"{indent}       ")
-        elif not any(call.place in listed for call in made.calls):
-            yield from _calls(made.calls, f"{indent}         ", room)
+            yield from _round(making, f"{indent}       ")
+        elif not any(call.place in listed for call in making.calls):
+            yield from _calls(making.calls, f"{indent}         ", room)
 
 
 def _describe_making(node: NodeReport) -> str:
@@ -255,10 +255,10 @@ def _call_line(call: MadeCall, indent: str, room: int) -> Text:
     took = f"   {long(call.seconds)}" if call.seconds >= 0.001 else ""
     took += f"   as {call.reused}" if call.reused else ""
     took += f"   {call.person} by a person" if call.person else ""
-    line, left = Text(indent), (room or _CUT) - len(indent) - len(took) - 4
-    line.append(cut_text(in_one_line(call.text), max(left // 2, _LEAST)), style="cyan")
+    line, free = Text(indent), (room or _CUT) - len(indent) - len(took) - 4
+    line.append(cut_text(in_one_line(call.text), max(free // 2, _LEAST)), style="cyan")
     style = "" if call.state == "done" else "yellow"
-    outcome = cut_text(in_one_line(_outcome(call)), max(left - line.cell_len, _LEAST))
+    outcome = cut_text(in_one_line(_outcome(call)), max(free - line.cell_len, _LEAST))
     return line.append(" -> ").append(outcome, style=style).append(took, style="dim")
 
 
@@ -277,13 +277,13 @@ def _outcome(call: MadeCall) -> str:
             return "not begun"
 
 
-def _round(made: ToolRound, indent: str) -> Iterator[Text]:
+def _round(round_: ToolRound, indent: str) -> Iterator[Text]:
     """A whole round: the LM's text, its calls with arguments and results, and the replies."""
-    yield Text(f"{indent}{in_one_line(f'{made.by}, round {made.number}')}")
-    if made.text:
+    yield Text(f"{indent}{in_one_line(f'{round_.by}, round {round_.number}')}")
+    if round_.text:
         yield _dim(f"{indent}  text:")
-        yield from (Text(f"{indent}    {in_one_line(line)}") for line in made.text.splitlines())
-    for call in made.calls:
+        yield from (Text(f"{indent}    {in_one_line(line)}") for line in round_.text.splitlines())
+    for call in round_.calls:
         took = f", {long(call.seconds)}" if call.seconds else ""
         took += f", {call.person} by a person" if call.person else ""
         yield _dim(f"{indent}  {call.id}: {call.name}{took}")
@@ -291,7 +291,7 @@ def _round(made: ToolRound, indent: str) -> Iterator[Text]:
         is_text = call.state == "done" and isinstance(call.result, str)
         for line in (str(call.result) if is_text else _outcome(call)).splitlines():
             yield Text(f"{indent}    {in_one_line(line)}")
-    for reply in made.told:
+    for reply in round_.told:
         yield Text(f"{indent}  told: {in_one_line(reply)}", style="yellow")
 
 
@@ -299,8 +299,8 @@ def _field(field: Provenance, start: str, room: int | None) -> Text:
     source, value = in_one_line(_source(field)), in_one_line(_value(field))
     if room is not None:
         source = cut_text(source, _CUT)
-        left = _CUT if room == 0 else room - len(start) - (len(source) + 6 if source else 0)
-        value = cut_text(value, max(left, _LEAST))
+        free = _CUT if room == 0 else room - len(start) - (len(source) + 6 if source else 0)
+        value = cut_text(value, max(free, _LEAST))
     line = Text(start).append(value)
     if source:
         style = {"failed": "red", "waiting": "yellow"}.get(field.state, "cyan")
@@ -327,8 +327,8 @@ def _source(field: Provenance) -> str:
     if field.state in by_state or field.source in by_source:
         return by_state.get(field.state) or by_source[field.source]
     many = len(field.items) or len(field.calls)
-    told = Told(field.by, many, is_repeated=field.origin is not None, took=took)
-    return kind_named(field.source).phrase(told)
+    source_facts = Told(field.by, many, is_repeated=field.origin is not None, took=took)
+    return kind_named(field.source).phrase(source_facts)
 
 
 def _value(field: Provenance) -> str:

@@ -109,7 +109,7 @@ def studio(
 
     key = find_token(token)
     try:
-        origins = [parse_origin(each) for each in allow_origin or ()]
+        origins = [parse_origin(origin) for origin in allow_origin or ()]
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--allow-origin'") from error
     graphs, named = load_graphs(modules, journal, team)
@@ -184,16 +184,18 @@ async def _listen(stack: AsyncExitStack, studio: Studio, host: str, port: int | 
 
     if port is not None:
         return await stack.enter_async_context(listening(studio.api, host, port, app=studio))
-    for each in range(PORT, PORT + _PORTS):
+    for number in range(PORT, PORT + _PORTS):
         try:
-            opened = listening(studio.api, host, each, app=studio)
+            opened = listening(studio.api, host, number, app=studio)
             url = await stack.enter_async_context(opened)
         except BaeError as error:
-            if error.code != "bae-serve-address" or each == PORT + _PORTS - 1:
+            if error.code != "bae-serve-address" or number == PORT + _PORTS - 1:
                 raise
             continue
-        if each != PORT:
-            note(f"port {PORT} is taken, so this studio is on {each}; --port chooses another port")
+        if number != PORT:
+            note(
+                f"port {PORT} is taken, so this studio is on {number}; --port chooses another port"
+            )
         return url
     raise AssertionError
 

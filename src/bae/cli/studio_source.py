@@ -35,15 +35,16 @@ def load_graphs(
         arguments = [None]
     graphs: dict[str, Graph[Any, Any]] = {}
     argument_of: dict[str, str] = {}
-    for each in arguments:
-        graph = load_proved(each)
+    for module in arguments:
+        graph = load_proved(module)
         if graph.name in graphs:
             raise Misuse(
-                f"{argument_of[graph.name]} and {each} have graphs of the same name, {graph.name}",
+                f"{argument_of[graph.name]} and {module} have graphs of the same name, "
+                f"{graph.name}",
                 code="bae-command-refused",
                 fix='give one of them another name, Graph(…, name="…"), or serve only one of them',
             )
-        graphs[graph.name], argument_of[graph.name] = graph, each or ""
+        graphs[graph.name], argument_of[graph.name] = graph, module or ""
     return graphs, argument_of
 
 

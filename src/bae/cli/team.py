@@ -200,43 +200,49 @@ async def _init(
     root = repository.root if repository is not None else path
     root = await asyncio.to_thread(root.resolve)
     state = store_path(root)
-    before = None
+    existing = None
     if state.exists():
         async with await Store.open(state) as store:
-            before = await _find_project(store, root)
-    subfolder = find_folder(root, folder) if folder is not None else before.folder if before else ""
+            existing = await _find_project(store, root)
+    subfolder = (
+        find_folder(root, folder) if folder is not None else existing.folder if existing else ""
+    )
     committed = None
     if repository is not None:
         committed = split_paths((await repository.run_git("ls-files", "-z"))[1])
     detected = await asyncio.to_thread(detect, root, subfolder, committed)
     command = split_command(test)
-    if before is not None and before.folder == subfolder:
-        command = command or before.test_command
+    if existing is not None and existing.folder == subfolder:
+        command = command or existing.test_command
     if report is None:  # the stored report belongs to the stored command
-        report = before.report if before and command == before.test_command else ""
+        report = existing.report if existing and command == existing.test_command else ""
     if not command:
         command = await _ask_test_command(detected, asks)
     project = detected.project(
-        branch=branch or (before.branch if before else "bae/team"),
+        branch=branch or (existing.branch if existing else "bae/team"),
         test_command=command,
-        setup=split_command(setup) if setup is not None else (before and before.setup) or None,
-        requirements=before.requirements if before else "",
+        setup=split_command(setup) if setup is not None else (existing and existing.setup) or None,
+        requirements=existing.requirements if existing else "",
         report=report,
     )
-    place = root / subfolder
-    problems = await asyncio.to_thread(find_command_problems, command, place, report, project.setup)
+    test_folder = root / subfolder
+    problems = await asyncio.to_thread(
+        find_command_problems, command, test_folder, report, project.setup
+    )
     if problems:
         raise refusal("\n".join(problems), fix="name a test command with --test")
-    if problems := await asyncio.to_thread(find_setup_problems, project.setup, place):
+    if problems := await asyncio.to_thread(find_setup_problems, project.setup, test_folder):
         raise refusal("\n".join(problems), fix="name a setup command with --setup")
     if repository is None:
         repository = await Repository.create(path)
         note(f"made a git repository in {directory}")
-    if before is not None:
-        kept_fields = {"id", "update_checkout", "allow", "allow_unsandboxed"}
-        project = project.model_copy(update={name: getattr(before, name) for name in kept_fields})
-        if before.root != project.root:
-            note(f"moved here from {before.root}, with its tasks")
+    if existing is not None:
+        stored_fields = {"id", "update_checkout", "allow", "allow_unsandboxed"}
+        project = project.model_copy(
+            update={name: getattr(existing, name) for name in stored_fields}
+        )
+        if existing.root != project.root:
+            note(f"moved here from {existing.root}, with its tasks")
     project = with_settings(project, **settings)
     async with await Store.open(state) as store:
         project = await store.save_project(project)
@@ -260,9 +266,9 @@ async def _check_base(project: Project, repository: Repository, store: Store) ->
     from bae.team.workspaces import ManifestError, WorkspaceError
 
     commit = await repository.commit_id("HEAD")
-    team = await repository.resolve(BRANCHES + project.branch)
-    if team is not None and not await repository.contains(commit, team):
-        commit = team
+    team_commit = await repository.resolve(BRANCHES + project.branch)
+    if team_commit is not None and not await repository.contains(commit, team_commit):
+        commit = team_commit
     note("running the tests once …")
     tasks = await store.tasks(project.id)
     names = [name for task in tasks for name in task.tests]
@@ -480,7 +486,7 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     flaky_by_task = await team.store.flaky_tests(team.project.id)
     flaky = list(dict.fromkeys(name for names in flaky_by_task.values() for name in names))
     reviews = await team.store.reviews(team.project.id)
-    newest_reviews = {task_id: each[-1] for task_id, each in reviews.items()}
+    newest_reviews = {task_id: task_reviews[-1] for task_id, task_reviews in reviews.items()}
     if as_json:
         print_json(
             {
@@ -528,7 +534,7 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
             "reviews": _describe_reviews(newest_reviews, tasks),
         }
     )
-    costs = {task_id: spent_text(each) for task_id, each in by_task.items()}
+    costs = {task_id: spent_text(task_spent) for task_id, task_spent in by_task.items()}
     print_tasks(tasks, blockers, interrupted=interrupted, spent=costs)
     print_blockers(blockers, tasks)
 

@@ -311,7 +311,9 @@ class Board:
             done_keys = {task.key for task in self.tasks if task.status in DONE}
             if task.feature:
                 staged = (task for task in self.tasks if task.status is _S.STAGED)
-                done_keys |= {each.key for each in staged if each.feature == task.feature}
+                done_keys |= {
+                    staged_task.key for staged_task in staged if staged_task.feature == task.feature
+                }
             open_keys = [key for key in task.depends_on if key not in done_keys]
             yield (
                 headline(task.reason) or (f"after {', '.join(open_keys)}" if open_keys else ""),

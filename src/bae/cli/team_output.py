@@ -231,7 +231,7 @@ def print_task(
             "commit": task.commit or "",
             "flaky tests": ", ".join(flaky),
             "description": task.description,
-            "done when": "\n".join(f"- {each}" for each in task.criteria),
+            "done when": "\n".join(f"- {criterion}" for criterion in task.criteria),
             "notes": "\n".join(f"- {note}" for note in task.notes),
         }
     )
@@ -285,7 +285,11 @@ def counts_text(counts: Mapping[TaskStatus, int], in_progress: str = "") -> str:
     """The number of tasks by status, the most important first. `in_progress` replaces the label of
     tasks in progress."""
     labels = {_S.IN_PROGRESS: in_progress or _S.IN_PROGRESS.label}
-    parts = [f"{counts[each]} {labels.get(each, each.label)}" for each in ORDER if counts.get(each)]
+    parts = [
+        f"{counts[status]} {labels.get(status, status.label)}"
+        for status in ORDER
+        if counts.get(status)
+    ]
     return ", ".join(parts) or "no tasks yet"
 
 

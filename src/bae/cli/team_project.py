@@ -137,8 +137,10 @@ def team_command(
 
         _, *parameters = inspect.signature(work, eval_str=True).parameters.values()
         extra_parameters = [
-            inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-            for each, kind in (options or {}).items()
+            inspect.Parameter(
+                option_name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind
+            )
+            for option_name, kind in (options or {}).items()
         ]
         parameters = [
             parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD
@@ -197,7 +199,7 @@ def with_settings(
 ) -> Project:
     """The project with the given settings changed. None leaves a setting as it is."""
     globs = (
-        None if allow is None else tuple(each for each in map(str.strip, allow.split(",")) if each)
+        None if allow is None else tuple(glob for glob in map(str.strip, allow.split(",")) if glob)
     )
     settings: dict[str, Any] = {
         "update_checkout": update_checkout,
@@ -211,7 +213,7 @@ def with_settings(
 def find_work_tree(path: Path) -> Path | None:
     """The nearest directory at or above a path with a `.git`, or None."""
     path = path.resolve()
-    return next((each for each in (path, *path.parents) if (each / ".git").exists()), None)
+    return next((folder for folder in (path, *path.parents) if (folder / ".git").exists()), None)
 
 
 def find_folder(root: Path, named: str) -> str:

@@ -58,8 +58,8 @@ async def diff(
     """
     from bae.team import diff_task
 
-    named = await team.task(task)
-    text = await diff_task(team.project, team.repository, named, stat=stat)
+    chosen_task = await team.task(task)
+    text = await diff_task(team.project, team.repository, chosen_task, stat=stat)
     if out().is_terminal:
         _print_diff(text)
     else:
@@ -107,9 +107,9 @@ async def log(
     """
     from bae.team import read_task_log
 
-    named = await team.task(task)
+    chosen_task = await team.task(task)
     async with team.store.journal() as journal:
-        task_log = await read_task_log(team.store, journal, named)
+        task_log = await read_task_log(team.store, journal, chosen_task)
     if as_json:
         print_json(task_log.model_dump(mode="json"))
     else:

@@ -388,8 +388,8 @@ async def _print_dry_run(team: Team, tasks: list[Task], max_agents: int, retries
     plan = plan_dry_run(approved, max_agents=max_agents, held=held_tasks, retries=retries)
     if None in await read_paused(team.store, team.project.id):
         note("the run is paused: nothing is started before bae team resume")
-    for number, each in enumerate(plan.rounds, 1):
-        out().print(f"{number:>3}  {', '.join(task.key for task in each)}", soft_wrap=True)
+    for number, round_ in enumerate(plan.rounds, 1):
+        out().print(f"{number:>3}  {', '.join(task.key for task in round_)}", soft_wrap=True)
     path = " -> ".join(task.key for task in plan.critical_path)
     out().print(f"The longest chain: {path or 'none'}", soft_wrap=True)
     for task in plan.left:

@@ -103,8 +103,8 @@ async def serve(
     from bae.team.team_server import serving
 
     key, hosts = find_token(token), allow_host or ()
-    here = team.store, team.project.id
-    async with serving(*here, host=host, port=port, token=key, hosts=hosts) as address:
+    store_and_project = team.store, team.project.id
+    async with serving(*store_and_project, host=host, port=port, token=key, hosts=hosts) as address:
         if as_json:
             print_json({"url": address.url, "token": address.token if token is None else None})
         else:
@@ -122,11 +122,11 @@ async def blockers(
     as_json: AsJSON = False,
 ) -> None:
     """List the questions that tasks wait for."""
-    listed = await team.store.blockers(team.project.id, open_only=not every)
+    questions = await team.store.blockers(team.project.id, open_only=not every)
     if as_json:
-        print_json(as_data(listed))
-    elif listed:
-        print_blockers(listed, await team.tasks(), full=full)
+        print_json(as_data(questions))
+    elif questions:
+        print_blockers(questions, await team.tasks(), full=full)
     else:
         out().print("No task waits for an answer.")
 
@@ -161,21 +161,23 @@ async def answer(
     keys = {task.id: task.key for task in await team.tasks()}
     waiting = await team.store.blockers(team.project.id, open_only=True)
     if question is not None:
-        waiting = [each for each in waiting if question in (str(each.id), keys[each.task_id])]
+        waiting = [
+            blocker for blocker in waiting if question in (str(blocker.id), keys[blocker.task_id])
+        ]
     if not waiting:
         missing = f"there is no open question {question or ''}".rstrip()
         raise refusal(missing, fix="bae team blockers --all")
     if text is None and not can_ask():
         raise refusal("there is no answer", fix="bae team answer QUESTION 'ANSWER'")
     running = await team.is_running()
-    for each in waiting[: 1 if text is not None else None]:
+    for blocker in waiting[: 1 if text is not None else None]:
         reply = read_text(text) if text is not None else None
         try:
-            reply = reply or await ask(f"{keys[each.task_id]}: {each.summary}")
+            reply = reply or await ask(f"{keys[blocker.task_id]}: {blocker.summary}")
         except EOFError:
             break
-        await team.store.answer_blocker(each.id, reply, by=find_user())
-        note(f"{keys[each.task_id]} continues{'' if running else ' in the next run'}")
+        await team.store.answer_blocker(blocker.id, reply, by=find_user())
+        note(f"{keys[blocker.task_id]} continues{'' if running else ' in the next run'}")
     if not running:
         print_next("bae team run")
 
@@ -258,5 +260,5 @@ async def _ask_for(team: Team, action: Action, named: str | None) -> None:
 async def _steer(team: Team, action: Steering, named: str | None, text: str = "") -> Steered | None:
     from bae.team.steering import steer
 
-    here = team.store, team.repository, team.project.id
-    return await steer(*here, action, named, text=text, by=find_user())
+    team_parts = team.store, team.repository, team.project.id
+    return await steer(*team_parts, action, named, text=text, by=find_user())

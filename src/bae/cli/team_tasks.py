@@ -152,17 +152,17 @@ async def list_(team: Team, as_json: AsJSON = False) -> None:
 @team_command(group, "bae team tasks show add-login")
 async def show(team: Team, task: OneTask, as_json: AsJSON = False) -> None:
     """Show one task with its plan, attempts, reviews, questions and answers."""
-    named = await team.task(task)
-    attempts = await team.store.attempts(named.id)
+    chosen_task = await team.task(task)
+    attempts = await team.store.attempts(chosen_task.id)
     all_blockers = await team.store.blockers(team.project.id)
-    blockers = [blocker for blocker in all_blockers if blocker.task_id == named.id]
-    flaky = (await team.store.flaky_tests(team.project.id)).get(named.id, ())
-    reviews = (await team.store.reviews(team.project.id)).get(named.id, ())
+    blockers = [blocker for blocker in all_blockers if blocker.task_id == chosen_task.id]
+    flaky = (await team.store.flaky_tests(team.project.id)).get(chosen_task.id, ())
+    reviews = (await team.store.reviews(team.project.id)).get(chosen_task.id, ())
     if as_json:
         extra = {"attempts": as_data(attempts), "blockers": as_data(blockers), "flaky": flaky}
-        print_json(named.model_dump(mode="json") | extra | {"reviews": as_data(reviews)})
+        print_json(chosen_task.model_dump(mode="json") | extra | {"reviews": as_data(reviews)})
     else:
-        print_task(named, attempts, blockers, flaky, reviews)
+        print_task(chosen_task, attempts, blockers, flaky, reviews)
 
 
 @team_command(
@@ -189,10 +189,10 @@ async def approve(
     """
     if without_tests and not tasks:
         raise Misuse("--without-tests is for tasks that are named", fix="name each of them")
-    named = [await team.task(task) for task in tasks] if tasks else await team.tasks()
-    if not named:
+    chosen_tasks = [await team.task(task) for task in tasks] if tasks else await team.tasks()
+    if not chosen_tasks:
         raise refusal("there are no tasks", fix="bae team plan 'WHAT TO BUILD'")
-    waiting = [task for task in named if not task.approved]
+    waiting = [task for task in chosen_tasks if not task.approved]
     untested = [task for task in waiting if task.proof == "none"]
     for task in untested:
         note(f"without tests: {task.key}, {in_one_line(task.title)}{_describe_files(task)}")
@@ -253,11 +253,11 @@ async def add(
         planned = _read_tasks(read_file(source), source)
     else:
         planned = [await _read_fields(team, title=title, key=key, **fields)]
-    added = [_check_task(each) for each in planned]
+    added = [_check_task(values) for values in planned]
     await check_files(team.store, team.repository, team.project, added)
     await team.store.add_tasks(team.project.id, added, by=find_user())
     print_tasks(await team.tasks())
-    _note_kinds(*(each.kind for each in added))
+    _note_kinds(*(task.kind for task in added))
     _note_untested(*added)
 
 
@@ -279,12 +279,12 @@ async def edit(
     from bae.team.models import headline
     from bae.team.steering import change_task, check_files
 
-    named = await team.task(task)
+    chosen_task = await team.task(task)
     changes = await _read_fields(team, title=title, key=key, **fields)
-    planned = change_task(named, changes)
+    planned = change_task(chosen_task, changes)
     if "files" in changes or "new_files" in changes:
         await check_files(team.store, team.repository, team.project, [planned])
-    edited = await team.store.edit_task(named.id, planned, by=find_user())
+    edited = await team.store.edit_task(chosen_task.id, planned, by=find_user())
     print_task(edited.model_copy(update={"reason": headline(edited.reason)}), (), ())
     _note_kinds(planned.kind)
     _note_untested(planned)

@@ -98,8 +98,8 @@ def bars_of(timeline: Timeline, console: Console, *, full: bool = False) -> Iter
                 line.append(f"  {text.rjust(wide)}", "dim")
         line.rstrip()
         yield line
-    for each in _legend(rows, scale, pen) if scale.gaps else ():
-        yield Text(f"{' ' * room}  {each}", style="dim")
+    for legend_line in _legend(rows, scale, pen) if scale.gaps else ():
+        yield Text(f"{' ' * room}  {legend_line}", style="dim")
 
 
 def path_lines(path: CriticalPath, ran: Timeline) -> Iterator[Text]:
@@ -112,7 +112,7 @@ def path_lines(path: CriticalPath, ran: Timeline) -> Iterator[Text]:
     for part in path.parts:
         took = "a person was asked" if part.waits else long(part.seconds)
         yield Text(in_one_line(f"  {part.place}  {part.name}  {took}"))
-    spare = max(path.slack.items(), key=lambda each: each[1], default=None)
+    spare = max(path.slack.items(), key=lambda item: item[1], default=None)
     if spare is not None and spare[1] >= _WORTH:
         (_, place), seconds = spare
         yield Text(in_one_line(f"most slack: {place} could have taken {long(seconds)} longer"))
@@ -187,18 +187,18 @@ def rows_of(timeline: Timeline, *, full: bool = False, more: str = "…") -> lis
     quick = timeline.seconds / 200
 
     def rows(every: Sequence[TimelineEntry], indent: str) -> Iterator[BarRow]:
-        shown = every if full else _select_work(every)
-        known = {id(each) for each in shown}
-        left_out = [each for each in every if id(each) not in known]
+        selected = every if full else _select_work(every)
+        selected_ids = {id(entry) for entry in selected}
+        left_out = [entry for entry in every if id(entry) not in selected_ids]
         before = None
         if left_out:  # the row before the omitted rows
-            earlier = [each for each in shown if each.start <= left_out[0].start]
-            before = earlier[-1] if earlier else shown[-1]
-        for each in shown:
-            yield in_one_line(f"{indent}{_label(each)}"), each
-            inside = [work for work in each.inside if full or not _is_dull(work, each, quick)]
+            earlier = [entry for entry in selected if entry.start <= left_out[0].start]
+            before = earlier[-1] if earlier else selected[-1]
+        for entry in selected:
+            yield in_one_line(f"{indent}{_label(entry)}"), entry
+            inside = [work for work in entry.inside if full or not _is_dull(work, entry, quick)]
             yield from rows(inside, f"{indent}  ")
-            if each is before:
+            if entry is before:
                 yield f"{indent}{more} {len(left_out)} more", _sum_work(left_out)
 
     return list(rows(timeline.work, ""))
@@ -207,10 +207,10 @@ def rows_of(timeline: Timeline, *, full: bool = False, more: str = "…") -> lis
 def _select_work(every: Sequence[TimelineEntry]) -> Sequence[TimelineEntry]:
     """The first items, and the first failed items after them. Of many nodes, the first and
     the last."""
-    items = [each for each in every if each.kind == "item"]
+    items = [entry for entry in every if entry.kind == "item"]
     if len(items) > ITEMS + 1:
         bad = [item for item in items[ITEMS:] if item.outcome != "done"][:ITEMS]
-        return [*(each for each in every if each.kind != "item"), *items[:ITEMS], *bad]
+        return [*(entry for entry in every if entry.kind != "item"), *items[:ITEMS], *bad]
     if len(every) > NODES:
         half = NODES // 2
         return [*every[:half], *every[-half:]]
@@ -224,19 +224,19 @@ def _sum_work(works: Sequence[TimelineEntry]) -> TimelineEntry:
     return replace(works[0], spans=(span,), outcome=outcome)
 
 
-def _is_dull(work: TimelineEntry, around: TimelineEntry, quick: float) -> bool:
+def _is_dull(work: TimelineEntry, parent: TimelineEntry, quick: float) -> bool:
     """Whether the row around it has the same information: an instant body, the only work, or the
     start node of a nested graph."""
     no_time = work.seconds <= quick and work.outcome == "done"
     if work.kind == "node":
-        return no_time and not work.inside and len(around.inside) > 1
-    return work.kind == "body" and (no_time or len(around.inside) == 1)
+        return no_time and not work.inside and len(parent.inside) > 1
+    return work.kind == "body" and (no_time or len(parent.inside) == 1)
 
 
 def _label(work: TimelineEntry) -> str:
     step, _, named = work.place.rpartition("/")[2].partition(":")
     field = named.partition(".")[2]
-    items = sum(each.kind == "item" for each in work.inside) + len(work.marks)
+    items = sum(entry.kind == "item" for entry in work.inside) + len(work.marks)
     if work.kind not in _ENTRIES:
         return f"{field} <- {kind_named(work.kind).row(Told(work.name, items))}"
     return {

@@ -59,7 +59,7 @@ class Typed:
 
 def read(cls: type[Node], name: str, text: str) -> Typed:
     """Parse a text for a field. Raises `UnfitText`."""
-    why = UnfitText("it is no value of the field")
+    problem = UnfitText("it is no value of the field")
     annotation = cls.__pydantic_fields__[name].annotation
     readings = _readings(text, annotation)
     if "@" in text and holds_file(cls, name):
@@ -68,8 +68,8 @@ def read(cls: type[Node], name: str, text: str) -> Typed:
         try:
             return read_json(cls, name, reading)
         except UnfitText as misfit:
-            why = misfit
-    raise why
+            problem = misfit
+    raise problem
 
 
 def read_json(cls: type[Node], name: str, data: Any) -> Typed:
@@ -93,9 +93,9 @@ def with_read_files(readings: Iterable[Any], annotation: Any) -> Iterator[Any]:
     documents. Raises `UnfitText` if a file cannot be read."""
     origins = [get_origin(member) for member in union_members(annotation)]
     for reading in readings:
-        read = with_paths_read(reading, read_file_at)
-        is_one = isinstance(reading, str) and read is not reading
-        yield [read] if is_one and list in origins else read
+        replaced = with_paths_read(reading, read_file_at)
+        is_one = isinstance(reading, str) and replaced is not reading
+        yield [replaced] if is_one and list in origins else replaced
 
 
 def read_file_at(path: str) -> File:
@@ -116,7 +116,7 @@ def _readings(text: str, annotation: Any) -> Iterator[Any]:
     with suppress(ValueError):
         yield loads(text)
     yield text
-    yield from (each for each in choices_of(annotation) if each.lower() == word)
+    yield from (choice for choice in choices_of(annotation) if choice.lower() == word)
     # Names of enum members come last, since the name of one member may be the value of another.
     for member in _members(annotation):
         if member.name.lower() == word:
@@ -128,11 +128,11 @@ def _reason(error: Exception, name: str) -> str:
     if not isinstance(error, ValidationError):
         return describe(error)
     reasons: list[str] = []
-    for each in error.errors(include_url=False):
-        place = [str(part) for part in each["loc"]]
+    for fault in error.errors(include_url=False):
+        place = [str(part) for part in fault["loc"]]
         if place[:1] == [name]:
             place = place[1:]
-        reasons.append(f"{'.'.join(place)}: {each['msg']}" if place else each["msg"])
+        reasons.append(f"{'.'.join(place)}: {fault['msg']}" if place else fault["msg"])
     return "; ".join(reasons)
 
 
@@ -158,7 +158,7 @@ def choices_of(annotation: Any) -> list[str]:
         if get_origin(member) is Literal:
             choices.extend(spell_value(value) for value in get_args(member))
         elif isinstance(member, type) and issubclass(member, Enum):
-            choices.extend(spell_value(each) for each in member)
+            choices.extend(spell_value(enum_member) for enum_member in member)
         elif member is not NoneType:
             return []
     return list(dict.fromkeys(choices))
@@ -185,8 +185,10 @@ def describe_type(annotation: Any, *, in_thread: bool = False) -> str:
         return "yes to repeat it | no | what happened"
     names = {spell_value(member): member.name for member in _members(annotation)}
     choices = [
-        each if names.get(each, each).lower() == each.lower() else f"{each} ({names[each]})"
-        for each in choices_of(annotation)
+        choice
+        if names.get(choice, choice).lower() == choice.lower()
+        else f"{choice} ({names[choice]})"
+        for choice in choices_of(annotation)
     ]
     if choices:
         return " | ".join(choices)
@@ -231,15 +233,15 @@ def example_of(cls: type[Node], name: str) -> str | None:
     if holds_file(cls, name):
         return "@FILE"
     is_yes = is_yes_or_no(annotation) or any(
-        annotation is each for each in (Approval, Interruption)
+        annotation is kind for kind in (Approval, Interruption)
     )
     candidates = ["yes"] if is_yes else choices_of(annotation)[:1]
     if str in union_members(annotation):
         candidates.append(_TEXT)
-    for each in (*candidates, _sample(cls, name)):
+    for candidate in (*candidates, _sample(cls, name)):
         with suppress(UnfitText):
-            read(cls, name, each)
-            return each
+            read(cls, name, candidate)
+            return candidate
     return _TEXT
 
 
@@ -253,10 +255,14 @@ def _sample(cls: type[Node], name: str) -> str:
 
     try:
         schema = cls.model_json_schema(by_alias=False)
-        made: Any = sample({**schema["properties"][name], "$defs": schema.get("$defs", {})})
+        sample_value: Any = sample({**schema["properties"][name], "$defs": schema.get("$defs", {})})
     except Exception:  # there is no JSON schema, or no sample for it
         return _TEXT
-    text = made if isinstance(made, str) else json.dumps(made, ensure_ascii=False)
+    text = (
+        sample_value
+        if isinstance(sample_value, str)
+        else json.dumps(sample_value, ensure_ascii=False)
+    )
     return text if len(text) <= _LONGEST_EXAMPLE else _TEXT
 
 
@@ -286,36 +292,40 @@ def fields_of(node: Node, copies: Copies | None = None) -> dict[str, Any]:
     and nested fields with `repr=False`."""
     cls = type(node)
     hidden = {*secret_fields(cls), *hidden_fields(cls), *(copies or {}).get(cls, ())}
-    held = {**node.__dict__, **(node.__pydantic_extra__ or {})}
-    cleaned = {n: without_hidden_parts(v, WITHHELD) for n, v in held.items() if n not in hidden}
-    within = {name for name, value in cleaned.items() if value is not held[name]}
+    all_values = {**node.__dict__, **(node.__pydantic_extra__ or {})}
+    cleaned = {
+        n: without_hidden_parts(v, WITHHELD) for n, v in all_values.items() if n not in hidden
+    }
+    cleaned_names = {name for name, value in cleaned.items() if value is not all_values[name]}
     try:
-        shown: dict[str, Any] = node.model_dump(
-            mode="json", exclude=hidden | within, fallback=repr, warnings=False
+        dumped: dict[str, Any] = node.model_dump(
+            mode="json", exclude=hidden | cleaned_names, fallback=repr, warnings=False
         )
     except Exception:  # a serializer in user code failed: use the values as they are
-        shown = {n: each for n, each in held.items() if n not in hidden | within}
-    values = shown | {n: cleaned[n] for n in within} | dict.fromkeys(hidden, WITHHELD)
-    order = dict.fromkeys((*cls.__pydantic_fields__, *held, *shown))
+        dumped = {n: each for n, each in all_values.items() if n not in hidden | cleaned_names}
+    values = dumped | {n: cleaned[n] for n in cleaned_names} | dict.fromkeys(hidden, WITHHELD)
+    order = dict.fromkeys((*cls.__pydantic_fields__, *all_values, *dumped))
     return {name: _jsonable(values[name]) for name in order if name in values}
 
 
 def _with_short_calls(node: BaseModel, fields: dict[str, Any]) -> dict[str, Any]:
     """The fields of a node, with each tool call as one line, in nested nodes too."""
     for name, value in node.__dict__.items():
-        calls, shown = cast("list[Any]", value), fields.get(name)
+        calls, dumped = cast("list[Any]", value), fields.get(name)
         is_calls = isinstance(value, list) and all(isinstance(call, ToolCall) for call in calls)
-        if is_calls and isinstance(shown, list):
-            fields[name] = [_describe_call(each) for each in cast("list[dict[str, Any]]", shown)]
-        elif isinstance(value, Node) and isinstance(shown, dict):
-            _with_short_calls(value, cast("dict[str, Any]", shown))
+        if is_calls and isinstance(dumped, list):
+            fields[name] = [
+                _describe_call(call_data) for call_data in cast("list[dict[str, Any]]", dumped)
+            ]
+        elif isinstance(value, Node) and isinstance(dumped, dict):
+            _with_short_calls(value, cast("dict[str, Any]", dumped))
     return fields
 
 
 def _describe_call(call: dict[str, Any]) -> str:
     error = call["error"]
-    came_to = result_text(call["result"]) if error is None else f"error: {cut_text(error, _CALL)}"
-    return f"{call_text(call['name'], call['arguments'], _CALL)} -> {came_to}"
+    outcome = result_text(call["result"]) if error is None else f"error: {cut_text(error, _CALL)}"
+    return f"{call_text(call['name'], call['arguments'], _CALL)} -> {outcome}"
 
 
 def _jsonable(value: Any) -> Any:
@@ -338,8 +348,8 @@ def _entry(start: str, value: Any, below: str) -> Iterator[str]:
         yield from _plain(cast("dict[str, Any]", value), below)
     elif isinstance(value, list) and value:
         yield start
-        for each in cast("list[Any]", value):
-            yield from _item(each, below)
+        for item in cast("list[Any]", value):
+            yield from _item(item, below)
     else:
         lines = f"{start} {in_lines(_plain_value(value), len(below))}".split("\n")
         yield from (line.rstrip() for line in lines)
@@ -366,12 +376,12 @@ def _cell(value: Any) -> Any:
     if isinstance(value, dict) and value:
         return _table(cast("dict[str, Any]", value))
     if isinstance(value, list) and value:
-        listed = Table.grid(padding=(0, 1))
-        listed.add_column(width=1)
-        listed.add_column(overflow="fold", ratio=1)
-        for each in cast("list[Any]", value):
-            listed.add_row(Text("-", style="dim"), _cell(each))
-        return listed
+        table = Table.grid(padding=(0, 1))
+        table.add_column(width=1)
+        table.add_column(overflow="fold", ratio=1)
+        for item in cast("list[Any]", value):
+            table.add_row(Text("-", style="dim"), _cell(item))
+        return table
     quiet = value is None or value == WITHHELD
     return Text(in_lines(_plain_value(value)), style="dim" if quiet else "")
 

@@ -31,7 +31,7 @@ def in_one_line(text: str) -> str:
     escaped, as `\\x1b`; line ends and other gaps become spaces."""
     if text.isprintable():
         return text
-    return "".join(each if _is_safe(each) else _spell(each) for each in text)
+    return "".join(char if _is_safe(char) else _spell(char) for char in text)
 
 
 def in_lines(text: str, below: int = 0) -> str:
@@ -46,7 +46,7 @@ def without_controls(text: str) -> str:
     """The text with control sequences escaped. Line ends stay."""
     if text.isprintable():
         return text
-    return "".join(each if each == "\n" or _is_safe(each) else _spell(each) for each in text)
+    return "".join(char if char == "\n" or _is_safe(char) else _spell(char) for char in text)
 
 
 def in_json(value: Any, *, ascii_only: bool = False) -> str:
@@ -114,31 +114,38 @@ def _write(value: Any, depth: int) -> str:
     """A value as Python writes it. Only the beginning of a long value is formatted, so that no run
     waits. A class with its own `__repr__` is written by that, which may hide values."""
     kind = cast("type[Any]", type(value))
-    writes = kind.__repr__
+    write_method = kind.__repr__
     if isinstance(value, Secret | SecretStr | SecretBytes):
         return WITHHELD
     if isinstance(value, Enum):
         return f"{kind.__name__}.{value.name}"
     if isinstance(value, type):
         return cast("type[Any]", value).__name__
-    if writes in (str.__repr__, bytes.__repr__):
+    if write_method in (str.__repr__, bytes.__repr__):
         return _JOINER.sub(_joiner, repr(value[: 4 * LONGEST]))
     if kind.__module__ in _AS_TEXT:
         return str(value)
-    if writes is object.__repr__:
+    if write_method is object.__repr__:
         return f"<{kind.__name__}>"
-    inside, written_as = depth - 1, _CONTAINERS.get(writes)
-    if written_as in (list, tuple):
-        text = _join((_write(each, inside) for each in value), ", ") if depth else "…"
-        return f"[{text}]" if written_as is list else f"({text})"
-    if written_as is dict:
-        pairs = (f"{_write(key, inside)}: {_write(each, inside)}" for key, each in value.items())
+    inner_depth, container = depth - 1, _CONTAINERS.get(write_method)
+    if container in (list, tuple):
+        text = _join((_write(item, inner_depth) for item in value), ", ") if depth else "…"
+        return f"[{text}]" if container is list else f"({text})"
+    if container is dict:
+        pairs = (
+            f"{_write(key, inner_depth)}: {_write(each, inner_depth)}"
+            for key, each in value.items()
+        )
         return f"{{{_join(pairs, ', ') if depth else '…'}}}"
     if isinstance(value, ToolCall):
-        given = (f"{name}={_write(each, inside)}" for name, each in value.arguments.items())
-        return f"{value.name}({_join(given, ', ') if depth else '…'})"
-    if writes is BaseModel.__repr__:
-        return f"{kind.__name__}({_join(_write_fields(value, inside), ', ') if depth else '…'})"
+        arguments = (
+            f"{name}={_write(each, inner_depth)}" for name, each in value.arguments.items()
+        )
+        return f"{value.name}({_join(arguments, ', ') if depth else '…'})"
+    if write_method is BaseModel.__repr__:
+        return (
+            f"{kind.__name__}({_join(_write_fields(value, inner_depth), ', ') if depth else '…'})"
+        )
     return repr(value)
 
 
@@ -153,14 +160,14 @@ def _write_fields(model: BaseModel, depth: int) -> Iterator[str]:
 
 def _join(parts: Iterable[str], between: str) -> str:
     """Join parts up to the maximum length. Further parts are not formatted."""
-    shown: list[str] = []
+    texts: list[str] = []
     length = 0
     for part in parts:
-        shown.append(part)
+        texts.append(part)
         length += len(part)
         if length > 4 * LONGEST:
             break
-    return between.join(shown)
+    return between.join(texts)
 
 
 def describe_duration(seconds: float) -> str:
@@ -171,9 +178,9 @@ def describe_duration(seconds: float) -> str:
         return f"{seconds:.2f} s"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
-    minutes, left = divmod(round(seconds), 60)
+    minutes, remaining = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {left:02} s"
+        return f"{minutes} min {remaining:02} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min"
 
@@ -218,9 +225,11 @@ def size_of(value: Any) -> str:
 
 def call_text(name: str, arguments: Mapping[str, Any], longest: int = LONGEST) -> str:
     """A tool call in one line, such as `search(query='kettle')`. Long arguments are cut."""
-    each = max(12, longest // max(1, len(arguments)))
-    given = _join((f"{key}={text_of(value, each)}" for key, value in arguments.items()), ", ")
-    return cut_text(in_one_line(f"{name}({given})"), longest)
+    longest_argument = max(12, longest // max(1, len(arguments)))
+    arguments_text = _join(
+        (f"{key}={text_of(value, longest_argument)}" for key, value in arguments.items()), ", "
+    )
+    return cut_text(in_one_line(f"{name}({arguments_text})"), longest)
 
 
 def result_text(value: Any, longest: int = 60) -> str:

@@ -87,10 +87,10 @@ def worker(
 
     names: list[str | None] = [*(module or ())]
     graphs = load_worker_graphs(names or [None], sets or ())
-    for index, each in enumerate(graphs):
-        if each.lm is None:  # one LM for all runs of a graph
-            model = make_lm(each.graph, lm, quiet=as_json)
-            graphs[index] = replace(each, lm=model)
+    for index, worker_graph in enumerate(graphs):
+        if worker_graph.lm is None:  # one LM for all runs of a graph
+            model = make_lm(worker_graph.graph, lm, quiet=as_json)
+            graphs[index] = replace(worker_graph, lm=model)
     dispatcher = engine_of(engine, address, namespace, task_queue, poll)
     file = file_to_write(journal)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
