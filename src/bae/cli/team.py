@@ -196,7 +196,7 @@ async def _init(
     if repository is None and await asyncio.to_thread(path.is_dir):
         await Repository.refuse_bare(path)
     if repository is not None:
-        await repository.commit_id("HEAD")  # raises if work has no commit to start from
+        await repository.commit_id("HEAD")  # raises if there is no commit to start from
     root = repository.root if repository is not None else path
     root = await asyncio.to_thread(root.resolve)
     state = store_path(root)
@@ -259,8 +259,8 @@ async def _init(
 
 
 async def _check_base(project: Project, repository: Repository, store: Store) -> None:
-    """Run the tests once on the commit that work would start from. Raises BaseError if they cannot
-    run."""
+    """Run the tests once on the commit that tasks would start from. Raise BaseError if the tests
+    cannot run."""
     from bae.team.git import BRANCHES
     from bae.team.workbench import open_reports
     from bae.team.workspaces import ManifestError, WorkspaceError
@@ -282,7 +282,8 @@ async def _check_base(project: Project, repository: Repository, store: Store) ->
 
 
 async def _find_project(store: Store, root: Path) -> Project | None:
-    """The project of a repository; otherwise a project whose repository has left its path."""
+    """Return the project of a repository. If there is none, return a project whose repository is no
+    longer at its stored path: the repository was probably moved."""
     import asyncio
 
     projects = await store.projects()
@@ -294,7 +295,7 @@ async def _find_project(store: Store, root: Path) -> Project | None:
 
 
 async def _ask_test_command(detected: Detected, asks: bool) -> tuple[str, ...]:
-    """The test command, as detected or as the person enters it."""
+    """Return the detected test command. If the detection has questions, ask at the terminal."""
     from bae.team.test_runs import write_command
 
     if not detected.questions:
@@ -399,7 +400,7 @@ async def plan(
 
 
 def _note_step(run: object, record: Record) -> None:
-    """Report each step of planning, and the problems of refused answers."""
+    """Print each step of planning, and the errors of answers that bae refused."""
     from bae.journal import AnswerJudged, FillStarted
 
     if isinstance(record, FillStarted) and record.target.__name__ in _STEPS:
@@ -452,7 +453,7 @@ async def requirements(
 ) -> None:
     """Print or replace the requirements document.
 
-    Every worker reads it.
+    Every worker reads this document.
     """
     if file is None:
         out().print(in_lines(team.project.requirements), markup=False, soft_wrap=True)
@@ -540,7 +541,7 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
 
 
 def _describe_reviews(newest: Mapping[int, Review], tasks: Sequence[Task]) -> str:
-    """The findings in the newest review of each task, as text."""
+    """Describe the findings in the newest review of each task."""
     if not newest:
         return ""
     findings = [finding for review in newest.values() for finding in review.findings]

@@ -54,8 +54,8 @@ async def watch(
 ) -> None:
     """Show the work live, until Ctrl-C.
 
-    It shows tasks, agents, questions and the latest events, also if another process does the work.
-    Without a terminal, each event and each step of an agent is a line.
+    A board shows tasks, agents, questions and the latest events, also if another process does the
+    work. Without a terminal, the command prints a line for each event and each step of an agent.
     """
     from bae.cli.team_board import watch as show
 
@@ -91,10 +91,9 @@ async def serve(
 ) -> None:
     """Serve the team over HTTP, until Ctrl-C.
 
-    The API shows the plan, the tasks, the work and the open questions, takes answers and steers the
-    team. Its endpoints are in /openapi.json. Every request needs a token, on this machine too. To
-    watch the work at a terminal, use `bae team watch`.
-    """
+    The API shows the plan, the tasks, the work and the open questions. It also takes answers and
+    steers the team. /openapi.json describes the endpoints. Every request needs a token, on this
+    machine too. To watch the work at a terminal, use `bae team watch`."""
     import asyncio
 
     from bae.cli.serve import find_token, need_server
@@ -156,7 +155,7 @@ async def answer(
 ) -> None:
     """Answer a question, so that its task continues.
 
-    The task continues at once if the team is running, and in the next run otherwise.
+    If the team is running, the task continues at once, otherwise in the next run.
     """
     keys = {task.id: task.key for task in await team.tasks()}
     waiting = await team.store.blockers(team.project.id, open_only=True)
@@ -191,8 +190,8 @@ async def add_note(
         typer.Argument(metavar="TEXT", help="The note; `@FILE` reads it from a file."),
     ],
 ) -> None:
-    """Send a note to the worker of a task. The LLM reads it before its next round, a coding program
-    with its next turn."""
+    """Send a note to the worker of a task. An LLM reads the note before its next round, and a
+    coding program with its next turn."""
     request = await _steer(team, "note", task, read_text(text))
     key = request.task.key if request and request.task else task
     note(f"the worker of {key} reads the note before its next LM call or turn")
@@ -201,13 +200,13 @@ async def add_note(
 @team_command(group, "bae team stop", "bae team stop report")
 async def stop(team: Team, task: OneOrAll = None) -> None:
     """Stop a task, or the run, after its current round or attempt."""
-    await _ask_for(team, "stop", task)
+    await _request(team, "stop", task)
 
 
 @team_command(group, "bae team kill", "bae team kill report")
 async def kill(team: Team, task: OneOrAll = None) -> None:
     """End a task, or the run, now. Unmerged work stays on its branch."""
-    await _ask_for(team, "kill", task)
+    await _request(team, "kill", task)
 
 
 @team_command(group, "bae team pause", "bae team pause report")
@@ -216,13 +215,13 @@ async def pause(team: Team, task: OneOrAll = None) -> None:
 
     A task in progress stops after its current round or attempt.
     """
-    await _ask_for(team, "pause", task)
+    await _request(team, "pause", task)
 
 
 @team_command(group, "bae team resume", "bae team resume report")
 async def resume(team: Team, task: OneOrAll = None) -> None:
     """Continue a task, or the run, that was paused."""
-    await _ask_for(team, "resume", task)
+    await _request(team, "resume", task)
 
 
 @team_command(group, "bae team retry", "bae team retry report")
@@ -239,16 +238,16 @@ async def retry(
 
     A task can be retried if it failed, was cancelled or skipped, or is blocked.
     """
-    await _ask_for(team, "retry", task)
+    await _request(team, "retry", task)
 
 
 @team_command(group, "bae team skip report")
 async def skip(team: Team, task: OneTask) -> None:
     """Do without a task. Tasks that depend on it continue."""
-    await _ask_for(team, "skip", task)
+    await _request(team, "skip", task)
 
 
-async def _ask_for(team: Team, action: Action, named: str | None) -> None:
+async def _request(team: Team, action: Action, named: str | None) -> None:
     request = await _steer(team, action, named)
     if request is None:
         note("no run is in progress")

@@ -129,7 +129,7 @@ _FIELDS: Final = {
         help="The same as --may change-tests, or --may add-tests.",
     ),
 }
-"""The options of `add` and `edit`, by the fields of a task that they set."""
+"""The options of `add` and `edit`. Each option sets the task field that is its key."""
 
 
 @group.callback()
@@ -141,7 +141,7 @@ def tasks(context: typer.Context) -> None:
 
 @team_command(group, "bae team tasks list", "bae team tasks list --json", name="list")
 async def list_(team: Team, as_json: AsJSON = False) -> None:
-    """Draw the tasks as a graph, each below a task that it depends on."""
+    """Draw the tasks as a graph. Each task is below one of its dependencies."""
     planned = await team.tasks()
     if as_json:
         print_json(as_data(planned))
@@ -184,9 +184,8 @@ async def approve(
 ) -> None:
     """Approve the named tasks, or all tasks, so that they may run.
 
-    A task without tests is approved only by its name, with --without-tests or at a terminal. It
-    ends as merged, not as completed.
-    """
+    A task without tests must be named with --without-tests, or confirmed at a terminal. When its
+    work is merged, its status is merged instead of completed."""
     if without_tests and not tasks:
         raise Misuse("--without-tests is for tasks that are named", fix="name each of them")
     chosen_tasks = [await team.task(task) for task in tasks] if tasks else await team.tasks()
@@ -243,8 +242,7 @@ async def add(
     ] = None,
     **fields: Any,
 ) -> None:
-    """Add a task, or the tasks in a file. Tasks that you add are approved, unless their proof is
-    none."""
+    """Add a task, or the tasks in a file. Added tasks are approved, unless their proof is none."""
     from bae.team.steering import check_files
 
     if (title is None) == (source is None):
@@ -253,7 +251,7 @@ async def add(
         planned = _read_tasks(read_file(source), source)
     else:
         planned = [await _read_fields(team, title=title, key=key, **fields)]
-    added = [_check_task(values) for values in planned]
+    added = [_make_task(values) for values in planned]
     await check_files(team.store, team.repository, team.project, added)
     await team.store.add_tasks(team.project.id, added, by=find_user())
     print_tasks(await team.tasks())
@@ -275,7 +273,7 @@ async def edit(
     key: Annotated[str | None, typer.Option("--key", help="A new key.")] = None,
     **fields: Any,
 ) -> None:
-    """Change a task that is neither in progress nor merged. Other fields stay."""
+    """Change a task that is neither in progress nor merged. Fields without an option stay."""
     from bae.team.models import headline
     from bae.team.steering import change_task, check_files
 
@@ -294,9 +292,9 @@ async def edit(
 
 @team_command(group, "bae team tasks drop add-login")
 async def drop(team: Team, tasks: Annotated[list[str], _TASKS]) -> None:
-    """Drop tasks that are neither in progress nor merged. Their branches stay."""
+    """Drop tasks that are neither in progress nor merged. The branches of the tasks stay."""
     ids = {(await team.task(task)).id for task in tasks}
-    # Tasks that others depend on come last.
+    # A task is dropped after the tasks that depend on it.
     for task in reversed(await team.tasks()):
         if task.id in ids:
             await team.store.drop_task(task.id, by=find_user())
@@ -304,7 +302,7 @@ async def drop(team: Team, tasks: Annotated[list[str], _TASKS]) -> None:
 
 
 async def _read_fields(team: Team, **fields: Any) -> dict[str, Any]:
-    """The fields of a task that a command line sets."""
+    """Return the task fields that the options of a command set."""
     values = {name: value for name, value in fields.items() if value is not None}
     if "edits_tests" in values:
         level = "change-tests" if values.pop("edits_tests") else "add-tests"
@@ -336,13 +334,13 @@ def print_brief(named: str, *, with_tools: bool, as_json: bool) -> None:
 
 
 def _note_untested(*tasks: PlannedTask) -> None:
-    """Point out tasks that a person must approve by name."""
+    """Print the command that approves tasks without tests, if there are any."""
     if untested := [task.key for task in tasks if task.proof == "none"]:
         print_next(f"bae team tasks approve {' '.join(untested)} --without-tests")
 
 
 def _note_kinds(*kinds: str) -> None:
-    """Point out kinds of tasks without a built-in worker."""
+    """Print a note for each kind of task that has no built-in worker."""
     from bae.team.planning import KINDS
 
     for kind in dict.fromkeys(kind for kind in kinds if kind not in KINDS):
@@ -363,8 +361,8 @@ def _read_tasks(text: str, source: str) -> list[dict[str, Any]]:
         ) from error
 
 
-def _check_task(values: dict[str, Any]) -> PlannedTask:
-    """A task from a person's input. A missing key is derived from the title."""
+def _make_task(values: dict[str, Any]) -> PlannedTask:
+    """Return the task that a person describes. If the key is missing, derive it from the title."""
     from bae.team.steering import make_task
 
     if not values.get("key"):
