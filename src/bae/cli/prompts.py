@@ -120,15 +120,15 @@ def prompts(
 
 
 def _filter_prompts(
-    graph: Graph[Any, Any], every: Sequence[Prompt], node: str | None
+    graph: Graph[Any, Any], all_prompts: Sequence[Prompt], node: str | None
 ) -> Sequence[Prompt]:
     if node is None:
-        return every
-    matching = [p for p in every if any(_name(cls) == node for cls in _goal_classes(p))]
+        return all_prompts
+    matching = [p for p in all_prompts if any(_name(cls) == node for cls in _goal_classes(p))]
     if matching:
         return matching
     names = dict.fromkeys(
-        cls.__name__ for p in every for cls in _goal_classes(p) if cls is not NoneType
+        cls.__name__ for p in all_prompts for cls in _goal_classes(p) if cls is not NoneType
     )
     raise refusal(
         f"no prompt of the graph {graph.name} asks for {node}, or offers it",
@@ -136,10 +136,10 @@ def _filter_prompts(
     )
 
 
-def _describe_missing_tools(every: Sequence[Prompt]) -> list[str]:
+def _describe_missing_tools(all_prompts: Sequence[Prompt]) -> list[str]:
     """Describe the tools that the prompts do not show, because only a run finds them."""
     lines: dict[str, None] = {}
-    for cls in (prompt.question.target for prompt in every):
+    for cls in (prompt.question.target for prompt in all_prompts):
         tools = None if cls is None else plan_of(cls).tools
         if cls is None or tools is None or not tools.finds_tools:
             continue

@@ -44,7 +44,8 @@ _SHORT: Final = 50
 
 def can_ask() -> bool:
     """Return whether bae can ask at the terminal. Questions go to stderr, and answers come from
-    stdin. A background process cannot ask, because reading from stdin would suspend it."""
+    stdin. A background process cannot ask, because reading from stdin would suspend the
+    process."""
     try:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             return False
@@ -151,15 +152,17 @@ async def typed_line(
     prompt: str, *, hidden: bool = False, default: str = "", **session_options: Any
 ) -> str:
     """Read a line after the prompt. With `hidden`, typed characters are not shown. The user can
-    edit `default`. Raise EOFError on Ctrl-D, and KeyboardInterrupt on Ctrl-C. Meanwhile, printed
-    text appears above the line, unless stdout is a file."""
+    edit `default`. Raise EOFError on Ctrl-D, and KeyboardInterrupt on Ctrl-C. While the user types,
+    text that bae prints appears above the line, unless stdout is a file."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.output import create_output
     from prompt_toolkit.patch_stdout import patch_stdout
 
     stdout, stderr = sys.stdout, sys.stderr
     output: Any = create_output(stdout=getattr(stderr, "rich_proxied_file", stderr))
-    if hasattr(output, "enable_cpr"):  # a terminal without this feature would delay the prompt
+    if hasattr(
+        output, "enable_cpr"
+    ):  # bae needs no cursor position, and waiting for the reply would delay the prompt
         output.enable_cpr = False
     session: PromptSession[str] = PromptSession(output=output, **session_options)
     with patch_stdout(raw=True):
@@ -176,7 +179,8 @@ async def typed_line(
 
 
 def forget_typed() -> None:
-    """Discard the keys that the user typed before a question appeared: they do not answer it."""
+    """Discard the keys that the user typed before a question, so that they do not become the
+    answer."""
     with suppress(Exception):  # not on Unix, or the terminal is closed
         import termios
 
@@ -194,8 +198,8 @@ def _describe_gate(gate: OpenGate) -> Text:
     is_quoted = gate.call is not None and str(gate.call) in gate.question
     for name, value in () if is_quoted else gate.context.items():
         is_hidden = not gate.parameter and is_secret(gate.node_type, name)
-        shown = WITHHELD if is_hidden else text_of(value)
-        text.append(f"\n    {name}: ", style="dim").append(shown)
+        value_text = WITHHELD if is_hidden else text_of(value)
+        text.append(f"\n    {name}: ", style="dim").append(value_text)
     if gate.problem:
         text.append(f"\n  the answer before did not fit: {in_lines(gate.problem, 6)}", style="red")
     text.append(f"\n{describe_deadline(gate)}  Ctrl-D leaves the run waiting", style="dim")

@@ -56,8 +56,8 @@ def replay(
 ) -> None:
     """Run a recorded run again with the recorded values.
 
-    No LLM is asked, no dependency is called and no gate waits; your bodies run. If the run takes
-    another path or sends another prompt, the difference is shown and the exit code is 1.
+    No LLM is asked, no dependency is called and no gate waits. Only your bodies run. If the run
+    takes another path or sends another prompt, the difference is shown, and the exit code is 1.
     """
     graph = load(module, "-m").graph
     stored = stored_run(journal, run)
@@ -83,8 +83,8 @@ def make_test(
 ) -> None:
     """Write a pytest file that replays a run.
 
-    The recording is written beside the test, as .jsonl. The test fails with a diff when a node, a
-    choice or a prompt has changed. It needs no LLM and no network.
+    The test needs no LLM and no network. If a node, a choice or a prompt has changed, the test
+    fails with a diff. The recording of the run is written beside the test, as .jsonl.
     """
     target = Path(output)
     cassette = target.with_suffix(".jsonl")
@@ -185,9 +185,9 @@ def _write_files(files: Mapping[Path, bytes]) -> None:
 def read_secrets(
     graph: Graph[Any, Any], stored: StoredRun, sets: Sequence[str], *, ask: bool
 ) -> dict[str, Any]:
-    """Return the values for `given` of `Graph.resume` and `Graph.replay`. They come from `sets`,
-    the arguments of --set. If a secret is missing and `ask` is true, the user types its value at
-    the terminal. Otherwise a missing secret raises JournalError."""
+    """Return the values for `given` of `Graph.resume` and `Graph.replay`. The values come from
+    `sets`, the arguments of --set. If a secret is missing and `ask` is true, the user types its
+    value at the terminal. Otherwise a missing secret raises JournalError."""
     secrets: dict[str, Any] = {}
     for (cls, field), text in split_sets(sets, partial(field_at, graph)):
         secrets[f"{cls.__name__}.{field}"] = read_text(cls, field, text).value
@@ -222,11 +222,11 @@ def field_at(graph: Graph[Any, Any], place: str) -> tuple[type[Node], str]:
 
 
 async def _find_missing(
-    graph: Graph[Any, Any], stored: StoredRun, given: dict[str, Any]
+    graph: Graph[Any, Any], stored: StoredRun, secrets: dict[str, Any]
 ) -> list[str]:
     """Return the places of the values that the journal does not have, such as `Login.token`."""
     try:
-        await decode_run(graph, stored.lines, files=stored.files, given=given)
+        await decode_run(graph, stored.lines, files=stored.files, given=secrets)
     except BaeError as error:
         # The run itself reports other problems.
         return list(error.places) if isinstance(error, JournalError) else []

@@ -73,7 +73,7 @@ def resume(
 ) -> None:
     """Continue a run after Ctrl-C, a crash, a failure or an answer.
 
-    Recorded work is not repeated. The usage so far counts for `--budget`.
+    Recorded work is not repeated. `--budget` includes the usage so far.
     """
     options = RunCommandOptions(budget_of(budget), as_json, quiet, not no_ask, resumes=True)
     graph, command_line = _load_checked(module, journal, lm, optimized)
@@ -102,8 +102,8 @@ def fork(
 ) -> None:
     """Copy a run up to one of its nodes, and continue the copy.
 
-    `--set` changes fields of that node. The original run does not change, and nothing before that
-    node is done again. With `--no-run` only the id of the new run is printed.
+    `--set` changes fields of this node. The steps before the node are not repeated, and the
+    original run does not change. With `--no-run`, the copy is not continued, and its id is printed.
     """
     options = RunCommandOptions(budget_of(budget), as_json, quiet, not no_ask, resumes=True)
     graph, command_line = _load_checked(module, journal, lm, optimized)
@@ -175,8 +175,8 @@ def answer(
 ) -> None:
     """Answer a gate that a run waits for, and continue the run.
 
-    The answer is validated before it is stored, and the first one counts. With `--no-run` it is
-    only stored.
+    The answer is validated before it is stored. A second answer to a gate is refused. With
+    `--no-run`, the answer is stored, and the run is not continued.
     """
     limits = budget_of(budget)
     try:
@@ -239,12 +239,12 @@ def _continue(
 ) -> None:
     run_id = stored.info.run_id
     has_ended = stored.info.status == "ended"  # an ended run needs no secrets
-    given = {} if has_ended and not sets else read_secrets(graph, stored, sets, ask=options.ask)
+    secrets = {} if has_ended and not sets else read_secrets(graph, stored, sets, ask=options.ask)
     model = _choose_lm(graph, stored, command_line, quiet=options.quiet)
 
     def continue_run(run_journal: Any, answerer: Any) -> Any:
         return graph.resume(
-            run_id, model, max_iters, journal=run_journal, answer=answerer, given=given
+            run_id, model, max_iters, journal=run_journal, answer=answerer, given=secrets
         )
 
     carry_out(graph, run_id, continue_run, command_line, replace(options, ended_before=has_ended))
@@ -358,9 +358,9 @@ def _read_answer(
         try:
             return read(cls, name, value).given_to(cls, name)
         except UnfitText as misfit:
-            shown = "the given value" if is_secret(cls, name) else repr(value)
+            answer_text = "the given value" if is_secret(cls, name) else repr(value)
             raise GateError(
-                f"{gate.place}: {shown} is no answer to {gate.question!r}: {misfit}",
+                f"{gate.place}: {answer_text} is no answer to {gate.question!r}: {misfit}",
                 node_type=cls,
                 field_name=name,
                 code="bae-gate-invalid",

@@ -91,9 +91,8 @@ def run(
     """Run a graph, and print its last node.
 
     The fields of the start node come from `-i` and `--set`. At a terminal, the command asks for
-    missing fields, and for the answers to gates. While the graph runs, stderr shows nodes,
-    dependencies and LLM calls. The result goes to stdout.
-    """
+    missing fields, and for answers to gates. While the graph runs, stderr shows nodes, dependencies
+    and LLM calls. The result goes to stdout."""
     limits, about = budget_of(budget), metadata_of(metadata)
     refuse_both_journals(context, no_journal=no_journal)
     if no_journal and thread is not None:
@@ -216,7 +215,7 @@ def carry_out(
 
 async def _read_stored(file: str, run_id: str) -> StoredRun | None:
     """Return a run from a journal, or None if the journal does not have the run. If the file stays
-    locked, return None too, and so assume that nothing was written."""
+    locked, return None too: assume that nothing was written."""
     try:
         async with asyncio.timeout(_READ_SECONDS), open_to_write(file) as journal:
             return await journal.read(run_id)

@@ -177,7 +177,8 @@ def show(
 
     The output has the nodes in order, the source of each field, nested graphs, LLM calls and their
     cost, the outcome, and a timeline. In the timeline, bars above one another are simultaneous
-    work."""
+    work.
+    """
     stored = stored_run(journal, run)
     report = report_run(stored)
     if as_json:
@@ -217,7 +218,7 @@ def show_timeline(
     journal: JournalFile = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Show what ran when in a run, and what decided how long it took.
+    """Show when the work of a run was done, and which work decided how long the run took.
 
     bae finds the critical path from the declared inputs of the fields. Only faster work on this
     path would have made the run faster. The time in which the run waited for people is left out.
@@ -364,7 +365,8 @@ def load_runs(
 
     The journal is created if needed. bae checks the complete file before it loads a run. An
     unfinished run is loaded as cancelled, so that no process continues it by accident. `bae runs
-    resume` continues it."""
+    resume` continues it.
+    """
     if source != "-" and not Path(source).exists():
         raise refusal(
             f"there is no file {source}", fix="give a file that `bae runs export` has written"
@@ -460,7 +462,8 @@ def prune(
 
     Without --status, only ended, failed and cancelled runs are deleted. Runs in progress always
     stay. If a run stays, so do the run that it was forked from and all runs of its conversation. At
-    a terminal, the command asks first."""
+    a terminal, the command asks first.
+    """
     chosen = set(cast("Sequence[Listed]", status or ("ended", "failed", "cancelled")))
     if "running" in chosen:
         note("runs in progress stay; --status interrupted selects runs whose process has ended")
@@ -514,7 +517,8 @@ def redact(
 
     bae removes the values from this run and from runs that share its lines. Prompts and answers
     with these values are removed too. This cannot be undone, so at a terminal the command asks
-    first. When you resume the run, bae asks for the values."""
+    first. When you resume the run, bae asks for the values.
+    """
     run_id = stored_run(journal, run, write=True).info.run_id
 
     async def redact_run(runs: Journal) -> Redaction:

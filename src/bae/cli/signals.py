@@ -34,7 +34,7 @@ else:
 T = TypeVar("T")
 
 CAUGHT: Final = ("SIGINT", "SIGTERM", "SIGHUP")
-"""The names of the signals that `Signals` handles. Some systems have only a few of them."""
+"""The names of the signals that `Signals` handles. Windows has no SIGHUP."""
 
 
 class Signals:
@@ -76,7 +76,7 @@ class Signals:
         self.calls(stop)
 
     def reset(self) -> None:
-        """Set `code` to 0 and forget what to stop. The next signal is a first signal again."""
+        """Set `code` to 0 and remove the callback. The next signal is handled as a first signal."""
         self.code, self._stop = 0, None
 
     def calls(self, stop: Callable[[], object]) -> None:
@@ -85,7 +85,7 @@ class Signals:
         loop = asyncio.get_running_loop()
 
         def stop_once() -> None:
-            if self._stop is schedule_stop:  # `reset` or a later call has not replaced it
+            if self._stop is schedule_stop:  # neither `reset` nor a later call replaced it
                 stop()
 
         def schedule_stop() -> None:
@@ -142,8 +142,8 @@ SLOW_STOP: Final = 1.0
 """Seconds after a signal until a message says that resources are still closing."""
 STOPPING: Final = "stopping: closing open resources; Ctrl-C again exits at once"
 _GRACE_SECONDS: Final = 0.1
-"""Seconds to wait after the time of a budget is over: an LM call that the budget stops may report
-the error first."""
+"""Seconds to wait after the time of a budget is over. In this time, an LM call that the budget
+stops can report the error."""
 _CHECK_SECONDS: Final = 0.5
 """Maximum seconds between checks of a budget. When a run is resumed, its earlier time is added to
 the elapsed time, so one check at the end would come too late."""
@@ -240,14 +240,14 @@ def work(
 def _make_self_ended_error(error: BaseException) -> BaeError:
     """Return the error of a run whose user code raised an exception that ends a program or a
     task."""
-    what = "it was cancelled"
+    cause = "it was cancelled"
     fix = "cancel only tasks that this code has started, and raise no CancelledError"
     if isinstance(error, SystemExit | KeyboardInterrupt):
         exited = isinstance(error, SystemExit)
-        what = "sys.exit() was called" if exited else "a KeyboardInterrupt was raised"
+        cause = "sys.exit() was called" if exited else "a KeyboardInterrupt was raised"
         fix = "raise an exception that names the problem, and let bae end the run"
     return BaeError(
-        f"the run was ended by its own code: {what}{place_of(error)}",
+        f"the run was ended by its own code: {cause}{place_of(error)}",
         code="bae-run-ended-itself",
         cause=error,
         fix=fix,

@@ -63,12 +63,13 @@ def start_fields(
     neither -i nor --set was used, the terminal also asks for fields with a default.
 
     `later` names fields that the caller adds afterwards. If there are any, the terminal asks only
-    for other required fields. Errors show examples that start with `command`."""
+    for other required fields. Errors show an example that begins with `command`.
+    """
     fields = _read_input(cls, input_text) if input_text is not None else {}
     targets = split_sets(sets, partial(_split_place, cls))
     for (name, *inner), text in sorted(
         targets, key=lambda target: len(target[0])
-    ):  # an object before the fields inside it
+    ):  # set an object before the fields inside it
         if inner:
             keys, annotation = _find_inner_keys(cls, name, inner)
             fields[name] = _replace_part(
@@ -183,9 +184,9 @@ def _read_input_text(input_text: str) -> tuple[str, str]:
 # --- --set --------------------------------------------------------------------------------------
 
 
-def _replace_part(around: Any, inner: Sequence[str], value: Any) -> dict[str, Any]:
+def _replace_part(parent: Any, inner: Sequence[str], value: Any) -> dict[str, Any]:
     """Return a copy of an object in which the value at the path `inner` is replaced."""
-    changed = dict(cast(Mapping[str, Any], around)) if isinstance(around, Mapping) else {}
+    changed = dict(cast(Mapping[str, Any], parent)) if isinstance(parent, Mapping) else {}
     first, *rest = inner
     changed[first] = _replace_part(changed.get(first), rest, value) if rest else value
     return changed
@@ -196,9 +197,7 @@ def _parse_json_or_text(text: str, annotation: Any) -> Any:
         try:
             return next(with_read_files([text], annotation))
         except UnfitText as misfit:
-            raise _misfit_error(
-                None, [str(misfit)], "name a file that there is after the @"
-            ) from None
+            raise _misfit_error(None, [str(misfit)], "name an existing file after the @") from None
     try:
         TypeAdapter[Any](annotation).validate_json(text)
         return loads(text)
@@ -237,8 +236,8 @@ def _find_inner_keys(cls: type[Node], name: str, inner: Sequence[str]) -> tuple[
         models = [member for member in members if issubclass(member, BaseModel)]
         model = next((model for model in models if part in _field_names(model)), None)
         if model is None and models:
-            known = [field for model in models for field in model.__pydantic_fields__]
-            raise _unknown_field_error(models[0].__name__, part, known)
+            inner_names = [field for model in models for field in model.__pydantic_fields__]
+            raise _unknown_field_error(models[0].__name__, part, inner_names)
         if model is None:
             annotation = Any
         else:
@@ -277,8 +276,8 @@ def _ask_fields(cls: type[Node], names: Sequence[str]) -> dict[str, Any]:
                 answers[name] = typed.data
     except EOFError:
         err().print()
-        what = f"{cls.__name__}.{name} was not given"
-        raise _misfit_error(None, [what], "answer it, or give it with --set") from None
+        message = f"{cls.__name__}.{name} was not given"
+        raise _misfit_error(None, [message], "answer it, or give it with --set") from None
     return answers
 
 
@@ -294,10 +293,10 @@ def build_node(cls: type[Node], fields: dict[str, Any]) -> Node:
         for fault in error.errors(include_url=False):
             place = [str(part) for part in fault["loc"]]
             # Do not show the whole node as a value.
-            shown = (fault.get("input"),) if place else ()
+            value = (fault.get("input"),) if place else ()
             hidden = any(n in cls.__pydantic_fields__ and is_secret(cls, n) for n in place[:1])
             problems.append(
-                _describe_misfit(".".join(place), *shown, why=fault["msg"], hidden=hidden)
+                _describe_misfit(".".join(place), *value, why=fault["msg"], hidden=hidden)
             )
         raise _misfit_error(cls, problems) from None
 
@@ -308,7 +307,7 @@ def build_node(cls: type[Node], fields: dict[str, Any]) -> Node:
 def _misfit_error(
     cls: type[Node] | None,
     problems: list[str],
-    fix: str = "give values that the fields take: JSON, or text where that does not fit",
+    fix: str = "give values that are valid for the fields: JSON, or plain text",
     cause: BaseException | None = None,
 ) -> BaeError:
     message = "\n  ".join(problems)
@@ -321,16 +320,18 @@ def _describe_misfit(place: str, *value: Any, why: str, hidden: bool) -> str:
     """Describe in one line why a value does not fit. Without a value, give only the reason."""
     if not value:
         return f"{place}: {why}" if place else why
-    shown = json.dumps(value[0], ensure_ascii=False, default=repr)
-    shown = "the value" if hidden else cut_text(in_one_line(shown), _LONGEST)
-    return f"{place}: {shown} does not fit: {why}"
+    text = json.dumps(value[0], ensure_ascii=False, default=repr)
+    text = "the value" if hidden else cut_text(in_one_line(text), _LONGEST)
+    return f"{place}: {text} does not fit: {why}"
 
 
-def _unknown_field_error(owner: str, name: str, known: list[str]) -> BaeError:
-    matches = get_close_matches(name, known, n=1, cutoff=0.5)
+def _unknown_field_error(owner: str, name: str, field_names: list[str]) -> BaeError:
+    matches = get_close_matches(name, field_names, n=1, cutoff=0.5)
     suggestion = f"did you mean {matches[0]}? " if matches else ""
-    fields_text = f"{'Its fields are' if matches else 'give one of its fields:'} {', '.join(known)}"
-    fields_text = fields_text if known else "leave it out: it has no fields"
+    fields_text = (
+        f"{'Its fields are' if matches else 'give one of its fields:'} {', '.join(field_names)}"
+    )
+    fields_text = fields_text if field_names else "leave it out: it has no fields"
     return _misfit_error(None, [f"{owner} has no field {name}"], f"{suggestion}{fields_text}")
 
 
@@ -345,5 +346,5 @@ def _missing_fields_error(cls: type[Node], missing: list[str], command: str) -> 
     fix = " ".join([command, *(set_example(cls, name) for name in missing if name not in secrets)])
     if secrets:
         fix += f" -i @FILE  (a file of JSON with {', '.join(secrets)}: the shell keeps typed text)"
-    what = f"{cls.__name__} needs {', '.join(missing)}, and there is no terminal to ask at"
-    return _misfit_error(None, [what, *listed], fix)
+    message = f"{cls.__name__} needs {', '.join(missing)}, and there is no terminal to ask at"
+    return _misfit_error(None, [message, *listed], fix)

@@ -188,13 +188,13 @@ def _node_lines(node: NodeReport, indent: str, room: int | None) -> Iterator[Tex
     yield head
     for call in node.calls:
         yield from _answer_lines(call, f"{indent}       ", full=room is None)
-    shown = [field for field in node.fields if field.state != "absent"]
-    longest = max((len(field.field) for field in shown), default=0)
-    for field in shown:
+    fields = [field for field in node.fields if field.state != "absent"]
+    longest = max((len(field.field) for field in fields), default=0)
+    for field in fields:
         yield _make_field_line(field, f"{indent}       {field.field.ljust(longest)}  ", room)
         if field.is_calls and room is not None:
             yield from _call_lines(field.calls, f"{indent}         ", room)
-    listed = {call.place for field in shown for call in field.calls}
+    listed = {call.place for field in fields for call in field.calls}
     for round_ in node.rounds:
         if room is None:
             yield from _round_lines(round_, f"{indent}       ")
@@ -220,8 +220,8 @@ def _describe_making(node: NodeReport) -> str:
 
 
 def _answer_lines(call: JudgedAnswer, indent: str, *, full: bool) -> Iterator[Text]:
-    """Yield lines for an LM answer. Without `full`, they have the error of an invalid answer, and
-    the usage of a call by a body. With `full`, they also have the prompt and the answer."""
+    """Yield lines for an LM answer. Without `full`, the lines have the error of an invalid answer,
+    and the usage of a call by a body. With `full`, the prompt and the answer follow."""
     if call.verdict == "used":
         yield _dim(f"{indent}{call.by} asked an LM: {describe_usage(call.usage)}")
         return
@@ -247,10 +247,10 @@ def _answer_lines(call: JudgedAnswer, indent: str, *, full: bool) -> Iterator[Te
 def _call_lines(calls: Sequence[MadeCall], indent: str, room: int) -> Iterator[Text]:
     """Yield a line for each tool call. Of many calls, show only the first and the last."""
     half = CALLS // 2
-    shown = calls if len(calls) <= CALLS else (*calls[:half], *calls[-half:])
-    for call in shown:
-        if len(calls) > CALLS and call is shown[half]:
-            yield _dim(f"{indent}… {len(calls) - len(shown)} more calls: --full shows them")
+    shown_calls = calls if len(calls) <= CALLS else (*calls[:half], *calls[-half:])
+    for call in shown_calls:
+        if len(calls) > CALLS and call is shown_calls[half]:
+            yield _dim(f"{indent}… {len(calls) - len(shown_calls)} more calls: --full shows them")
         yield _make_call_line(call, indent, room)
 
 
@@ -330,8 +330,8 @@ def _describe_source(field: Provenance) -> str:
     }
     if field.state in by_state or field.source in by_source:
         return by_state.get(field.state) or by_source[field.source]
-    many = len(field.items) or len(field.calls)
-    source_facts = Told(field.by, many, is_repeated=field.origin is not None, took=took)
+    item_count = len(field.items) or len(field.calls)
+    source_facts = Told(field.by, item_count, is_repeated=field.origin is not None, took=took)
     return kind_named(field.source).phrase(source_facts)
 
 
@@ -341,5 +341,5 @@ def _describe_value(field: Provenance) -> str:
     if field.kept != "value":
         return {"live": "(live)", "withheld": WITHHELD}.get(field.kept, "")
     type_prefix = f"{field.value['type']} " if is_node(field.value) else ""
-    shown: Any = field.value["fields"] if is_node(field.value) else field.value
-    return type_prefix + json.dumps(with_placeholders(shown), ensure_ascii=False)
+    content: Any = field.value["fields"] if is_node(field.value) else field.value
+    return type_prefix + json.dumps(with_placeholders(content), ensure_ascii=False)

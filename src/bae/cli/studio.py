@@ -101,8 +101,8 @@ def studio(
     The printed link logs in one browser for 30 days, also if the studio is restarted meanwhile.
     Press Enter for another link, or call the same command again.
 
-    Without MODULE the runs of the journal are shown, and nothing can be started or answered. With
-    --team, plans can be made and approved, and the team can be started and steered.
+    Without MODULE, the page shows the runs of the journal, and can start and answer nothing. With
+    --team, the page can also make and approve plans, and start and steer the team.
     """
     need_server()
     from bae.serve.access import parse_origin
@@ -112,7 +112,7 @@ def studio(
         origins = [parse_origin(origin) for origin in allow_origin or ()]
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--allow-origin'") from error
-    graphs, named = load_graphs(modules, journal, team)
+    graphs, arguments = load_graphs(modules, journal, team)
     for graph in graphs.values():
         if lm is not None:
             check_lm(graph, lm)
@@ -125,7 +125,7 @@ def studio(
     source = StudioSource(
         modules=modules or (),
         graphs=graphs,
-        named=named,
+        named=arguments,
         file=file,
         team=None if team is None else Path(team).resolve(),
         named_lm=None if lm is None else absolute_lm(lm),

@@ -160,9 +160,9 @@ def init(
     """Set up a team for a project.
 
     Languages, the test command and the setup command are detected from the files. You are asked
-    about unclear points. The tests run once, as the team will run them. If they cannot run, the
-    likely cause and a command that fixes it are printed, and the exit code is 1. The state is
-    stored beside the repository, in `.NAME.team`. Run it again to change the settings.
+    about unclear points. The tests run once, as the team will run them. If the tests cannot run,
+    the likely cause and a command that fixes it are printed, and the exit code is 1. The state is
+    stored beside the repository, in `.NAME.team`. Run `init` again to change the settings.
     """
     settings: dict[str, Any] = {
         "update_checkout": update_checkout,
@@ -274,7 +274,7 @@ async def _check_base(project: Project, repository: Repository, store: Store) ->
     names = [name for task in tasks for name in task.tests]
     try:
         check = await open_reports(project, repository, store, {}).check(commit, names)
-    except ManifestError as error:  # no task can ask a person yet
+    except ManifestError as error:  # there is no task yet that could ask a person about it
         fix = "commit the manifests on your branch, and run `bae team init` again"
         raise WorkspaceError(error.message, fix=fix) from error
     check.raise_problem()

@@ -1,4 +1,4 @@
-"""The work of a team in the terminal: a live board, or without a terminal a line for each event.
+"""Show the work of a team: at a terminal as a live board, elsewhere as a line for each event.
 Control characters in texts of LLMs and tests never reach the terminal."""
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ async def watch(
     At a terminal, draw a board, and leave its last picture on the screen. Elsewhere, print a line
     for each new event and each step of an agent. With `after`, also print the stored events with a
     greater number. `journal` is the open journal of the agents' runs. By default, it is opened
-    here."""
+    here.
+    """
     if journal is None:
         async with store.journal() as opened:
             return await watch(store, project_id, console, after=after, journal=opened)
@@ -105,7 +106,7 @@ async def watch(
     board = await read_board(store, project_id, signs_for(console))
     last_picture: RenderableType = ""
 
-    def draw() -> RenderableType:  # another thread calls it a few times a second
+    def draw() -> RenderableType:  # another thread calls `draw` a few times a second
         nonlocal last_picture
         with suppress(Exception):  # on an error, show the last picture: the thread must not end
             last_picture = board.draw(*console.size, time())
@@ -257,7 +258,7 @@ class Board:
         """Return the picture of the board for a terminal of this size."""
         below = [*self._draw_agents(), *self._draw_questions(width)]
         task_rows = height - len(below) - 3
-        event_rows = task_rows - len(self.tasks) - 1  # tasks have precedence
+        event_rows = task_rows - len(self.tasks) - 1  # tasks get their rows before events
         if self.recent and event_rows > 0:
             below += [Text(), *filter(None, map(self.describe_event, [*self.recent][-event_rows:]))]
         return Group(

@@ -1,5 +1,5 @@
-"""The output of `bae team`: the project, the graph of tasks, the details of a task, questions and
-counts."""
+"""Print the output of `bae team`: the project, the graph of tasks, the details of a task, questions
+and counts."""
 
 from __future__ import annotations
 

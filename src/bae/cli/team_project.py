@@ -120,7 +120,8 @@ def team_command(
     The function's first argument is the team of the repository around this directory. `options` are
     further parameters, which the function gets as keyword arguments. On Ctrl-C, the note
     `interrupted` is printed. If `interrupted` is an empty text, Ctrl-C ends the command without an
-    error."""
+    error.
+    """
 
     def add(work: Callable[Concatenate[Team, P], Coroutine[Any, Any, None]]) -> Callable[P, None]:
         @wraps(work)

@@ -55,7 +55,8 @@ async def diff(
 
     For a merged task, this is the merged commit. Otherwise it is the difference between the task's
     branch and the commit that the branch started from. The output is colored at a terminal, and
-    plain git output elsewhere."""
+    plain git output elsewhere.
+    """
     from bae.team import diff_task
 
     chosen_task = await team.task(task)
@@ -196,7 +197,8 @@ async def merge(team: Team, into: Into = None, as_json: AsJSON = False) -> None:
 
     You are the author of the merge commit. Its message lists the tasks with the tests that prove
     them, and the findings of reviewers. If there are conflicts, or you have uncommitted changes,
-    nothing is changed, and the exit code is 1."""
+    nothing is changed, and the exit code is 1.
+    """
     from bae.team import merge_work
 
     delivery = await merge_work(team.project, team.repository, team.store, into)
@@ -234,7 +236,8 @@ async def patch(
     """Write the team's work as one patch, and merge nothing.
 
     The header of the patch lists the tasks with the tests that prove them, and the findings of
-    reviewers. The patch applies to your branch, or to --into BRANCH."""
+    reviewers. The patch applies to your branch, or to --into BRANCH.
+    """
     from bae.cli.wording import count
     from bae.team import format_patch
 
@@ -277,8 +280,8 @@ async def clean(
         return
     for name in names:
         out().print(name, markup=False, soft_wrap=True)
-    many = count(len(names), "branch").replace("branchs", "branches")
-    note(f"{many} would be deleted" if dry_run else f"{many} deleted")
+    branch_count = count(len(names), "branch").replace("branchs", "branches")
+    note(f"{branch_count} would be deleted" if dry_run else f"{branch_count} deleted")
 
 
 async def _note_nothing_to_merge(team: Team, delivery: Delivery) -> None:

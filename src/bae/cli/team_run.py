@@ -199,7 +199,8 @@ async def run(
     own branch and files do not change without --update-checkout.
 
     The exit code is 0 if all tasks are completed, merged or skipped, 3 if a task waits for an
-    answer, 4 if another run is in progress, and 1 otherwise."""
+    answer, 4 if another run is in progress, and 1 otherwise.
+    """
     options: dict[str, Any] = {
         "max_agents": max_agents,
         "budget": _read_budget(budget, "--budget"),

@@ -93,7 +93,8 @@ async def serve(
 
     The API shows the plan, the tasks, the work and the open questions. It also takes answers and
     steers the team. /openapi.json describes the endpoints. Every request needs a token, on this
-    machine too. To watch the work at a terminal, use `bae team watch`."""
+    machine too. To watch the work at a terminal, use `bae team watch`.
+    """
     import asyncio
 
     from bae.cli.serve import find_token, need_server
@@ -234,7 +235,7 @@ async def retry(
         ),
     ] = None,
 ) -> None:
-    """Do a task again, or all failed tasks.
+    """Retry a task, or all failed tasks.
 
     A task can be retried if it failed, was cancelled or skipped, or is blocked.
     """
@@ -247,8 +248,8 @@ async def skip(team: Team, task: OneTask) -> None:
     await _request(team, "skip", task)
 
 
-async def _request(team: Team, action: Action, named: str | None) -> None:
-    request = await _steer(team, action, named)
+async def _request(team: Team, action: Action, task_name: str | None) -> None:
+    request = await _steer(team, action, task_name)
     if request is None:
         note("no run is in progress")
         return
@@ -256,8 +257,10 @@ async def _request(team: Team, action: Action, named: str | None) -> None:
     note(f"{action} {request.task.key if request.task else 'the run'}: {when}")
 
 
-async def _steer(team: Team, action: Steering, named: str | None, text: str = "") -> Steered | None:
+async def _steer(
+    team: Team, action: Steering, task_name: str | None, text: str = ""
+) -> Steered | None:
     from bae.team.steering import steer
 
     team_parts = team.store, team.repository, team.project.id
-    return await steer(*team_parts, action, named, text=text, by=find_user())
+    return await steer(*team_parts, action, task_name, text=text, by=find_user())

@@ -64,20 +64,20 @@ _FIELDS: Final = {
         "--criterion",
         "-c",
         metavar="TEXT",
-        help="A criterion that shows when it is done. Repeat for several.",
+        help="A criterion that shows when the task is done. Repeat for several.",
     ),
     "files": _make_option(
         list[str] | None,
         "--file",
         "-f",
         metavar="FILE",
-        help="An existing file that it is likely to change. Repeat for several.",
+        help="An existing file that the task is likely to change. Repeat for several.",
     ),
     "new_files": _make_option(
         list[str] | None,
         "--new-file",
         metavar="FILE",
-        help="A file that it creates. Repeat for several.",
+        help="A file that the task creates. Repeat for several.",
     ),
     "tests": _make_option(
         list[str] | None,
@@ -101,9 +101,9 @@ _FIELDS: Final = {
         Literal["new-tests", "named-tests", "failing-tests", "none"] | None,
         "--proof",
         help=(
-            "The proof that it is done: new tests that fail without it (usual), the tests that "
-            "--test names, acceptance tests of its feature that fail, or none, which must be "
-            "approved --without-tests."
+            "The proof that the task is done: new tests that fail without the work (usual), the "
+            "tests that --test names, failing acceptance tests of the feature, or none. A task "
+            "without a proof must be approved with --without-tests."
         ),
     ),
     "feature": _make_option(
@@ -111,7 +111,7 @@ _FIELDS: Final = {
         "--feature",
         metavar="NAME",
         help=(
-            "The feature that it belongs to. The tasks of a feature reach the team's branch "
+            "The feature that the task belongs to. The tasks of a feature reach the team's branch "
             "together."
         ),
     ),
@@ -119,8 +119,8 @@ _FIELDS: Final = {
         Literal["add-tests", "change-tests", "change-test-setup"] | None,
         "--may",
         help=(
-            "The changes to existing tests that it may make: add to them (usual), also change and "
-            "remove them, or also change how tests are run."
+            "The changes to existing tests that the task may make: only add tests (usual), also "
+            "change and remove tests, or also change how tests are run."
         ),
     ),
     "edits_tests": _make_option(
@@ -185,7 +185,8 @@ async def approve(
     """Approve the named tasks, or all tasks, so that they may run.
 
     A task without tests must be named with --without-tests, or confirmed at a terminal. When its
-    work is merged, its status is merged instead of completed."""
+    work is merged, its status is merged instead of completed.
+    """
     if without_tests and not tasks:
         raise Misuse("--without-tests is for tasks that are named", fix="name each of them")
     chosen_tasks = [await team.task(task) for task in tasks] if tasks else await team.tasks()
@@ -316,14 +317,14 @@ async def _read_fields(team: Team, **fields: Any) -> dict[str, Any]:
     return values
 
 
-def print_brief(named: str, *, with_tools: bool, as_json: bool) -> None:
+def print_brief(task_name: str, *, with_tools: bool, as_json: bool) -> None:
     """Print the first brief for the worker of a task: `bae prompts --task`."""
 
     async def write() -> None:
         from bae.team.worker import preview_brief
 
         async with open_team() as team:
-            task = await team.task(named)
+            task = await team.task(task_name)
             brief = await preview_brief(team.store, team.repository, task, with_tools=with_tools)
         if as_json:
             print_json({"task": task.key, "brief": brief})

@@ -21,7 +21,7 @@ from bae.sources import Style, Told, kind_named
 BarRow = tuple[str, TimelineEntry]
 """The label of a row, and the work that its bar shows."""
 ITEMS: Final = 3
-"""How many items of a map have a row. As many failed items may have a row too."""
+"""How many items of a map have a row. Up to as many later items that failed have a row too."""
 NODES: Final = 40
 """How many nodes of a graph have a row."""
 _WIDEST: Final = 160
@@ -189,10 +189,10 @@ def rows_of(timeline: Timeline, *, full: bool = False, more: str = "…") -> lis
     the sign before the number of omitted rows."""
     quick = timeline.seconds / 200
 
-    def rows(every: Sequence[TimelineEntry], indent: str) -> Iterator[BarRow]:
-        selected = every if full else _select_work(every)
+    def rows(entries: Sequence[TimelineEntry], indent: str) -> Iterator[BarRow]:
+        selected = entries if full else _select_work(entries)
         selected_ids = {id(entry) for entry in selected}
-        left_out = [entry for entry in every if id(entry) not in selected_ids]
+        left_out = [entry for entry in entries if id(entry) not in selected_ids]
         before = None
         if left_out:  # the row before the omitted rows
             earlier = [entry for entry in selected if entry.start <= left_out[0].start]
@@ -209,17 +209,17 @@ def rows_of(timeline: Timeline, *, full: bool = False, more: str = "…") -> lis
     return list(rows(timeline.work, ""))
 
 
-def _select_work(every: Sequence[TimelineEntry]) -> Sequence[TimelineEntry]:
+def _select_work(entries: Sequence[TimelineEntry]) -> Sequence[TimelineEntry]:
     """Select the work that has rows. Of many map items, take the first items, and the first later
     items that are not done. Of many nodes, take the first and the last."""
-    items = [entry for entry in every if entry.kind == "item"]
+    items = [entry for entry in entries if entry.kind == "item"]
     if len(items) > ITEMS + 1:
         bad = [item for item in items[ITEMS:] if item.outcome != "done"][:ITEMS]
-        return [*(entry for entry in every if entry.kind != "item"), *items[:ITEMS], *bad]
-    if len(every) > NODES:
+        return [*(entry for entry in entries if entry.kind != "item"), *items[:ITEMS], *bad]
+    if len(entries) > NODES:
         half = NODES // 2
-        return [*every[:half], *every[-half:]]
-    return every
+        return [*entries[:half], *entries[-half:]]
+    return entries
 
 
 def _sum_work(works: Sequence[TimelineEntry]) -> TimelineEntry:

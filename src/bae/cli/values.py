@@ -1,5 +1,5 @@
-"""Parse field values from text, and print them. `--set`, gates and questions share these rules. A
-text is read as JSON if the result is valid for the field, otherwise as plain text."""
+"""Parse field values from text, and print nodes. A text is read as JSON if the result is valid for
+the field, otherwise as plain text. `--set`, gates and questions share this rule."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def describe_type(annotation: Any, *, in_thread: bool = False) -> str:
 
 def answer_field(gate: OpenGate) -> tuple[type[Node], str]:
     """Return the class and the field that validate the answer to a gate. For a question about a
-    tool call, the class is made here."""
+    tool call, make such a class."""
     if not gate.parameter:
         return gate.node_type, gate.field_name
     return create_model("Answer", __base__=_Answer, answer=(gate.type, ...)), "answer"
@@ -303,7 +303,11 @@ def fields_of(node: Node, copies: Copies | None = None) -> dict[str, Any]:
             mode="json", exclude=hidden | cleaned_names, fallback=repr, warnings=False
         )
     except Exception:  # a serializer in user code failed: use the Python values
-        dumped = {n: each for n, each in all_values.items() if n not in hidden | cleaned_names}
+        dumped = {
+            n: field_value
+            for n, field_value in all_values.items()
+            if n not in hidden | cleaned_names
+        }
     values = dumped | {n: cleaned[n] for n in cleaned_names} | dict.fromkeys(hidden, WITHHELD)
     order = dict.fromkeys((*cls.__pydantic_fields__, *all_values, *dumped))
     return {name: _to_json(values[name]) for name in order if name in values}

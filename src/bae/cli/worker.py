@@ -82,7 +82,8 @@ def worker(
     Start any number of workers, on any number of machines. SIGTERM or Ctrl-C stops a worker. It
     then takes no more runs and hands over its runs, which another worker continues at once. A
     second signal ends the worker immediately. Then other workers continue its runs when its lease
-    is over."""
+    is over.
+    """
     from bae.engine import Worker
 
     names: list[str | None] = [*(module or ())]
