@@ -95,9 +95,9 @@ class ReplayView(BaseModel):
 
     - `outcome`: "same" if the replay took the same path, or "differs". The outcome is "unknown" if
       values are missing, or if the recording ends early.
-    - `trace`: the first 1,000 nodes of a replay with the outcome "same".
-    - `why`: the reason for another outcome, and `code` is the code of the error.
-    - `diff`: the difference between the recorded texts and the texts of today's code, if texts
+    - `trace`: the first 1,000 nodes. Only a replay with the outcome "same" has a trace.
+    - `code`, `why`: the code of the error and the reason, if the outcome is not "same".
+    - `diff`: the difference between the recorded text and the text of today's code, if texts
       differ. A long difference is cut.
     """
 
