@@ -184,8 +184,8 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
 
 
 def not_resumed(error: BaeError, stored: str, run_id: str) -> Refused | None:
-    """Return the refusal of a request whose run could not be resumed. `stored` names what the
-    request has stored, such as "the answer is stored". Return None for an error of the server."""
+    """Return the refusal of a request whose run could not be resumed. `stored` says what the
+    journal has stored, such as "the answer is stored". Return None for an error of the server."""
     refused = refusal_of(error)
     if refused is None or refused.status >= 500:
         return None
