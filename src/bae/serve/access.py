@@ -42,15 +42,16 @@ Auth = Callable[[HTTPConnection], Awaitable[User | None]]
 None to refuse the request. If a client sends its token in the first message of a WebSocket, the
 hook finds the token in the `Authorization` header."""
 Visible = Callable[[User, RunInfo], bool]
-"""Decides whether a user may see a run. The API calls this function for every run of a list, so the
-function must be quick."""
+"""A function that decides whether a user may see a run. The API calls this function for every run
+of a list, so the function must be quick."""
 STARTED_BY: Final = "by"
 """The key in a run's metadata for the name of the user who started the run."""
 
 
 def bearer(token: str | Mapping[str, User], *, user: User | None = None) -> Auth:
     """Return a hook that finds the user by the token in the header `Authorization: Bearer …`.
-    `token` is one token, or a mapping of tokens to users. `user` is the user with the one token."""
+    `token` is one token, or a mapping of tokens to users. If `token` is one token, `user` is its
+    user."""
     users = {token: user or User("token")} if isinstance(token, str) else dict(token)
     if not users or not all(user.strip() and user.isascii() for user in users):
         raise ValueError("bearer(…): give a token of ASCII characters that is not empty")
@@ -75,7 +76,7 @@ def token_of(request: HTTPConnection) -> str:
 
 
 def public(*, user: User | None = None) -> Auth:
-    """Return a hook that takes every client for the same user. By default this user may do
+    """Return a hook that returns the same user for every request. By default, this user may do
     everything."""
     everybody = user or User("public")
 

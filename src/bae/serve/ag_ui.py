@@ -74,10 +74,12 @@ class _Conversation:
     async def snapshot(
         self, info: RunInfo | None, message: AnyMessage | None = None, *, replays: bool = True
     ) -> tuple[list[dict[str, Any]], bool]:
-        """Return the messages before a run's reply, and whether the client must get these messages.
-        A client that has exactly these messages need not get them. With `replays` the client gets
-        all events of the run again, so the client may have no message of the run yet. Without
-        `info`, the messages are those of all turns that have ended."""
+        """Return the messages before the reply of the run `info`. Also return whether the client
+        needs the messages, because its own messages differ.
+
+        Without `info`, the messages are those of all ended turns. With `replays`, the client gets
+        all events of the run again. A client that has a message of the run then needs the messages.
+        """
         turns = await self._find_turns(info)
         expected = [id for turn in turns for id in (_user_id(turn), reply_id(turn.run_id))]
         expected += [] if info is None else [_user_id(info)]
@@ -100,8 +102,8 @@ class _Conversation:
         return messages, True
 
     async def _find_turns(self, info: RunInfo | None) -> list[RunInfo]:
-        """Return the ended turns that `info`, or the next run, continues. The turn that a fork
-        replaced is left out, and so are the turns after that turn."""
+        """Return the ended turns before the run `info`, or all ended turns if `info` is None. Turns
+        that a fork replaced are left out."""
         ended = self._ended_before(info)
         if not any(turn.parent for turn in ended):
             return ended
@@ -114,12 +116,12 @@ class _Conversation:
         return turns[::-1]
 
     def _ended_before(self, info: RunInfo | None) -> list[RunInfo]:
-        """Return the turns that ended before a run began, or all ended turns without a run."""
+        """Return the ended turns before the run `info`, or all ended turns if `info` is None. Turns
+        that a fork replaced are included."""
         before = self.infos
         if info is not None:
             ids = [info.run_id for info in self.infos]
-            # A fork takes the place of its parent, so the parent and later turns are no turns
-            # before the fork.
+            # A fork replaces its parent: neither the parent nor later turns come before the fork.
             places = [ids.index(name) for name in (info.run_id, info.parent) if name in ids]
             before = self.infos[: min(places, default=len(ids))]
         return [turn for turn in before if turn.status == "ended"]
@@ -278,8 +280,8 @@ async def _find_turn(talk: _Conversation, run_id: str, message: AnyMessage) -> R
 
 
 async def _answer_interrupts(talk: _Conversation, entries: Sequence[ResumeEntry]) -> Response:
-    """Answer gates of the thread's newest run with these gates, and follow the run. A gate without
-    an answer stays open. At its end, the stream asks the client about this gate again."""
+    """Answer the gates that `entries` names, and follow the run that asked. A gate without an
+    answer stays open. The last event of the stream asks the client about this gate again."""
     call, request = talk.call, talk.request
     if "answer" not in call.user.can:
         raise Refused(
@@ -348,8 +350,8 @@ async def _find_asking_run(
 async def _store_answers(
     call: ApiCall, talk: _Conversation, entries: Mapping[str, ResumeEntry]
 ) -> None:
-    """Store the answers to a run's gates, and resume the run. If the user cancels a gate that is no
-    tool approval, cancel the run."""
+    """Store the answers to a run's gates, and resume the run. If the user cancels a gate that is
+    not a tool approval, cancel the run instead."""
     run_id = call.path["run"]
     gates = {gate.gate: gate for gate in (await list_gates(call)).gates}
     answers: list[tuple[str, Any]] = []
@@ -380,7 +382,7 @@ async def _follow_run(
     error: Refused | None = None,
     unused: Sequence[str] = (),
 ) -> Response:
-    """Stream all events of a run. If the run is interrupted, or waits and has an answer, resume the
+    """Stream all events of a run. If the run is interrupted, or waits and can continue, resume the
     run first."""
     if info.is_interrupted() or (info.status == "waiting" and info.can_continue()):
         await resume_answered(replace(talk.call, path={"run": info.run_id}), talk.graph)
@@ -402,9 +404,9 @@ def _user_id(info: RunInfo) -> str:
 
 
 def _is_in_step(messages: list[dict[str, Any]], expected: list[str], replayed: str | None) -> bool:
-    """Return whether a client has the `expected` messages in this order, and no other message of
-    the user and no other reply. If `replayed` is the id of a run, the client may have no other
-    message of that run either."""
+    """Return whether a client has the messages with the `expected` ids in this order, and no other
+    user message or reply. If `replayed` is the id of a run, the client must not have another
+    message of that run."""
     missing_ids = [*expected]
     for message in messages:
         id: str = message["id"]

@@ -123,8 +123,8 @@ def start_fields(
     """Return the fields of the start node, and a reason for each unused part of the message.
 
     The text and the files come from the message. The other fields come from `forwardedProps` and
-    `state`. If both have a field, `forwardedProps` wins. Names that are no fields belong to the
-    page. Raises `Refused` if every part of the message is unused.
+    `state`. If both have a field, `forwardedProps` wins. Other names are ignored, because they
+    belong to the page. Raises `Refused` if every part of the message is unused.
     """
     start = starts.graph.start
     text_field, at = message_field(start), len(request.messages) - 1
@@ -223,8 +223,8 @@ def _read_file(part: ContentPart, place: list[str | int]) -> File | FileUrl | Re
 def _place_file(
     start: type[Node], fields: Json, file: File | FileUrl, place: list[str | int]
 ) -> Refused | None:
-    """Put a file into the first field that takes the file and is a list or still empty. If there is
-    no such field, return the refusal."""
+    """Put a file into the first field that takes the file. A field with a value takes a file only
+    if the field is a list. If no field takes the file, return the refusal."""
     names = file_fields(start)
     for name in names:
         adapter: TypeAdapter[Any] = TypeAdapter(plan_of(start).fields[name].annotation)

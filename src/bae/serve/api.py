@@ -114,7 +114,8 @@ class API:
         self.sockets: dict[str, Callable[[WebSocket], Awaitable[None]]] = {}
         """Functions for other WebSockets, by path. Each function accepts the connection itself."""
         self.inbox_sources: list[Callable[[ApiCall], Awaitable[list[GateView]]]] = []
-        """Functions that return questions to people that do not come from runs."""
+        """Functions that return further questions to people, such as the questions of a team. These
+        questions do not come from runs."""
         self.asked_elsewhere: set[str] = set()
         """The names of graphs whose questions come from `inbox_sources`. The inbox leaves out the
         runs of these graphs."""
@@ -444,7 +445,7 @@ def _check_options(visible: object, max_iters: int, at_once: int, **names: objec
 
 
 def _check_lm(lm: object) -> None:
-    """Raise if no run could use `lm`. The LM of a name is not made."""
+    """Raise if no run could use `lm`. If `lm` is a name, the LM is not created."""
     from bae.language_model import is_lm
     from bae.lm.registry import check_lm_name
 

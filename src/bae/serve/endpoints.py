@@ -37,7 +37,7 @@ _FORM_TYPES: Final = (
 
 
 CutAt = Annotated[int, Field(ge=0, le=1 << 24)]
-"""The number of characters after which a value is cut. A value is never cut if the number is 0."""
+"""The number of characters after which a value is cut; 0 means never."""
 
 
 ListCut = Annotated[int, Field(ge=1, le=65_536)]
@@ -78,7 +78,8 @@ Number = Annotated[int, Field(ge=0, le=1 << 31)]
 
 
 Handle = Callable[[ApiCall], Awaitable[BaseModel | Response | tuple[int, BaseModel]]]
-"""Answers a request. The answer is a model, a status and a model, or a complete response."""
+"""A function that answers a request. The answer is a model, a status and a model, or a complete
+response."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Endpoint:
     """The description of the endpoint in the OpenAPI document."""
     handler: Handle
     answers: Mapping[int, type[BaseModel] | str]
-    """The model of the response, or a content type, by status."""
+    """For each status, the model or the content type of the response."""
     query: type[Form] = NoQuery
     body: type[BaseModel] | None = None
     refusals: tuple[int, ...] = ()
@@ -110,8 +111,8 @@ class Endpoint:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """A pattern for the percent-encoded path. In this path, a variable such as a run id may
-        contain a slash."""
+        """A pattern for the percent-encoded path. A run id in this path may contain a
+        percent-encoded slash."""
         return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path))
 
     @property

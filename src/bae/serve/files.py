@@ -46,8 +46,8 @@ class Uploads:
 
     def __init__(self) -> None:
         self._uploads: dict[tuple[str, str], tuple[float, File]] = {}
-        """The end of an upload's time, and the file. The keys are the user and the hash, the oldest
-        upload first."""
+        """The uploads by user and hash, the oldest first. An upload is the time when it expires,
+        and the file."""
 
     def add(self, user: str, file: File) -> None:
         """Store a file for a user. Raises `Refused` if the uploads of all users are too large."""

@@ -29,9 +29,9 @@ _Questions = tuple[list[GateView], int]
 _cached_questions: WeakKeyDictionary[API, OrderedDict[tuple[str, int], tuple[int, _Questions]]] = (
     WeakKeyDictionary()
 )
-"""The cached questions of runs. The key is the run and the `cut` of the query. The value has the
-`change` of the run at the time when the questions were read. A run with another `change` is read
-again."""
+"""The cached questions of each API's runs. The key is the run's id and the `cut` of the query. The
+value has the `change` of the run at the time when the questions were read. If the run has another
+`change` now, its questions are read again."""
 
 
 class InboxQuery(Form):

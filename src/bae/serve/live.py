@@ -53,16 +53,16 @@ class ServedFeed:
 
     feed: Feed[Any]
     encode: Callable[[FeedItem[Any]], str]
-    """Encodes an item as JSON."""
+    """A function that encodes an item as JSON."""
     shows: Callable[[FeedItem[Any]], bool] = lambda _: True
-    """Returns whether the user may see an item."""
+    """A function that returns whether the user may see an item."""
     text_of: str | None = None
     """The run whose text in progress is sent too."""
 
 
 OpenFeed = Callable[["API", User, str], Awaitable[ServedFeed]]
-"""Opens a feed for a user. The last argument is the rest of the feed's name, such as the id of a
-run. Raises `Refused` if the user may not see the feed."""
+"""A function that opens a feed for a user. The last argument is the rest of the feed's name, such
+as the id of a run. The function raises `Refused` if the user may not see the feed."""
 
 
 async def _open_run(api: API, user: User, run_id: str) -> ServedFeed:
@@ -88,7 +88,7 @@ FEEDS: Final[Mapping[str, OpenFeed]] = {"run": _open_run, "runs": _open_runs}
 
 
 class Frame(BaseModel):
-    """A message of a client.
+    """A message that a client sends over the WebSocket.
 
     - `token`: the token of the user, in the first message.
     - `sub`: the number that the client gives to a subscription.

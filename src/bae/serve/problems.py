@@ -199,8 +199,8 @@ def not_resumed(error: BaeError, stored: str, run_id: str) -> Refused | None:
 
 
 def make_refusal(error: BaseException, what: str) -> Refused:
-    """Return the refusal for any error. If it is an error of the server, write to the log that
-    `what` failed."""
+    """Return the refusal for any error. For an error of the server, write to the log that `what`
+    failed."""
     refused = refusal_of(error)
     if refused is None or refused.status >= 500:
         _log.error("%s failed: %s", what, describe(error), exc_info=error)

@@ -32,14 +32,15 @@ MOST_INNER: Final = 500
 
 
 class PathQuery(Form):
-    """The path of a graph inside the run, such as `2:Report.summaries`. The empty path is the graph
-    of the run itself."""
+    """`path` is the path of a graph inside the run, such as `2:Report.summaries`. The empty path is
+    the graph of the run itself."""
 
     path: Annotated[str, Field(max_length=2_000)] = ""
 
 
 class ForkFormQuery(Form):
-    """The maximum number of characters of a value. A longer value is cut; 0 cuts no value."""
+    """`cut` is the maximum number of characters of a value. A longer value is cut; 0 cuts no
+    value."""
 
     cut: CutAt = CUT
 

@@ -85,7 +85,7 @@ class RunDetails(RunRow):
 
 
 class StartQuery(Form):
-    """The seconds to wait for the end of the run."""
+    """`wait` is the maximum number of seconds to wait for the end of the run."""
 
     wait: Annotated[float, Field(ge=0, le=300)] = 0
 
@@ -109,8 +109,8 @@ class StartBody(Form):
 
 
 class ResumeBody(Form):
-    """`given` has the secrets of the run, such as `{"Login.token": "…"}`. No journal stores
-    secrets."""
+    """`given` has the secrets of the run, such as `{"Login.token": "…"}`. The journal does not
+    store secrets."""
 
     given: dict[str, Any] = Field(default_factory=dict[str, Any])
 

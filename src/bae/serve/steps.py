@@ -103,7 +103,7 @@ class TimelineQuery(Form):
 
 
 class CallQuery(Form):
-    """The maximum number of characters of a text. A longer text is cut; 0 cuts no text."""
+    """`cut` is the maximum number of characters of a text. A longer text is cut; 0 cuts no text."""
 
     cut: CutAt = CUT
 

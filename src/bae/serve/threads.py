@@ -66,7 +66,8 @@ class TurnsQuery(Form):
 
 
 class TurnQuery(Form):
-    """The maximum number of characters of a value. A longer value is cut; 0 cuts no value."""
+    """`cut` is the maximum number of characters of a value. A longer value is cut; 0 cuts no
+    value."""
 
     cut: CutAt = SHORT * 4
 
@@ -292,7 +293,7 @@ async def delete_thread(call: ApiCall) -> Response:
 
 async def runs_of(call: ApiCall, thread: str) -> list[RunInfo]:
     """Return the runs of a thread, the newest first. Raises `Refused` for an unknown thread, and
-    for a thread with a run that the user may not see. A model reads all turns of the thread, so it
+    for a thread with a run that the user may not see. A model reads all turns of the thread, and
     could repeat a hidden turn to the user."""
     infos = await thread_of(call, thread)
     if not infos:

@@ -33,15 +33,15 @@ PAGE_SIZE: Final = 4 << 20
 """The maximum size of a page in characters. If the items are larger, the page has fewer items than
 the client asked for."""
 _WAITING: Final = 5
-"""The maximum number of questions in a row."""
+"""The maximum number of questions in a `RunRow`."""
 _LONGEST_ERROR: Final = 120
 _LABELS: Final = 20
-"""The maximum number of metadata entries in a row."""
+"""The maximum number of metadata entries in a `RunRow`."""
 
 
 class WaitingGate(BaseModel):
-    """A question that a run waits for, in a list. If the gate is `answered`, the run has not used
-    the answer yet."""
+    """A question that a run waits for, in a list. If `answered` is true, the run has an answer that
+    it has not used yet."""
 
     gate: str
     place: str
@@ -190,7 +190,7 @@ class GateView(BaseModel):
 
     - `kind`: "gate" for a question. "approval" asks whether a tool may be called. "blocker" and
       "plan" are questions of a `team`, and belong to no run.
-    - `since`: the time since when the question is open, in seconds since 1970.
+    - `since`: the time when the question was asked, in seconds since 1970.
     - `answered`, `answer`, `answered_by`: whether there is an answer, the answer, and the person
       who gave it.
     - `answer_schema`: the JSON schema of the answer.
@@ -261,7 +261,7 @@ class CallView(BaseModel):
     - `by`: the part of the graph that asked.
     - `place`: the place of the node whose step has the question.
     - `asked`: the text at the start of a conversation with tools. Without tools, each answer has
-      the question's text.
+      the text of its question.
     - `answers`: the answers with their verdicts.
     - `rounds`: the rounds of tool calls.
     """
@@ -290,14 +290,14 @@ class CallPage(BaseModel):
 class BarView(BaseModel):
     """A piece of work in a timeline.
 
-    - `depth`: the number of bars around this bar.
+    - `depth`: the number of bars that contain this bar.
     - `spans`: the times when a process did the work.
     - `items`: the number of finished items of a map. Items that a graph computes are bars of their
       own.
     - `waits`: whether the work is a question to a person.
     - `critical`: the times when the run waited for this work and nothing else.
-    - `slack`: the seconds by which the work could have been longer without delaying the run; null
-      if this is not known.
+    - `slack`: how many seconds longer the work could have taken without delaying the run; null if
+      this is not known.
     """
 
     kind: str
