@@ -330,10 +330,10 @@ async def _find_asking_run(
     """Return the newest run of the thread that asked all these questions, the number of its last
     record, and the entries by gate address."""
     for info in reversed(talk.infos):
-        own = interrupt_id(info.run_id, "")
-        if not all(entry.interrupt_id.startswith(own) for entry in entries):
+        prefix = interrupt_id(info.run_id, "")
+        if not all(entry.interrupt_id.startswith(prefix) for entry in entries):
             continue
-        answers = {entry.interrupt_id.removeprefix(own): entry for entry in entries}
+        answers = {entry.interrupt_id.removeprefix(prefix): entry for entry in entries}
         stored = await talk.call.api.journal.read(info.run_id)
         gates = await off_loop(len(stored.lines), all_gates, stored)
         if answers.keys() <= {gate.address for gate, _ in gates}:

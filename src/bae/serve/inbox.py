@@ -19,7 +19,7 @@ from bae.serve.views import SHORT, GateView, InboxPage, size_of
 if TYPE_CHECKING:
     from bae.serve.api import API
 
-_OF_RUN: Final = 20
+_MOST_OF_RUN: Final = 20
 """The maximum number of questions of one run in the inbox."""
 _KEPT: Final = 500
 """The maximum number of runs whose questions are cached. A page asks often, and most runs wait for
@@ -92,7 +92,7 @@ async def _questions_of(call: ApiCall, info: RunInfo) -> _Questions:
 
 def _read_questions(stored: StoredRun, call: ApiCall) -> tuple[int, _Questions]:
     gates = [gate for gate in open_gates(stored) if gate.address not in stored.answers]
-    return stored.info.change, view_gates(call, stored, gates, 0, _OF_RUN)
+    return stored.info.change, view_gates(call, stored, gates, 0, _MOST_OF_RUN)
 
 
 ENDPOINTS: Final = (

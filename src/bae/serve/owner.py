@@ -31,7 +31,7 @@ RECOVER: Final = 10.0
 waiting runs that have an answer or are past a deadline."""
 _TAKEN: Final = ("bae-run-owned", "bae-run-taken", "bae-run-ended", "bae-thread-busy")
 """The codes of errors for runs that have an owner, have ended, or wait for an earlier turn."""
-_OF_THE_STORE: Final = ("bae-journal-failed", "bae-journal-full", "bae-journal-locked")
+_STORE_ERRORS: Final = ("bae-journal-failed", "bae-journal-full", "bae-journal-locked")
 """The codes of errors of the store. After such an error, the server tries to recover the run again,
 because the run itself did not fail."""
 _log = logging.getLogger("bae")
@@ -262,7 +262,7 @@ class RunOwner:
             await self.resume(graph, run_id)
         except BaeError as error:
             if error.code not in _TAKEN:
-                if error.code not in _OF_THE_STORE:
+                if error.code not in _STORE_ERRORS:
                     self._not_recovered.add(run_id)
                 _log.warning("the run %s is not recovered: %s", run_id, error.message)
         except Refused:

@@ -157,8 +157,8 @@ def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> R
             "see `inner` of the graph around it" if path else "serve the graph of the run",
             run_id=info.run_id,
         )
-    not_begun = GraphRun(0.0, path=path)
-    graph_run = read_history(stored).graphs.get(path) or not_begun
+    empty_run = GraphRun(0.0, path=path)
+    graph_run = read_history(stored).graphs.get(path) or empty_run
     classes_by_name: Mapping[str, Json] = graph_shape["classes"]
     names = [*classes_by_name]
     # If the code changed while the run was parked, the trace may have classes that the stored types
@@ -171,10 +171,10 @@ def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> R
         if other in classes_by_name
     ]
     layout = lay_out(names, [(names.index(a), names.index(b)) for a, b in edges])
-    visits, taken = Counter(trace), Counter(pairwise(trace))
+    visit_counts, edge_counts = Counter(trace), Counter(pairwise(trace))
     is_over = graph_run.outcome == "ended" or info.status == "ended"
     current = "" if is_over or not trace else trace[-1]
-    is_known = (
+    is_same_shape = (
         served_shape is not None
         and served is not None
         and served_shape.hash == info.shape
@@ -193,7 +193,7 @@ def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> R
                 y=y,
                 width=size.width,
                 height=size.height,
-                visits=visits[name],
+                visits=visit_counts[name],
                 is_current=name == current,
                 is_start=name == graph_shape["start"],
                 ends=classes_by_name[name]["ends"],
@@ -207,11 +207,11 @@ def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> R
                 target=head,
                 chosen_by=_find_chooser(classes_by_name[tail]),
                 line=[*line],
-                taken=taken[tail, head],
+                taken=edge_counts[tail, head],
             )
             for (tail, head), line in zip(edges, layout.lines, strict=True)
         ],
-        problems=problems_of(served) if is_known and served is not None else [],
+        problems=problems_of(served) if is_same_shape and served is not None else [],
         inner=[_view_inner(inner) for inner in [*graph_run.inner.values()][:MOST_INNER]],
         inner_total=len(graph_run.inner),
     )
@@ -224,13 +224,13 @@ def _fields_of(cls: Json, shape: ShapeView) -> list[RunFieldView]:
             type=use["type"],
             kind=use["kind"],
             required=use["required"],
-            graph=_graph_behind(use, shape),
+            graph=_find_inner_graph(use, shape),
         )
         for name, use in cls["fields"].items()
     ]
 
 
-def _graph_behind(use: Json, shape: ShapeView) -> str | None:
+def _find_inner_graph(use: Json, shape: ShapeView) -> str | None:
     """Return the name of the first graph that runs for a field."""
     numbers: list[int] = [c["graph"] for _, c in shape.calls_behind(use) if "graph" in c]
     return shape.graphs[numbers[0]]["name"] if numbers else None

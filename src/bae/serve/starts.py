@@ -32,14 +32,14 @@ class Starts:
         self.name, self.graph = name, graph
         self._plan = plan_tool(Tool(graph), NOWHERE)
 
-    def node(self, given: Any) -> Node:
+    def node(self, values: Any) -> Node:
         """Return the start node with these fields. Raises `Refused` for wrong fields."""
-        if not isinstance(given, dict):
+        if not isinstance(values, dict):
             start = self.graph.start.__name__
             fix = 'send an object with its fields: {"start": {…}}'
             raise wrong_input(["body", "start"], f"it is no object with the fields of {start}", fix)
         try:
-            fields = self._plan.validate(cast("dict[str, Any]", given))
+            fields = self._plan.validate(cast("dict[str, Any]", values))
             return self.graph.start(**fields)
         except ValidationError as error:
             raise input_refusal(error, "body", "start") from error
@@ -108,10 +108,12 @@ class _LenientSchema(GenerateJsonSchema):
 def end_schema(cls: type[Node]) -> dict[str, Any]:
     """Return the JSON schema of a node in responses."""
     schema = cls.model_json_schema(mode="serialization", schema_generator=_LenientSchema)
-    shown = shown_fields(cls)
-    schema["properties"] = {n: s for n, s in schema.get("properties", {}).items() if n in shown}
+    shown_names = shown_fields(cls)
+    schema["properties"] = {
+        n: s for n, s in schema.get("properties", {}).items() if n in shown_names
+    }
     if "required" in schema:
-        schema["required"] = [name for name in schema["required"] if name in shown]
+        schema["required"] = [name for name in schema["required"] if name in shown_names]
     return schema
 
 

@@ -253,21 +253,21 @@ async def _read_questions(call: ApiCall) -> list[AskedQuestion]:
         raise Refused(409, error.code, error.message, error.fix or "") from error
 
 
-def _view_call(number: int, asked: AskedQuestion, cut: int | None) -> CallView:
+def _view_call(number: int, question: AskedQuestion, cut: int | None) -> CallView:
     view = CallView(
         number=number,
-        by=asked.by,
-        place=asked.place,
-        at=asked.at,
-        seconds=asked.seconds,
-        outcome=asked.outcome,
-        error=asked.error if cut is not None else asked.error[:SHORT],
-        usage=usage_of(asked.usage),
+        by=question.by,
+        place=question.place,
+        at=question.at,
+        seconds=question.seconds,
+        outcome=question.outcome,
+        error=question.error if cut is not None else question.error[:SHORT],
+        usage=usage_of(question.usage),
     )
     if cut is not None:
-        view.asked = data_of(asked.asked, cut)
-        view.answers = [data_of(answer, cut) for answer in asked.answers]
-        view.rounds = [data_of(round_, cut) for round_ in asked.rounds]
+        view.asked = data_of(question.asked, cut)
+        view.answers = [data_of(answer, cut) for answer in question.answers]
+        view.rounds = [data_of(round_, cut) for round_ in question.rounds]
     return view
 
 
