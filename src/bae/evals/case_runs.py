@@ -106,12 +106,14 @@ class CaseRunner:
         with metered() as used:
             try:
                 async with asyncio.timeout(self.timeout):
-                    if not _spent_by(error):
+                    if not _find_spent_budget(error):
                         scored = await self.scoring.score(job.case, ended, job.nodes)
             except TimeoutError:
                 unscored = f"the metric took longer than {self.timeout:g} s"
         result = replace(job.result, judging=Usage.total(used))
-        spent = [text for each in (error, *scored.errors) if (text := _spent_by(each))]
+        spent = [
+            text for failure in (error, *scored.errors) if (text := _find_spent_budget(failure))
+        ]
         if spent:
             job.result = replace(result, error=spent[0])
             return
@@ -120,7 +122,9 @@ class CaseRunner:
         if scored.errors:
             result = replace(result, scoring_error=_describe_chain(scored.errors[-1], hides))
             unscored = f"it could not be scored: {result.scoring_error}"
-        job.metric_error = next((e for e in scored.errors if e.code in _OF_METRICS), None)
+        job.metric_error = next(
+            (error_ for error_ in scored.errors if error_.code in _OF_METRICS), None
+        )
         if job.metric_error is not None:
             result = replace(result, metric_error=_describe_chain(job.metric_error, hides))
         result = replace(result, nodes=scored.nodes)
@@ -182,10 +186,10 @@ class CaseRunner:
             explain_cancellation(task, lambda _: None)
         if not result.waiting:
             return result, None
-        met = _gate_met(result.waiting)
+        gate_error = _gate_error(result.waiting)
         if self.journal is not None:
-            await _fail_parked(self.journal, job.run_id, met)
-        return None, met
+            await _fail_parked(self.journal, job.run_id, gate_error)
+        return None, gate_error
 
 
 STOPPED: Final = "it was stopped"
@@ -193,7 +197,7 @@ _CAUSES: Final = 4
 _OF_METRICS: Final = ("bae-metric-failed", "bae-metric-score")
 
 
-def _spent_by(error: BaseException | None) -> str:
+def _find_spent_budget(error: BaseException | None) -> str:
     """The message of the first `BudgetError` among `error` and its causes that comes from a budget
     around the evaluation. Empty if there is none."""
     while error is not None:
@@ -226,7 +230,7 @@ def _describe_chain(error: BaseException, hides: bool) -> str:
 # --- runs that wait for a person --------------------------------------------------------------
 
 
-def _gate_met(gates: Sequence[OpenGate]) -> GateError:
+def _gate_error(gates: Sequence[OpenGate]) -> GateError:
     """The error for a case whose run waits for a person."""
     questions = "; ".join(f"{gate.place}: {gate.question}" for gate in gates)
     return GateError(
@@ -302,6 +306,6 @@ def _fields_as_json(
         name
         for cls in classes
         for name in given
-        if any(each in secret_fields(cls) for each in types.by_field(cls, {name: 0}))
+        if any(field_name in secret_fields(cls) for field_name in types.by_field(cls, {name: 0}))
     }
     return {name: as_json(value) for name, value in given.items() if name not in hidden}

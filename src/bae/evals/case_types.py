@@ -33,7 +33,7 @@ Checked: TypeAlias = "tuple[str, Case | None, list[str]]"
 def every_node(graph: Graph[Any, Any]) -> tuple[type[Node], ...]:
     """The node classes of a graph and of the graphs inside it (behind a `Dep` or a `Map`), without
     duplicates. The start is first, and inner classes follow outer classes."""
-    return tuple(dict.fromkeys(cls for each in graph.graphs for cls in each.nodes))
+    return tuple(dict.fromkeys(cls for graph_ in graph.graphs for cls in graph_.nodes))
 
 
 class CaseTypes:
@@ -65,11 +65,11 @@ class CaseTypes:
             if case is not None:
                 wrong += self.problems(case)
                 if case.name in labels:
-                    other = "another case" if label == case.name else labels[case.name]
-                    wrong.append(f"name: {other} is called {case.name!r} too")
+                    earlier = "another case" if label == case.name else labels[case.name]
+                    wrong.append(f"name: {earlier} is called {case.name!r} too")
                 labels.setdefault(case.name, label)
                 fitting.append(case)
-            problems.extend(f"{label}: {each}" for each in wrong)
+            problems.extend(f"{label}: {problem}" for problem in wrong)
             if len(problems) > MOST_PROBLEMS:
                 break
         if problems:
@@ -83,8 +83,8 @@ class CaseTypes:
             return given
         if isinstance(given, Mapping):
             # An object that names no field may be the value of the only field.
-            known = _fields_by_name(self.graph.start)
-            if not given or any(name in known for name in cast(Mapping[str, Any], given)):
+            field_names = _fields_by_name(self.graph.start)
+            if not given or any(name in field_names for name in cast(Mapping[str, Any], given)):
                 return cast(Any, given)
             if _faults("", self.graph.start, lambda: self.start({only: given})):
                 return cast(Any, given)
@@ -98,8 +98,8 @@ class CaseTypes:
         cls = self.graph.start
         fields = self.by_field(cls, {name: _copy_value(value) for name, value in inputs.items()})
         if cls.__init__ is Node.__init__ and is_json(fields):
-            known = frozenset(name for name in fields if name in cls.__pydantic_fields__)
-            return from_answer(cls, fields, known)
+            declared = frozenset(name for name in fields if name in cls.__pydantic_fields__)
+            return from_answer(cls, fields, declared)
         return cls(**fields)
 
     def with_files(self, inputs: Any, folder: Path) -> Any:
@@ -127,8 +127,8 @@ class CaseTypes:
 
     def by_field(self, cls: type[Node], given: Mapping[str, Any]) -> dict[str, Any]:
         """Values by the names of their fields. `given` may use aliases."""
-        known = _fields_by_name(cls)
-        return {known.get(name, name): value for name, value in given.items()}
+        field_names = _fields_by_name(cls)
+        return {field_names.get(name, name): value for name, value in given.items()}
 
     def expectation(self, cls: type[Node], expected: Mapping[str, Any]) -> dict[str, Any]:
         """Validate expected values as fields of a class. Raises the errors of its validators."""
@@ -192,8 +192,8 @@ class CaseTypes:
         if not isinstance(inputs, Mapping):
             return [f"input: give an object of the fields of {start.__name__}"]
         given = cast(Mapping[str, Any], inputs)
-        known = _fields_by_name(start)
-        if start.model_config.get("extra") != "allow" and not given.keys() <= known.keys():
+        field_names = _fields_by_name(start)
+        if start.model_config.get("extra") != "allow" and not given.keys() <= field_names.keys():
             return self._field_problems("input", start, given)
         return _faults("input", start, lambda: self.start(given))
 
@@ -206,25 +206,25 @@ class CaseTypes:
         among = [ends[kind]] if kind else self._ends
         if case.expected is None or not among:
             return []
-        known = {name: None for end in among for name in _fields_by_name(end)}
+        field_names = {name: None for end in among for name in _fields_by_name(end)}
         unknown = [
-            f"expected.{name}: no end has such a field, {suggest(name, known)}"
+            f"expected.{name}: no end has such a field, {suggest(name, field_names)}"
             for name in case.expected
-            if name not in known and len(among) > 1
+            if name not in field_names and len(among) > 1
         ]
         # With several ends, one must fit. Otherwise report the problems of the nearest.
         fits = (self._field_problems("expected", end, case.expected) for end in among)
         return unknown or min(fits, key=len)
 
     def _field_problems(self, place: str, cls: type[Node], fields: Mapping[str, Any]) -> list[str]:
-        known = _fields_by_name(cls)
+        field_names = _fields_by_name(cls)
         unknown = [
             f"{place}.{name}: {cls.__name__} has no such field, "
             f"{suggest(name, cls.__pydantic_fields__)}"
             for name in fields
-            if name not in known
+            if name not in field_names
         ]
-        given = {name: value for name, value in fields.items() if name in known}
+        given = {name: value for name, value in fields.items() if name in field_names}
         return unknown + _faults(place, cls, lambda: self.expectation(cls, given))
 
 
@@ -242,7 +242,7 @@ def _faults(place: str, cls: type[Node], check: Callable[[], object]) -> list[st
 def _names_for(nodes: Sequence[type[Node]]) -> dict[type[Node], str]:
     names: dict[type[Node], str] = {}
     for cls in nodes:
-        number = 1 + sum(other.__name__ == cls.__name__ for other in names)
+        number = 1 + sum(earlier.__name__ == cls.__name__ for earlier in names)
         names[cls] = cls.__name__ if number == 1 else f"{cls.__name__} {number}"
     return names
 

@@ -91,7 +91,9 @@ def load_cases(
         raise ValueError(f"evaluators=…: {file} names none; only a dataset of pydantic-evals does")
     types = CaseTypes(graph)
     try:
-        cases = types.check(_lines(file, types), f"{file} has cases that {graph.name} cannot run")
+        cases = types.check(
+            _read_lines_of_cases(file, types), f"{file} has cases that {graph.name} cannot run"
+        )
     except OSError as error:
         raise invalid_cases(
             f"the cases in {file} cannot be read",
@@ -137,7 +139,7 @@ def suggest(name: str, among: Iterable[str]) -> str:
 _KEYS: Final = tuple(f.name for f in fields(Case) if f.name not in ("inputs", "metric"))
 
 
-def _lines(file: Path, types: CaseTypes) -> Iterator[Checked]:
+def _read_lines_of_cases(file: Path, types: CaseTypes) -> Iterator[Checked]:
     with open_file(file) as opened:
         for number, line in enumerate(read_lines(opened), 1):
             if line.strip(b" \t\r\n\xef\xbb\xbf"):
@@ -153,7 +155,7 @@ def _read_case(
         return None, [f"is not JSON: {error}"]
     if not isinstance(values, dict):
         return None, ['is no JSON object: write {"input": {…}, "expected": {…}}']
-    given = {k: v for k, v in cast(dict[str, Any], values).items() if v is not None}
+    given = {k: value for k, value in cast(dict[str, Any], values).items() if value is not None}
     keys = ("input", *_KEYS)
     wrong = [
         f"{key}: there is no such key, {suggest(key, keys)}" for key in given if key not in keys

@@ -112,7 +112,7 @@ def _cases(
     if own_metric:
         return cases
     pairs = zip(cases, dataset.cases, strict=True)
-    return [reader.with_evaluators(case, each, dataset.evaluators) for case, each in pairs]
+    return [reader.with_evaluators(case, written, dataset.evaluators) for case, written in pairs]
 
 
 class _Reader:
@@ -128,8 +128,8 @@ class _Reader:
         self._plain = any(self._is_plain(case.expected_output) for case in dataset.cases)
 
     def cases(self, dataset: Any) -> Iterator[Checked]:
-        for number, each in enumerate(dataset.cases, 1):
-            expected = each.expected_output
+        for number, written in enumerate(dataset.cases, 1):
+            expected = written.expected_output
             wrong: list[str] = []
             fields: Any = _by_name(expected)
             kind = ""
@@ -145,11 +145,11 @@ class _Reader:
                         f"expected_output: give an object of the fields of {ends}: a value alone "
                         "does not say which field is meant"
                     )
-            metadata: Any = {} if each.metadata is None else _by_name(each.metadata)
+            metadata: Any = {} if written.metadata is None else _by_name(written.metadata)
             if not hasattr(metadata, "keys"):
                 metadata = {"metadata": metadata}
-            name = each.name or f"case {number}"
-            inputs = self._types.fields_of(_by_name(each.inputs))
+            name = written.name or f"case {number}"
+            inputs = self._types.fields_of(_by_name(written.inputs))
             try:
                 if self._folder is not None:
                     inputs = self._types.with_files(inputs, self._folder)
@@ -161,12 +161,12 @@ class _Reader:
             else:
                 yield name, case, wrong
 
-    def with_evaluators(self, case: Case, each: Any, of_all: Sequence[Any]) -> Case:
-        evaluators = [*each.evaluators, *of_all]
+    def with_evaluators(self, case: Case, written: Any, of_all: Sequence[Any]) -> Case:
+        evaluators = [*written.evaluators, *of_all]
         if not evaluators:
             return case
         plain = self._only if self._plain else None
-        return replace(case, metric=_Evaluators(evaluators, each, plain, self._types))
+        return replace(case, metric=_Evaluators(evaluators, written, plain, self._types))
 
     def _is_plain(self, expected: Any) -> bool:
         """Whether an expected output is the value of a field instead of fields by name."""
@@ -207,9 +207,9 @@ class _Evaluators:
             )
             every = cast(dict[str, Any], every) if isinstance(every, Mapping) else {name: every}
             silent = silent or not every
-            for name, each in every.items():
-                reason = getattr(each, "reason", None)
-                value = each.value if hasattr(each, "reason") else each
+            for name, evaluated in every.items():
+                reason = getattr(evaluated, "reason", None)
+                value = evaluated.value if hasattr(evaluated, "reason") else evaluated
                 if isinstance(value, str):
                     continue
                 score = read_score(value, where=f"{what} {name}")
@@ -288,17 +288,17 @@ _OF_SPANS: Final = (
 
 def _unusable_evaluators(dataset: Any) -> Iterator[str]:
     """The evaluators of a dataset that bae does not support, each with the reason."""
-    for each in getattr(dataset, "report_evaluators", ()):
-        yield f"{type(each).__name__}: it looks at a report of pydantic-evals, and there is none"
+    for report_evaluator in getattr(dataset, "report_evaluators", ()):
+        yield f"{type(report_evaluator).__name__}: it looks at a report of pydantic-evals, and there is none"
     named = [("", evaluator) for evaluator in dataset.evaluators]
     for number, case in enumerate(dataset.cases, 1):
         named += [
             (f"{case.name or f'case {number}'}: ", evaluator) for evaluator in case.evaluators
         ]
-    for where, each in named:
-        if type(each).__name__ in _OF_SPANS:
+    for where, report_evaluator in named:
+        if type(report_evaluator).__name__ in _OF_SPANS:
             why = "it looks at spans of OpenTelemetry, and bae records none for evaluators"
-            yield f"{where}{type(each).__name__}: {why}"
+            yield f"{where}{type(report_evaluator).__name__}: {why}"
 
 
 def _read_content(path: Path) -> dict[str, Any]:
@@ -344,12 +344,12 @@ def _count_repeated(root: Any) -> int:
         if id(node) not in sizes:
             sizes[id(node)] = _ENDLESS  # for a node inside itself
             kind, value = node.id, node.value  # a text, a list, or a list of keys and values
-            own = 1 + (len(value) if kind == "scalar" else 0)
-            if own > _LONGEST_NUMBER and node.tag in _NUMBERS:
+            own_size = 1 + (len(value) if kind == "scalar" else 0)
+            if own_size > _LONGEST_NUMBER and node.tag in _NUMBERS:
                 raise ValueError(f"it has a number with more than {_LONGEST_NUMBER:,} characters")
-            written += own
+            written += own_size
             parts = {"sequence": value, "mapping": chain.from_iterable(value)}.get(kind, ())
-            sizes[id(node)] = min(_ENDLESS, own + sum(map(size, parts)))
+            sizes[id(node)] = min(_ENDLESS, own_size + sum(map(size, parts)))
         return sizes[id(node)]
 
     return size(root) - written

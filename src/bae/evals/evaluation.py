@@ -108,10 +108,10 @@ async def evaluate(
     if not checked:
         raise invalid_cases("there are no cases", fix="give one or more: Case({…}, expected={…})")
     check_metrics(graph, metric, node_metrics)
-    own = () if metric is not None else (case.metric for case in checked)
-    for each in (*(node_metrics or {}).values(), *own):
-        if isinstance(each, Judge):
-            each.ready()
+    case_metrics = () if metric is not None else (case.metric for case in checked)
+    for scorer in (*(node_metrics or {}).values(), *case_metrics):
+        if isinstance(scorer, Judge):
+            scorer.ready()
     ready = {name: _prepare_lm(lm) for name, lm in lms.items()}
     run_ids = new_run_ids()
     runs = [
@@ -154,7 +154,7 @@ class _Evaluating:
         self._runner = runner
         self._concurrency = concurrency
         self._progress = progress
-        self._over = 0
+        self._finished = 0
         self.stopped = ""
         """Why not all cases were run."""
 
@@ -163,9 +163,9 @@ class _Evaluating:
         stopped."""
 
         async def work() -> None:
-            await self._share(self._runs[:first])
+            await self._run_shared(self._runs[:first])
             self._refuse_failing_metric(self._runs[:first])
-            await self._share(self._runs[first:])
+            await self._run_shared(self._runs[first:])
             raise _Ended
 
         async def watch() -> None:
@@ -180,7 +180,7 @@ class _Evaluating:
             if not run.result.run_id:
                 run.result = replace(run.result, error=self.stopped)
 
-    async def _share(self, runs: Sequence[CaseRun]) -> None:
+    async def _run_shared(self, runs: Sequence[CaseRun]) -> None:
         waiting = iter(runs)
         workers = min(self._concurrency, len(runs))
         await all_or_first_error([lambda: self._work(waiting)] * workers)
@@ -189,7 +189,9 @@ class _Evaluating:
         """Raise the error of the metric if it failed for every contender of the first case."""
         errors = [run.metric_error for run in first if run.metric_error is not None]
         results = [run.result for run in first]
-        if errors and not any(r.outcome == "ended" and not r.metric_error for r in results):
+        if errors and not any(
+            result.outcome == "ended" and not result.metric_error for result in results
+        ):
             raise errors[0]
 
     async def _work(self, waiting: Iterator[CaseRun]) -> None:
@@ -200,7 +202,7 @@ class _Evaluating:
             if run.result.outcome == NOT_RUN:
                 self.stopped = self.stopped or run.result.error
             else:
-                self._over += 1
+                self._finished += 1
                 self._report_progress(run)
 
     def _report_progress(self, run: CaseRun) -> None:
@@ -208,7 +210,7 @@ class _Evaluating:
         if progress is None:
             return
         try:
-            progress(self._over, len(self._runs), run.contender, run.result)
+            progress(self._finished, len(self._runs), run.contender, run.result)
         except Exception:  # the caller's display must not break the evaluation
             self._progress = None
             _log.warning("progress=%r raised, and is not called again", progress, exc_info=True)
@@ -230,8 +232,8 @@ def _prepare_lm(lm: Contending) -> Contending:
     since it starts from its beginning in each run."""
     if not isinstance(lm, str):
         return lm
-    made = cached_lm(lm)
-    return lm if lm.strip().startswith("scripted:") else made
+    prepared = cached_lm(lm)
+    return lm if lm.strip().startswith("scripted:") else prepared
 
 
 # --- arguments, checked before the first run, so that mistakes cost nothing -------------------
@@ -273,16 +275,16 @@ def check_node_metrics(graph: Graph[Any, Any], metrics: object) -> None:
     if not isinstance(metrics, Mapping):
         raise TypeError(f"{short(metrics)}: give metrics by the class of the node, {{Reply: same}}")
     nodes = every_node(graph)
-    for cls, each in cast("Mapping[Any, Any]", metrics).items():
+    for cls, function in cast("Mapping[Any, Any]", metrics).items():
         if cls not in nodes:
             # With module names, since a file may be imported twice under two names.
-            known = ", ".join(f"{node.__module__}.{node.__qualname__}" for node in nodes)
+            class_names = ", ".join(f"{node.__module__}.{node.__qualname__}" for node in nodes)
             raise TypeError(
-                f"there is a metric for {cls!r}, and the nodes of the graph are {known}"
+                f"there is a metric for {cls!r}, and the nodes of the graph are {class_names}"
             )
-        if not takes_arguments(each, 2):
+        if not takes_arguments(function, 2):
             raise TypeError(
-                f"the metric for {cls.__name__} is {short(each)}: give a function of the expected "
+                f"the metric for {cls.__name__} is {short(function)}: give a function of the expected "
                 "node and the given one, as def same(expected, given)"
             )
 

@@ -48,8 +48,8 @@ def interval(scores: Sequence[float], *, level: float = 0.95) -> Interval | None
     if not values:
         return None
     n, mean = len(values), math.fsum(values) / len(values)
-    low, high = _wilson(mean, n, level) if _binary(values) else _bootstrap(values, 0.0, level)
-    return _within(mean, low, high, n, level, 0.0)
+    low, high = _wilson(mean, n, level) if _is_binary(values) else _bootstrap(values, 0.0, level)
+    return _clip_interval(mean, low, high, n, level, 0.0)
 
 
 def paired_difference(
@@ -73,12 +73,12 @@ def paired_difference(
     if not first:
         return None
     differences = [y - x for x, y in zip(first, second, strict=True)]
-    if _binary(first) and _binary(second):
+    if _is_binary(first) and _is_binary(second):
         low, high = _newcombe(first, second, level)
     else:
         low, high = _bootstrap(differences, -1.0, level)
     n = len(first)
-    return _within(math.fsum(differences) / n, low, high, n, level, -1.0)
+    return _clip_interval(math.fsum(differences) / n, low, high, n, level, -1.0)
 
 
 def _check_scores(name: str, scores: Sequence[float]) -> list[float]:
@@ -93,11 +93,13 @@ def _check_level(level: float) -> None:
         raise ValueError(f"level={level!r}: give a share between 0 and 1, such as 0.95")
 
 
-def _binary(values: Sequence[float]) -> bool:
+def _is_binary(values: Sequence[float]) -> bool:
     return all(value in (0.0, 1.0) for value in values)
 
 
-def _within(mean: float, low: float, high: float, n: int, level: float, least: float) -> Interval:
+def _clip_interval(
+    mean: float, low: float, high: float, n: int, level: float, least: float
+) -> Interval:
     """The interval clipped to possible scores, and extended to contain the mean despite
     rounding."""
     mean = min(1.0, max(least, mean))
@@ -142,9 +144,9 @@ def _bootstrap(values: list[float], least: float, level: float) -> tuple[float, 
     lows: list[float] = []
     highs: list[float] = []
     for unseen, weights in _weights(len(values)):
-        seen = sum(map(mul, weights, ordered))
-        lows.append(seen + unseen * least)
-        highs.append(seen + unseen)
+        total = sum(map(mul, weights, ordered))
+        lows.append(total + unseen * least)
+        highs.append(total + unseen)
     cut = int(len(lows) * (1 - level) / 2)
     return sorted(lows)[cut], sorted(highs)[-1 - cut]
 
@@ -157,5 +159,5 @@ def _weights(n: int) -> list[tuple[float, list[float]]]:
     for _ in range(max(400, min(1000, 200_000 // n))):
         drawn = [chance.expovariate(1.0) for _ in range(n + 1)]
         total = sum(drawn)
-        samples.append((drawn[-1] / total, [each / total for each in drawn[:-1]]))
+        samples.append((drawn[-1] / total, [weight / total for weight in drawn[:-1]]))
     return samples

@@ -117,9 +117,9 @@ class Judge:
     def asking(self, lm: LM, note: Callable[[str], None]) -> Judge:
         """A copy for an optimization that asks `lm`. An answer without a verdict counts 0, and
         `note` is called with a message."""
-        made = copy(self)
-        made.lm, made._note, made._refusals = lm, note, Refusals()
-        return made
+        judge = copy(self)
+        judge.lm, judge._note, judge._refusals = lm, note, Refusals()
+        return judge
 
     async def __call__(self, expected: Node, given: Node) -> Score:
         """Have the LM compare two nodes of the same class. Equal fields need no LM call."""
@@ -163,15 +163,15 @@ class Judge:
 
     def _show(self, node: Node) -> dict[str, Any] | str:
         """The fields that an LM fills, as a prompt shows them. A cut text if they are too long."""
-        seen = seen_of(node)
-        shown: dict[str, Any] = {type(node).__name__: seen}
-        if isinstance(seen, dict):  # unless the node has its own serializer
-            values = cast("dict[str, Any]", seen)
+        fields = seen_of(node)
+        filled: dict[str, Any] = {type(node).__name__: fields}
+        if isinstance(fields, dict):  # unless the node has its own serializer
+            values = cast("dict[str, Any]", fields)
             hidden = secret_fields(type(node))
             names = [name for name in asked_fields(type(node)) if name not in hidden]
-            shown = {name: values[name] for name in names if name in values}
-        text = json.dumps(shown, ensure_ascii=False)
-        return shown if len(text) <= self.longest else f"{text[: self.longest]} … (cut off here)"
+            filled = {name: values[name] for name in names if name in values}
+        text = json.dumps(filled, ensure_ascii=False)
+        return filled if len(text) <= self.longest else f"{text[: self.longest]} … (cut off here)"
 
 
 class Refusals:

@@ -56,18 +56,20 @@ def fields_metric(
       models and mappings by their fields.
     - A `Literal`, an enum and any other value scores 0 or 1.
     """
-    expected, given = _holder(expected, "expected"), _holder(given, "given")
+    expected, given = _read_fields(expected, "expected"), _read_fields(given, "given")
     if isinstance(expected, Node) and isinstance(given, Node) and type(expected) is not type(given):
         difference = f"{type(given).__name__}, where {type(expected).__name__} was expected"
         return Score(0.0, difference)
-    cls = next((type(each) for each in (expected, given) if isinstance(each, Node)), None)
+    cls = next((type(side) for side in (expected, given) if isinstance(side, Node)), None)
     hidden = () if cls is None else secret_fields(cls)
     scores: list[float] = []
     different: list[str] = []
     for name in asked_fields(type(expected)) if isinstance(expected, Node) else expected:
-        wanted, got = _field(expected, name, cls), _field(given, name, cls)
-        known = cls.__pydantic_fields__.get(name) if cls is not None else None
-        scores.append(_likeness(wanted, got, Any if known is None else known.annotation))
+        wanted, got = _read_field(expected, name, cls), _read_field(given, name, cls)
+        declared = cls.__pydantic_fields__.get(name) if cls is not None else None
+        scores.append(
+            _score_likeness(wanted, got, Any if declared is None else declared.annotation)
+        )
         if scores[-1] < 1:
             difference = f": {short(got)}, where {short(wanted)} was expected"
             different.append(f"{name} differs" if name in hidden else f"{name}{difference}")
@@ -89,8 +91,8 @@ def node_transition_metric(example: Any, prediction: Any, trace: Any = None) -> 
             "node_transition_metric: the example has neither next_node_type nor choice; give it "
             "examples as trace_to_examples makes them"
         )
-    same = expected == given
-    return float(same) if trace is None else same
+    is_same = expected == given
+    return float(is_same) if trace is None else is_same
 
 
 async def call_metric(metric: Callable[..., Any], *given: Any, where: str, fix: str = "") -> Score:
@@ -165,7 +167,7 @@ def is_json(value: object) -> bool:
         given = cast(dict[Any, Any], value)
         return all(type(k) is str and is_json(v) for k, v in given.items())
     if type(value) is list:
-        return all(is_json(each) for each in cast(list[Any], value))
+        return all(is_json(item) for item in cast(list[Any], value))
     return value is None or type(value) in (str, int, float, bool)
 
 
@@ -196,7 +198,7 @@ def _mean(parts: Sequence[float]) -> float:
 # --- how alike two values are -----------------------------------------------------------------
 
 
-def _likeness(expected: object, given: object, declared: Any = Any) -> float:
+def _score_likeness(expected: object, given: object, declared: Any = Any) -> float:
     declared = _without_none(declared)
     if isinstance(expected, Enum) or isinstance(given, Enum):
         return float(getattr(expected, "value", expected) == getattr(given, "value", given))
@@ -211,11 +213,11 @@ def _likeness(expected: object, given: object, declared: Any = Any) -> float:
     inside = next(iter(typing.get_args(declared)), Any)
     one: Any = expected
     other: Any = given
-    if all(isinstance(each, Set) for each in (one, other)):
+    if all(isinstance(side, Set) for side in (one, other)):
         return 2 * len(one & other) / (len(one) + len(other)) if one or other else 1.0
     if _is_list(one) and _is_list(other):
         return _align_score(list(one), list(other), inside)
-    return float(_equal(one, other))
+    return float(_are_equal(one, other))
 
 
 def _without_none(declared: Any) -> Any:
@@ -238,11 +240,11 @@ def _parts(value: object) -> dict[str, tuple[Any, Any]] | None:
     if isinstance(value, BaseModel):
         declared = type(value).__pydantic_fields__
         return {
-            name: (each, declared[name].annotation if name in declared else Any)
-            for name, each in value
+            name: (item, declared[name].annotation if name in declared else Any)
+            for name, item in value
         }
     if isinstance(value, Mapping):
-        return {str(name): (each, Any) for name, each in cast(Mapping[Any, Any], value).items()}
+        return {str(name): (item, Any) for name, item in cast(Mapping[Any, Any], value).items()}
     return None
 
 
@@ -253,8 +255,8 @@ def _by_name(
     for name in one.keys() | other.keys():
         expected, kind = one.get(name, (None, Any))
         given, other_kind = other.get(name, (None, Any))
-        known = [each for each in (kind, other_kind, inside) if each is not Any]
-        yield _likeness(expected, given, known[0] if known else Any)
+        declared_types = [kind_ for kind_ in (kind, other_kind, inside) if kind_ is not Any]
+        yield _score_likeness(expected, given, declared_types[0] if declared_types else Any)
 
 
 def _is_list(value: object) -> bool:
@@ -266,18 +268,18 @@ def _align_score(one: list[Any], other: list[Any], declared: Any) -> float:
     longest = max(len(one), len(other))
     if len(one) * len(other) > _MOST_PAIRS:
         pairs = zip(one, other, strict=False)
-        return math.fsum(_likeness(x, y, declared) for x, y in pairs) / longest
+        return math.fsum(_score_likeness(x, y, declared) for x, y in pairs) / longest
     best = [0.0] * (len(other) + 1)  # the best score using the first k items of `other`
     for item in one:
         row = [0.0]
-        for place, each in enumerate(other):
-            paired = best[place] + _likeness(item, each, declared)
+        for place, candidate in enumerate(other):
+            paired = best[place] + _score_likeness(item, candidate, declared)
             row.append(max(paired, best[place + 1], row[place]))
         best = row
     return min(1.0, best[-1] / longest) if longest else 1.0
 
 
-def _equal(one: object, other: object) -> bool:
+def _are_equal(one: object, other: object) -> bool:
     if isinstance(one, bool) != isinstance(other, bool):
         return False  # in Python, True equals 1
     try:
@@ -291,7 +293,7 @@ def _equal(one: object, other: object) -> bool:
 # --- the fields to compare --------------------------------------------------------------------
 
 
-def _holder(fields: Any, name: str) -> Node | Mapping[str, Any]:
+def _read_fields(fields: Any, name: str) -> Node | Mapping[str, Any]:
     """The fields as a node or a mapping. For a DSPy example or prediction, its outputs."""
     if isinstance(fields, Node | Mapping):
         return cast("Node | Mapping[str, Any]", fields)
@@ -301,10 +303,10 @@ def _holder(fields: Any, name: str) -> Node | Mapping[str, Any]:
         asked = fields.labels()
     except (ValueError, AttributeError):  # a prediction, which declares no inputs
         asked = fields
-    return {each: value for each, value in asked.items() if each != "bae"}
+    return {key: value for key, value in asked.items() if key != "bae"}
 
 
-def _field(holder: Node | Mapping[str, Any], name: str, cls: type[Node] | None) -> Any:
+def _read_field(holder: Node | Mapping[str, Any], name: str, cls: type[Node] | None) -> Any:
     if isinstance(holder, Node):
         return getattr(holder, name, None)
     value = holder.get(name)

@@ -25,23 +25,25 @@ def to_markdown(evaluation: Evaluation) -> str:
     """The evaluation as a Markdown page."""
     every = evaluation.contenders
     cases = len(every[0].cases) if every else 0
-    parts = [f"# {_text(evaluation.graph)}: {_many(cases, 'case')}\n"]
+    parts = [f"# {_text(evaluation.graph)}: {_count_of(cases, 'case')}\n"]
     if evaluation.stopped:
         parts.append(
             f"Not all cases were run: {_text(evaluation.stopped)}. Of the others, only the usage is"
             " counted below.\n"
         )
-    parts.append(_rows({each.name: each.total for each in every}))
-    parts += [f"{_text(each.name)}: {note}.\n" for each in every if (note := _note(each))]
+    parts.append(_rows({contender.name: contender.total for contender in every}))
+    parts += [
+        f"{_text(contender.name)}: {note}.\n" for contender in every if (note := _note(contender))
+    ]
     if evaluation.differences:
         parts.append("## Differences\n")
         rows = [_difference(difference) for difference in evaluation.differences]
         parts.append(_table(("", "score", "beyond chance"), ("---", "---:", "---"), rows))
     for index, row in enumerate(every[0].nodes if every else ()):
         parts.append(f"## {_text(row.node)}\n")
-        parts.append(_rows({each.name: each.nodes[index] for each in every}))
-    for each in every:
-        parts += _failing(each, evaluation.journal)
+        parts.append(_rows({contender.name: contender.nodes[index] for contender in every}))
+    for contender in every:
+        parts += _failing(contender, evaluation.journal)
     return "\n".join(parts)
 
 
@@ -56,8 +58,8 @@ def _rows(by_name: Mapping[str, Row]) -> str:
 
 def _cells(row: Row) -> list[str]:
     """The cells of a row in a table."""
-    asked = bool(row.calls or row.judged)
-    timed = asked if row.node else bool(row.cases)
+    has_answers = bool(row.calls or row.judged)
+    timed = has_answers if row.node else bool(row.cases)
     return [
         f"{row.cases}",
         f"{row.score.n if row.score else 0}",
@@ -65,7 +67,7 @@ def _cells(row: Row) -> list[str]:
         format_share(row.validity),
         f"{row.calls}",
         f"{row.tokens}",
-        format_cost(row.cost) if asked or not row.node else "-",
+        format_cost(row.cost) if has_answers or not row.node else "-",
         format_seconds(row.seconds_p50) if timed else "-",
         format_seconds(row.seconds_p95) if timed else "-",
     ]
@@ -74,25 +76,25 @@ def _cells(row: Row) -> list[str]:
 def _note(contender: Contender) -> str:
     notes: list[str] = []
     if failed := contender.failed:
-        notes.append(f"{_many(len(failed), 'case')} failed, which scores 0")
+        notes.append(f"{_count_of(len(failed), 'case')} failed, which scores 0")
     if unscored := contender.unscored:
         notes.append(
-            f"{_many(len(unscored), 'case')} could not be scored, and no mean has them: what it "
+            f"{_count_of(len(unscored), 'case')} could not be scored, and no mean has them: what it "
             "says is of the others alone"
         )
     if not_run := contender.not_run:
-        notes.append(f"{_many(len(not_run), 'case')} not run, and not scored")
+        notes.append(f"{_count_of(len(not_run), 'case')} not run, and not scored")
     if contender.judging.calls:
         notes.append(f"{format_judging(contender.judging)}, not counted above")
     return "; ".join(notes)
 
 
-def _difference(each: Difference) -> list[str]:
-    name = f"{_text(each.contender)} against {_text(each.against)}"
-    if each.interval is None:
+def _difference(difference: Difference) -> list[str]:
+    name = f"{_text(difference.contender)} against {_text(difference.against)}"
+    if difference.interval is None:
         return [name, "-", "no case was scored with both"]
-    verdict = "yes" if each.certain else "no: the interval includes 0"
-    return [name, format_difference(each.interval), verdict]
+    verdict = "yes" if difference.certain else "no: the interval includes 0"
+    return [name, format_difference(difference.interval), verdict]
 
 
 def _failing(contender: Contender, journal: str) -> Iterator[str]:
@@ -102,10 +104,10 @@ def _failing(contender: Contender, journal: str) -> Iterator[str]:
         return
     yield f"## Cases of {_text(contender.name)} that failed or scored less than 1\n"
     head = ("case", "score", "why", "expected", "came", "its run")
-    rows = [[*_failing_cells(each, journal)] for each in listed[:MOST]]
+    rows = [[*_failing_cells(result, journal)] for result in listed[:MOST]]
     yield _table(head, ("---",) * len(head), rows)
     if len(listed) > MOST:
-        yield f"And {_many(len(listed) - MOST, 'more case')}: to_json has all of them.\n"
+        yield f"And {_count_of(len(listed) - MOST, 'more case')}: to_json has all of them.\n"
 
 
 def _failing_cells(result: CaseResult, journal: str) -> Iterator[str]:
@@ -113,9 +115,9 @@ def _failing_cells(result: CaseResult, journal: str) -> Iterator[str]:
     yield _text(result.case.name)
     yield format_score(result.score or 0.0) if scored else result.outcome
     yield _text(result.error or result.why)
-    asked = result.asked
-    expected = [_node(asked.get("expected_type"), asked.get("expected"))]
-    expected += [_node(name, fields) for name, fields in asked.get("nodes", {}).items()]
+    expectations = result.asked
+    expected = [_node(expectations.get("expected_type"), expectations.get("expected"))]
+    expected += [_node(name, fields) for name, fields in expectations.get("nodes", {}).items()]
     yield _text("; ".join(filter(None, expected)) or "-")
     yield _text(_node(result.end["type"], result.end["fields"]) if result.end else "-")
     if journal and result.run_id:
@@ -146,7 +148,7 @@ def _text(text: str) -> str:
 _UNSEEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
 
-def _many(count: int, unit: str) -> str:
+def _count_of(count: int, unit: str) -> str:
     return f"{count:,} {unit}" if count == 1 else f"{count:,} {unit}s"
 
 
@@ -207,13 +209,13 @@ def format_tools(row: Row) -> str:
     """The tool calls of a row: `12 in 5 rounds, 2 errors`."""
     if not row.rounds:
         return "-"
-    errors = f", {_many(row.tool_errors, 'error')}" if row.tool_errors else ""
-    return f"{row.tool_calls} in {_many(row.rounds, 'round')}{errors}"
+    errors = f", {_count_of(row.tool_errors, 'error')}" if row.tool_errors else ""
+    return f"{row.tool_calls} in {_count_of(row.rounds, 'round')}{errors}"
 
 
 def format_judging(used: Usage) -> str:
     """The usage of judges: `judged with 6 LM calls · 1,234 tokens · $0.02`."""
-    calls, tokens = _many(used.calls, "LM call"), _many(used.tokens, "token")
+    calls, tokens = _count_of(used.calls, "LM call"), _count_of(used.tokens, "token")
     cost = "cost unknown" if used.cost is None else format_cost(used.cost)
     return f"judged with {calls} · {tokens} · {cost}"
 

@@ -138,8 +138,8 @@ class Contender:
     def imperfect(self) -> list[CaseResult]:
         """The cases that ended with a score of less than 1, the lowest first."""
         scored = [(case_.score, case_) for case_ in self.cases if case_.outcome == "ended"]
-        lower = [(score, each) for score, each in scored if score is not None and score < 1]
-        return [each for _, each in sorted(lower, key=lambda pair: pair[0])]
+        lower = [(score, result) for score, result in scored if score is not None and score < 1]
+        return [result for _, result in sorted(lower, key=lambda pair: pair[0])]
 
     @property
     def judging(self) -> Usage:
@@ -258,7 +258,7 @@ def _writable(value: Any) -> Any:
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value).items()
-        return {_writable(name): _writable(each) for name, each in items}
+        return {_writable(name): _writable(item) for name, item in items}
     return [*map(_writable, cast("list[Any]", value))] if isinstance(value, list) else value
 
 
@@ -283,7 +283,7 @@ def _flat(contender: str, row: Row) -> dict[str, Any]:
     # A spreadsheet must not read a name as a formula.
     formula = contender[:1] in ("=", "+", "-", "@", "\t", "\r")
     line: dict[str, Any] = {"contender": f"'{contender}" if formula else contender, "scored": 0}
-    line |= {each.name: getattr(row, each.name) for each in fields(row)}
+    line |= {field_.name: getattr(row, field_.name) for field_ in fields(row)}
     score = line.pop("score")
     if score is not None:
         line |= {"score": score.mean, "score_low": score.low, "score_high": score.high}
@@ -314,13 +314,13 @@ def contenders_of(
         contender: [_node_row(cls, node, cases) for cls, node in names.items()]
         for contender, cases in runs.items()
     }
-    every = [row for each in rows.values() for row in each]
-    shown = {row.node for row in every if row.calls or row.judged or row.score is not None}
+    every = [row for contender_rows in rows.values() for row in contender_rows]
+    used_classes = {row.node for row in every if row.calls or row.judged or row.score is not None}
     return [
         Contender(
             contender,
             _total(cases),
-            [row for row in rows[contender] if row.node in shown],
+            [row for row in rows[contender] if row.node in used_classes],
             [case_.result for case_ in cases],
         )
         for contender, cases in runs.items()
@@ -363,27 +363,27 @@ def _row(
     scores: Sequence[float],
     seconds: Sequence[float],
 ) -> Row:
-    used = Usage.total(each.usage for each in measured)
-    judged = sum(each.judged for each in measured)
-    valid = sum(each.valid for each in measured)
-    taken = sorted(seconds)
+    usage = Usage.total(measure.usage for measure in measured)
+    judged = sum(measure.judged for measure in measured)
+    valid = sum(measure.valid for measure in measured)
+    ordered = sorted(seconds)
     return Row(
         node,
         cases,
         interval(scores),
         valid / judged if judged else None,
-        used.calls,
-        used.input_tokens,
-        used.output_tokens,
-        used.cost,
-        sum(taken) / len(taken) if taken else 0.0,
-        _percentile(taken, 0.5),
-        _percentile(taken, 0.95),
+        usage.calls,
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cost,
+        sum(ordered) / len(ordered) if ordered else 0.0,
+        _percentile(ordered, 0.5),
+        _percentile(ordered, 0.95),
         judged,
-        used.cached_tokens,
-        sum(each.rounds for each in measured),
-        sum(each.tool_calls for each in measured),
-        sum(each.tool_errors for each in measured),
+        usage.cached_tokens,
+        sum(measure.rounds for measure in measured),
+        sum(measure.tool_calls for measure in measured),
+        sum(measure.tool_errors for measure in measured),
     )
 
 

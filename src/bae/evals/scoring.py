@@ -91,7 +91,8 @@ def _in_order(graph: GraphRun) -> Iterator[Step]:
         yield step
         for source in step.sources.values():
             for inner in sorted(
-                source.graphs, key=lambda each: each.item.index if each.item else -1
+                source.graphs,
+                key=lambda inner_graph: inner_graph.item.index if inner_graph.item else -1,
             ):
                 yield from _in_order(inner)
         for call in step.tool_calls:
@@ -108,8 +109,8 @@ def _count(node: NodeMeasure, step: Step, question: LMQuestion) -> None:
     by_choice = question is step.fill and step.filled_by is not question
     if question.state == "done" and not by_choice:
         by_runner = question.asker.kind in ("fill", "choice")
-        taken = question.took if by_runner else question.usage.seconds
-        node.seconds[step.place] = node.seconds.get(step.place, 0.0) + taken
+        seconds = question.took if by_runner else question.usage.seconds
+        node.seconds[step.place] = node.seconds.get(step.place, 0.0) + seconds
 
 
 _NOT_REACHED: Final = Score(0.0, "the run did not reach it")
@@ -187,7 +188,7 @@ class Scoring:
             scored.nodes.setdefault(self._types.names[expected_end], end)
         for name, choice in self._score_choices(case, expected_end, nodes):
             fields = scored.nodes.get(name)
-            scored.nodes[name] = choice if fields is None else _both(fields, choice)
+            scored.nodes[name] = choice if fields is None else _average(fields, choice)
         return scored
 
     async def _score_end(self, case: Case, end: Node) -> Score:
@@ -203,7 +204,7 @@ class Scoring:
         cls = type(node)
         name = self._types.names[cls]
         fields = self._types.by_field(cls, expected)
-        absent = [each for each in fields if each not in cls.__pydantic_fields__]
+        absent = [field_name for field_name in fields if field_name not in cls.__pydantic_fields__]
         if absent:  # the case expects another class
             return Score(0.0, f"{name} has no {', '.join(absent)}")
         metric = self._by_node.get(cls)
@@ -245,19 +246,21 @@ class Scoring:
             if not chose:
                 continue
             # A class that is named for its own fields need not be chosen again.
-            right = [each for each in offered if each in named and each is not cls]
+            right = [
+                successor for successor in offered if successor in named and successor is not cls
+            ]
             if not right or len(right) == len(offered):
-                right, counting = self._leading_to(end, cls), chose[-1:]
+                right, counting = self._successors_leading_to(end, cls), chose[-1:]
             if not right or len(right) == len(offered):
                 continue
             score = Score(1.0)
-            if not any(each in right for each in counting):
-                wanted = " or ".join(_name(each) for each in right)
-                made = "no valid choice" if chose[-1] is None else f"chose {_name(chose[-1])}"
-                score = Score(0.0, f"{made}, where {wanted} was expected")
+            if not any(successor in right for successor in counting):
+                expected = " or ".join(_name(successor) for successor in right)
+                choice = "no valid choice" if chose[-1] is None else f"chose {_name(chose[-1])}"
+                score = Score(0.0, f"{choice}, where {expected} was expected")
             yield self._types.names[cls], score
 
-    def _leading_to(self, end: type[Node] | None, cls: type[Node]) -> list[type[Any]]:
+    def _successors_leading_to(self, end: type[Node] | None, cls: type[Node]) -> list[type[Any]]:
         """The successors of a class that can lead to the end."""
         if end is None:
             return []
@@ -266,15 +269,15 @@ class Scoring:
         while len(leading) > before:
             before = len(leading)
             edges = self._types.graph.edges
-            leading |= {each for each, to in edges.items() if not leading.isdisjoint(to)}
+            leading |= {cls_ for cls_, to in edges.items() if not leading.isdisjoint(to)}
         return [
-            each
-            for each in self._offered[cls]
-            if (cls is end if each is NoneType else each in leading)
+            successor
+            for successor in self._offered[cls]
+            if (cls is end if successor is NoneType else successor in leading)
         ]
 
 
-def _both(fields: Score, choice: Score) -> Score:
+def _average(fields: Score, choice: Score) -> Score:
     why = "; ".join(filter(None, (fields.why, choice.why)))
     return Score((fields.value + choice.value) / 2, why)
 

@@ -94,8 +94,8 @@ class Artifact(BaseModel):
                 continue
             merged.sources = {**before.sources, **merged.sources}
             if merged.made is not None and before.made is not None:
-                how = {**merged.made.kept, part: before.made.kept.get(part, before.made)}
-                merged.made = merged.made.model_copy(update={"kept": how})
+                history = {**merged.made.kept, part: before.made.kept.get(part, before.made)}
+                merged.made = merged.made.model_copy(update={"kept": history})
         return merged
 
 
@@ -121,14 +121,14 @@ def save_artifacts(
     texts: dict[Path, str] = {}
     for cls, artifact in artifacts.items():
         file = Path(directory) / files[cls]
-        saved = artifact.model_copy(update={"sources": _sources(cls, artifact, every)})
-        _check(cls, saved, file, every, among)
-        texts[file] = _text(saved, file, cls)
+        saved = artifact.model_copy(update={"sources": _find_sources(cls, artifact, every)})
+        _check_artifact(cls, saved, file, every, among)
+        texts[file] = _artifact_text(saved, file, cls)
     file = Path(directory)
     try:
         file.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
-            _replace(file, text)
+            _replace_file(file, text)
     except OSError as error:
         raise ArtifactError(
             f"{file} could not be written",
@@ -168,10 +168,10 @@ def load_artifacts(
         )
     wrong: dict[type[Node], ArtifactError] = {} if misfits is None else misfits
     loaded: dict[type[Node], Artifact] = {}
-    for cls, file in _found_files(classes, folder).items():
+    for cls, file in _find_files(classes, folder).items():
         try:
             artifact = _read_artifact(file, cls)
-            _check(cls, artifact, file, classes, nodes)
+            _check_artifact(cls, artifact, file, classes, nodes)
         except ArtifactError as error:
             wrong[cls] = error
         else:
@@ -216,22 +216,22 @@ def _file_names(classes: Sequence[type[Node]]) -> dict[type[Node], str]:
     are compared without case, since some file systems ignore it."""
     count = Counter(cls.__name__.casefold() for cls in classes)
     names: dict[type[Node], str] = {}
-    taken: set[str] = set()
+    used_names: set[str] = set()
     for cls in classes:
         stem = cls.__name__
         if count[stem.casefold()] > 1:
             stem = f"{cls.__module__}.{cls.__qualname__.replace('<locals>.', '')}"
         stem = unique = re.sub(r"[^\w.\-\[\]]+", "_", stem)
         number = 1
-        while unique.casefold() in taken:  # two classes of the same name in one module
+        while unique.casefold() in used_names:  # two classes of the same name in one module
             number += 1
             unique = f"{stem}-{number}"
-        taken.add(unique.casefold())
+        used_names.add(unique.casefold())
         names[cls] = unique + _ENDING
     return names
 
 
-def _found_files(classes: Sequence[type[Node]], folder: Path) -> dict[type[Node], Path]:
+def _find_files(classes: Sequence[type[Node]], folder: Path) -> dict[type[Node], Path]:
     """The files of a directory by their class. Other files are skipped, with a warning."""
     names = _file_names(classes)
     files = {file.name: file for file in sorted(folder.glob(f"[!.]*{_ENDING}"))}
@@ -267,7 +267,7 @@ def _read_artifact(file: Path, cls: type[Node]) -> Artifact:
         ) from error
 
 
-def _text(artifact: Artifact, file: Path, cls: type[Node]) -> str:
+def _artifact_text(artifact: Artifact, file: Path, cls: type[Node]) -> str:
     """The artifact as JSON: readable, and the same every time. Examples and their values keep their
     order, which the model sees."""
     data = artifact.model_dump(by_alias=True)
@@ -276,11 +276,13 @@ def _text(artifact: Artifact, file: Path, cls: type[Node]) -> str:
     try:
         text = json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)
     except (ValueError, RecursionError) as error:
-        raise _invalid(cls, file, f"it cannot be written as JSON: {describe(error)}") from error
+        raise _invalid_error(
+            cls, file, f"it cannot be written as JSON: {describe(error)}"
+        ) from error
     return text.encode("utf-8", "replace").decode() + "\n"  # lone surrogates are no text
 
 
-def _replace(file: Path, text: str) -> None:
+def _replace_file(file: Path, text: str) -> None:
     beside = file.with_name(f".{file.name}-{os.urandom(8).hex()}")
     try:
         with open(beside, "xb") as stream:
@@ -294,19 +296,21 @@ def _replace(file: Path, text: str) -> None:
 # --- whether an artifact fits its class -------------------------------------------------------
 
 
-def _check(
+def _check_artifact(
     cls: type[Node], artifact: Artifact, file: Path, among: Iterable[type[Node]], given: object
 ) -> None:
     """Raise `ArtifactError` if an artifact does not fit the class as it is now, or if a class in
     its examples has changed. `given` may be the graph of the classes in `among`."""
     if artifact.node != cls.__name__:
-        raise _invalid(cls, file, f"node: it is for {artifact.node}, and not for {cls.__name__}")
+        raise _invalid_error(
+            cls, file, f"node: it is for {artifact.node}, and not for {cls.__name__}"
+        )
     changes = schema_changes(artifact.schema_, schema_of(cls))
     if not changes and artifact.choice is not None and not chooses(cls):
         changes = ["the LM no longer chooses its successor"]
     if not changes and artifact.fill is not None and not is_filled(cls):
         changes = ["the LM has no field to fill"]
-    changes = changes or [*_source_changes(cls, artifact, among, given)]
+    changes = changes or [*_find_source_changes(cls, artifact, among, given)]
     if changes:
         raise ArtifactError(
             f"{file} was made for another {cls.__name__} than there is now: {'; '.join(changes)}",
@@ -321,16 +325,18 @@ def _check(
         for number, example in enumerate(prompt.examples if prompt is not None else ()):
             wrong = misfit(cls, part, example, among)
             if wrong:
-                raise _invalid(cls, file, f"{part}.examples[{number}].{wrong}")
+                raise _invalid_error(cls, file, f"{part}.examples[{number}].{wrong}")
 
 
-def _leading(target: type[Node], name: str, among: Iterable[type[Node]]) -> list[type[Node]]:
+def _find_predecessors(
+    target: type[Node], name: str, among: Iterable[type[Node]]
+) -> list[type[Node]]:
     """The classes with this name that have `target` as a successor."""
-    named = (each for each in among if each.__name__ == name)
-    return [each for each in named if target in plan_of(each, strict=True).offered]
+    namesakes = (cls for cls in among if cls.__name__ == name)
+    return [namesake for namesake in namesakes if target in plan_of(namesake, strict=True).offered]
 
 
-def _sources(
+def _find_sources(
     cls: type[Node], artifact: Artifact, among: Iterable[type[Node]]
 ) -> dict[str, dict[str, str]]:
     """The classes of the previous nodes in the examples of a fill, with the fields that a model
@@ -339,24 +345,26 @@ def _sources(
     names = {name for example in examples for name in example.known}
     sources = {name: seen for name, seen in artifact.sources.items() if name in names}
     for name in names:
-        known = _leading(cls, name, among)
-        if len(known) == 1:
-            sources[name] = seen_fields(known[0])
+        previous_classes = _find_predecessors(cls, name, among)
+        if len(previous_classes) == 1:
+            sources[name] = seen_fields(previous_classes[0])
     return dict(sorted(sources.items()))
 
 
-def _source_changes(
+def _find_source_changes(
     cls: type[Node], artifact: Artifact, among: Iterable[type[Node]], given: object
 ) -> Iterator[str]:
     """The changes of the classes of previous nodes in the examples."""
     from bae.graph import Graph
 
-    for name, then in artifact.sources.items():
-        known = _leading(cls, name, among)
-        if not known and isinstance(given, Graph):
+    for name, seen_before in artifact.sources.items():
+        previous_classes = _find_predecessors(cls, name, among)
+        if not previous_classes and isinstance(given, Graph):
             yield f"its examples come from {name}, which leads no more to it"
-        elif known and all(seen_fields(each) != then for each in known):
-            for change in type_changes(then, seen_fields(known[0])):
+        elif previous_classes and all(
+            seen_fields(previous) != seen_before for previous in previous_classes
+        ):
+            for change in type_changes(seen_before, seen_fields(previous_classes[0])):
                 yield f"its examples come from {name}, where {change}"
 
 
@@ -366,11 +374,15 @@ def misfit(
     """Why an example does not fit a class, with the place of the problem, or empty. Its answer may
     be wrong, or its previous node may have fields that no model sees."""
     for name, fields in example.known.items():
-        known = [cls] if part == "choice" else _leading(cls, name, among)
+        previous_classes = [cls] if part == "choice" else _find_predecessors(cls, name, among)
         # A class with a serializer has its own JSON form.
-        seen = [seen_fields(e) for e in known if not e.__pydantic_decorators__.model_serializers]
-        for field in cast("dict[str, Any]", fields) if seen and isinstance(fields, dict) else ():
-            if not any(field in each for each in seen):
+        shown = [
+            seen_fields(previous)
+            for previous in previous_classes
+            if not previous.__pydantic_decorators__.model_serializers
+        ]
+        for field in cast("dict[str, Any]", fields) if shown and isinstance(fields, dict) else ():
+            if not any(field in fields_seen for fields_seen in shown):
                 return f"known.{name}.{field}: {name} has no such field that a model sees"
     answer, plan = dict(example.answer), plan_of(cls, strict=True)
     if part == "choice":
@@ -399,7 +411,7 @@ def misfit(
     return ""
 
 
-def _invalid(cls: type[Node], file: Path, why: str) -> ArtifactError:
+def _invalid_error(cls: type[Node], file: Path, why: str) -> ArtifactError:
     return ArtifactError(
         f"{file} does not fit {cls.__name__}: {why}",
         file=str(file),

@@ -54,17 +54,17 @@ class Bridge:
         """Run sync work in a thread, from which it may use `call`. If cancelled, the work stops at
         its next call. Returns when all its threads have ended. The error of a failed call is raised
         unchanged."""
-        done: Future[T] = Future()
+        outcome: Future[T] = Future()
 
         def body() -> None:
             try:
-                done.set_result(work())
+                outcome.set_result(work())
             except StopIteration as error:  # asyncio's futures refuse it and would never end
                 failure = RuntimeError("the optimizer raised StopIteration")
                 failure.__cause__ = error
-                done.set_exception(failure)
+                outcome.set_exception(failure)
             except BaseException as error:
-                done.set_exception(error)
+                outcome.set_exception(error)
 
         # A daemon thread, so that the process can end even if its loop is gone.
         thread = threading.Thread(
@@ -72,7 +72,7 @@ class Bridge:
         )
         thread.start()
         self._threads.add(thread)
-        ended = asyncio.wrap_future(done)
+        ended = asyncio.wrap_future(outcome)
         cancelled = await wait_despite_cancel([ended], self._stop)
         self._stop()
         joined = asyncio.ensure_future(in_thread(self._join))
@@ -184,9 +184,9 @@ def silence_dspy() -> Generator[None]:
                     sys.stderr = err.stream
                 # Not `catch_warnings`, which would undo filters that other code has set.
                 filters = cast("list[Any]", warnings.filters)
-                for each in [f for f in filters if getattr(f[1], "pattern", "") == _OURS]:
+                for entry in [f for f in filters if getattr(f[1], "pattern", "") == _OURS]:
                     with suppress(ValueError):  # another thread may have reset all filters
-                        filters.remove(each)
+                        filters.remove(entry)
 
 
 class _Selective:

@@ -82,7 +82,7 @@ class CallLog:
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = None if path is None else Path(path)
         self._store = None if self.path is None else _Store(self.path, size=None)
-        self._known: dict[str, _Call] = {}
+        self._answers: dict[str, _Call] = {}
         """The answers that this process has read or asked for."""
         self._shared = SharedRequests()
         self._calls = self._from_log = 0
@@ -114,7 +114,7 @@ class CallLog:
     async def open(self) -> int:
         """Open the file and return how many answers it has. Raises if the file cannot be used."""
         if self._store is None:
-            return len(self._known)
+            return len(self._answers)
         with self._usable():
             return await self._store.count()
 
@@ -147,7 +147,7 @@ class CallLog:
         """The logged answer, the answer to an equal question in progress, or the LM's answer. Also
         returns the original usage of the answer."""
         answer = await self._shared.answer(key, lambda: self._look_and_ask(key, asks, prompt))
-        call = self._known.get(key)
+        call = self._answers.get(key)
         return answer, answer.usage if call is None else call.usage
 
     async def _look_and_ask(self, key: str, asks: LoggedLM, prompt: Prompt) -> Answer:
@@ -161,7 +161,7 @@ class CallLog:
         text = text_to_store(prompt, answer)
         if text is not None:
             tools = calls_to_store(answer)
-            self._known[key] = call = _Call(text, answer.stop, answer.usage, tools)
+            self._answers[key] = call = _Call(text, answer.stop, answer.usage, tools)
             self._charge(key, Usage())
             if self._store is not None and asks.is_stored:
                 line = json.dumps({"format": FORMAT, **asdict(call)})
@@ -175,7 +175,7 @@ class CallLog:
         return answer
 
     async def _look_up(self, key: str) -> _Call | None:
-        call = self._known.get(key)
+        call = self._answers.get(key)
         if call is None and self._store is not None:
             with self._usable():
                 line = await self._store.get(key)
@@ -183,7 +183,7 @@ class CallLog:
                     return None
                 if json.loads(line)["format"] != FORMAT:
                     raise ValueError("it holds answers, but not of a call log")
-                call = self._known[key] = _call_adapter().validate_json(line)
+                call = self._answers[key] = _call_adapter().validate_json(line)
             self._earlier += call.usage
             self._charge(key, call.usage)
         return call
@@ -279,14 +279,14 @@ def with_log(metric: Metric | Judge | None, calls: CallLog, note: Callable[[str]
     """The metric with its judges asked through the log. An answer without a verdict counts 0 and
     gives a `note`."""
 
-    def through(each: Any) -> Any:
-        if not isinstance(each, Judge):
-            return each
-        return each.asking(calls.around(backend_of(each.lm, "it is to judge")), note)
+    def through(scorer: Any) -> Any:
+        if not isinstance(scorer, Judge):
+            return scorer
+        return scorer.asking(calls.around(backend_of(scorer.lm, "it is to judge")), note)
 
     if isinstance(metric, Mapping):
-        given = cast("Mapping[type[Node], Any]", metric)
-        return {cls: through(each) for cls, each in given.items()}
+        metrics = cast("Mapping[type[Node], Any]", metric)
+        return {cls: through(scorer) for cls, scorer in metrics.items()}
     return through(metric)
 
 

@@ -116,7 +116,7 @@ async def compare(
     from bae.optimizer.predictors import artifact_of, fresh_predictor
     from bae.optimizer.questions import PartQuestions, RunAsker
 
-    _check(cls, after, concurrency, graph)
+    _check_arguments(cls, after, concurrency, graph)
     examples = list(held_out)
     prompts, fresh = artifact_of(after).prompts(), fresh_predictor(cls)
     comparisons: list[Comparison] = []
@@ -136,8 +136,8 @@ async def compare(
                 lambda: log.around(student),
                 reporter,
             )
-            known = [questions.known(dict(each)) for each in chosen]
-            pairs = await sides.ask_all([*zip(chosen, known, strict=True)], concurrency)
+            known_values = [questions.known(dict(example)) for example in chosen]
+            pairs = await sides.ask_all([*zip(chosen, known_values, strict=True)], concurrency)
             comparisons.append(sides.result(pairs))
     return comparisons
 
@@ -169,11 +169,11 @@ class _Sides:
     async def ask_all(self, examples: list[tuple[Any, Any]], concurrency: int) -> list[_Pair]:
         """Ask about every example, given with its known values, on both sides."""
         pairs: dict[int, _Pair] = {}
-        left = iter(enumerate(examples))
+        remaining = iter(enumerate(examples))
         out_of_budget: list[BudgetError] = []
 
         async def worker() -> None:
-            for place, (example, known) in left:
+            for place, (example, known) in remaining:
                 try:
                     # Ask both sides at about the same time, since a model may change.
                     before, after = await self._ask(known, False), await self._ask(known, True)
@@ -204,11 +204,11 @@ class _Sides:
                     "then, and these score 0"
                 )
         before, after = zip(*pairs, strict=True)
-        scores = [[each.score for each in side] for side in (before, after)]
+        scores = [[scored.score for scored in side] for side in (before, after)]
         means = [interval(side) for side in scores]
         difference = paired_difference(*scores)
-        used = [Usage.total(each.used for each in side) for side in (before, after)]
-        validity = [sum(each.answer.valid for each in side) / count for side in (before, after)]
+        used = [Usage.total(scored.used for scored in side) for side in (before, after)]
+        validity = [sum(scored.answer.valid for scored in side) / count for side in (before, after)]
         assert means[0] is not None
         assert means[1] is not None
         assert difference is not None  # there are examples
@@ -256,7 +256,7 @@ def _side(learned: bool) -> str:
     return "with the learned prompt" if learned else "without it"
 
 
-def _check(cls: Any, after: Any, concurrency: int, graph: Any) -> None:
+def _check_arguments(cls: Any, after: Any, concurrency: int, graph: Any) -> None:
     from bae.evals.case_types import every_node
     from bae.graph import Graph
 

@@ -61,7 +61,7 @@ def trace_to_examples(trace: Sequence[Node] | GraphResult[Any]) -> list[Any]:
     """
     transitions = transitions_of(trace)
     classes = [type(transition.node) for transition in transitions]
-    secrets = Secrets([*classes, *(type(e.next_node) for e in transitions if e.next_node)])
+    secrets = Secrets([*classes, *(type(step.next_node) for step in transitions if step.next_node)])
     return [example_of(transition, secrets) for transition in transitions]
 
 
@@ -126,29 +126,31 @@ def example_of(transition: Transition, secrets: Secrets | None = None) -> Any:
     """
     node, following = transition.node, transition.next_node
     if secrets is None:
-        secrets = Secrets(type(e) for e in (node, following) if e is not None)
-    seen = _seen_part(node, secrets.fields(type(node)))
-    taken = set(RESERVED)
-    fields = cast("dict[str, Any]", seen) if isinstance(seen, dict) else {}
+        secrets = Secrets(type(n) for n in (node, following) if n is not None)
+    shown = _seen_fields(node, secrets.fields(type(node)))
+    used_keys = set(RESERVED)
+    fields = cast("dict[str, Any]", shown) if isinstance(shown, dict) else {}
     values: dict[str, Any] = {}
     for name, value in fields.items():
-        free = name
-        while free in taken or (free != name and free in fields):
-            free += "_"
-        taken.add(free)
-        values[free] = value
+        key = name
+        while key in used_keys or (key != name and key in fields):
+            key += "_"
+        used_keys.add(key)
+        values[key] = value
     values["node_type"] = type(node).__name__
     example = load_dspy("example_of").Example(values)
     inputs = list(values)
     example["next_node_type"] = _name_of(transition)
     example["next_node"] = (
-        None if following is None else _answer_of(following, secrets.fields(type(following)))
+        None
+        if following is None
+        else _answer_with_context(following, secrets.fields(type(following)))
     )
     example["run_id"] = transition.run_id
     example["root"] = transition.root or transition.run_id
     example["corrected"] = list(transition.corrected)
     example[BAE] = {
-        "source": {type(node).__name__: seen},
+        "source": {type(node).__name__: shown},
         "types": [_address(type(node)), _address(transition.next_type)],
         "by": "body" if plan_of(type(node)).written else "lm",
         "corrected_at": transition.corrected_at,
@@ -172,15 +174,15 @@ def fill_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
     required = {field.name for field in plan_of(cls).plain if field.required}
     demos: list[Any] = []
     for example in examples:
-        made = example.get("next_node")
-        if not isinstance(made, Mapping) or not _is_about(example, "fill", cls):
+        answer = example.get("next_node")
+        if not isinstance(answer, Mapping) or not _is_about(example, "fill", cls):
             continue
-        parts = cast("Mapping[str, Any]", made)
+        parts = cast("Mapping[str, Any]", answer)
         fields: Mapping[str, Any] = parts.get("fields") or {}
         if required <= fields.keys():
-            known = {**previous_of(example), "context": parts.get("context")}
+            known_values = {**previous_of(example), "context": parts.get("context")}
             corrected = example.get("corrected") or ()
-            demos.append(_with_origin(demo_of(signature, known, fields), example, corrected))
+            demos.append(_with_origin(demo_of(signature, known_values, fields), example, corrected))
     return demos
 
 
@@ -193,9 +195,9 @@ def choice_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
     names, example = names_of(plan.offered), load_dspy("choice_examples").Example
     return [
         # A person who corrects fields accepts the choice, so the choice is not corrected.
-        _with_origin(example(known=previous_of(each), choice=choice).with_inputs("known"), each, [])
-        for each in examples
-        if _is_about(each, "choice", cls) and (choice := each.get("next_node_type")) in names
+        _with_origin(example(known=previous_of(step), choice=choice).with_inputs("known"), step, [])
+        for step in examples
+        if _is_about(step, "choice", cls) and (choice := step.get("next_node_type")) in names
     ]
 
 
@@ -216,9 +218,9 @@ def root_of(example: Any) -> str:
 
 def previous_of(example: Any) -> Any:
     """The previous node of an example by its class, in the form of a prompt."""
-    known = metadata_of(example).get("source")
-    if known is not None:
-        return known
+    source = metadata_of(example).get("source")
+    if source is not None:
+        return source
     # In an example that was made by hand, every other key is a field.
     fields = {n: v for n, v in example.items() if n not in RESERVED}
     return {str(example.get("node_type")): fields}
@@ -254,7 +256,7 @@ def _name_of(transition: Transition) -> str:
     return "None" if transition.next_type is NoneType else transition.next_type.__name__
 
 
-def _seen_part(node: Node, hidden: frozenset[str]) -> Any:
+def _seen_fields(node: Node, hidden: frozenset[str]) -> Any:
     """The part of a node that a model sees, without hidden fields and values computed from them."""
     if not hidden:
         return seen_of(node)
@@ -264,14 +266,14 @@ def _seen_part(node: Node, hidden: frozenset[str]) -> Any:
     return _shown_values(cls, {n: v for n, v in node.__dict__.items() if n not in hidden})
 
 
-def _answer_of(node: Node, hidden: frozenset[str]) -> dict[str, Any] | None:
+def _answer_with_context(node: Node, hidden: frozenset[str]) -> dict[str, Any] | None:
     """The LM's answer for a node, and the context of its fill. None if the answer is hidden, or if
     no JSON stands for it."""
     cls = type(node)
     asked = asked_fields(cls)
     if not hidden.isdisjoint(asked) or not all(name in node.__dict__ for name in asked):
         return None
-    fields = _answer(node, asked)
+    fields = _read_answer(node, asked)
     if fields is None:
         return None
     # The model did not see a field with its default.
@@ -287,13 +289,13 @@ def _answer_of(node: Node, hidden: frozenset[str]) -> dict[str, Any] | None:
 
 def _shown_values(cls: type[Node], values: Mapping[str, Any]) -> dict[str, Any]:
     """Some fields of a node, exactly as a model sees them."""
-    known = {name: value for name, value in values.items() if name in cls.__pydantic_fields__}
-    if not known:
+    declared = {name: value for name, value in values.items() if name in cls.__pydantic_fields__}
+    if not declared:
         return {}
-    return json.loads(text_of_json(context_of(cls, known)))
+    return json.loads(text_of_json(context_of(cls, declared)))
 
 
-def _answer(node: Node, asked: tuple[str, ...]) -> dict[str, Any] | None:
+def _read_answer(node: Node, asked: tuple[str, ...]) -> dict[str, Any] | None:
     """The fields of a node as JSON that the class accepts from a model. None if a field has no such
     form."""
     answer: dict[str, Any] = {}
@@ -321,8 +323,8 @@ def _json_forms(cls: type[Node], name: str, value: Any) -> Iterator[tuple[Any, b
     for write in writers:
         try:
             form = write()
-            same = validate_values(cls, {name: form}, frozenset({name}))[name] == value
-            yield in_order(form, value), same
+            is_same = validate_values(cls, {name: form}, frozenset({name}))[name] == value
+            yield in_order(form, value), is_same
         except Exception:  # the node's own serializers and validators may raise anything
             continue
 
@@ -332,15 +334,15 @@ def examples_in(trainset: Any) -> list[Any]:
     examples: list[Any] = []
     single = (GraphResult, str, bytes, Mapping, Node)
     is_list = isinstance(trainset, Iterable) and not isinstance(trainset, single)
-    each: Any
-    for each in cast("Iterable[Any]", trainset if is_list else [trainset]):
-        if isinstance(each, GraphResult) or _is_trace(each):
-            examples += trace_to_examples(cast(Any, each))
-        elif is_list and hasattr(each, "items") and "next_node_type" in each:
-            examples.append(each)
+    item: Any
+    for item in cast("Iterable[Any]", trainset if is_list else [trainset]):
+        if isinstance(item, GraphResult) or _is_trace(item):
+            examples += trace_to_examples(cast(Any, item))
+        elif is_list and hasattr(item, "items") and "next_node_type" in item:
+            examples.append(item)
         else:
             raise TypeError(
-                f"the trainset has {each!r:.80} in the place of an example: give what "
+                f"the trainset has {item!r:.80} in the place of an example: give what "
                 "examples_from(journal, graph) or trace_to_examples(trace) returns, or a list of "
                 "traces or of results"
             )
@@ -350,4 +352,4 @@ def examples_in(trainset: Any) -> list[Any]:
 def _is_trace(given: Any) -> bool:
     if not isinstance(given, list | tuple):
         return False
-    return all(isinstance(each, Node) for each in cast(Sequence[Any], given))
+    return all(isinstance(item, Node) for item in cast(Sequence[Any], given))

@@ -163,21 +163,23 @@ class Improvement:
     async def run(self) -> Self:
         """Learn, compare and write. Raises `bae-optimize-nothing` if there is nothing to learn
         from, and `bae-optimizing-elsewhere` if another process writes to the directory."""
-        given: Any = self.metric
-        judges = cast("Mapping[Any, Any]", given) if isinstance(given, Mapping) else {None: given}
+        metric: Any = self.metric
+        judges = (
+            cast("Mapping[Any, Any]", metric) if isinstance(metric, Mapping) else {None: metric}
+        )
         for judge in judges.values():
             if isinstance(judge, Judge):
                 judge.ready()
-        async with self._log() as log:
+        async with self._open_log() as log:
             by_node = await self._read_examples()
             for part in self.parts:
-                self._report(Progress(part.node, part.part, "read", note=_counts(part)))
+                self._report(Progress(part.node, part.part, "read", note=_describe_counts(part)))
             learnable = {
                 cls: parts
                 for cls, parts in by_node.items()
                 if any(part.verdict != PromptVerdict.TOO_FEW_EXAMPLES for part in parts)
             }
-            existing = self._existing(learnable)
+            existing = self._load_existing(learnable)
             for cls, parts in learnable.items():
                 try:
                     await self._improve(cls, parts, existing.get(cls), log)
@@ -215,18 +217,18 @@ class Improvement:
         if self.without:
             wanted = await examples_from(journal, graph, evals=True, without=self.without)
         usable = [
-            each
-            for each in wanted
+            example
+            for example in wanted
             if self.evals
-            or not is_eval_run(str(each["root"]))
+            or not is_eval_run(str(example["root"]))
             # A correction in a fork counts. Other runs with the same question have its mark too.
-            or (each["corrected"] and not is_eval_run(str(each["run_id"])))
+            or (example["corrected"] and not is_eval_run(str(example["run_id"])))
         ]
         self.from_evals = len(wanted) - len(usable)
         # Leaving out a fork can add examples, since its parent's answers count again.
         self.left_out = max(0, len(every) - len(wanted))
         if not usable:
-            raise self._nothing()
+            raise self._nothing_to_learn_error()
         self._train, self._held_out, repeated = split_apart(usable, self.held_out, self.seed)
         self.train_count, self.held_out_count = len(self._train), len(self._held_out)
         self.repeated = len(repeated)
@@ -252,25 +254,28 @@ class Improvement:
         from bae.optimizer.splits import distinct
 
         for part in PARTS:
-            train, held = (part_examples(cls, part, e) for e in (self._train, self._held_out))
-            if train or held:
+            train, held_out = (
+                part_examples(cls, part, examples) for examples in (self._train, self._held_out)
+            )
+            if train or held_out:
                 questions = len(distinct(train))
                 corrected = [
-                    sum(bool(e["bae"]["corrected"]) for e in side) for side in (train, held)
+                    sum(bool(example["bae"]["corrected"]) for example in side)
+                    for side in (train, held_out)
                 ]
                 few = questions < self.minimum
                 yield PartResult(
                     cls.__name__,
                     part,
-                    len(train) + len(held),
+                    len(train) + len(held_out),
                     len(train),
-                    len(held),
+                    len(held_out),
                     *corrected,
                     verdict=PromptVerdict.TOO_FEW_EXAMPLES if few else PromptVerdict.NOT_COMPARED,
                     questions=questions,
                 )
 
-    def _existing(self, learnable: Collection[type[Node]]) -> dict[type[Node], Artifact]:
+    def _load_existing(self, learnable: Collection[type[Node]]) -> dict[type[Node], Artifact]:
         """Load the artifacts of the directory. An artifact that does not fit is ignored."""
         misfits: dict[type[Node], ArtifactError] = {}
         existing = load_artifacts(self.graph, self.directory, misfits=misfits)
@@ -295,7 +300,7 @@ class Improvement:
     ) -> None:
         from bae.optimizer.predictors import artifact_of, predictor_of
 
-        asked: dict[str, Any] = {
+        shared_options: dict[str, Any] = {
             "lm": self.lm,
             "calls": log,
             "concurrency": self.concurrency,
@@ -305,8 +310,8 @@ class Improvement:
         }
 
         async def comparisons(after: NodePredictor) -> dict[str, Comparison]:
-            compared = await compare(cls, after, self._held_out, self.metric, **asked)
-            return {each.part: each for each in compared}
+            compared = await compare(cls, after, self._held_out, self.metric, **shared_options)
+            return {comparison.part: comparison for comparison in compared}
 
         predictor = await aoptimize_node(
             cls,
@@ -316,16 +321,18 @@ class Improvement:
             optimizer=self.optimizer,
             seed=self.seed,
             minimum=self.minimum,
-            **asked,
+            **shared_options,
             **self.options,
         )
         artifact = artifact_of(predictor)
         compared = await comparisons(predictor)
         before: dict[str, Comparison] = {}
         if existing is not None:
-            same = [part for part in PARTS if getattr(existing, part) == getattr(artifact, part)]
-            other = existing.model_copy(update=dict.fromkeys(same))
-            before = await comparisons(predictor_of(cls, other))
+            unchanged_parts = [
+                part for part in PARTS if getattr(existing, part) == getattr(artifact, part)
+            ]
+            existing_rest = existing.model_copy(update=dict.fromkeys(unchanged_parts))
+            before = await comparisons(predictor_of(cls, existing_rest))
         for part in parts:
             if part.verdict == PromptVerdict.TOO_FEW_EXAMPLES:
                 continue
@@ -364,12 +371,12 @@ class Improvement:
             misfit.stays = misfit.stays and misfit.file not in files
 
     @asynccontextmanager
-    async def _log(self) -> AsyncGenerator[CallLog]:
+    async def _open_log(self) -> AsyncGenerator[CallLog]:
         """The call log in the directory, locked for this process. It is deleted when the same
         optimization has no more use for it."""
         directory = Path(self.directory)
         folder = directory / CALLS
-        made = _make(folder)
+        created_parents = _make_folder(folder)
         with closing(_lock(folder / "lock", directory)):
             log = CallLog(folder / "calls.db")
             counted = False
@@ -387,11 +394,11 @@ class Improvement:
                 if counted and ((self.done and not self.unwritten) or not self.kept):
                     self.kept = 0
                     shutil.rmtree(folder, ignore_errors=True)
-                    for each in made:
+                    for parent in created_parents:
                         with suppress(OSError):  # a directory with artifacts is not empty
-                            os.rmdir(each)
+                            os.rmdir(parent)
 
-    def _nothing(self) -> BaeError:
+    def _nothing_to_learn_error(self) -> BaeError:
         name = self.graph.name
         if self.from_evals:
             what = f"there are runs of {name} from evaluations alone, which are left out"
@@ -442,11 +449,11 @@ def scores_of(part: PartResult) -> dict[str, Any]:
     compared = part.comparison
     if compared is None:
         return {"n": part.held_out}
-    intervals = {each: getattr(compared, each) for each in ("before", "after", "difference")}
+    intervals = {key: getattr(compared, key) for key in ("before", "after", "difference")}
     names = ("mean", "low", "high", "level")
     rounded = {
-        key: {name: round(getattr(each, name), 4) for name in names}
-        for key, each in intervals.items()
+        key: {name: round(getattr(interval, name), 4) for name in names}
+        for key, interval in intervals.items()
     }
     return {"n": compared.n, **rounded}
 
@@ -454,7 +461,7 @@ def scores_of(part: PartResult) -> dict[str, Any]:
 _log = logging.getLogger("bae.optimizer")
 
 
-def _counts(part: PartResult) -> str:
+def _describe_counts(part: PartResult) -> str:
     """The counts of a part's examples, as a text."""
     counts = f"{part.train} to learn from, {part.held_out} held out"
     if not part.corrected_train and not part.corrected_held_out:
@@ -462,9 +469,9 @@ def _counts(part: PartResult) -> str:
     return f"{counts}, {part.corrected_train} and {part.corrected_held_out} corrected by people"
 
 
-def _make(folder: Path) -> list[Path]:
+def _make_folder(folder: Path) -> list[Path]:
     """Make the folder of the call log. Returns the parent directories that were made too."""
-    made = [parent for parent in folder.parents if not parent.exists()]
+    missing_parents = [parent for parent in folder.parents if not parent.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".gitignore").write_text("*\n", encoding="utf-8")
@@ -475,7 +482,7 @@ def _make(folder: Path) -> list[Path]:
             cause=error,
             fix="name another directory",
         ) from error
-    return made
+    return missing_parents
 
 
 def _lock(file: Path, directory: Path) -> sqlite3.Connection:

@@ -54,9 +54,9 @@ class PartMetric:
         if isinstance(metric, Judge):
             self._by_nodes = metric
         elif isinstance(metric, Mapping):
-            given = cast("Mapping[Any, Callable[..., Any]]", metric)
-            _check_keys(given)
-            self._by_nodes = given.get(node, fields_metric)
+            metrics = cast("Mapping[Any, Callable[..., Any]]", metric)
+            _check_keys(metrics)
+            self._by_nodes = metrics.get(node, fields_metric)
         elif metric not in (None, fields_metric, node_transition_metric):
             self._function = _check_function(metric)
         if part == "fill" and isinstance(self._by_nodes, Judge):
@@ -93,9 +93,9 @@ class PartMetric:
         if chosen not in [*names_of(plan_of(self.node, strict=True).offered)]:
             return Score(0.0, f"{chosen!r} was chosen, which was not offered")
         if self._function is None:
-            same = node_transition_metric({"choice": expected}, {"choice": chosen})
-            why = "" if same else f"{chosen} was chosen, where {expected} was right"
-            return Score(float(same), why)
+            is_right = node_transition_metric({"choice": expected}, {"choice": chosen})
+            why = "" if is_right else f"{chosen} was chosen, where {expected} was right"
+            return Score(float(is_right), why)
         names = {"node_type": self.node.__name__, "next_node_type": expected}
         shown = {name: value for name, value in names.items() if name not in example}
         prediction = {"choice": chosen, "next_node_type": chosen}
@@ -105,13 +105,13 @@ class PartMetric:
         self, example: Any, answer: Mapping[str, Any] | Node, place: str, trace: Any
     ) -> Score:
         plan, keys, asked = plan_of(self.node, strict=True), self._keys(example), self._asked
-        sourced = {each.name for each in plan.context}
+        sourced = {field.name for field in plan.context}
         looked_up = {name: example[key] for name, key in keys.items() if name in sourced}
         # The model may have seen only a part of the context.
         context = read_back(self.node, looked_up)
-        given = self._build(answer, context) if isinstance(answer, Mapping) else answer
-        if isinstance(given, str):
-            return Score(0.0, f"the answer is not valid: {given}")
+        answered = self._build(answer, context) if isinstance(answer, Mapping) else answer
+        if isinstance(answered, str):
+            return Score(0.0, f"the answer is not valid: {answered}")
         names = {name: key for name, key in keys.items() if name in asked}
         expected = self._build({name: example[key] for name, key in names.items()}, context)
         if isinstance(expected, str):
@@ -121,10 +121,10 @@ class PartMetric:
                 fix=f"make examples with the class {self.node.__name__} as it is now",
             )
         if self._function is None:
-            return await call_metric(self._by_nodes, expected, given, where=place)
+            return await call_metric(self._by_nodes, expected, answered, where=place)
         # The class has parsed the JSON of both sides, so that they can be compared.
         shown = {key: getattr(expected, name) for name, key in names.items()}
-        prediction = {key: getattr(given, name) for name, key in names.items()}
+        prediction = {key: getattr(answered, name) for name, key in names.items()}
         return await self._call(example, shown, prediction, trace, place)
 
     async def _call(
@@ -141,10 +141,10 @@ class PartMetric:
         if not isinstance(example, dspy.Example):
             inputs = [name for name in example if name not in shown]
             example = dspy.Example(**example).with_inputs(*inputs)
-        given = (example.copy(**shown), dspy.Prediction(**prediction), trace, None, None)
+        arguments = (example.copy(**shown), dspy.Prediction(**prediction), trace, None, None)
         return await call_metric(
             self._function,
-            *given[: _arity(self._function)],
+            *arguments[: _arity(self._function)],
             where=place,
             fix="a metric is called for choices, with .choice, and for filled fields, with these; "
             "to score the fields alone, give {NodeClass: function of (expected, given)}",
@@ -160,11 +160,11 @@ class PartMetric:
         fields = self.node.__pydantic_fields__
         keys: dict[str, str] = {}
         for name in fields:
-            other = f"{name}_"
-            while other in fields:
-                other += "_"
+            escaped = f"{name}_"
+            while escaped in fields:
+                escaped += "_"
             # Under "bae" an example has its origin.
-            key = name if name in example and (name != "bae" or other not in example) else other
+            key = name if name in example and (name != "bae" or escaped not in example) else escaped
             if key in example:
                 keys[name] = key
         return keys
@@ -217,11 +217,11 @@ def _check_function(metric: Any) -> Callable[..., Any]:
 
 
 def _check_keys(metrics: Mapping[Any, Any]) -> None:
-    for cls, each in metrics.items():
+    for cls, metric in metrics.items():
         if not is_node_class(cls):
             raise TypeError(f"a metric is given for {cls!r}: give metrics by node class")
-        if not callable(each):
-            raise TypeError(f"the metric for {cls.__name__} is {each!r}: give a function")
+        if not callable(metric):
+            raise TypeError(f"the metric for {cls.__name__} is {metric!r}: give a function")
 
 
 def _arity(function: Callable[..., Any]) -> int:
@@ -233,6 +233,6 @@ def _arity(function: Callable[..., Any]) -> int:
         return 3
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return 3
-    places = [e for e in parameters if e.kind in (e.POSITIONAL_ONLY, e.POSITIONAL_OR_KEYWORD)]
-    required = sum(place.default is place.empty for place in places)
-    return max(required, min(3, len(places)))
+    positional = [e for e in parameters if e.kind in (e.POSITIONAL_ONLY, e.POSITIONAL_OR_KEYWORD)]
+    required = sum(place.default is place.empty for place in positional)
+    return max(required, min(3, len(positional)))

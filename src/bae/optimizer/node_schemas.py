@@ -47,7 +47,7 @@ def schema_of(cls: type[Node]) -> NodeSchema:
     It contains names, types, bounds, sources, successors and the texts of `NodeConfig`. It ignores
     field descriptions, titles, examples, defaults, docstrings and order.
     """
-    return once(cls, "schema", lambda: _make(plan_of(cls, strict=True)))
+    return once(cls, "schema", lambda: _build_schema(plan_of(cls, strict=True)))
 
 
 def schema_changes(old: NodeSchema, new: NodeSchema) -> list[str]:
@@ -84,9 +84,13 @@ def seen_fields(cls: type[Node]) -> dict[str, str]:
 
     def find() -> dict[str, str]:
         shown = shown_fields(cls)
-        known = {n: f for n, f in cls.__pydantic_fields__.items() if n in shown and not f.exclude}
+        declared = {
+            n: field
+            for n, field in cls.__pydantic_fields__.items()
+            if n in shown and not field.exclude
+        }
         computed = [name for name in cls.__pydantic_computed_fields__ if name in shown]
-        types = {name: _type_text(cls, name) for name in known}
+        types = {name: _type_text(cls, name) for name in declared}
         return dict(sorted((types | dict.fromkeys(computed, "computed")).items()))
 
     return once(cls, "seen", find)
@@ -149,7 +153,7 @@ def is_node_class(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, Node)
 
 
-def _make(plan: NodePlan) -> NodeSchema:
+def _build_schema(plan: NodePlan) -> NodeSchema:
     fields = {
         field.name: f"{_type_text(plan.node, field.name)}{field.schema_words()}"
         for field in plan.fields.values()
@@ -170,11 +174,11 @@ def _type_text(cls: type[Node], name: str) -> str:
         schema = field_schema(cls, name)
         while schema["type"] == "default":
             schema = schema["schema"]
-        made = _plain(GenerateJsonSchema().generate(schema, "validation"))
+        plain_schema = _plain(GenerateJsonSchema().generate(schema, "validation"))
     except Exception:  # JSON has no such type, or the type's own code raises
         return type_name(cls.__pydantic_fields__[name].annotation)
-    only: Any = made.get("type") if made.keys() == {"type"} else None
-    return only or json.dumps(made, sort_keys=True, ensure_ascii=False)
+    only: Any = plain_schema.get("type") if plain_schema.keys() == {"type"} else None
+    return only or json.dumps(plain_schema, sort_keys=True, ensure_ascii=False)
 
 
 _LEFT_OUT = ("title", "description", "default", "examples", "deprecated", "required")
@@ -184,15 +188,17 @@ def _plain(schema: Any) -> Any:
     """A JSON schema without titles, descriptions, defaults and examples, with sorted
     alternatives."""
     if isinstance(schema, list):
-        return [_plain(each) for each in cast("list[Any]", schema)]
+        return [_plain(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
     plain: dict[str, Any] = {}
     for key, value in cast("dict[str, Any]", schema).items():
         if key in ("properties", "$defs"):  # their keys are the user's names
-            plain[key] = {name: _plain(each) for name, each in value.items()}
+            plain[key] = {name: _plain(subschema) for name, subschema in value.items()}
         elif key in ("enum", "anyOf", "oneOf"):
-            plain[key] = sorted(_plain(value), key=lambda each: json.dumps(each, sort_keys=True))
+            plain[key] = sorted(
+                _plain(value), key=lambda option: json.dumps(option, sort_keys=True)
+            )
         elif key not in _LEFT_OUT and not key.startswith("x-"):
             plain[key] = _plain(value)
     return plain

@@ -80,8 +80,8 @@ class ProgressReporter:
         """Report the current state."""
         if self.listener is None:
             return
-        asked = self.calls.statistics()
-        counts = asked.calls, asked.from_log, asked.earlier.calls, self.scored
+        statistics = self.calls.statistics()
+        counts = statistics.calls, statistics.from_log, statistics.earlier.calls, self.scored
         try:
             self.listener(Progress(self.node, self.part, self.phase, *counts, self.best, note))
         except Exception as error:
@@ -159,10 +159,10 @@ async def aoptimize_node(
 
     # In a thread, since it may have to import the packages of the optimizer.
     settings = await in_thread(checked_options, optimizer, options)
-    _check(node_cls, concurrency=concurrency, minimum=minimum, seed=seed)
+    _check_arguments(node_cls, concurrency=concurrency, minimum=minimum, seed=seed)
     examples = await in_thread(examples_in, trainset)
     by_part = {part: part_examples(node_cls, part, examples) for part in PARTS}
-    different = {part: distinct(each) for part, each in by_part.items()}
+    different = {part: distinct(part_set) for part, part_set in by_part.items()}
     predictor = fresh_predictor(node_cls)
     untrained = why_untrained(node_cls)
     parts: list[NodePart] = [
@@ -199,7 +199,7 @@ async def aoptimize_node(
                 reporter.report()
             elif len(asking) < minimum:
                 reporter.phase = "skipped"
-                reporter.note(_too_few(len(chosen), len(asking), minimum))
+                reporter.note(_describe_shortage(len(chosen), len(asking), minimum))
             else:
                 questions[part] = len(asking)
                 training = Training(
@@ -217,11 +217,11 @@ async def aoptimize_node(
                 reached = await training.run(optimizer)
                 if reached is not None:
                     best[part] = reached
-                if part == "fill" and _replaces_written(node_cls, predictor):
+                if part == "fill" and _replaces_own_instruction(node_cls, predictor):
                     reporter.note("its instruction replaces the one in NodeConfig")
             made.notes.extend(f"{part}: {note}" for note in reporter.notes)
     more = {"questions": questions, "best": best}
-    predictor.made = made.model_copy(update={name: each for name, each in more.items() if each})
+    predictor.made = made.model_copy(update={name: value for name, value in more.items() if value})
     return predictor
 
 
@@ -241,7 +241,7 @@ optimize_node = _run_synchronously(aoptimize_node)
 """`aoptimize_node` for sync callers. Inside a running event loop, await `aoptimize_node`."""
 
 
-def _check(cls: Any, **numbers: Any) -> None:
+def _check_arguments(cls: Any, **numbers: Any) -> None:
     """Raise for arguments that cannot be used, before anything is asked."""
     if not is_node_class(cls):
         raise TypeError(f"optimize_node({cls!r:.80}): give a node class")
@@ -251,13 +251,13 @@ def _check(cls: Any, **numbers: Any) -> None:
             raise ValueError(f"optimize_node({name}={value!r}): give a number from {least} on")
 
 
-def _replaces_written(cls: type[Node], predictor: NodePredictor) -> bool:
+def _replaces_own_instruction(cls: type[Node], predictor: NodePredictor) -> bool:
     plan = plan_of(cls)
     is_written = plan.instruction != plan.name
     return is_written and not has_instruction(predictor.fill.signature, plan.instruction)
 
 
-def _too_few(count: int, questions: int, minimum: int) -> str:
+def _describe_shortage(count: int, questions: int, minimum: int) -> str:
     have = "there is 1 example" if count == 1 else f"there are {count or 'no'} examples"
     if questions < count:
         have += " of 1 question" if questions == 1 else f" of {questions} questions"

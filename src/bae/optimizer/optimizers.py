@@ -113,9 +113,9 @@ def checked_options(optimizer: str, given: Mapping[str, Any]) -> dict[str, Any]:
     try:
         options = _MODELS[optimizer].model_validate(given)
     except ValidationError as error:
-        known = ", ".join(OPTIONS[optimizer])
+        allowed = ", ".join(OPTIONS[optimizer])
         raise ValueError(
-            f"{optimizer}: {'; '.join(faults(error))}; its options are {known}"
+            f"{optimizer}: {'; '.join(faults(error))}; its options are {allowed}"
         ) from error
     package = {"miprov2": "optuna", "gepa": "gepa"}.get(optimizer)
     if package is not None:
@@ -134,7 +134,7 @@ def _bootstrap(training: Training) -> Any:
     shuffled = list(training.made)
     Random(training.seed).shuffle(shuffled)
     # Corrected examples go first, since they are the most reliable.
-    labelled = sorted(shuffled, key=lambda each: not training.is_corrected(each))
+    labelled = sorted(shuffled, key=lambda example: not training.is_corrected(example))
     teacher = training.predictor.deepcopy()
     teacher.demos = labelled[: options["max_labeled_demos"]]
     teacher._compiled = True  # so that DSPy does not choose its examples again
@@ -152,19 +152,19 @@ def _bootstrap(training: Training) -> Any:
     bootstrapped: list[Any] = []
     if options["max_bootstrapped_demos"]:
         # The teacher is asked about corrected examples last: there is little to gain from them.
-        asked = sorted(shuffled, key=training.is_corrected)
+        questions = sorted(shuffled, key=training.is_corrected)
         wanted = options["max_bootstrapped_demos"]
-        asked = asked[: wanted + (options["max_fruitless"] or 3 * wanted + 4)]
-        program = optimizer.compile(program, teacher=teacher, trainset=asked)
+        questions = questions[: wanted + (options["max_fruitless"] or 3 * wanted + 4)]
+        program = optimizer.compile(program, teacher=teacher, trainset=questions)
         bootstrapped = list(program.demos)
-    answered = {_question(training, demo) for demo in bootstrapped}
-    rest = [each for each in labelled if _question(training, each) not in answered]
+    answered = {_question_of_demo(training, demo) for demo in bootstrapped}
+    rest = [example for example in labelled if _question_of_demo(training, example) not in answered]
     missing = max(0, options["max_labeled_demos"] - len(bootstrapped))
     program.demos = [*bootstrapped, *rest[:missing]]
     return program
 
 
-def _question(training: Training, demo: Any) -> str:
+def _question_of_demo(training: Training, demo: Any) -> str:
     """The question of a demonstration or an example."""
     names = training.predictor.signature.input_fields
     return question_of({name: demo[name] for name in names if name in demo})

@@ -76,11 +76,11 @@ def fresh_predictor(cls: type[Node]) -> NodePredictor:
 
 def has_learned(predictor: NodePredictor, part: NodePart) -> bool:
     """Whether the `fill` or the `choice` of a predictor has examples or a new instruction."""
-    own = getattr(predictor, part)
-    if own is None:
+    dspy_predictor = getattr(predictor, part)
+    if dspy_predictor is None:
         return False
-    return bool(own.demos) or not has_instruction(
-        own.signature, _own_instruction(predictor.node, part)
+    return bool(dspy_predictor.demos) or not has_instruction(
+        dspy_predictor.signature, _plain_instruction(predictor.node, part)
     )
 
 
@@ -100,9 +100,9 @@ def artifact_of(predictor: NodePredictor) -> Artifact:
 
 def predictor_of(cls: type[Node], artifact: Artifact) -> NodePredictor:
     """Make a predictor with the instructions and examples of an artifact."""
-    made = fresh_predictor(cls)
-    made.made, made.sources = artifact.made, artifact.sources
-    for predictor, learned in ((made.fill, artifact.fill), (made.choice, artifact.choice)):
+    result = fresh_predictor(cls)
+    result.made, result.sources = artifact.made, artifact.sources
+    for predictor, learned in ((result.fill, artifact.fill), (result.choice, artifact.choice)):
         if predictor is not None and learned is not None:
             instruction = learned.instruction or predictor.signature.instructions
             predictor.signature = predictor.signature.with_instructions(instruction)
@@ -110,7 +110,7 @@ def predictor_of(cls: type[Node], artifact: Artifact) -> NodePredictor:
                 demo_of(predictor.signature, example.known, example.answer)
                 for example in learned.examples
             ]
-    return made
+    return result
 
 
 def save_optimized(
@@ -127,8 +127,10 @@ def save_optimized(
     as for `save_artifacts`.
     """
     nodes_among(tuple(optimized), "save_optimized")
-    learned = {cls: _as_predictor(cls, each) for cls, each in optimized.items()}
-    artifacts = {cls: artifact_of(each) for cls, each in learned.items() if not each.is_fresh}
+    learned = {cls: _to_predictor(cls, given) for cls, given in optimized.items()}
+    artifacts = {
+        cls: artifact_of(predictor) for cls, predictor in learned.items() if not predictor.is_fresh
+    }
     return save_artifacts(artifacts, path, among=among)
 
 
@@ -150,10 +152,10 @@ def load_optimized(
 
 def _choice_signature(cls: type[Node]) -> Any:
     signature = choice_signature(tuple(names_of(plan_of(cls, strict=True).offered)))
-    return signature.with_instructions(_own_instruction(cls, "choice"))
+    return signature.with_instructions(_plain_instruction(cls, "choice"))
 
 
-def _own_instruction(cls: type[Node], part: NodePart) -> str:
+def _plain_instruction(cls: type[Node], part: NodePart) -> str:
     """The instruction of a part without a learned prompt."""
     plan = plan_of(cls, strict=True)
     return plan.instruction if part == "fill" else choice_instruction(plan.offered)
@@ -197,7 +199,11 @@ def answer_values(
 def output_values(signature: Any, answer: Mapping[str, Any]) -> dict[str, Any]:
     """An answer by the names of the outputs in a signature."""
     fields = signature.output_fields.items()
-    return {n: answer[model_name(n, f)] for n, f in fields if model_name(n, f) in answer}
+    return {
+        name: answer[model_name(name, info)]
+        for name, info in fields
+        if model_name(name, info) in answer
+    }
 
 
 def prompt_example(
@@ -223,7 +229,7 @@ def demo_of(signature: Any, known: Mapping[str, Any], answer: Mapping[str, Any])
     return load_dspy("demo_of").Example(values).with_inputs(*inputs)
 
 
-def _as_predictor(cls: type[Node], given: Any) -> NodePredictor:
+def _to_predictor(cls: type[Node], given: Any) -> NodePredictor:
     if isinstance(given, NodePredictor):
         if given.node is not cls:
             raise TypeError(

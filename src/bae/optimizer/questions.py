@@ -70,8 +70,8 @@ class PartQuestions:
                 for field in plan_of(cls).context
                 if (origin := field.comes_from(before.node)) is not None
             }
-            for each in around
-            for before in plan_of_graph(each).plans.values()
+            for graph_ in around
+            for before in plan_of_graph(graph_).plans.values()
             if cls in before.successors
         }
         plan = plan_of(cls, strict=True)
@@ -106,8 +106,12 @@ class PartQuestions:
         examples = tuple(
             prompt_example(self.cls, self.part, self.signature, demo) for demo in demos
         )
-        own = "" if instruction.split() == self.instruction.split() else instruction
-        return LearnedPrompt(own, examples) if own or examples else None
+        changed_instruction = "" if instruction.split() == self.instruction.split() else instruction
+        return (
+            LearnedPrompt(changed_instruction, examples)
+            if changed_instruction or examples
+            else None
+        )
 
     async def ask_once(
         self, backend: Backend, known: Mapping[str, Any], learned_prompt: LearnedPrompt | None
@@ -158,7 +162,7 @@ class PartQuestion:
         form = text_form(of.cls) if of.part == "fill" else ""
         instruction = of.instruction
         nodes = {name: value for name, value in known.items() if name != "context"}
-        previous = [node_like(name, each) for name, each in nodes.items()]
+        previous = [node_like(name, fields) for name, fields in nodes.items()]
         if of.part == "choice" and not previous:
             previous.append(node_like(of.cls.__name__, {}))
         self.previous = previous[0] if previous else None
@@ -179,8 +183,10 @@ def scene_in(graph: Graph[Any, Any] | None, cls: type[Node]) -> Scene:
     """The scene of a question about a class in a run of a graph. It comes from the innermost graph
     that has the class and a system text."""
     around = () if graph is None else graph.graphs
-    own = [plan_of_graph(each).scene for each in around if each is graph or cls in each.nodes]
-    return next((scene for scene in reversed(own) if scene is not None), PLAIN_SCENE)
+    scenes = [
+        plan_of_graph(graph_).scene for graph_ in around if graph_ is graph or cls in graph_.nodes
+    ]
+    return next((scene for scene in reversed(scenes) if scene is not None), PLAIN_SCENE)
 
 
 class Reworded(Policy):
@@ -199,7 +205,7 @@ class Reworded(Policy):
         await super().reject(prompt.with_question(self._text_for(prompt)))
 
 
-def _text_with(known: Mapping[str, Any], prompt: Prompt) -> str:
+def _text_with_known(known: Mapping[str, Any], prompt: Prompt) -> str:
     """The text of a prompt with the known values of an example instead of its own."""
     question = prompt.question
     instruction, form, filled = question.instruction, "", question.fillable
@@ -247,7 +253,7 @@ class RunAsker:
     def __init__(
         self, questions: PartQuestions, lm: Any, graph: Graph[Any, Any] | None = None
     ) -> None:
-        self._of = questions
+        self._questions = questions
         self._lm = lm
         self._refusals = Refusals()
         plans = [plan_of(cls, strict=True) for cls in (every_node(graph) if graph else ())]
@@ -267,24 +273,24 @@ class RunAsker:
                 verdicts.append(event.verdict)
 
         with metered(watch):
-            question = PartQuestion(self._of, known)
-            prompted = self._of.with_prompt(backend, question, learned_prompt)
-            asked = Reworded(prompted, partial(_text_with, known))
+            question = PartQuestion(self._questions, known)
+            prompted = self._questions.with_prompt(backend, question, learned_prompt)
+            reworded = Reworded(prompted, partial(_text_with_known, known))
             try:
-                if self._of.part == "choice":
-                    result.answer = await self._choose(backend, asked, question)
+                if self._questions.part == "choice":
+                    result.answer = await self._choose(backend, reworded, question)
                 else:
-                    node = await self._fill_in_one_call(backend, asked, question, result)
+                    node = await self._fill_in_one_call(backend, reworded, question, result)
                     if node is None:
                         verdicts.clear()  # these verdicts were about the choice
-                        node = await asked.fill(
-                            self._of.cls,
+                        node = await reworded.fill(
+                            self._questions.cls,
                             question.resolved,
-                            self._of.instruction,
+                            self._questions.instruction,
                             question.previous,
                             scene=question.scene,
                         )
-                    result.answer = self._of.answer_in(node)
+                    result.answer = self._questions.answer_in(node)
                 self._refusals.reset()
             except (FillError, RouteError):
                 self._refusals.reset()
@@ -301,16 +307,16 @@ class RunAsker:
     ) -> dict[str, Any]:
         """Ask for the choice. If a run would choose and fill in one call but the learned prompt
         prevents it, the chosen node is filled too, since a run has to pay for that call."""
-        types, previous = self._of.types, cast(Node, question.previous)
-        fillable = self._fillable(self._of.cls)
+        types, previous = self._questions.types, cast(Node, question.previous)
+        fillable = self._fillable(self._questions.cls)
         try:
-            chosen, made = await asked.route(previous, types, fillable, scene=question.scene)
+            chosen, node = await asked.route(previous, types, fillable, scene=question.scene)
         except FillError as error:  # the choice is valid, but its fill is not
             if error.node_type not in types:
                 raise
             chosen = error.node_type
         else:
-            if made is None and chosen in backend.offer(previous, types, fillable).fillable:
+            if node is None and chosen in backend.offer(previous, types, fillable).fillable:
                 with suppress(FillError):
                     await asked.fill(
                         chosen, {}, plan_of(chosen).instruction, previous, scene=question.scene
@@ -323,7 +329,7 @@ class RunAsker:
     ) -> Node | None:
         """The node, if a run chooses and fills it in one call and the model chooses it. Sets
         `result.chosen`. With a learned prompt for the fill, the choice is asked separately."""
-        cls, previous = self._of.cls, question.previous
+        cls, previous = self._questions.cls, question.previous
         choosers = [
             chooser for chooser in self._choosers if chooser.name == type(previous).__name__
         ]
@@ -334,7 +340,7 @@ class RunAsker:
             return None
         result.chosen = False
         try:
-            chosen, made = await asked.route(previous, types, fillable, scene=question.scene)
+            chosen, node = await asked.route(previous, types, fillable, scene=question.scene)
         except RouteError:
             return None
         except FillError as error:
@@ -343,15 +349,17 @@ class RunAsker:
                 raise
             return None
         result.chosen = chosen is cls
-        return made if type(made) is cls else None
+        return node if type(node) is cls else None
 
     def _fillable(self, cls: type[Node]) -> Sequence[type[Node]]:
         """The successors that ask the same LM in a run."""
-        own = student_for(cls, self._lm)
+        chooser_lm = student_for(cls, self._lm)
         lms = {
             successor: student_for(successor, self._lm)
             for successor in plan_of(cls, strict=True).successors
         }
         return [
-            each for each, lm in lms.items() if lm is own or (isinstance(lm, str) and lm == own)
+            successor
+            for successor, lm in lms.items()
+            if lm is chooser_lm or (isinstance(lm, str) and lm == chooser_lm)
         ]

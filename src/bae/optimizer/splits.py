@@ -23,9 +23,9 @@ def questions_of(example: Any) -> dict[str, str]:
     types = about.get("types") or [example.get("node_type"), example.get("next_node_type")]
     previous = previous_of(example)
     questions = {"choice": _text([types[0], previous])}
-    made = _made_values(example)
-    if made is not None and made.get("fields"):
-        questions["fill"] = _text([types[1], previous, made.get("context") or {}])
+    answer = _answer_values(example)
+    if answer is not None and answer.get("fields"):
+        questions["fill"] = _text([types[1], previous, answer.get("context") or {}])
     left_out = about.get(WITHOUT) or ()
     return {part: text for part, text in questions.items() if part not in left_out}
 
@@ -39,12 +39,14 @@ def with_corrections(examples: Iterable[Any]) -> list[Any]:
     """Use a person's correction in all examples with the same question, and mark these examples as
     corrected. The newest correction wins. The given examples are not changed: an example that needs
     a change is copied."""
-    given = [(example, questions_of(example).get("fill")) for example in examples]
+    pairs = [(example, questions_of(example).get("fill")) for example in examples]
     best: dict[str | None, Any] = {}
-    for each, question in sorted(given, key=lambda pair: -_corrected_at(pair[0])):
-        if question is not None and each.get("corrected"):
-            best.setdefault(question, each)
-    return [_answered_as(each, best.get(question, each)) for each, question in given]
+    for candidate, question in sorted(pairs, key=lambda pair: -_corrected_at(pair[0])):
+        if question is not None and candidate.get("corrected"):
+            best.setdefault(question, candidate)
+    return [
+        _with_best_answer(candidate, best.get(question, candidate)) for candidate, question in pairs
+    ]
 
 
 def _corrected_at(example: Any) -> float:
@@ -57,7 +59,7 @@ def distinct(examples: Sequence[Any]) -> list[Any]:
     groups: dict[str, list[Any]] = {}
     for example in examples:
         groups.setdefault(question_of(example), []).append(example)
-    return [_most_trusted(group) for group in groups.values()]
+    return [_choose_trusted(group) for group in groups.values()]
 
 
 def is_corrected(example: Any) -> bool:
@@ -68,40 +70,40 @@ def is_corrected(example: Any) -> bool:
 def without(example: Any, parts: Collection[str]) -> Any:
     """A copy of an example that does not count for these parts of a node."""
     left_out = [*(metadata_of(example).get(WITHOUT) or ()), *parts]
-    return _with(example, **{BAE: {**metadata_of(example), WITHOUT: left_out}})
+    return _copy_with(example, **{BAE: {**metadata_of(example), WITHOUT: left_out}})
 
 
-def _most_trusted(group: Sequence[Any]) -> Any:
-    for each in group:
-        if is_corrected(each):
-            return each
-    answers = [_text(_outputs(each)) for each in group]
+def _choose_trusted(group: Sequence[Any]) -> Any:
+    for member in group:
+        if is_corrected(member):
+            return member
+    answers = [_text(_outputs(member)) for member in group]
     most, _ = Counter(answers).most_common(1)[0]  # on a tie, the first
     return group[answers.index(most)]
 
 
-def _answered_as(example: Any, best: Any) -> Any:
-    fields, better = _made_values(example), _made_values(best)
+def _with_best_answer(example: Any, best: Any) -> Any:
+    fields, better = _answer_values(example), _answer_values(best)
     if example is best or fields is None or better is None:
         return example
     corrected = list(best["corrected"])
     if fields["fields"] == better["fields"] and example.get("corrected") == corrected:
         return example
     # Copy the mark too, since the corrected example may be on the other side of a split.
-    made = {**fields, "fields": better["fields"]}
-    return _with(example, next_node=made, corrected=corrected)
+    answer = {**fields, "fields": better["fields"]}
+    return _copy_with(example, next_node=answer, corrected=corrected)
 
 
-def _with(example: Any, **values: Any) -> Any:
+def _copy_with(example: Any, **values: Any) -> Any:
     # An example may be a plain mapping.
     if isinstance(example, dict):
         return {**cast("dict[str, Any]", example), **values}
     return example.copy(**values)
 
 
-def _made_values(example: Any) -> Mapping[str, Any] | None:
-    made = example.get("next_node")
-    return cast("Mapping[str, Any]", made) if isinstance(made, Mapping) else None
+def _answer_values(example: Any) -> Mapping[str, Any] | None:
+    answer = example.get("next_node")
+    return cast("Mapping[str, Any]", answer) if isinstance(answer, Mapping) else None
 
 
 def _inputs(example: Any) -> dict[str, Any]:
@@ -113,7 +115,7 @@ def _inputs(example: Any) -> dict[str, Any]:
 
 def _outputs(example: Any) -> dict[str, Any]:
     inputs = _inputs(example)
-    return {n: v for n, v in example.items() if n not in inputs and n != BAE}
+    return {name: value for name, value in example.items() if name not in inputs and name != BAE}
 
 
 def _text(value: Any) -> str:
@@ -154,13 +156,15 @@ def split_apart(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> 
             f"split_apart(held_out={held_out}): give a share from 0 up to, not including, 1"
         )
     every = with_corrections(examples)
-    train, held = sides(every, held_out, seed)
-    kept, left_out = _new([every[place] for place in train], [every[place] for place in held])
+    train, held_places = sides(every, held_out, seed)
+    kept, left_out = _set_aside_repeated(
+        [every[place] for place in train], [every[place] for place in held_places]
+    )
     if left_out:
         _LOG.info(
             "%d of %d examples to hold out were left out, for what was asked before",
             len(left_out),
-            len(held),
+            len(held_places),
         )
     return Split([every[place] for place in train], kept, left_out)
 
@@ -172,33 +176,35 @@ def split(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> tuple[
 
 def sides(examples: Sequence[Any], share: float, seed: int) -> tuple[list[int], list[int]]:
     """The indexes of the examples on the two sides, split by runs."""
-    groups = _by_root(examples, seed)
+    groups = _group_by_root(examples, seed)
     count = _count_held_out(list(map(len, groups)), share)
-    held = [place for group in groups[:count] for place in group]
-    return [place for group in groups[count:] for place in group], held
+    held_places = [place for group in groups[:count] for place in group]
+    return [place for group in groups[count:] for place in group], held_places
 
 
-def _new(train: Sequence[E], held: Sequence[E]) -> tuple[list[E], list[E]]:
+def _set_aside_repeated(train: Sequence[E], held: Sequence[E]) -> tuple[list[E], list[E]]:
     """Divide held-out examples into examples with a new question and examples that repeat a
     question. An example may be in both lists, for different parts of the node."""
-    met = {item for each in train for item in questions_of(each).items()}
-    kept: list[E] = []
+    known_questions = {item for example in train for item in questions_of(example).items()}
+    new: list[E] = []
     left_out: list[E] = []
-    for each in held:
-        asked = questions_of(each)
-        again = {part for part, question in asked.items() if (part, question) in met}
-        met.update(asked.items())
-        if not again:
-            kept.append(each)
-        elif again == asked.keys():
-            left_out.append(each)
+    for example in held:
+        questions = questions_of(example)
+        repeated_parts = {
+            part for part, question in questions.items() if (part, question) in known_questions
+        }
+        known_questions.update(questions.items())
+        if not repeated_parts:
+            new.append(example)
+        elif repeated_parts == questions.keys():
+            left_out.append(example)
         else:
-            kept.append(without(each, sorted(again)))
-            left_out.append(without(each, sorted(asked.keys() - again)))
-    return kept, left_out
+            new.append(without(example, sorted(repeated_parts)))
+            left_out.append(without(example, sorted(questions.keys() - repeated_parts)))
+    return new, left_out
 
 
-def _by_root(examples: Sequence[Any], seed: int) -> list[list[int]]:
+def _group_by_root(examples: Sequence[Any], seed: int) -> list[list[int]]:
     """The indexes of the examples of each run. The order depends only on the seed and on their
     content."""
     groups: dict[str, list[tuple[str, int]]] = {}
@@ -206,9 +212,9 @@ def _by_root(examples: Sequence[Any], seed: int) -> list[list[int]]:
         text = _text(dict(example.items()))
         # Equal examples that come from no run form a group.
         groups.setdefault(root_of(example) or text, []).append((text, place))
-    ordered = sorted(groups, key=lambda root: (_number(seed, root), root))
+    ordered = sorted(groups, key=lambda root: (_sort_key(seed, root), root))
     return [
-        [place for _, place in sorted(groups[root], key=lambda each: each[0])] for root in ordered
+        [place for _, place in sorted(groups[root], key=lambda pair: pair[0])] for root in ordered
     ]
 
 
@@ -221,5 +227,5 @@ def _count_held_out(sizes: list[int], share: float) -> int:
     return min(range(1, len(sizes)), key=lambda count: abs(sums[count] - wanted))
 
 
-def _number(seed: int, root: str) -> str:
+def _sort_key(seed: int, root: str) -> str:
     return sha256(f"{seed}:{root}".encode("utf-8", "backslashreplace")).hexdigest()

@@ -70,10 +70,10 @@ class Training:
         self._questions, self._metric, self._reporter = questions, metric, reporter
         self._origins = examples
         plain = [_example(questions, example) for example in examples]
-        self._places = {id(each): place for place, each in enumerate(plain)}
+        self._places = {id(item): place for place, item in enumerate(plain)}
         self.made, self.scored = self._split(plain)
         # With a single question, both sides have it, and the score has no meaning.
-        self._apart = not {id(each) for each in self.made} & {id(each) for each in self.scored}
+        self._apart = not {id(item) for item in self.made} & {id(item) for item in self.scored}
         self._board = Scoreboard(self.scored)
         self._bootstrapped: dict[str, tuple[float, bool]] = {}
         """The scores of the teacher's answers by their question, and whether they are good."""
@@ -137,7 +137,7 @@ class Training:
                 reporter.best = self._board.best if self._apart else None
             elif trace is not None:
                 if self.is_corrected(example) and answer != self._questions.answer(dict(example)):
-                    value = _NEVER  # no other answer may replace a person's answer
+                    value = _NEVER_GOOD  # no other answer may replace a person's answer
                 self._bootstrapped[question] = score.value, value >= self.accept
             reporter.report()
             return value, score.why
@@ -259,12 +259,12 @@ class AskingAdapter(_dspy.Adapter):
     def candidate_of(self, instruction: str, demos: Sequence[Any]) -> str:
         """An instruction and demonstrations as one text."""
         prompt = self._questions.learned_prompt(instruction, map(dict, demos))
-        shown = (
+        example_values = (
             []
             if prompt is None
             else [[example.known, example.answer] for example in prompt.examples]
         )
-        return json.dumps([instruction, shown])
+        return json.dumps([instruction, example_values])
 
     def note(self) -> str:
         """A note on questions that the LM refused. Empty if it refused none."""
@@ -288,14 +288,14 @@ class AskingAdapter(_dspy.Adapter):
         inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
         """Ask and return the outputs with the names of the signature."""
-        given = {**lm.kwargs, **lm_kwargs}
+        settings = {**lm.kwargs, **lm_kwargs}
         role: Role = getattr(lm, "role", "student")
-        backend = self._calls.around(self._backends[role], given.get("rollout_id"))
+        backend = self._calls.around(self._backends[role], settings.get("rollout_id"))
         if any(is_known(field) for field in signature.input_fields.values()):
             if role == "teacher":
                 # A backend's temperature is fixed. To get another answer in a further round, show
                 # the examples in another order.
-                rotation = given.get("rollout_id") or 0
+                rotation = settings.get("rollout_id") or 0
                 demos = [*demos[rotation:], *demos[:rotation]]
             return [self._ask_part(backend, role, signature, demos, inputs)]
         return [self._ask_optimizer_question(backend, signature, inputs)]
@@ -306,14 +306,14 @@ class AskingAdapter(_dspy.Adapter):
         """Ask a question of the node's part, as a run does."""
         questions = self._questions
         learned_prompt = questions.learned_prompt(signature.instructions, map(dict, demos))
-        known = questions.known(inputs)
+        known_values = questions.known(inputs)
         self._here.candidate = self.candidate_of(signature.instructions, demos)
-        self._here.question = json.dumps([self.candidate, known])
+        self._here.question = json.dumps([self.candidate, known_values])
 
         async def ask() -> dict[str, Any] | None:
             self._reporter.phase = "bootstrapping" if role == "teacher" else "trying"
             try:
-                answer = await questions.ask_once(backend, known, learned_prompt)
+                answer = await questions.ask_once(backend, known_values, learned_prompt)
             except BaeLMError as error:
                 if not self._in_a_row.is_about_the_question(error):
                     raise
@@ -331,20 +331,20 @@ class AskingAdapter(_dspy.Adapter):
         """Ask a question of the optimizer itself, such as for a better instruction. Without an
         answer it gets the current instruction, finds it no better, and continues."""
         target, instruction = answer_class(signature), signature.instructions
-        known = known_inputs(signature, inputs)
-        text = text_of_question(instruction, known)
+        known_values = known_inputs(signature, inputs)
+        text = text_of_question(instruction, known_values)
         exactly = Reworded(backend, lambda _: text)
-        previous = node_like("Known", known.get("context", {}))
+        previous = node_like("Known", known_values.get("context", {}))
         current = {
-            proposed: inputs[given]
-            for proposed, given in _INSTRUCTIONS.items()
-            if list(signature.output_fields) == [proposed] and given in inputs
+            proposed_key: inputs[current_key]
+            for proposed_key, current_key in _INSTRUCTIONS.items()
+            if list(signature.output_fields) == [proposed_key] and current_key in inputs
         }
 
         async def ask() -> Any:
             self._reporter.phase = "proposing"
             try:
-                made = await ask_to_fill(exactly, target, {}, instruction, previous, PLAIN_SCENE)
+                answer = await ask_to_fill(exactly, target, {}, instruction, previous, PLAIN_SCENE)
             except FillError:
                 if current:
                     self._reporter.note(
@@ -360,7 +360,7 @@ class AskingAdapter(_dspy.Adapter):
                     )
                 raise RequestRefused(error.message) from error
             self._reporter.report()
-            return made
+            return answer
 
         try:
             made = self._bridge.call(ask, expected=(FillError, RequestRefused))
@@ -368,7 +368,10 @@ class AskingAdapter(_dspy.Adapter):
             if not current:
                 raise
             return current
-        return {n: getattr(made, model_name(n, f)) for n, f in signature.output_fields.items()}
+        return {
+            name: getattr(made, model_name(name, info))
+            for name, info in signature.output_fields.items()
+        }
 
 
 _INSTRUCTIONS: Final = {
@@ -376,7 +379,7 @@ _INSTRUCTIONS: Final = {
     "new_instruction": "current_instruction",  # GEPA
 }
 """The optimizers' names of a proposed instruction and of the current instruction."""
-_NEVER: Final = float("-inf")
+_NEVER_GOOD: Final = float("-inf")
 """A score that is never good enough."""
 
 

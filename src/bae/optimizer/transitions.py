@@ -71,7 +71,7 @@ def transitions_of(trace: Sequence[Node] | GraphResult[Any]) -> list[Transition]
         nodes, run_id = trace.trace, trace.run_id
         ended = not trace.waiting and not trace.unfinished
         # A fork keeps the id of its original run in this record.
-        started = (each.run_id for each in trace.journal.of(RunStarted) if not each.path)
+        started = (record.run_id for record in trace.journal.of(RunStarted) if not record.path)
         root = next(started, "") or run_id
     else:
         nodes, run_id, ended = trace, "", True
@@ -151,10 +151,10 @@ def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
             key = AnswerKey(path, number, filled.at, filled.seconds, root)
             complete = step.node if step.forked is None else step.replaced
             following = complete if type(complete) is cls else filled.node
-            made = Transition(
+            transition = Transition(
                 step.before.node, cls, following, owner(key.at), path, number - 1, root
             )
-            steps.taken[key] = made
+            steps.taken[key] = transition
             fork = step.forked
             changed = () if fork is None else [name for name in asked if name in fork.changed]
             if fork is not None and changed and type(fork.node) is cls:
@@ -163,13 +163,13 @@ def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
                 differ = (name for name in asked if not same(before.get(name), after.get(name)))
                 names = {*changed, *differ}
                 steps.corrected[key] = replace(
-                    made,
+                    transition,
                     next_node=fork.node,
                     run_id=owners[forks.index(fork) + 1],
                     corrected=tuple(name for name in asked if name in names),
                     corrected_at=fork.at,
                 )
-    steps.taken = dict(sorted(steps.taken.items(), key=lambda each: each[0].at))
+    steps.taken = dict(sorted(steps.taken.items(), key=lambda item: item[0].at))
     return steps
 
 
@@ -243,16 +243,16 @@ class _JournalReader:
         if len(self._names) > 1:
             runs.sort(key=lambda run: -run.started)
         # A fork may be listed before or after its parent, so corrections are read first.
-        forks = {run.run_id: await self._steps(run) for run in runs if run.parent is not None}
+        forks = {run.run_id: await self._read_steps(run) for run in runs if run.parent is not None}
         newest: dict[AnswerKey, Transition] = {}
         for steps in forks.values():
             for key, correction in steps.corrected.items():
                 if correction.corrected_at > newest.setdefault(key, correction).corrected_at:
                     newest[key] = correction
         transitions: list[Transition] = []
-        seen: set[AnswerKey] = set()
+        seen_keys: set[AnswerKey] = set()
         for run in runs:
-            steps = forks[run.run_id] if run.run_id in forks else await self._steps(run)
+            steps = forks[run.run_id] if run.run_id in forks else await self._read_steps(run)
             answers = steps.corrected
             if run.status == "ended":
                 answers = {**steps.taken, **answers}
@@ -260,12 +260,12 @@ class _JournalReader:
                 if len(transitions) == limit:
                     return transitions
                 best = newest.get(key, transition)
-                if key not in seen and self._is_wanted(best):
+                if key not in seen_keys and self._is_wanted(best):
                     transitions.append(best)
-                seen.add(key)
+                seen_keys.add(key)
         return transitions
 
-    async def _steps(self, run: RunInfo) -> Steps:
+    async def _read_steps(self, run: RunInfo) -> Steps:
         try:
             stored = await self._journal.read(run.run_id)
         except JournalError as error:
@@ -329,8 +329,8 @@ def _why_unusable(step: Transition, secrets: Secrets) -> str:
         hidden = secrets.fields(cls)
         context = {field.name for field in plan_of(cls).context}
         names = [name for name in _unknown_fields(following, hidden) if name in context]
-        known = following.__dict__.keys() - hidden
-        names += [name for name in asked_fields(cls) if name not in known]
+        known_names = following.__dict__.keys() - hidden
+        names += [name for name in asked_fields(cls) if name not in known_names]
         unknown += [f"{cls.__name__}.{name}" for name in names]
     return f"the values of {', '.join(unknown)} are secret or redacted" if unknown else ""
 
@@ -359,4 +359,4 @@ def _is_masked(cls: type[Node], name: str, hidden: frozenset[str]) -> bool:
         return True
     info = cls.__pydantic_fields__.get(name)
     members = () if info is None else union_members(info.annotation)
-    return bool(members) and all(m in (SecretStr, SecretBytes, NoneType) for m in members)
+    return bool(members) and all(member in (SecretStr, SecretBytes, NoneType) for member in members)
