@@ -184,7 +184,7 @@ async def test_a_judge_that_cannot_be_asked_leaves_its_case_without_a_score() ->
     assert "judged with 2 LM calls · 14 tokens · $0, not counted above" in page
     # The mean is of one case of two, and nobody is to take it for more.
     assert "| lm | 2 | 1 | 1.00 [0.21, 1.00] |" in page
-    assert "1 case could not be scored, and no mean has them" in page
+    assert "1 case could not be scored, so the means are over the other cases" in page
     assert (found.complete, found.metric_errors) == (False, 0)
 
 

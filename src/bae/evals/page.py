@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from bae.usage import Usage
 
 MOST: Final = 50
-"""How many failing cases of each contender a page lists at most."""
+"""The most failing cases that a page lists for a contender."""
 _LONGEST: Final = 300
 
 _COLUMNS: Final = ("cases", "scored", "score", "valid", "calls", "tokens", "cost", "p50", "p95")
 
 
 def to_markdown(evaluation: Evaluation) -> str:
-    """The evaluation as a Markdown page."""
+    """Return the evaluation as a Markdown page."""
     every = evaluation.contenders
     cases = len(every[0].cases) if every else 0
     parts = [f"# {_text(evaluation.graph)}: {_count_of(cases, 'case')}\n"]
     if evaluation.stopped:
         parts.append(
-            f"Not all cases were run: {_text(evaluation.stopped)}. Of the others, only the usage is"
-            " counted below.\n"
+            f"Not all cases were run: {_text(evaluation.stopped)}. Of unfinished cases, only the"
+            " usage is counted below.\n"
         )
     parts.append(_rows({contender.name: contender.total for contender in every}))
     parts += [
@@ -79,8 +79,8 @@ def _note(contender: Contender) -> str:
         notes.append(f"{_count_of(len(failed), 'case')} failed, which scores 0")
     if unscored := contender.unscored:
         notes.append(
-            f"{_count_of(len(unscored), 'case')} could not be scored, and no mean has them: what it "
-            "says is of the others alone"
+            f"{_count_of(len(unscored), 'case')} could not be scored, so the means are over the "
+            "other cases"
         )
     if not_run := contender.not_run:
         notes.append(f"{_count_of(len(not_run), 'case')} not run, and not scored")
@@ -98,7 +98,8 @@ def _difference(difference: Difference) -> list[str]:
 
 
 def _failing(contender: Contender, journal: str) -> Iterator[str]:
-    """The failed cases, then the unscored cases, then the imperfect cases, the worst first."""
+    """Yield the section of failed, unscored and imperfect cases, in this order. Of the imperfect
+    cases, the lowest score is first."""
     listed = [*contender.failed, *contender.unscored, *contender.imperfect]
     if not listed:
         return
@@ -137,8 +138,8 @@ def _table(head: Sequence[str], rule: Sequence[str], rows: Iterable[Sequence[str
 
 
 def _text(text: str) -> str:
-    """Escape a text for Markdown, on one line, and escape lone surrogates, which a model may write
-    and a file cannot store."""
+    """Escape a text for Markdown, on one line. Lone surrogates are escaped too, because an LLM may
+    write them, but a file cannot store them."""
     text = text[: 4 * _LONGEST].encode("utf-8", "backslashreplace").decode()
     line = " ".join(_UNSEEN.sub(" ", text).split())
     short = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
@@ -156,7 +157,8 @@ def _count_of(count: int, unit: str) -> str:
 
 
 def format_score(value: float) -> str:
-    """A score: `0.82`. A score below 1 is never shown as 1, and a score above 0 never as 0."""
+    """Format a score: `0.82`. A score below 1 is never shown as 1, and a score above 0 is never
+    shown as 0."""
     for digits in (2, 3, 4):
         text = f"{value:.{digits}f}"
         if (value >= 1 or float(text) < 1) and (value <= 0 or float(text) > 0):
@@ -165,21 +167,21 @@ def format_score(value: float) -> str:
 
 
 def format_interval(score: Interval | None) -> str:
-    """A score with its interval: `0.82 [0.70, 0.90]`."""
+    """Format a score with its interval: `0.82 [0.70, 0.90]`."""
     if score is None:
         return "-"
     return f"{format_score(score.mean)} [{score.low:.2f}, {score.high:.2f}]"
 
 
 def format_difference(gain: Interval | None) -> str:
-    """A difference with its interval: `+0.19 [+0.05, +0.33]`."""
+    """Format a difference with its interval: `+0.19 [+0.05, +0.33]`."""
     if gain is None:
         return "-"
     return f"{gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"
 
 
 def format_share(part: float | None) -> str:
-    """A share: `97 %`. A share below 1 is never shown as 100 %."""
+    """Format a share: `97 %`. A share below 1 is never shown as 100 %."""
     if part is None:
         return "-"
     percent = round(100 * part)
@@ -187,7 +189,7 @@ def format_share(part: float | None) -> str:
 
 
 def format_count(number: int) -> str:
-    """A number of tokens: `812`, `12.4k`, `1.3M`."""
+    """Format a number of tokens: `812`, `12.4k`, `1.3M`."""
     for size, sign in ((1_000_000, "M"), (1_000, "k")):
         if number >= size:
             return f"{number / size:.1f}{sign}"
@@ -195,7 +197,7 @@ def format_count(number: int) -> str:
 
 
 def format_cost(cost: float | None) -> str:
-    """A cost: `$0.0042`, or `?` if it is unknown."""
+    """Format a cost: `$0.0042`, or `?` if it is unknown."""
     if cost is None:
         return "?"
     if not cost:
@@ -206,7 +208,7 @@ def format_cost(cost: float | None) -> str:
 
 
 def format_tools(row: Row) -> str:
-    """The tool calls of a row: `12 in 5 rounds, 2 errors`."""
+    """Format the tool calls of a row: `12 in 5 rounds, 2 errors`."""
     if not row.rounds:
         return "-"
     errors = f", {_count_of(row.tool_errors, 'error')}" if row.tool_errors else ""
@@ -214,12 +216,12 @@ def format_tools(row: Row) -> str:
 
 
 def format_judging(used: Usage) -> str:
-    """The usage of judges: `judged with 6 LM calls · 1,234 tokens · $0.02`."""
+    """Format the usage of judges: `judged with 6 LM calls · 1,234 tokens · $0.02`."""
     calls, tokens = _count_of(used.calls, "LM call"), _count_of(used.tokens, "token")
     cost = "cost unknown" if used.cost is None else format_cost(used.cost)
     return f"judged with {calls} · {tokens} · {cost}"
 
 
 def format_seconds(amount: float) -> str:
-    """A time: `0.41s`, `12s`."""
+    """Format a time: `0.41s`, `12s`."""
     return f"{amount:.2f}s" if amount < 9.995 else f"{amount:.0f}s"

@@ -1,5 +1,5 @@
-"""Artifacts: the learned prompts of a node class as readable JSON, one file for each class. They
-work with any backend through `bae.lm.WithPrompts`, and do not need DSPy."""
+"""Store the learned prompts of node classes as artifacts: readable JSON, one file for each class.
+`bae.lm.WithPrompts` uses artifacts with any backend, without DSPy."""
 
 from __future__ import annotations
 
@@ -45,47 +45,54 @@ if TYPE_CHECKING:
 _log = logging.getLogger("bae.optimizer")
 _ENDING: Final = ".json"
 _LARGEST: Final = 32 * 1024 * 1024
-"""The largest file in bytes."""
+"""The most bytes that an artifact file may have."""
 
 
 class Made(BaseModel):
-    """How an artifact was made: the `optimizer`, its `seed`, the `model` and the `teacher`, the
-    number of `examples` for each part, and `notes`. If an earlier optimization made a part, `kept`
-    says how that part was made. Further keys, such as scores, are allowed."""
+    """How an artifact was made. Further keys, such as scores, are allowed."""
 
     model_config = ConfigDict(extra="allow")
 
     optimizer: str
     seed: int
     model: str = ""
+    """The LM that the prompts were optimized for."""
     teacher: str = ""
+    """The LM that answered examples and proposed instructions."""
     examples: dict[str, int] = {}
+    """The number of examples for each part."""
     notes: list[str] = []
+    """Remarks of the optimization, such as why a part was skipped."""
     kept: dict[str, Made] = {}
+    """For each part that an earlier optimization made: how that optimization made the part."""
 
 
 class Artifact(BaseModel):
-    """The learned prompts of a node class: for the `fill` of its fields and the `choice` of its
-    successor. `schema` is the schema of the class at that time. `sources` are the classes of the
-    previous nodes in the examples of the fill, with the fields that a model sees; `save_artifacts`
-    sets them."""
+    """The learned prompts of a node class."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
     format: Literal["bae-artifact-1"] = "bae-artifact-1"
     node: str
+    """The name of the class."""
     schema_: NodeSchema = Field(alias="schema")
+    """The schema of the class when its prompts were learned."""
     sources: dict[str, dict[str, str]] = {}
+    """The previous node classes in the examples of `fill`, by name. Each has the fields that an LLM
+    sees, with their types. `save_artifacts` sets this."""
     fill: LearnedPrompt | None = None
+    """The learned prompt for filling the fields, or None."""
     choice: LearnedPrompt | None = None
+    """The learned prompt for choosing the next node, or None."""
     made: Made | None = None
 
     def prompts(self) -> NodePrompts:
-        """The prompts for `bae.lm.WithPrompts`."""
+        """Return the prompts for `bae.lm.WithPrompts`."""
         return NodePrompts(self.fill, self.choice)
 
     def keeping(self, before: Artifact | None, parts: Iterable[NodePart]) -> Artifact:
-        """A copy in which these parts come from the artifact `before`."""
+        """Return a copy that takes `parts` from the earlier artifact `before`. A part that `before`
+        does not have becomes None."""
         merged = self.model_copy()
         for part in parts:
             earlier = getattr(before, part, None)
@@ -107,12 +114,15 @@ def save_artifacts(
 ) -> list[Path]:
     """Write artifacts into a directory, one file for each node class, and return the files.
 
-    The directory is created if needed. An existing file of a class is replaced; other files do not
-    change. If an artifact does not fit its class, an error is raised and nothing is written.
+    If the directory does not exist, it is created. An existing file of a class is replaced. Other
+    files do not change. If an artifact does not fit its class, `ArtifactError` is raised and
+    nothing is written.
 
-    Pass the graph, or all its node classes, as `among`. Then an artifact is refused later if the
-    previous nodes in its examples have changed, and two classes with the same name get different
-    files, with their module in front.
+    Pass the graph, or all its node classes, as `among`. This has two effects:
+
+    - `load_artifacts` refuses an artifact if the previous node classes in its examples have
+      changed.
+    - If two classes have the same name, their file names begin with the module.
     """
     classes = nodes_among(tuple(artifacts), "save_artifacts")
     every = nodes_among(among, "save_artifacts(among=…)")
@@ -145,16 +155,19 @@ def load_artifacts(
     *,
     misfits: dict[type[Node], ArtifactError] | None = None,
 ) -> dict[type[Node], Artifact]:
-    """Load the artifacts of a directory for the given node classes, or for all node classes of a
-    graph and its inner graphs. Classes without a file are left out.
+    """Load the artifacts of node classes from a directory. For a graph, load the artifacts of all
+    its node classes and of its inner graphs. Classes without a file are left out.
 
-    Raises `ArtifactError` with one of these codes: `bae-artifact-changed` if the class, or a class
-    in its examples, has changed since; `bae-artifact-invalid` for a file that is no artifact;
-    `bae-artifact-missing` if there is no such directory. One error names all files that do not fit.
-    Pass a dict as `misfits` to collect these errors by class and load the rest.
+    Raises `ArtifactError` with one of these codes. One error names all files that do not fit.
 
-    Files of other classes are skipped with a warning in the log. A directory without a file for any
-    of the classes gives a warning too, unless you pass `misfits`.
+    - `bae-artifact-changed`: the class, or a class in its examples, has changed.
+    - `bae-artifact-invalid`: the file is not an artifact.
+    - `bae-artifact-missing`: the directory does not exist.
+
+    Pass a dict as `misfits` to collect the errors of files by class, and to load the other files.
+
+    Files of other classes are skipped with a warning in the log. If no class has a file, the log
+    has a warning too, unless you pass `misfits`.
     """
     classes = nodes_among(nodes, "load_artifacts")
     folder = Path(directory)
@@ -188,7 +201,7 @@ def load_artifacts(
 
 
 def misfits_error(directory: str | Path, errors: Sequence[ArtifactError]) -> ArtifactError:
-    """The error for all files of a directory that do not fit."""
+    """Return one error for all artifact files of a directory that do not fit."""
     if len(errors) == 1:
         return errors[0]
     listed = "".join(f"\n- {error.message}" for error in errors)
@@ -212,8 +225,9 @@ def misfits_error(directory: str | Path, errors: Sequence[ArtifactError]) -> Art
 
 
 def _file_names(classes: Sequence[type[Node]]) -> dict[type[Node], str]:
-    """The file of each class: its name, with the module in front if classes share the name. Names
-    are compared without case, since some file systems ignore it."""
+    """Return the file name of each class: the class name, with the module in front if several
+    classes share the name. Names are compared without case, because some file systems ignore
+    case."""
     count = Counter(cls.__name__.casefold() for cls in classes)
     names: dict[type[Node], str] = {}
     used_names: set[str] = set()
@@ -232,7 +246,7 @@ def _file_names(classes: Sequence[type[Node]]) -> dict[type[Node], str]:
 
 
 def _find_files(classes: Sequence[type[Node]], folder: Path) -> dict[type[Node], Path]:
-    """The files of a directory by their class. Other files are skipped, with a warning."""
+    """Return the artifact files of a directory by class. Skip other files with a warning."""
     names = _file_names(classes)
     files = {file.name: file for file in sorted(folder.glob(f"[!.]*{_ENDING}"))}
     for name in sorted(files.keys() - set(names.values())):
@@ -247,7 +261,7 @@ def _find_files(classes: Sequence[type[Node]], folder: Path) -> dict[type[Node],
 def _read_artifact(file: Path, cls: type[Node]) -> Artifact:
     try:
         artifact = Artifact.model_validate_json(
-            # No links: the file may come from another person's repository.
+            # Follow no links: the file may come from another person's repository.
             read_file(file, _LARGEST, follow=False),
             strict=True,
             by_alias=True,
@@ -268,8 +282,8 @@ def _read_artifact(file: Path, cls: type[Node]) -> Artifact:
 
 
 def _artifact_text(artifact: Artifact, file: Path, cls: type[Node]) -> str:
-    """The artifact as JSON: readable, and the same every time. Examples and their values keep their
-    order, which the model sees."""
+    """Return an artifact as readable JSON. Equal artifacts have equal texts. Examples and their
+    values keep their order, because the LLM sees this order."""
     data = artifact.model_dump(by_alias=True)
     data["made"] = to_jsonable_python(data["made"], inf_nan_mode="constants", fallback=str)
     data = {key: value for key, value in data.items() if value is not None and value != {}}
@@ -279,7 +293,7 @@ def _artifact_text(artifact: Artifact, file: Path, cls: type[Node]) -> str:
         raise _invalid_error(
             cls, file, f"it cannot be written as JSON: {describe(error)}"
         ) from error
-    return text.encode("utf-8", "replace").decode() + "\n"  # lone surrogates are no text
+    return text.encode("utf-8", "replace").decode() + "\n"  # UTF-8 has no lone surrogates
 
 
 def _replace_file(file: Path, text: str) -> None:
@@ -299,8 +313,11 @@ def _replace_file(file: Path, text: str) -> None:
 def _check_artifact(
     cls: type[Node], artifact: Artifact, file: Path, among: Iterable[type[Node]], given: object
 ) -> None:
-    """Raise `ArtifactError` if an artifact does not fit the class as it is now, or if a class in
-    its examples has changed. `given` may be the graph of the classes in `among`."""
+    """Raise `ArtifactError` if an artifact does not fit its class, or if a class in its examples
+    has changed.
+
+    `among` are the node classes of `given`, which is a graph or an iterable of node classes.
+    """
     if artifact.node != cls.__name__:
         raise _invalid_error(
             cls, file, f"node: it is for {artifact.node}, and not for {cls.__name__}"
@@ -331,7 +348,7 @@ def _check_artifact(
 def _find_predecessors(
     target: type[Node], name: str, among: Iterable[type[Node]]
 ) -> list[type[Node]]:
-    """The classes with this name that have `target` as a successor."""
+    """Return the classes named `name` that have `target` as a successor."""
     namesakes = (cls for cls in among if cls.__name__ == name)
     return [namesake for namesake in namesakes if target in plan_of(namesake, strict=True).offered]
 
@@ -339,7 +356,7 @@ def _find_predecessors(
 def _find_sources(
     cls: type[Node], artifact: Artifact, among: Iterable[type[Node]]
 ) -> dict[str, dict[str, str]]:
-    """The classes of the previous nodes in the examples of a fill, with the fields that a model
+    """Return the previous node classes in the examples of a fill, with the fields that an LLM
     sees."""
     examples = artifact.fill.examples if artifact.fill else ()
     names = {name for example in examples for name in example.known}
@@ -354,13 +371,13 @@ def _find_sources(
 def _find_source_changes(
     cls: type[Node], artifact: Artifact, among: Iterable[type[Node]], given: object
 ) -> Iterator[str]:
-    """The changes of the classes of previous nodes in the examples."""
+    """Describe how the previous node classes in the examples have changed."""
     from bae.graph import Graph
 
     for name, seen_before in artifact.sources.items():
         previous_classes = _find_predecessors(cls, name, among)
         if not previous_classes and isinstance(given, Graph):
-            yield f"its examples come from {name}, which leads no more to it"
+            yield f"its examples come from {name}, which no longer leads to it"
         elif previous_classes and all(
             seen_fields(previous) != seen_before for previous in previous_classes
         ):
@@ -371,11 +388,13 @@ def _find_source_changes(
 def misfit(
     cls: type[Node], part: NodePart, example: PromptExample, among: Iterable[type[Node]] = ()
 ) -> str:
-    """Why an example does not fit a class, with the place of the problem, or empty. Its answer may
-    be wrong, or its previous node may have fields that no model sees."""
+    """Return why an example does not fit a class, with the place of the problem. Empty if it fits.
+
+    The class may refuse the answer, or the previous node may have a field that no LLM sees.
+    """
     for name, fields in example.known.items():
         previous_classes = [cls] if part == "choice" else _find_predecessors(cls, name, among)
-        # A class with a serializer has its own JSON form.
+        # A class with a serializer has its own JSON keys, so do not check them.
         shown = [
             seen_fields(previous)
             for previous in previous_classes
@@ -399,8 +418,8 @@ def misfit(
             return f"answer.{name}: it is missing"
     try:
         if plan.sourced or plan.tools is not None:
-            # The example lacks tool calls and values that the model did not see, so it cannot
-            # become a complete node.
+            # The example lacks tool calls and values that the LLM did not see. It cannot become a
+            # complete node, so validate only the answer.
             validate_values(cls, answer, frozenset(answer))
         elif isinstance(built := build(cls, asked, answer, {}), Wrong):
             return f"answer.{'; '.join(built.errors)}"

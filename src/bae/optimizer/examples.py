@@ -1,5 +1,5 @@
-"""DSPy examples from transitions, and the training examples of a node's predictors. They contain
-only JSON, in the form that the model sees, without secrets."""
+"""Make DSPy examples from the transitions of runs, and training examples for each part of a node.
+Examples contain only JSON, as an LLM sees it, without secrets."""
 
 from __future__ import annotations
 
@@ -40,24 +40,30 @@ if TYPE_CHECKING:
 
 
 BAE: Final = "bae"
-"""The key of an example for bae's metadata, such as its origin."""
+"""The key of an example under which bae stores metadata, such as the example's run."""
 RESERVED: Final = frozenset(
     {"node_type", "next_node_type", "next_node", "run_id", "root", "corrected", BAE}
 )
-"""The keys of an example that are not fields of a node. A field with such a name gets an underscore
-at its end."""
+"""The keys of an example that are not fields of a node. If a field has such a name, its key ends
+with an underscore."""
 WITHOUT: Final = "without"
-"""Under `BAE`: the parts of a node for which an example does not count."""
+"""The key under `BAE` for the parts of a node that the example must not be used for."""
 
 
 def trace_to_examples(trace: Sequence[Node] | GraphResult[Any]) -> list[Any]:
-    """Make a `dspy.Example` for each transition of a trace or of a result.
+    """Make a `dspy.Example` for each transition of a trace or a result.
 
-    The inputs of an example are the fields of the current node, as JSON, and `node_type`. The other
-    keys are `next_node_type`, `next_node` with the `fields` of the next node and the `context` of
-    its fill, `run_id`, `root` and `corrected`. If the run ended although the LM could have
-    continued, the last transition leads to "None". Steps of written bodies are examples too, but
-    are not used for training: see `fill_examples` and `choice_examples`. Secrets are left out.
+    The inputs of an example are the fields of the current node, as JSON, and `node_type`. These are
+    its other keys:
+
+    - `next_node_type`: the class of the next node. If the run ended although the LLM could have
+      continued, it is "None".
+    - `next_node`: the `fields` of the next node, and the `context` of its fill.
+    - `run_id`: the run. `root` is the original run before any forks.
+    - `corrected`: the fields that a person corrected.
+
+    Steps of written bodies become examples too, but training does not use them: see `fill_examples`
+    and `choice_examples`. Secrets are left out.
     """
     transitions = transitions_of(trace)
     classes = [type(transition.node) for transition in transitions]
@@ -80,19 +86,21 @@ async def examples_from(
     examples = await examples_from(journal, graph)
     ```
 
-    These are the steps that an LM took in ended runs and their inner graphs, the newest run first,
-    at most `limit`. If a person corrected a field by forking a run, the corrected answer replaces
-    the LM's answer, whether or not the fork has ended. The newest correction wins. It also replaces
-    the answer to the same question in other runs: an equal node, the same class to fill, and the
-    same context.
+    The examples are the steps that an LM took in ended runs and in their inner graphs, from the
+    newest run on, at most `limit`. Runs are found by the name of the graph. If the name has
+    changed, pass the old name as `was`.
+
+    If a person corrected a field by forking a run, the corrected answer replaces the LM's answer,
+    even if the fork has not ended. The newest correction wins. It also replaces the answer to the
+    same question in other runs, which means: an equal node, the same class to fill, and the same
+    context.
 
     Steps with redacted or secret values are left out. Runs that today's classes cannot read are
-    left out with a warning. Runs are found by the name of the graph: if it has changed, pass the
-    old name as `was`.
+    left out with a warning.
 
-    Runs of evaluations are left out, since a case that was learned measures nothing, but
-    corrections in them count. Pass `evals=True` to learn from them too. `without` has ids of runs
-    to leave out together with their corrections.
+    Runs of evaluations are left out, because a case that was learned no longer tests anything.
+    Corrections in these runs are used. Pass `evals=True` to use all their steps. `without` has ids
+    of runs to leave out, with their corrections.
     """
     from bae.optimizer.splits import with_corrections
 
@@ -104,25 +112,26 @@ async def examples_from(
     def convert() -> list[Any]:
         examples: list[Any] = []
         for transition in transitions:
-            # A serializer or a computed field may need a missing value.
+            # A serializer or a computed field may need a value that no journal stores.
             with suppress(BaeLMError):
                 examples.append(example_of(transition, secrets))
         if len(examples) < len(transitions):
             log.warning(
-                "steps in runs of %s were left out: %d because what an LM saw there cannot be "
-                "shown without what no journal keeps",
+                "steps in runs of %s were left out: %d because their fields cannot be written as "
+                "JSON without values that no journal stores",
                 *(graph.name, len(transitions) - len(examples)),
             )
         return with_corrections(examples)
 
-    # Always in a thread, since importing DSPy takes seconds.
+    # Always in a thread, because importing DSPy takes seconds.
     return await in_thread(convert)
 
 
 def example_of(transition: Transition, secrets: Secrets | None = None) -> Any:
-    """The `dspy.Example` of a transition, in the form of `trace_to_examples`.
+    """Make the `dspy.Example` of a transition, with the keys that `trace_to_examples` describes.
 
-    `secrets` knows the secret fields of all classes. By default only the two nodes are considered.
+    `secrets` knows the secret fields of all classes. By default, only secrets of the two nodes are
+    left out.
     """
     node, following = transition.node, transition.next_node
     if secrets is None:
@@ -159,15 +168,17 @@ def example_of(transition: Transition, secrets: Secrets | None = None) -> Any:
 
 
 def part_examples(cls: type[Node], part: NodePart, examples: Iterable[Any]) -> list[Any]:
-    """The training examples of one part of a node class."""
+    """Make the training examples for one part of a node class."""
     return (fill_examples if part == "fill" else choice_examples)(cls, examples)
 
 
 def fill_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
-    """The training examples for the fill of a node class: the transitions to such a node that the
-    LM filled, with the inputs and outputs of `dspy.Predict(with_source(node_to_signature(cls)))`.
-    Empty for a class with `Tools`, whose answer depends on results that the example does not
-    show."""
+    """Make the training examples for the fill of a node class from transitions to its nodes.
+
+    An example has the inputs and outputs of `dspy.Predict(with_source(node_to_signature(cls)))`.
+    Only nodes that the LLM filled are used. If the fill of the class cannot be learned, there are
+    no examples: see `why_untrained`.
+    """
     if not is_trained(cls):
         return []
     signature = with_source(node_to_signature(cls))
@@ -187,14 +198,18 @@ def fill_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
 
 
 def choice_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
-    """The training examples for the choice of a node class: the transitions from such a node that
-    the LM chose, as `known` and `choice`. Empty if the LM has nothing to choose."""
+    """Make the training examples for the choice of a node class from transitions that the LLM
+    chose.
+
+    An example has the node as `known` and the name of the chosen class as `choice`. If the LLM has
+    nothing to choose, there are no examples.
+    """
     plan = plan_of(cls, strict=True)
     if not chooses(cls):
         return []
     names, example = names_of(plan.offered), load_dspy("choice_examples").Example
     return [
-        # A person who corrects fields accepts the choice, so the choice is not corrected.
+        # A person can correct only fields, so the choice does not count as corrected.
         _with_origin(example(known=previous_of(step), choice=choice).with_inputs("known"), step, [])
         for step in examples
         if _is_about(step, "choice", cls) and (choice := step.get("next_node_type")) in names
@@ -208,8 +223,8 @@ def _with_origin(made: Any, example: Any, corrected: Sequence[str]) -> Any:
 
 
 def root_of(example: Any) -> str:
-    """The original run of an example, before any forks, or empty. The example may come from
-    `trace_to_examples`, `fill_examples` or `choice_examples`."""
+    """Return the original run of an example, before any forks, or an empty text. The example may
+    come from `trace_to_examples`, `fill_examples` or `choice_examples`."""
     root = example.get("root")
     if isinstance(root, str) and root and "next_node_type" in example:
         return root
@@ -217,7 +232,8 @@ def root_of(example: Any) -> str:
 
 
 def previous_of(example: Any) -> Any:
-    """The previous node of an example by its class, in the form of a prompt."""
+    """Return the previous node of an example as a prompt shows it: the fields by the name of the
+    class."""
     source = metadata_of(example).get("source")
     if source is not None:
         return source
@@ -227,7 +243,7 @@ def previous_of(example: Any) -> Any:
 
 
 def _is_about(example: Any, part: NodePart, cls: type[Node]) -> bool:
-    """Whether an example counts for a part of a class."""
+    """Whether an example may be used for a part of a class."""
     about = metadata_of(example)
     if part in (about.get(WITHOUT) or ()) or (part == "fill" and about.get("by", "lm") != "lm"):
         return False
@@ -239,7 +255,7 @@ def _is_about(example: Any, part: NodePart, cls: type[Node]) -> bool:
 
 
 def metadata_of(example: Any) -> dict[str, Any]:
-    """bae's metadata of an example. Empty if the example was made by hand."""
+    """Return bae's metadata of an example. Empty if the example was made by hand."""
     metadata = example.get(BAE)
     return cast(dict[str, Any], metadata) if isinstance(metadata, dict) else {}
 
@@ -249,7 +265,7 @@ def _address(cls: type[Any]) -> str:
 
 
 def _name_of(transition: Transition) -> str:
-    """The model's name for the chosen class."""
+    """Return the name with which the LLM chooses the class of the next node."""
     for name, cls in names_of(plan_of(type(transition.node)).offered).items():
         if cls is transition.next_type:
             return name
@@ -257,7 +273,8 @@ def _name_of(transition: Transition) -> str:
 
 
 def _seen_fields(node: Node, hidden: frozenset[str]) -> Any:
-    """The part of a node that a model sees, without hidden fields and values computed from them."""
+    """Return the fields of a node that an LLM sees, without hidden fields. If a field is hidden,
+    computed fields are left out too, because they may depend on it."""
     if not hidden:
         return seen_of(node)
     cls = type(node)
@@ -267,16 +284,16 @@ def _seen_fields(node: Node, hidden: frozenset[str]) -> Any:
 
 
 def _answer_with_context(node: Node, hidden: frozenset[str]) -> dict[str, Any] | None:
-    """The LM's answer for a node, and the context of its fill. None if the answer is hidden, or if
-    no JSON stands for it."""
+    """Return the LM's answer for a node, and the context of its fill. None if a field of the answer
+    is hidden or missing, or has no JSON that the class accepts."""
     cls = type(node)
     asked = asked_fields(cls)
     if not hidden.isdisjoint(asked) or not all(name in node.__dict__ for name in asked):
         return None
-    fields = _read_answer(node, asked)
+    fields = _answer_as_json(node, asked)
     if fields is None:
         return None
-    # The model did not see a field with its default.
+    # A prompt does not show a field that has its default.
     resolved = {
         field.name: node.__dict__[field.name]
         for field in plan_of(cls).context
@@ -288,16 +305,16 @@ def _answer_with_context(node: Node, hidden: frozenset[str]) -> dict[str, Any] |
 
 
 def _shown_values(cls: type[Node], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Some fields of a node, exactly as a model sees them."""
+    """Return values of a node's fields exactly as a prompt shows them."""
     declared = {name: value for name, value in values.items() if name in cls.__pydantic_fields__}
     if not declared:
         return {}
     return json.loads(text_of_json(context_of(cls, declared)))
 
 
-def _read_answer(node: Node, asked: tuple[str, ...]) -> dict[str, Any] | None:
-    """The fields of a node as JSON that the class accepts from a model. None if a field has no such
-    form."""
+def _answer_as_json(node: Node, asked: tuple[str, ...]) -> dict[str, Any] | None:
+    """Return the `asked` fields of a node as JSON that the class accepts as an answer. None if a
+    field has no such JSON."""
     answer: dict[str, Any] = {}
     for name in asked:
         forms = list(_json_forms(type(node), name, node.__dict__[name]))
@@ -308,8 +325,9 @@ def _read_answer(node: Node, asked: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def _json_forms(cls: type[Node], name: str, value: Any) -> Iterator[tuple[Any, bool]]:
-    """The JSON forms of a field's value that the class accepts: the form of the field's serializer,
-    and the form of a journal. Each comes with whether it reads back as an equal value."""
+    """Yield the JSON forms of a field's value that the class accepts: the form of the field's
+    serializer, then the form of a journal. With each form, yield whether it reads back as an equal
+    value."""
 
     def serializer() -> SchemaSerializer:
         return SchemaSerializer(field_schema(cls, name), cast(Any, model_config_of(cls)))
@@ -330,7 +348,7 @@ def _json_forms(cls: type[Node], name: str, value: Any) -> Iterator[tuple[Any, b
 
 
 def examples_in(trainset: Any) -> list[Any]:
-    """The examples of a training set. Traces and results are converted to examples."""
+    """Return the examples of a training set. Convert traces and results to examples."""
     examples: list[Any] = []
     single = (GraphResult, str, bytes, Mapping, Node)
     is_list = isinstance(trainset, Iterable) and not isinstance(trainset, single)

@@ -1,5 +1,5 @@
-"""Metrics of an optimization. A user passes nothing, a DSPy metric, functions by node class, or a
-judge; from that a `PartMetric` is made for a node's fill and for its choice."""
+"""Metrics of an optimization. `metrics_for` makes a `PartMetric` for the fill or the choice of a
+node from the user's metric."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ from bae.prompts.questions import names_of
 from bae.prompts.values import asked_fields
 
 Metric = Callable[..., Any] | Mapping[type[Node], Callable[..., Any]] | None
-"""A metric: a DSPy metric `(example, prediction, trace=None)`, a mapping from node classes to
-`NodeMetric` functions, a `Judge`, or None for bae's own metrics."""
+"""The metric of an optimization: a DSPy metric `(example, prediction, trace=None)`, a mapping from
+node classes to `NodeMetric` functions, a `Judge`, or None for bae's own metrics."""
 
 
 def metrics_for(cls: type[Node], part: NodePart, metric: Metric = None) -> PartMetric:
-    """The metric for one part of a node, from the metric for the whole optimization.
+    """Make the metric for one part of a node from the metric of the optimization.
 
-    With None, choices are compared by name and fields by `fields_metric`. A mapping or a judge
-    scores only fields. A function is called for fields and choices like a DSPy metric, with an
-    example and a prediction that have the fields by name, or `choice`. A function with two
-    parameters is refused, since it might expect an example and a prediction, or two nodes.
+    - None: fields are scored by `fields_metric`. A choice is right or wrong.
+    - A mapping or a judge: scores only fields. A choice is right or wrong.
+    - A function: scores fields and choices. It is called like a DSPy metric, with an example and a
+      prediction. These have the fields by name, or `choice`.
+
+    A function with fewer than three parameters is refused, because bae cannot know whether it
+    expects two nodes, or an example and a prediction.
     """
     if part not in ("fill", "choice"):
         raise ValueError(f"part={part!r}: give 'fill' or 'choice'")
@@ -41,14 +44,14 @@ NO_ANSWER: Final = Score(0.0, "there is no valid answer")
 
 
 class PartMetric:
-    """Scores the answers of one part of a node. Call it with an example and the JSON of an answer,
-    or None if the model gave no valid answer."""
+    """Scores the answers of one part of a node. Call it with an example and an answer. The answer
+    is JSON or a node, or None if the LLM gave no valid answer."""
 
     def __init__(self, node: type[Node], part: NodePart, metric: Any) -> None:
         self.node = node
         self.part: NodePart = part
         self.accept = 1.0
-        """The lowest score of an answer that is good enough for an example."""
+        """The lowest score with which an answer may become an example in a prompt."""
         self._by_nodes: Callable[..., Any] = fields_metric
         self._function: Callable[..., Any] | None = None
         if isinstance(metric, Judge):
@@ -70,8 +73,8 @@ class PartMetric:
         index: int | None = None,
         trace: Any = None,
     ) -> Score:
-        """Score an answer. `index`, the position of the example, is for errors. `trace` is passed
-        on to a DSPy metric."""
+        """Score an answer. `index` is the position of the example and appears in errors. A DSPy
+        metric gets `trace`."""
         if answer is None:
             return NO_ANSWER
         place = self._place(example, index)
@@ -107,7 +110,7 @@ class PartMetric:
         plan, keys, asked = plan_of(self.node, strict=True), self._keys(example), self._asked
         sourced = {field.name for field in plan.context}
         looked_up = {name: example[key] for name, key in keys.items() if name in sourced}
-        # The model may have seen only a part of the context.
+        # The LLM may have seen only a part of the context.
         context = read_back(self.node, looked_up)
         answered = self._build(answer, context) if isinstance(answer, Mapping) else answer
         if isinstance(answered, str):
@@ -122,7 +125,7 @@ class PartMetric:
             )
         if self._function is None:
             return await call_metric(self._by_nodes, expected, answered, where=place)
-        # The class has parsed the JSON of both sides, so that they can be compared.
+        # Pass the parsed values of both sides, so that the metric can compare them.
         shown = {key: getattr(expected, name) for name, key in names.items()}
         prediction = {key: getattr(answered, name) for name, key in names.items()}
         return await self._call(example, shown, prediction, trace, place)
@@ -135,7 +138,8 @@ class PartMetric:
         trace: Any,
         place: str,
     ) -> Score:
-        """Call a metric as DSPy does: with the example, extended by `shown`, and a prediction."""
+        """Call the user's metric as DSPy does: with a prediction, and with the example extended by
+        `shown`."""
         assert self._function is not None
         dspy = load_dspy("a metric in DSPy's manner")
         if not isinstance(example, dspy.Example):
@@ -146,8 +150,8 @@ class PartMetric:
             self._function,
             *arguments[: _arity(self._function)],
             where=place,
-            fix="a metric is called for choices, with .choice, and for filled fields, with these; "
-            "to score the fields alone, give {NodeClass: function of (expected, given)}",
+            fix="the metric is called for choices, with .choice, and for fills, with the fields; "
+            "to score only fills, give {NodeClass: function of (expected, given)}",
         )
 
     @property
@@ -155,22 +159,22 @@ class PartMetric:
         return asked_fields(self.node)
 
     def _keys(self, example: Any) -> dict[str, str]:
-        """The fields that an example has, each with its key there. If DSPy reserves the name of a
-        field, its key has an underscore at the end."""
+        """Return the key in an example for each field of the node that the example has. If DSPy
+        reserves the name of a field, its key ends with an underscore."""
         fields = self.node.__pydantic_fields__
         keys: dict[str, str] = {}
         for name in fields:
             escaped = f"{name}_"
             while escaped in fields:
                 escaped += "_"
-            # Under "bae" an example has its origin.
+            # If the key "bae" has bae's metadata, a field of this name has the escaped key.
             key = name if name in example and (name != "bae" or escaped not in example) else escaped
             if key in example:
                 keys[name] = key
         return keys
 
     def _build(self, values: Mapping[str, Any], context: Mapping[str, Any]) -> Node | str:
-        """Build a node from these values. Returns the reason if they are invalid."""
+        """Build a node from an answer's values. If they are invalid, return the reason."""
         values = {name: value for name, value in values.items() if name in self._asked}
         try:
             built = build(self.node, self._asked, values, context)
@@ -189,8 +193,7 @@ class PartMetric:
 
 
 def read_back(cls: type[Node], shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate the values of fields that a model was shown. Values that cannot be read back are
-    left out."""
+    """Validate the values of fields that a prompt showed. Leave out invalid values."""
     values: dict[str, Any] = {}
     for name, value in shown.items():
         try:
@@ -201,7 +204,7 @@ def read_back(cls: type[Node], shown: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_function(metric: Any) -> Callable[..., Any]:
-    """Return the user's function. Raises TypeError if it cannot be a DSPy metric."""
+    """Return the user's function. Raise `TypeError` if it cannot be a DSPy metric."""
     if not callable(metric):
         raise TypeError(
             f"{metric!r} is no metric: give a function (example, prediction, trace=None), a "
@@ -225,8 +228,8 @@ def _check_keys(metrics: Mapping[Any, Any]) -> None:
 
 
 def _arity(function: Callable[..., Any]) -> int:
-    """How many of a DSPy metric's arguments a function takes: example, prediction, trace, and two
-    that GEPA adds."""
+    """Return how many arguments of a DSPy metric a function takes. The arguments are the example,
+    the prediction, the trace, and two that GEPA adds."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a function written in C

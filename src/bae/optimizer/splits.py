@@ -1,5 +1,5 @@
-"""Examples with equal questions, and splits of examples into a training part and a held-out part
-for comparisons. A run and its forks stay together, and no question is in both parts."""
+"""Find examples with equal questions, and split examples into a training list and a held-out list
+for comparisons. A run and its forks stay together, and no question is in both lists."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from bae.optimizer.examples import BAE, WITHOUT, metadata_of, previous_of, root_
 
 
 def questions_of(example: Any) -> dict[str, str]:
-    """The texts of the questions that an example answers. The key of a question is its part of the
-    node: "choice" or "fill". If the example is for one part only, the key is ""."""
+    """Return the questions that an example answers, as texts. The key of a question is its part of
+    the node: "choice" or "fill". If the example is for one part only, the key is ""."""
     if "next_node_type" not in example:
         return {"": question_of(example)}
     about = metadata_of(example)
@@ -31,14 +31,14 @@ def questions_of(example: Any) -> dict[str, str]:
 
 
 def question_of(example: Any) -> str:
-    """The question that an example of one part answers, as one text."""
+    """Return the question that an example of one part answers, as one text."""
     return _text([sorted(_outputs(example)), _inputs(example)])
 
 
 def with_corrections(examples: Iterable[Any]) -> list[Any]:
-    """Use a person's correction in all examples with the same question, and mark these examples as
-    corrected. The newest correction wins. The given examples are not changed: an example that needs
-    a change is copied."""
+    """Put a person's correction into all examples with the same question, and mark these examples
+    as corrected. The newest correction wins. Changed examples are copies, so the arguments do not
+    change."""
     pairs = [(example, questions_of(example).get("fill")) for example in examples]
     best: dict[str | None, Any] = {}
     for candidate, question in sorted(pairs, key=lambda pair: -_corrected_at(pair[0])):
@@ -54,8 +54,8 @@ def _corrected_at(example: Any) -> float:
 
 
 def distinct(examples: Sequence[Any]) -> list[Any]:
-    """One example for each question, in the order in which the questions first appear. It is the
-    example with the corrected answer, otherwise an example with the most frequent answer."""
+    """Return one example for each question, in the order of the questions. It has the corrected
+    answer, or otherwise the most frequent answer."""
     groups: dict[str, list[Any]] = {}
     for example in examples:
         groups.setdefault(question_of(example), []).append(example)
@@ -68,7 +68,7 @@ def is_corrected(example: Any) -> bool:
 
 
 def without(example: Any, parts: Collection[str]) -> Any:
-    """A copy of an example that does not count for these parts of a node."""
+    """Return a copy of an example that must not be used for these parts of a node."""
     left_out = [*(metadata_of(example).get(WITHOUT) or ()), *parts]
     return _copy_with(example, **{BAE: {**metadata_of(example), WITHOUT: left_out}})
 
@@ -89,7 +89,7 @@ def _with_best_answer(example: Any, best: Any) -> Any:
     corrected = list(best["corrected"])
     if fields["fields"] == better["fields"] and example.get("corrected") == corrected:
         return example
-    # Copy the mark too, since the corrected example may be on the other side of a split.
+    # Copy the mark too, because the corrected example may be on the other side of a split.
     answer = {**fields, "fields": better["fields"]}
     return _copy_with(example, next_node=answer, corrected=corrected)
 
@@ -128,28 +128,32 @@ _LOG: Final = logging.getLogger("bae.optimizer")
 
 
 class Split(NamedTuple, Generic[E]):
-    """Examples to train with (`train`), examples to compare on (`held_out`), and examples that were
-    not held out because they repeat a question (`left_out`). An example may repeat a question for
-    one part of a node and not for the other. It is then in `held_out` and `left_out`, and
-    `fill_examples` and `choice_examples` count it for the right part."""
+    """The lists of examples that `split_apart` returns.
+
+    An example may repeat a question for one part of a node, and have a new question for the other
+    part. Then `held_out` and `left_out` have a copy of it, each for one part.
+    """
 
     train: list[E]
+    """Examples to train with."""
     held_out: list[E]
+    """Examples to compare on."""
     left_out: list[E]
+    """Examples that were not held out because they repeat a question."""
 
 
 def split_apart(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> Split[E]:
-    """Split examples into a training list and a held-out list, approximately with the share
-    `held_out` in the second.
+    """Split examples into a training list and a held-out list. The held-out list has approximately
+    the share `held_out`.
 
-    All examples of a run and of its forks are on the same side. With two runs or more, neither side
-    is empty unless `held_out` is 0. The same examples and the same `seed` give the same lists. The
-    order of the examples does not matter.
+    All examples of a run and its forks are on the same side. If there are two runs or more and
+    `held_out` is not 0, each side gets at least one run. The same examples and the same `seed` give
+    the same lists. The order of the examples does not matter.
 
-    A held-out question is not in the training list, and is held out only once. If runs repeat
-    questions, the held-out list is smaller than the share, or even empty: the third list,
-    `left_out`, has the other examples. A corrected answer replaces the answers to all equal
-    questions; the newest correction wins.
+    A held-out question is not in the training list, and is held out only once. Examples that repeat
+    a question go from the held-out list to a third list, `left_out`. If runs repeat questions, the
+    held-out list may therefore be smaller than the share, or even empty. A corrected answer
+    replaces the answers to all equal questions. The newest correction wins.
     """
     if not 0 <= held_out < 1:
         raise ValueError(
@@ -162,7 +166,7 @@ def split_apart(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> 
     )
     if left_out:
         _LOG.info(
-            "%d of %d examples to hold out were left out, for what was asked before",
+            "%d of %d held-out examples were left out, because they repeat a question",
             len(left_out),
             len(held_places),
         )
@@ -175,7 +179,8 @@ def split(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> tuple[
 
 
 def sides(examples: Sequence[Any], share: float, seed: int) -> tuple[list[int], list[int]]:
-    """The indexes of the examples on the two sides, split by runs."""
+    """Split examples by runs. Return the indexes for the training list and for the held-out
+    list."""
     groups = _group_by_root(examples, seed)
     count = _count_held_out(list(map(len, groups)), share)
     held_places = [place for group in groups[:count] for place in group]
@@ -184,7 +189,8 @@ def sides(examples: Sequence[Any], share: float, seed: int) -> tuple[list[int], 
 
 def _set_aside_repeated(train: Sequence[E], held: Sequence[E]) -> tuple[list[E], list[E]]:
     """Divide held-out examples into examples with a new question and examples that repeat a
-    question. An example may be in both lists, for different parts of the node."""
+    question. If an example repeats a question for only one part of the node, each list gets a copy
+    for one part."""
     known_questions = {item for example in train for item in questions_of(example).items()}
     new: list[E] = []
     left_out: list[E] = []
@@ -205,12 +211,12 @@ def _set_aside_repeated(train: Sequence[E], held: Sequence[E]) -> tuple[list[E],
 
 
 def _group_by_root(examples: Sequence[Any], seed: int) -> list[list[int]]:
-    """The indexes of the examples of each run. The order depends only on the seed and on their
-    content."""
+    """Return the indexes of the examples of each run. The order depends only on the seed and on the
+    content of the examples."""
     groups: dict[str, list[tuple[str, int]]] = {}
     for place, example in enumerate(examples):
         text = _text(dict(example.items()))
-        # Equal examples that come from no run form a group.
+        # Examples without a run are grouped if they are equal.
         groups.setdefault(root_of(example) or text, []).append((text, place))
     ordered = sorted(groups, key=lambda root: (_sort_key(seed, root), root))
     return [
@@ -219,7 +225,7 @@ def _group_by_root(examples: Sequence[Any], seed: int) -> list[list[int]]:
 
 
 def _count_held_out(sizes: list[int], share: float) -> int:
-    """How many groups to hold out to come closest to the share."""
+    """Return how many groups to hold out to get closest to the share."""
     if not share or len(sizes) < 2:
         return 0
     wanted = share * sum(sizes)
