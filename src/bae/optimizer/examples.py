@@ -86,21 +86,21 @@ async def examples_from(
     examples = await examples_from(journal, graph)
     ```
 
-    The examples are the steps that an LM took in ended runs and in their inner graphs, from the
-    newest run on, at most `limit`. Runs are found by the name of the graph. If the name has
-    changed, pass the old name as `was`.
+    The examples are the steps that an LM took in ended runs and in their inner graphs. The newest
+    run is first, and there are at most `limit` examples. Runs are found by the name of the graph.
+    If the name has changed, pass the old name as `was`.
 
     If a person corrected a field by forking a run, the corrected answer replaces the LM's answer,
-    even if the fork has not ended. The newest correction wins. It also replaces the answer to the
-    same question in other runs, which means: an equal node, the same class to fill, and the same
-    context.
+    even if the fork has not ended. It also replaces the answers to the same question in other runs.
+    Questions are the same if the node, the class to fill and the context are equal. The newest
+    correction wins.
 
     Steps with redacted or secret values are left out. Runs that today's classes cannot read are
     left out with a warning.
 
-    Runs of evaluations are left out, because a case that was learned no longer tests anything.
-    Corrections in these runs are used. Pass `evals=True` to use all their steps. `without` has ids
-    of runs to leave out, with their corrections.
+    Runs of evaluations are left out, because a prompt cannot be tested with cases that it has
+    learned. Corrections in these runs are used. Pass `evals=True` to use all their steps. `without`
+    has ids of runs to leave out, with their corrections.
     """
     from bae.optimizer.splits import with_corrections
 

@@ -236,6 +236,10 @@ def _arity(function: Callable[..., Any]) -> int:
         return 3
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return 3
-    positional = [e for e in parameters if e.kind in (e.POSITIONAL_ONLY, e.POSITIONAL_OR_KEYWORD)]
-    required = sum(place.default is place.empty for place in positional)
+    positional = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    required = sum(parameter.default is parameter.empty for parameter in positional)
     return max(required, min(3, len(positional)))

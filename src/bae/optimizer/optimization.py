@@ -144,14 +144,14 @@ async def aoptimize_node(
       value is also in the previous node, prompts show the value twice, but a run shows it once.
 
     The result's `made` has the notes, the number of `examples` and `questions` of each part, and
-    the name of the LM as `model`. Its `best` is the mean score on the examples with which
+    the name of the LM as `model`. `made.best` is the mean score on the examples with which
     candidates were scored, if there were any. If a learned instruction replaces the instruction of
     the `NodeConfig`, a note says so.
 
-    If the LLM refuses a question, or the question is too long, it scores 0, and a note counts these
-    questions. If the LLM refuses all questions, the part does not change. The fifth refusal in a
-    row ends the optimization, but too long questions do not count. Invalid answers do not end it.
-    Any other error of the LM does.
+    If the LLM refuses a question, or the question is too long, the score is 0, and a note counts
+    these questions. If the LLM refuses all questions, the part does not change. The fifth refusal
+    in a row ends the optimization, but too long questions do not count as refusals here. An invalid
+    answer does not end the optimization, but any other error of the LM does.
 
     If cancelled, the optimization stops at once. It leaves no thread behind, except the thread of a
     sync metric, which ends when the metric returns.
