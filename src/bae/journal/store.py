@@ -69,7 +69,7 @@ class Journal(ABC):
 
     @abstractmethod
     def create(self, run: StoredRun, *, claim: bool = True) -> Awaitable[Claim | None]:
-        """Store a new run and claim it. Its status is then "running".
+        """Store a new run and claim it. The status of the run is then "running".
 
         Without `claim` the run keeps its status and has no owner, and the result is None. bae
         queues, forks and loads runs in this way. Refuse an id that exists with `bae-run-exists`.
@@ -91,7 +91,7 @@ class Journal(ABC):
 
     @abstractmethod
     async def claim(self, run_id: str) -> Claim:
-        """Claim a run that has no owner, or whose owner has died. Its status becomes "running".
+        """Claim a run that has no owner, or whose owner has died. The run becomes "running".
         From then on, renew the lease.
 
         - Refuse an unknown run with `bae-run-unknown`.

@@ -30,7 +30,7 @@ T = TypeVar("T")
 AT_EXIT = 5.0
 """Seconds that an ending program waits for each thread of a journal to store pending lines."""
 NOTED = 0.05
-"""Seconds that a line of `note` waits for a line of `append`, to share its commit."""
+"""Seconds that a line from `note` waits at most to share the commit of a line from `append`."""
 LOCKED = 0.1
 """Seconds that a reader waits for pending lines while another program locks the file. Then it reads
 without them."""
@@ -169,7 +169,7 @@ class SQLiteJournal(SQLJournal):
     async def _read(self, question: Callable[[sqlite3.Connection], T]) -> T:
         writer, reader = self._workers or self._start()
         if writer.is_behind():
-            stored = self._ask(WriteJob())  # its future ends after all earlier lines are stored
+            stored = self._ask(WriteJob())  # ends when all earlier lines are stored
             # A file that another program has locked can still be read.
             await asyncio.wait([stored], timeout=LOCKED if writer.is_locked else None)
         future: Future[T] = get_running_loop().create_future()
@@ -192,8 +192,8 @@ class SQLiteJournal(SQLJournal):
 
 
 class StoreThread:
-    """A thread that passes its queue of jobs to a writer or a reader, all jobs at once. It runs
-    until `stop` is called or the program ends. Forked children cannot use it."""
+    """A thread that passes all queued jobs at once to a writer or a reader. The thread runs until
+    `stop` is called or the program ends. Forked children cannot use it."""
 
     def __init__(self, path: str, desk: SQLiteWriter | JournalReader) -> None:
         if path in _inherited:
@@ -227,7 +227,7 @@ class StoreThread:
             work.future.get_loop().call_soon(self._hurry)
 
     def note(self, work: WriteJob) -> None:
-        """Queue a job that no caller waits for: it may be stored with the next job of `put`. If the
+        """Queue a job that no caller waits for. The job may wait for the next job of `put`. If the
         thread has ended, refuse the job."""
         self.queue.append(work)
         if self._asleep:
@@ -236,7 +236,7 @@ class StoreThread:
             self._refuse_rest()
 
     def is_behind(self) -> bool:
-        """Whether the queue may have lines that are not stored yet."""
+        """Whether some lines may not be stored yet, because jobs are queued or in progress."""
         return bool(self.queue or self._busy) and not self.over
 
     def stop(self) -> None:
@@ -335,7 +335,7 @@ def settle(works: Sequence[WriteJob], put: Callable[[WriteJob], None]) -> None:
                 put(WriteJob(value.run_id, release, value, ends=True))
         elif error is not None:
             future.set_exception(error)
-            future.exception()  # prevents a warning: a caller that does not wait gets it later
+            future.exception()  # prevents a warning about an error that no caller reads
         else:
             future.set_result(value)
 
@@ -348,7 +348,7 @@ def _data_version(db: sqlite3.Connection) -> int:
 def _failed_future(error: BaseException) -> Future[Any]:
     future: Future[Any] = get_running_loop().create_future()
     future.set_exception(error)
-    future.exception()  # prevents a warning: a caller that does not wait gets it later
+    future.exception()  # prevents a warning about an error that no caller reads
     return future
 
 

@@ -62,7 +62,7 @@ class SQLiteClaim(Claim):
 class Lease:
     """The lease of this process, with all its claims. The lease lasts for `seconds` and is renewed
     three times per period, in one row for all runs of the process. Only the writer's thread may use
-    it, except that other threads may read `until` and `owner`."""
+    the lease. Other threads may read `until` and `owner`."""
 
     def __init__(self, seconds: float) -> None:
         self.owner = process_name()

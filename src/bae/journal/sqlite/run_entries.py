@@ -56,8 +56,8 @@ def page_query(
 ) -> tuple[str, list[str]]:
     """Return the SQL of `Journal.runs`, which always uses an index, and its first parameters.
 
-    Two more parameters follow. The first is a bound: the page has only keys below it, or changes
-    above it if `by_change` is true. The second is the size of the page."""
+    Two more parameters follow. The first is the key below which the page begins, or, if `by_change`
+    is true, the change number above which the page begins. The second is the size of the page."""
     wanted = {"runs.thread": thread, "runs.graph": graph, "runs.status": status}
     filters = {column: value for column, value in wanted.items() if value is not None}
     where = "".join(f"{column} = ? and " for column in filters)

@@ -93,7 +93,7 @@ class RunTables(Journal):
 
     @abstractmethod
     async def _read(self, question: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a query. It sees the jobs that were passed to the writer before."""
+        """Run a query that sees the jobs passed to the writer before."""
 
     async def answer(
         self,

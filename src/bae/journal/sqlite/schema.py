@@ -1,5 +1,5 @@
-"""The SQLite file of a journal: its tables, the functions that open it without changing files of
-other programs, and the errors that SQLite raises for it."""
+"""The SQLite file of a journal: its tables, the functions that open it, and the errors that SQLite
+raises for it. A file of another program is refused and stays unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOG_PAGES = {"full": 64, "normal": 1000}
 the log is written again from its start. If the log need not grow, a commit that waits for the disk
 takes 150 µs instead of 240."""
 LOG_BYTES = 8 << 20
-"""A log that had to grow beyond this many bytes is cut back to them."""
+"""The number of bytes to which a larger log is cut back."""
 LINES_OF_A_RUN = 1 << 32
 """The number of ids for the lines of a run. The id of a line is `run << 32 | n`, so the lines of a
 run are next to each other, and a step writes one page."""
@@ -125,8 +125,8 @@ _OLDER = {
         create temp view answers as select *, '' as person from main.answers;
         create temp view labels as {_LABELS}""",
 }
-"""By version: the views for a file that has this version, or an older version, and is only read.
-The file itself stays unchanged."""
+"""By version: the views with which a file of this version, or of an older version, can be read
+without changing the file."""
 
 
 def open_in_memory() -> sqlite3.Connection:
@@ -175,7 +175,7 @@ def open_to_read(path: str, busy_timeout: float) -> sqlite3.Connection | None:
             cannot_write = _code_of(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
             if not cannot_write or _size(path + "-wal"):
                 raise
-            # In a folder that cannot be written, no process changes the file: tell SQLite so.
+            # No process can change a file in this folder, so SQLite may treat the file as immutable.
             quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
             connection = _connect(f"file:{quoted}?mode=ro&immutable=1", busy_timeout)
             opened.enter_context(closing(connection))
