@@ -1,6 +1,6 @@
 """`AnswerStream` records the answers to one question of a run while they arrive. It records the
-text of each field in batches. If recorded text turns out to be no part of the final answer, it
-records that this text is void."""
+text of each field in batches. If recorded text does not belong to the final answer, the stream
+records that the text is void."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ BATCH: Final = 0.05
 class AnswerStream:
     """Records the text of the answers to one question, and passes the question's events on.
 
-    The events may come from any thread. `where` is the graph and the step of the places where the
-    stream records text. A function or a graph may be called again, and then asks its question
-    again. So text that an earlier stream recorded at the same `where` becomes void.
+    The events may come from any thread. `where` is the graph and the step of the places that get
+    the text. A function or a graph may be called again, and then asks its question again. So text
+    that an earlier stream recorded for the same `where` becomes void.
     """
 
     __slots__ = (

@@ -43,11 +43,11 @@ async def open_app(graph: Graph[Any, Any]) -> AsyncGenerator[None]:
         if failure is not None:
             raise failure
     finally:
-        del failure  # its traceback refers to this frame: the cycle would keep both alive
+        del failure  # its traceback refers to this frame: this cycle would keep both alive
 
 
 def opening_of(graph: Graph[Any, Any], run: Run) -> Opening | None:
-    """Return the newest open block of the graph on this event loop, and enter the run into it.
+    """Return the newest open block of the graph on this event loop, and add the run to the block.
     Return None if there is no block. The caller must call `leave` when the run is over."""
     app = apps.get(asyncio.get_running_loop())
     for opening in reversed(app.openings if app is not None else ()):
@@ -88,8 +88,8 @@ class Opening:
 
     async def let_runs_end(self, failure: BaseException | None) -> BaseException | None:
         """Wait for the runs in progress. If the block has failed, cancel these runs first. Return
-        the failure, or the cancellation if the wait was cancelled. A run in the task that leaves
-        the block is not awaited."""
+        the failure, or the cancellation if the wait was cancelled. Do not wait for a run in the
+        current task, because the run would wait for itself."""
         current = asyncio.current_task()
         runs = [(over, task) for over, task in self._runs.values() if task is not current]
         if runs and failure is None:

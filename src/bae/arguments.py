@@ -13,8 +13,8 @@ from bae.records import Unstored
 
 
 class Arguments:
-    """The arguments that a call takes from the run. Two calls with equal `Arguments` share one
-    call."""
+    """The arguments that a dependency takes from the run. For equal `Arguments`, a run calls the
+    dependency once."""
 
     __slots__ = ("_frozen", "_hash", "below", "key", "own")
 

@@ -80,7 +80,8 @@ _OPAQUE = (
 )
 
 _Open = tuple[tuple[Any, Any], ...]
-"""The pairs of types that are being compared. With them, the comparison of recursive types ends."""
+"""The pairs of types that are being compared. A recursive type leads back to one of these pairs,
+and there the comparison ends."""
 
 
 def _fits(source: Any, target: Any, around: _Open) -> bool | None:
@@ -140,7 +141,8 @@ def _class_fits(source: Any, target: Any, around: _Open) -> bool | None:
     if len(args) != len(wanted_args):
         return None
     fits = _all(_fits(arg, want, around) for arg, want in zip(args, wanted_args, strict=True))
-    # A user's generic class may be contravariant; a generic model has only fields.
+    # A user's generic class may be contravariant, so a misfit of its arguments proves nothing. A
+    # generic model has only fields.
     return None if fits is False and not (_is_standard(wanted) or _generic(wanted)) else fits
 
 

@@ -58,7 +58,7 @@ class Decision(NamedTuple):
     arguments: Mapping[str, Any]
     """The arguments to make the call with."""
     is_over: bool = False
-    """Whether the call is not to be made. It then has the `result` or the `error` here."""
+    """Whether the call must not be made. The decision then has the call's `result` or `error`."""
     result: Any = None
     error: str | None = None
 
@@ -194,8 +194,8 @@ class CallGates:
 
     async def _is_granted(self, tool: str, gate: OpenGate) -> bool:
         """Return whether a person has approved all calls of the tool in this run or its thread, and
-        has not revoked that. Return False if the call's own gate has an answer: it takes
-        precedence."""
+        has not revoked the approval. Return False if the call's own gate has an answer, because
+        that answer takes precedence."""
         place = self._tool_place(tool)
         if not self._is_stored:
             return place in self._run.notes.granted
@@ -309,7 +309,7 @@ class CallGates:
                 task.cancel()
             cancelled = await wait_despite_cancel(tasks)
             if not tasks[0].cancelled():
-                tasks[0].exception()  # read it, or asyncio warns that no code has read it
+                tasks[0].exception()  # otherwise asyncio warns that nothing retrieved it
             if cancelled is not None:
                 raise cancelled
 

@@ -193,7 +193,7 @@ def plan_bound(call: CallPlan, marker: Dep | Map) -> Bound:
 
 
 def _types_at_start(graph: Graph[Any, Any]) -> dict[str, Any]:
-    # Not from the plan of the start class, which may be in the making at this point.
+    # Not from the plan of the start class: bae may be about to make that plan.
     rebuild(graph.start)
     return {name: info.annotation for name, info in graph.start.__pydantic_fields__.items()}
 
@@ -205,7 +205,7 @@ def plan_call(fn: Any, names: Names = NOWHERE) -> CallPlan:
 
 def plan_below(fn: Any, planning: CallPlanning) -> CallPlan:
     """Plan how to call `fn`, as a part of `planning`."""
-    # Each call in a chain takes three stack frames, so `DEEPEST` keeps this below Python's limit.
+    # Each call in a chain takes three stack frames. `DEEPEST` keeps a chain below Python's limit.
     key = key_of(fn)
     plan = _stored_plan(fn) or planning.made.get(key)
     if plan is not None:
@@ -267,8 +267,8 @@ class CallPlanning(NamedTuple):
     """The finished plans, by key."""
 
     def problem_with(self, fn: Any) -> Problem | None:
-        """Return the problem if the call being planned waited for `fn`: a circle, or a chain that
-        is too long. Return None if there is no problem."""
+        """Return the problem that there would be if the call being planned waited for `fn`: a
+        circle, or a chain that is too long. Return None if `fn` is no problem."""
         key = key_of(fn)
         if key in self.above:
             return _cycle(self.above, key)
@@ -308,7 +308,7 @@ def _hints(plan: CallPlan, names: Names) -> dict[str, Any] | None:
         plan.problems.append(
             an_error(error.code, flat(error), error.fix or "correct the annotation")
         )
-        plan.declared = Any  # the type is unknown, so that no second problem is reported
+        plan.declared = Any  # so that bae reports no second problem about the type
         return None
     if inspect.isclass(plan.fn):
         plan.declared = plan.fn

@@ -27,8 +27,8 @@ def lost_context(graph: Graph[Any, Any], contexts: Sequence[Shown | None]) -> It
     `context` that the graph runs with. There are several if graphs with different settings contain
     this graph."""
     start = plan_of_graph(graph).plans[graph.start]
-    given = [f for f in plan_of_graph(graph).given_fields if f.required and _is_shown(start, f)]
-    if not given:
+    shown = [f for f in plan_of_graph(graph).given_fields if f.required and _is_shown(start, f)]
+    if not shown:
         return
     walk = _Walk(graph, contexts)
     for field, filled in _filled_for(start):
@@ -47,11 +47,11 @@ def lost_context(graph: Graph[Any, Any], contexts: Sequence[Shown | None]) -> It
                 # The start cannot recall: no node comes before its first visit. If a loop leads
                 # back to the start, the node before it can recall.
                 place = visit.node if target is graph.start else target
-                yield _warning(graph, target, given[0], names, chooses, place)
+                yield _warning(graph, target, shown[0], names, chooses, place)
         for target in walk.unseen_for_fields(visit):
             if target not in warned:
                 warned.add(target)
-                yield _warning(graph, target, given[0], [*path, target.__name__], False, target)
+                yield _warning(graph, target, shown[0], [*path, target.__name__], False, target)
 
 
 def _filled_for(plan: NodePlan) -> Iterator[tuple[FieldPlan, NodePlan]]:
@@ -157,7 +157,7 @@ class _Walk:
 
     def _following(self, visit: _Visit) -> Iterator[_Visit]:
         """Yield the visits that may follow. A written body can pass the caller's values on to the
-        next node. An LLM's answer does not have them."""
+        next node. The LLM's answers do not count as values of the caller."""
         plan = self._plans[visit.node]
         for cls in plan.successors:
             passed_on = plan.written and visit.shows and bool(self._plans[cls].plain)
@@ -211,15 +211,15 @@ def _is_shown(plan: NodePlan, field: FieldPlan) -> bool:
 def _warning(
     graph: Graph[Any, Any],
     target: type[Node],
-    given: FieldPlan,
+    field: FieldPlan,
     names: list[str],
     chooses: bool,
     place: type[Node],
 ) -> Problem:
     start = graph.start.__name__
-    taken = given.name in plan_of(place).fields
-    name = f"{start[0].lower()}{start[1:]}_{given.name}" if taken else given.name
-    recall = f"{name}: Annotated[{type_name(given.annotation)}, Recall({start})]"
+    exists = field.name in plan_of(place).fields
+    name = f"{start[0].lower()}{start[1:]}_{field.name}" if exists else field.name
+    recall = f"{name}: Annotated[{type_name(field.annotation)}, Recall({start})]"
     question = f"chooses what follows {target.__name__}" if chooses else f"fills {target.__name__}"
     return a_warning(
         "bae-context-lost",

@@ -91,8 +91,8 @@ def looks_around(field: CoreSchemaDict) -> bool:
 
 
 def type_schema(declared: Any) -> Any:
-    """Return the core schema of a type. For a class that pydantic does not know, it accepts the
-    instances of the class. Raises pydantic's error if there can be no schema."""
+    """Return the core schema of a type. For a class that pydantic does not know, the schema accepts
+    the instances of the class. Raises pydantic's error if there can be no schema."""
     from pydantic import ConfigDict, TypeAdapter
     from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 

@@ -31,10 +31,10 @@ _private: ContextVar[dict[str, Any] | None] = ContextVar("bae_private", default=
 
 def start_draft(node: Node, data: dict[str, Any], sourced: frozenset[str]) -> bool:
     """Make a draft of a new node: validate the values in `data`, and leave out the fields of
-    `sourced` that have none.
+    `sourced` that have no value.
 
-    Return False if no field is missing, also because `data` has values by alias. The caller must
-    then validate the node like any other model.
+    Return whether `node` is a draft now. If `data` has a value for every field, perhaps by alias,
+    return False. The caller must then validate the node like any other model.
     """
     absent = frozenset(name for name in sourced if not _is_given(node, name, data))
     return bool(absent) and _start(node, data, absent)

@@ -291,7 +291,7 @@ class FillError(BaeError):
     attempts: int = 0
     """The number of answers."""
     tried: Sequence[Attempt] = ()
-    """The answers."""
+    """The answers, with the errors of each answer."""
 
 
 class UnparsableFillError(FillError, BaeParseError):
@@ -344,7 +344,7 @@ class ReplayError(JournalError):
 
     code: str = "bae-replay-diverged"
     diff: str = ""
-    """The difference."""
+    """The text of the difference."""
 
     def __str__(self) -> str:
         first, *more = super().__str__().splitlines()

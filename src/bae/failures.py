@@ -40,20 +40,20 @@ def other_start(graph: Graph[Any, Any], start: object) -> BaeError:
     )
 
 
-def not_an_lm(given: object) -> BaeLMError:
-    if isinstance(given, type):
+def not_an_lm(value: object) -> BaeLMError:
+    if isinstance(value, type):
         return BaeLMError(
-            f"lm={given.__name__} is a class, not an LM",
+            f"lm={value.__name__} is a class, not an LM",
             code="bae-lm-type",
-            fix=f"make one: lm={given.__name__}(…)",
+            fix=f"make one: lm={value.__name__}(…)",
         )
     from bae.rooms import advice_for
 
-    module = type(given).__module__.partition(".")[0]
-    missing = [name for name in METHODS if not hasattr(given, name)]
+    module = type(value).__module__.partition(".")[0]
+    missing = [name for name in METHODS if not hasattr(value, name)]
     lacks = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
     return BaeLMError(
-        f"lm={given!r} is no LM: it has no {lacks}",
+        f"lm={value!r} is no LM: it has no {lacks}",
         code="bae-lm-type",
         fix=advice_for(module)
         or 'pass a name such as lm="local", a backend of bae.lm, or any object with the four '

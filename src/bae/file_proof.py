@@ -106,8 +106,8 @@ def _files_shown_by(graph: Graph[Any, Any]) -> Iterator[ShownFile]:
 
 
 def _asked_fields(graph: Graph[Any, Any]) -> Iterator[tuple[NodePlan, NodePlan, FieldPlan]]:
-    """Yield the fields that questions show. Before each field come the node whose LM is asked and
-    the node with the field."""
+    """Yield each field that a question shows, as a tuple: the node whose LM is asked, the node with
+    the field, and the field."""
     graph_plan = plan_of_graph(graph)
     plans = graph_plan.plans
     for cls in graph_plan.filled_nodes:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["File", "visible"]
 
 MAX_BYTES: Final = 32_000_000
-"""The maximum size of a file in bytes. No provider takes more in a request."""
+"""The maximum size of a file in bytes. No provider accepts more in a request."""
 HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 """The form of a hash."""
 OF_FILE: Final = "bae_file"
@@ -147,7 +147,8 @@ class File(Attached):
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str = "") -> Self:
-        """Make a file from bytes. Raises `ValueError` if the class does not accept their type."""
+        """Make a file from bytes. Raises `ValueError` if the class does not accept this type of
+        bytes."""
         return cls(data, name)
 
     @classmethod
@@ -278,9 +279,11 @@ class File(Attached):
 
 
 class Image(File):
-    """An image that a model sees: JPEG, PNG, GIF or WebP. Make one with `Image.from_path(path)`,
-    `Image.from_bytes(data)` or `Image.from_data_url(text)`; `Image.from_url(address)` makes an
-    `ImageUrl`."""
+    """An image that a model sees: JPEG, PNG, GIF or WebP.
+
+    Make an image with `Image.from_path(path)`, `Image.from_bytes(data)` or
+    `Image.from_data_url(text)`. `Image.from_url(address)` makes an `ImageUrl`.
+    """
 
     __slots__ = ()
 
@@ -314,9 +317,11 @@ class Image(File):
 
 
 class Document(File):
-    """A document that a model sees: PDF, or plain text in UTF-8. Make one with
-    `Document.from_path(path)`, `Document.from_bytes(data)` or `Document.from_data_url(text)`;
-    `Document.from_url(address)` makes a `DocumentUrl`."""
+    """A document that a model sees: PDF, or plain text in UTF-8.
+
+    Make a document with `Document.from_path(path)`, `Document.from_bytes(data)` or
+    `Document.from_data_url(text)`. `Document.from_url(address)` makes a `DocumentUrl`.
+    """
 
     __slots__ = ()
 
@@ -470,8 +475,8 @@ def in_use() -> bool:
 
 @contextmanager
 def visible(files: Iterable[File] | Mapping[str, File | bytes]) -> Generator[None]:
-    """Let JSON that is read inside the block name these files by their hashes. With it, a server
-    lets each client name only the client's own files.
+    """Let JSON that is read inside the block name these files by their hashes. A server can so let
+    each client name only the client's own files.
 
     ```python
     with visible(files_of(user)):
@@ -522,8 +527,8 @@ def is_collecting() -> bool:
 
 
 def find_visible(hash: str, name: str = "") -> File | None:
-    """Return a visible file by its hash; None if there is none. If only the bytes are known, the
-    file gets the `name`."""
+    """Return the visible file with this hash; None if there is no such file. If bae only has the
+    bytes, the file gets the `name`."""
     scope = _scope.get()
     while scope is not None:
         file = scope.find(hash)

@@ -1,4 +1,4 @@
-"""Asks a person at a gate, again if the answer does not fit, until the gate's deadline."""
+"""Asks a person at a gate. If the answer does not fit, asks again, until the gate's deadline."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def open_file(path: str | os.PathLike[str], *, follow: bool = True) -> Generator
         flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
         return os.open(name, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0))
 
-    if not follow and os.path.islink(path):  # the error of O_NOFOLLOW does not tell that it is one
+    if not follow and os.path.islink(path):  # the error of O_NOFOLLOW does not mention links
         raise OSError("it is a symbolic link")
     with open(path, "rb", opener=opener) as file:
         kind = os.fstat(file.fileno()).st_mode

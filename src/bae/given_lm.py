@@ -158,12 +158,12 @@ class GivenLM:
             ahead = {plan.node: find_ahead(self._within(plan), plan) for plan in plans}
             recalled = {cls: answer for cls, answer in ahead.items() if answer is not None}
             fillable = [plan.node for plan in alike if plan.node in recalled]
-            given = {cls: values for cls, (values, _) in recalled.items() if values}
-            asked = [node, plan.offered, fillable, *([given] if given else [])]
-            if given:
-                origins = {cls: self._run.origins(recalled[cls][1]) for cls in given}
+            by_class = {cls: values for cls, (values, _) in recalled.items() if values}
+            arguments = [node, plan.offered, fillable, *([by_class] if by_class else [])]
+            if by_class:
+                origins = {cls: self._run.origins(recalled[cls][1]) for cls in by_class}
                 about = about.recalling(origins)
-            chosen, filled = await ask_lm(lm, "route", about, *asked)
+            chosen, filled = await ask_lm(lm, "route", about, *arguments)
             if filled is not None:
                 values, records = recalled[type(filled)]
                 target = plan_of(type(filled))
@@ -188,10 +188,10 @@ class GivenLM:
             if is_last:
                 raise too_many(self._run, chosen)
             instruction = plan_of(chosen).instruction
-            own = self._scene(plan_of(chosen, strict=True), node, scene)
+            there = self._scene(plan_of(chosen, strict=True), node, scene)
             if about.unstorable is not None:
-                own = own.storing(about.unstorable)
-            return await self._ask_to_fill(lm, "make", chosen, {}, instruction, node, own, asked)
+                there = there.storing(about.unstorable)
+            return await self._ask_to_fill(lm, "make", chosen, {}, instruction, node, there, asked)
 
         return await self._answer("decide", question, plan.offered, ask, here)
 
@@ -222,8 +222,8 @@ class GivenLM:
         *,
         scene: Scene | None = None,
     ) -> N:
-        """Have the LLM fill the plain fields of `target`. Its other fields get the values in
-        `resolved`, or are resolved first if they have no value there."""
+        """Have the LLM fill the plain fields of `target`. The fields in `resolved` get these
+        values. All other fields with a source are resolved first."""
         return await self._fill("fill", target, resolved, instruction, source, scene)
 
     async def _fill(

@@ -479,8 +479,8 @@ class Graph(Generic[S, T]):
 
         store, resumed = checked_store(journal), RunOptions(lm, max_iters, **options)
         go_on = go_on and engine is None
-        answered = (run_id, field, value, resumed, store, given, go_on, by)
-        result = await rooms.answer_gate(self, *answered)
+        arguments = (run_id, field, value, resumed, store, given, go_on, by)
+        result = await rooms.answer_gate(self, *arguments)
         if engine is not None:
             await rooms.dispatch(engine, run_id, self.name)
         return result
@@ -535,14 +535,14 @@ class Graph(Generic[S, T]):
         unchanged. If a field has the name of a parameter of this method, pass its value in
         `changed`, such as `changed={"at": …}`.
 
-        The new run belongs to no thread unless you pass `thread`. If this is the original run's
-        thread, the new run replaces the original turn and all later turns as soon as it ends. Use
-        this with `at=0` to edit a message or to try it again. If the original run has no thread,
-        the new run becomes the next turn of the thread.
+        The new run belongs to no thread unless you pass `thread`. If `thread` is the original run's
+        thread, the new run replaces the original turn and all later turns when the new run ends.
+        Pass the thread with `at=0` to edit a message or to try a message again. If the original run
+        has no thread, the new run becomes the next turn of `thread`.
         """
 
-        store, given = checked_store(journal), {**(changed or {}), **fields}
-        return await rooms.fork(self, run_id, at, store, new_id, given, thread)
+        store, values = checked_store(journal), {**(changed or {}), **fields}
+        return await rooms.fork(self, run_id, at, store, new_id, values, thread)
 
     async def replay(
         self,
@@ -725,16 +725,16 @@ def run_sync(work: Callable[[], Coroutine[Any, Any, R]], called: str, instead: s
     return asyncio.run(work())
 
 
-def _no_node_class(given: object) -> TypeError:
+def _no_node_class(value: object) -> TypeError:
     """Make the error for a start or an end that is not a node class."""
     from pydantic import BaseModel
 
-    message = f"Graph takes Node classes, not {given!r}"
-    if isinstance(given, type) and issubclass(given, BaseModel):
-        name = given.__name__
+    message = f"Graph takes Node classes, not {value!r}"
+    if isinstance(value, type) and issubclass(value, BaseModel):
+        name = value.__name__
         return TypeError(f"{message}: {name} is a BaseModel; make it a Node: class {name}(Node)")
-    if isinstance(given, Node):
-        return TypeError(f"{message}: give the class, {type(given).__name__}; a run takes the node")
-    if isinstance(given, list):
+    if isinstance(value, Node):
+        return TypeError(f"{message}: give the class, {type(value).__name__}; a run takes the node")
+    if isinstance(value, list):
         return TypeError(f"{message}; give several ends as a tuple")
     return TypeError(message)

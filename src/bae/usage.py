@@ -158,8 +158,8 @@ class Attempt:
     - `usage`: what the answer used.
     - `asked`: the text of the prompt, without the schema.
     - `prompt`: in a run that is read from a journal, a hash of the prompt's text.
-    - `filled`: the options of a choice that the answer has filled; None if this is not recorded, as
-      in a journal of an older bae.
+    - `filled`: the options of a choice that the LLM may fill in the same answer; None if they are
+      not recorded, as in a journal of an older bae.
     - `thinking`: the model's thinking before the answer, as far as the provider shows it.
     """
 

@@ -432,13 +432,13 @@ def _may_repeat_value(gate: str, answer: str) -> bool:
 
 
 def _unknown_field_error(place: str, fields: dict[str, set[str]]) -> JournalError:
-    known = [f"{cls}.{name}" for cls, names in fields.items() for name in sorted(names)]
-    near = get_close_matches(place, known, n=3, cutoff=0.5)
+    existing = [f"{cls}.{name}" for cls, names in fields.items() for name in sorted(names)]
+    near = get_close_matches(place, existing, n=3, cutoff=0.5)
     return JournalError(
         f"the run has no field {place}, so nothing was redacted",
         code="bae-redact-unknown",
-        fix=f"name one as {' or '.join(near) if near else 'Person.email'}, or a class for all of "
-        f"its fields; there are {', '.join(known)}",
+        fix=f"name a field, as {' or '.join(near) if near else 'Person.email'}, or a class for all "
+        f"of its fields; the run has {', '.join(existing)}",
     )
 
 

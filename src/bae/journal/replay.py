@@ -148,11 +148,15 @@ class ReplayedPast(RecordedPast):
         values of graphs, because graphs run again. Leave out dependencies that failed at first,
         because their outcome depends on the step.
         """
-        drawn = self._shape.graph_at(run.path)
-        if drawn is not None and graph.needs_lm and drawn.get("system") != graph.system:
+        stored_graph = self._shape.graph_at(run.path)
+        if (
+            stored_graph is not None
+            and graph.needs_lm
+            and stored_graph.get("system") != graph.system
+        ):
             message = f"the system text of the graph {graph.name} has changed"
             raise _difference_error(
-                message, drawn.get("system", "(bae's own)"), graph.system or "(bae's own)"
+                message, stored_graph.get("system", "(bae's own)"), graph.system or "(bae's own)"
             )
         if not run.path and run.flow is not None:
             finished = {
@@ -294,7 +298,9 @@ class ReplayedPast(RecordedPast):
             was = self._arguments(source)
             if not was.fits(asked):
                 where = f"{place.node}.{place.field}{place.parameter}"
-                message = f"{where}: {source.by} is called with other arguments than were recorded"
+                message = (
+                    f"{where}: the arguments of {source.by} differ from the recorded arguments"
+                )
                 raise _difference_error(message, repr(was), repr(asked))
         if early or value is not NOTHING:
             return value
@@ -382,12 +388,15 @@ class ReplayedPast(RecordedPast):
             )
         if call in recorded:
             was = self._prompts.get((asked.path, asked.step, asked.asker._replace(item=None)))
-            message = f"{asked.asker}: {call} asks the LM something other than was recorded"
+            message = f"{asked.asker}: the question of {call} differs from the recorded question"
             raise _difference_error(
                 message, was.asked if was else "(the text was not recorded)", text
             )
         answered = ", ".join(recorded)
-        message = f"{asked.asker}: asks the LM for {call}; recorded is {answered or 'nothing more'}"
+        message = (
+            f"{asked.asker}: asks the LM for {call}, "
+            f"but the recording has {answered or 'no more answers'}"
+        )
         raise _difference_error(message, answered or "(nothing)", call)
 
     def _find_outcome_at(self, key: Hashable, place: Place) -> Any:
@@ -410,15 +419,15 @@ class ReplayedPast(RecordedPast):
     def _node_error(self, run: Run, was: Node | None, now: Node | type[Node] | None) -> ReplayError:
         """Return the error for a node that differs from the recorded node, or for a run that ends
         at another step."""
-        place, then = _describe_step(run), type(was).__name__
+        place, recorded_name = _describe_step(run), type(was).__name__
         name = now.__name__ if isinstance(now, type) else type(now).__name__
         if now is None:
-            message = f"{place}: the run continued to {then}, and now ends there"
+            message = f"{place}: the run continued to {recorded_name}, and now ends there"
         elif was is None:
             message = f"{place}: the run ended there, and now continues to {name}"
         else:
-            message = f"{place} was a {then} and is a {name}"
-            if then == name:
+            message = f"{place} was a {recorded_name} and is a {name}"
+            if recorded_name == name:
                 message = f"{place}: {name} differs from the recorded node"
             if run.step:
                 message += f", after {type(run.trace[run.step - 1]).__name__}"
@@ -482,7 +491,7 @@ class _NoLM:
 
     async def make(self, *_: Any, **__: Any) -> Any:
         raise ReplayError(
-            "an LM would be asked, and a replay asks none",
+            "this code asks an LM, and a replay asks no LM",
             fix="ask the LM that bae hands to the body or the dependency: its answers are recorded",
         )
 

@@ -46,7 +46,7 @@ def check_fork(run_id: str, upto: int, there: int) -> None:
 def check_thread(thread: object) -> None:
     """Raise `bae-thread-name` if a thread cannot have this id. People must be able to type the
     id."""
-    why = "it is no name that can be typed"
+    why = "it is not a string that can be typed"
     if isinstance(thread, str) and thread.strip() and thread.isprintable():
         if len(thread) <= LONGEST_THREAD:
             return
@@ -63,19 +63,19 @@ def check_names(run_id: object, graph: str) -> None:
     able to type both texts, and commands, files and lines of output contain them."""
     why = None
     if not isinstance(run_id, str):
-        why = "it is no text"
+        why = "it is not a string"
     elif run_id == "last":
         why = "`last` means the newest run"
     elif not (run_id.strip() and run_id.isprintable()):
-        why = "it is no name that can be typed"
-    named = f"a run cannot be called {run_id!r}"
+        why = "it is empty, or has characters that cannot be typed"
+    subject = f"a run cannot be called {run_id!r}"
     if why is None and not (graph.strip() and graph.isprintable()):
-        named, why = f"the graph of a run cannot be called {graph!r}", "it cannot be typed"
+        subject, why = f"the graph of a run cannot be called {graph!r}", "it cannot be typed"
     if why is not None:
         raise JournalError(
-            f"{named}: {why}",
+            f"{subject}: {why}",
             code="bae-run-name",
-            fix="choose another name, in plain characters; left out, a run gets a random id",
+            fix="choose another name, in plain characters; without run_id=, a run gets a random id",
         )
 
 

@@ -82,7 +82,7 @@ def labels_of(metadata: Mapping[str, Any], *, strict: bool = True) -> dict[str, 
             labels[key] = json.dumps(value, ensure_ascii=False)
         elif strict:
             raise ValueError(
-                f"runs(metadata={{{key!r}: {value!r}}}): find runs by a text, a number, a truth "
-                "value or None"
+                f"runs(metadata={{{key!r}: {value!r}}}): find runs by a text, a number, a "
+                "boolean or None"
             )
     return labels

@@ -17,12 +17,12 @@ from bae.exceptions import JournalError
 from bae.files import Attached, File, collect_files, in_use, visible
 from bae.graph_plan import plan_of_graph
 from bae.journal.cancellation import CancelWatch
-from bae.journal.keepable import STORABLE, prove_storable
 from bae.journal.lines import FOLLOWS, Encoder, line_of
 from bae.journal.node_codec import dump_gate_answer, node_codec, read_gate_answer, unstorable_fields
-from bae.journal.outside import OutsideWriter
+from bae.journal.outside_nodes import OutsideWriter
 from bae.journal.run_checks import check_names
 from bae.journal.shape import Shape, shape_of
+from bae.journal.storability import STORABLE, prove_storable
 from bae.journal.store import Journal, keeps_files, store_answer, without_files
 from bae.journal.stored_runs import (
     Claim,
@@ -200,12 +200,12 @@ class JournalWriter(Writer):
         other values."""
         is_returned = run.returned is node
         run.returned = None
-        made: tuple[str, ...] = ()
+        default_names: tuple[str, ...] = ()
         if plan.factories and not is_returned:
-            made = tuple(sorted(plan.factories - node.__pydantic_fields_set__))
-        started = StepStarted(now, run.path, run.step, node, made)
+            default_names = tuple(sorted(plan.factories - node.__pydantic_fields_set__))
+        started = StepStarted(now, run.path, run.step, node, default_names)
         self.log.append(started)
-        follows = not is_returned and not made
+        follows = not is_returned and not default_names
         if self._broken is not None and not follows:
             raise self._broken
         if self._claim is None or self._broken is not None:

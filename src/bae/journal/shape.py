@@ -286,8 +286,8 @@ class _ShapeBuilder:
         entry: Json = {"name": graph.name, "start": graph.start.__name__, "classes": classes}
         if graph.system is not None:
             entry["system"] = graph.system
-        if shown := _describe_context(graph.context, graph.context_limit):
-            entry["context"] = shown
+        if context_text := _describe_context(graph.context, graph.context_limit):
+            entry["context"] = context_text
         self.graphs.append(entry)
         for plan in plan_of_graph(graph).plans.values():
             # No graph with two classes of one name can have a journal.
@@ -308,8 +308,8 @@ class _ShapeBuilder:
             entry["instruction"] = plan.instruction
         if plan.description:
             entry["description"] = plan.description
-        if shown := _describe_context(plan.shows, plan.shows_limit):
-            entry["context"] = shown
+        if context_text := _describe_context(plan.shows, plan.shows_limit):
+            entry["context"] = context_text
         rules = sorted(plan.node.__pydantic_decorators__.model_validators)
         if plan.node.model_config.get("extra") == "forbid":
             rules.append("extra='forbid'")
@@ -376,8 +376,8 @@ def _recall(recall: RecallField) -> Json:
 
 def _describe_context(context: Shown | None, limit: int | None) -> str:
     """Return the setting `context` in words; empty without this setting."""
-    shown = context if isinstance(context, tuple) else () if context is None else (context,)
-    inputs_text = ", ".join(part if isinstance(part, str) else part.__name__ for part in shown)
+    selected = context if isinstance(context, tuple) else () if context is None else (context,)
+    inputs_text = ", ".join(part if isinstance(part, str) else part.__name__ for part in selected)
     return inputs_text if limit is None else f"{inputs_text} in {limit} characters".strip()
 
 

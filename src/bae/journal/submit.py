@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from bae.exceptions import BaeError, JournalError, RunCancelled, RunFailed, describe
 from bae.failures import other_start
 from bae.files import File, collect_files
-from bae.journal.keepable import prove_storable
 from bae.journal.lines import line_of
 from bae.journal.node_codec import node_codec
 from bae.journal.run_checks import check_names, check_thread
 from bae.journal.run_writer import form_of
+from bae.journal.storability import prove_storable
 from bae.journal.store import Journal, keeps_files, without_files
 from bae.journal.stored_runs import RunInfo, StoredRun
 from bae.node import Node
