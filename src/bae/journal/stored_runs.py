@@ -17,18 +17,18 @@ RunStatus = Literal["queued", "running", "waiting", "ended", "failed", "cancelle
 interrupted."""
 
 Listed = Literal["queued", "running", "waiting", "ended", "failed", "cancelled", "interrupted"]
-"""The filters for a list of runs: a status, or "interrupted"."""
+"""A filter for a list of runs: a status, or "interrupted"."""
 
 FORMAT: Final = 7
 """The version of the stored format, in SQLite files and exports. bae writes this version, and reads
 all versions from 1 to this version.
 
 Raise the version when the fields of lines, of headers or of tables change:
-`tests/journal/test_formats.py` fails until then. A new field of a line has a default: older lines
-get this value. `UPGRADES` of `bae.journal.sqlite.schema` has the changes in the tables."""
+`tests/journal/test_formats.py` fails until then. A new field of a line has a default, which
+older lines get. `UPGRADES` of `bae.journal.sqlite.schema` has the changes in the tables."""
 
 READS: Final = f"this bae reads versions up to {FORMAT}"
-"""The part of error messages that names the versions that can be read."""
+"""The part of an error message about the versions that can be read."""
 
 NO_FILES: Final[Mapping[str, bytes]] = MappingProxyType({})
 
