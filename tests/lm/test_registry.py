@@ -285,7 +285,7 @@ def test_an_object_that_is_no_lm_is_refused(name: str, said: str):
     ("pinned", "said"),
     [
         ("lcoal", "there is no LM named 'lcoal'"),
-        ("openai", "'openai' is not the whole name"),
+        ("openai", "'openai' is not a complete name"),
         (ToyBackend, "is a class, not an LM"),
         (3, "lm=3 is no LM"),
         (object, "is a class, not an LM"),

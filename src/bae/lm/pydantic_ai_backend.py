@@ -105,7 +105,7 @@ class PydanticAIBackend(Backend):
         if not isinstance(model, (str, models.Model, NoneType)):
             raise TypeError(
                 f"PydanticAIBackend({type(model).__name__}): give the name of a model, as "
-                '"openai:gpt-5-mini", or a model of PydanticAI; a client goes into one: '
+                '"openai:gpt-5-mini", or a model of PydanticAI. A model can use your client: '
                 "OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client))"
             )
         self.timeout = timeout
@@ -118,8 +118,8 @@ class PydanticAIBackend(Backend):
         self._api_key = api_key
         if not isinstance(self._given, str) and (base_url or api_key):
             raise TypeError(
-                "PydanticAIBackend takes base_url and api_key with the name of a model alone: give "
-                "them to the provider of the model"
+                "PydanticAIBackend takes base_url and api_key only with the name of a model: give "
+                "them to the provider of the model object"
             )
         self._bounded: WeakSet[Any] = WeakSet()
         """The HTTP clients whose responses are bounded already."""
@@ -204,17 +204,17 @@ class PydanticAIBackend(Backend):
             if prompt.tools and _thinks_manually(model, settings) and has_unsigned_calls(messages):
                 settings["anthropic_thinking"] = {"type": "disabled"}
             request = partial(self._request, model, answer_tool, prompt, parameters, settings)
-            response, before = await request(messages)
+            response, earlier = await request(messages)
             for _ in range(_MOST_PAUSES):  # a provider may pause while it runs its own tools
                 if response.state != "suspended":
                     break
-                before += usage_of(response)
+                earlier += usage_of(response)
                 more, refused = await request([*messages, response])
-                before += refused
+                earlier += refused
                 response = replace(more, parts=[*response.parts, *more.parts])
             options = {"has_tools": bool(prompt.tools)}
             answer = answer_in(response, self._who, answer_tool, echoed, **options)
-            return replace(answer, usage=before + answer.usage) if before.calls else answer
+            return replace(answer, usage=earlier + answer.usage) if earlier.calls else answer
         except Exception as error:
             mask_error(error, self.secrets)
             failure = _error_for(self._who, error, self.timeout)

@@ -194,8 +194,8 @@ class _FetchRefusal:
         file = self._file
         class_name = "Image" if file.kind == "image" else "Document"
         raise BaeLMError(
-            f"{file.placeholder}: the API of this model takes no address of such a file, and bae"
-            " fetches none",
+            f"{file.placeholder}: this model's API accepts no URL of such a file, and bae does not"
+            " fetch files",
             code="bae-lm-files",
             sent=False,
             fix=f"fetch it with your own code, and give {class_name}.from_bytes(data)",

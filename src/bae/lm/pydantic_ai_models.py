@@ -88,15 +88,15 @@ def read_settings(
         value = read_value(shown, option, hint, text)
         if setting == "thinking" and value and not model.profile.get("supports_thinking"):
             raise BaeLMError(
-                f"{shown}: by its profile, the model cannot be told how much to think, and "
-                f"PydanticAI would leave {option} out",
+                f"{shown}: according to its profile, the model has no setting for thinking, and "
+                f"PydanticAI would ignore {option}",
                 code="bae-lm-option",
                 sent=False,
                 fix=f"leave out {option}",
             )
         if setting in settings:
             raise BaeLMError(
-                f"{shown} has both effort and {setting}, which are the same",
+                f"{shown} has both effort and {setting}, which are the same setting",
                 code="bae-lm-option",
                 sent=False,
                 fix="write one of them",
@@ -110,8 +110,12 @@ def _settings_types(model: Model) -> dict[str, Any]:
     of the settings in the module of the model's class or of a base class."""
     for cls in type(model).__mro__:
         module = vars(sys.modules[cls.__module__])
-        named = module.get(f"{cls.__name__}Settings")
-        classes = [named] if named is not None else [*_settings_classes(module, cls.__module__)]
+        settings_class = module.get(f"{cls.__name__}Settings")
+        classes = (
+            [settings_class]
+            if settings_class is not None
+            else [*_settings_classes(module, cls.__module__)]
+        )
         if len(classes) == 1:
             hints = classes[0].__annotations__
             return {name: hints[name] for name in hints if name not in _NOT_IN_NAMES}

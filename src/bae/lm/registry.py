@@ -102,8 +102,8 @@ def _parse(name: str) -> tuple[LMNameParts, LMKind]:
             code="bae-lm-unknown-name",
             fix=f"give one of these names: {_forms()}",
         )
-    own = KINDS.get(name.strip().partition(":")[0])
-    parsed = parse_lm_name(name, is_file=own is not None and own.is_file)
+    own_kind = KINDS.get(name.strip().partition(":")[0])
+    parsed = parse_lm_name(name, is_file=own_kind is not None and own_kind.is_file)
     kind = find_kind(parsed.kind)
     if kind is None:
         names = (*KINDS, *_SYNONYMS)
@@ -123,7 +123,7 @@ def _parse(name: str) -> tuple[LMNameParts, LMKind]:
         )
     if kind.needs_rest and not parsed.model:
         raise BaeLMError(
-            f"{shown_name(name)} is not the whole name",
+            f"{shown_name(name)} is not a complete name",
             code="bae-lm-unknown-name",
             fix=f"write {kind.forms}",
         )
@@ -153,8 +153,8 @@ def _maker(kind: LMKind) -> Any:
 
 def _forms() -> str:
     """Return all forms of names for error messages: bae's own kinds and PydanticAI's providers."""
-    own = ", ".join(kind.forms for kind in OWN_KINDS)
-    return f"{own}; and, each as PROVIDER:MODEL, {', '.join(kind.name for kind in PROVIDERS)}"
+    own_forms = ", ".join(kind.forms for kind in OWN_KINDS)
+    return f"{own_forms}; and, each as PROVIDER:MODEL, {', '.join(kind.name for kind in PROVIDERS)}"
 
 
 _SYNONYMS: Final = {
@@ -259,14 +259,14 @@ def configured_lm() -> Any:
 
 def find_default_name() -> DefaultName:
     """Find the name of the LM for runs without `lm=`, without making the LM."""
-    named = os.environ.get(VARIABLE, "").strip()
-    if named == "none":
+    from_environment = os.environ.get(VARIABLE, "").strip()
+    if from_environment == "none":
         return DefaultName("", f"{VARIABLE}=none forbids one")
-    if named:
-        error = name_error(named)
+    if from_environment:
+        error = name_error(from_environment)
         if error is not None:
             return DefaultName("", f"{VARIABLE} is set, but {error.message}")
-        return DefaultName(named, f"{VARIABLE} names it")
+        return DefaultName(from_environment, f"{VARIABLE} names it")
     if configured_lm() is not None:
         return DefaultName("dspy", "dspy.configure(lm=…) has set it")
     kinds = candidates()
@@ -286,13 +286,15 @@ def find_default_lm(why: str) -> LM:
 
     If there is no LM, raise `BaeLMError`. Its message quotes `why`, which says what needs an LM.
     """
-    named = os.environ.get(VARIABLE, "").strip()
-    error = name_error(named) if named and named != "none" else None
+    from_environment = os.environ.get(VARIABLE, "").strip()
+    error = (
+        name_error(from_environment) if from_environment and from_environment != "none" else None
+    )
     if error is not None:
         error.message = f"the variable {VARIABLE} is set, but {error.message}"
         raise error
     name, kinds = find_default_name().name, candidates()
-    if not named:
+    if not from_environment:
         for kind in kinds if name != "dspy" else ():
             if kind.example == name:
                 break

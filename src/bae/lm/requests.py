@@ -202,7 +202,7 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
     token = None if inner is outer else asked_under.set(inner)
     reported: list[Usage] = []
     since = perf_counter()
-    named = (backend.model,) if backend.model else ()
+    models = (backend.model,) if backend.model else ()
     try:
         if asks_others:
             with metered(alone=True) as reported:
@@ -223,7 +223,7 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
                 used,
                 calls=used.calls or (0 if reported else 1),
                 seconds=perf_counter() - since,
-                models=used.models or named,
+                models=used.models or models,
             )
             report_usage(used)
         if reservation is not None:
@@ -241,7 +241,7 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
         # An adapted LM counts its own attempts.
         attempts=used.attempts or 1,
         seconds=perf_counter() - since,
-        models=used.models or named,
+        models=used.models or models,
     )
     if reservation is None:
         pass
@@ -365,10 +365,10 @@ async def retrying(
             return await ask()
         except Exception as error:
             may_help = is_worth(error)
-            wanted = getattr(error, "retry_after", None) or 0.0
-            if may_help and tries <= retries and wanted <= longest:
+            requested_wait = getattr(error, "retry_after", None) or 0.0
+            if may_help and tries <= retries and requested_wait <= longest:
                 spread = delay * jitter * random.random()
-                pause = max(delay - spread, wanted + spread if wanted else 0.0)
+                pause = max(delay - spread, requested_wait + spread if requested_wait else 0.0)
                 last = error
                 tell(Restart(error, pause))
             else:
@@ -379,8 +379,8 @@ async def retrying(
                     )
                 if may_help and tries <= retries:
                     error.add_note(
-                        f"not tried again: the provider asks to wait {wanted:g} s, and the longest"
-                        f" allowed is {longest:g} s"
+                        f"not tried again: the provider asks to wait {requested_wait:g} s, and the"
+                        f" longest allowed is {longest:g} s"
                     )
                 raise
         delay = min(delay * factor, longest)

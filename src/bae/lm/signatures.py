@@ -88,7 +88,7 @@ def answer_class(signature: Any) -> type[Node]:
     for name, info in signature.output_fields.items():
         is_reasoning = info.annotation is load_dspy("answer_class").Reasoning
         kind: Any = str if is_reasoning else info.annotation
-        about: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "default": info.default,
             "default_factory": info.default_factory,
             "examples": info.examples,
@@ -96,10 +96,10 @@ def answer_class(signature: Any) -> type[Node]:
         }
         extra = _extra(info)
         if extra["desc"] != f"${{{name}}}":  # dspy's default description
-            about["description"] = extra["desc"]
-        about["json_schema_extra"] = {k: v for k, v in extra.items() if k not in _OWN} or None
+            arguments["description"] = extra["desc"]
+        arguments["json_schema_extra"] = {k: v for k, v in extra.items() if k not in _OWN} or None
         typed = Annotated[(kind, *info.metadata)] if info.metadata else kind
-        fields[model_name(name, info)] = typed, FieldInfo(**about)
+        fields[model_name(name, info)] = typed, FieldInfo(**arguments)
     title = "Answer" if signature.__name__ == "StringSignature" else signature.__name__
     return create_model(title, __base__=Node, __module__=__name__, **fields)
 
@@ -142,8 +142,7 @@ def check_outputs(cls: type[Node], signature: Any) -> None:
     if missing:
         raise ValueError(
             f"the predictor for {cls.__name__} has no output {', '.join(missing)}: make it from "
-            f"node_to_signature({cls.__name__}), and optimize it again where the class has changed "
-            "since"
+            f"node_to_signature({cls.__name__}); if the class has changed since, optimize it again"
         )
 
 
@@ -210,18 +209,18 @@ def _instance_type(cls: Any) -> Any:
 
 def _dspy_field(info: FieldInfo, is_input: bool) -> FieldInfo:
     dspy = load_dspy("node_to_signature")
-    about: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if info.description:
-        about["desc"] = about["description"] = info.description
+        arguments["desc"] = arguments["description"] = info.description
     if info.examples:
-        about["examples"] = info.examples
+        arguments["examples"] = info.examples
     if info.discriminator:
-        about["discriminator"] = info.discriminator
+        arguments["discriminator"] = info.discriminator
     if info.default_factory is not None and not info.default_factory_takes_validated_data:
-        about["default_factory"] = info.default_factory
+        arguments["default_factory"] = info.default_factory
     elif info.default_factory is None and info.default is not PydanticUndefined:
-        about["default"] = info.default
-    field: FieldInfo = dspy.InputField(**about) if is_input else dspy.OutputField(**about)
+        arguments["default"] = info.default
+    field: FieldInfo = dspy.InputField(**arguments) if is_input else dspy.OutputField(**arguments)
     if info.json_schema_extra and not callable(info.json_schema_extra):
         field.json_schema_extra = {**_extra(info), **_extra(field)}
     return field
