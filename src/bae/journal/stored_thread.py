@@ -72,10 +72,10 @@ class StoredThread:
         """Return all runs of the thread with their texts, the oldest first."""
         infos = await self.runs()
         turns = {info.run_id: await self._read_turn(info) for info in infos}
-        shown: set[str] = set()
+        shown_ids: set[str] = set()
         run_id = next((i.run_id for i in reversed(infos) if i.status == "ended"), "")
-        while run_id in turns and run_id not in shown:
-            shown.add(run_id)
+        while run_id in turns and run_id not in shown_ids:
+            shown_ids.add(run_id)
             run_id = turns[run_id][1]
         return [
             ThreadTurn(
@@ -85,7 +85,7 @@ class StoredThread:
                 info.standing(),
                 info.started,
                 info.updated,
-                info.run_id in shown,
+                info.run_id in shown_ids,
                 info.waiting,
                 info.error,
                 info.metadata,

@@ -251,10 +251,10 @@ class Search:
         return self._history.called_outside.get(self._history.shared_key(place))
 
     def _items(self, place: Place, source: Source) -> dict[str, Any]:
-        done = {index for index, item in source.items.items() if item.state == "done"}
+        finished = {index for index, item in source.items.items() if item.state == "done"}
         items = tuple(
-            self.at(place._replace(item=index)) if index in done else None
-            for index in range(max(done, default=-1) + 1)
+            self.at(place._replace(item=index)) if index in finished else None
+            for index in range(max(finished, default=-1) + 1)
         )
         others = [item.kept for item in items if item is not None and item.kept != "value"]
         if others or None in items:
@@ -405,10 +405,10 @@ class Search:
                 for step in (self._history.steps() if newest is None else [newest])
                 for name in self.field_names(step)
             }
-            known, wanted = list(places.values()), str(place) if place.node else text
-            close = get_close_matches(wanted, known, 1)
+            known_places, wanted = list(places.values()), str(place) if place.node else text
+            close = get_close_matches(wanted, known_places, 1)
             hint = f": did you mean {close[0]}?" if close else ""
-            fix = f"write Node.field; there is {_join_names(known) or 'no node yet'}"
+            fix = f"write Node.field; there is {_join_names(known_places) or 'no node yet'}"
             raise self._unknown(f"nothing is recorded at {wanted!r}", fix, hint)
         return place._replace(path=newest.place.path, step=newest.number)
 
@@ -436,8 +436,8 @@ class Search:
             if name not in kinds or not (kinds[name].is_turns or kinds[name].fills == "calls")
         ]
         texts = [name for name in names if name in uses and uses[name]["type"] == "str"]
-        own = [name for name in texts if kinds[name].fills != "source"] or texts
-        return names, own[0] if len(own) == 1 else ""
+        candidates = [name for name in texts if kinds[name].fills != "source"] or texts
+        return names, candidates[0] if len(candidates) == 1 else ""
 
     def _unknown(self, what: str, fix: str, hint: str = "") -> JournalError:
         what = f"{what} in the run {self._run_id}{hint}"
@@ -547,9 +547,9 @@ def _usage_data(
 ) -> dict[str, Any]:
     """Return the usage of LM calls as arguments of `Provenance`. The usage includes calls in inner
     graphs, whereas `attempts` has only the answers to `questions`."""
-    own = [question for question in questions if question is not None]
+    own_questions = [question for question in questions if question is not None]
     steps = (step for root in graphs for graph in root.tree() for step in graph.steps.values())
-    every = [*own, *(question for step in steps for question in step.questions)]
+    every = [*own_questions, *(question for step in steps for question in step.questions)]
     usage = Usage.total(question.usage for question in every)
     judged = [answer for question in every for answer in judged_answers(question)]
     rounds = [round_ for question in every if question.loop for round_ in question.loop.rounds]
@@ -559,7 +559,9 @@ def _usage_data(
         "usage": usage,
         "models": tuple(dict.fromkeys(answered or usage.models)),
         "prompts": tuple(dict.fromkeys(answer.prompt for answer in judged if answer.prompt)),
-        "attempts": tuple(answer for question in own for answer in judged_answers(question)),
+        "attempts": tuple(
+            answer for question in own_questions for answer in judged_answers(question)
+        ),
     }
 
 
@@ -603,5 +605,5 @@ def _fits(wanted: Place, node: Place) -> bool:
 
 
 def _join_names(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:9])
-    return f"{shown} and {len(names) - 9} more" if len(names) > 9 else shown
+    first_names = ", ".join(names[:9])
+    return f"{first_names} and {len(names) - 9} more" if len(names) > 9 else first_names

@@ -92,7 +92,7 @@ def _source(result: GraphResult[Any], graph: GraphName, info: RunInfo, run_id_co
 
 
 def _imports(graph: GraphName) -> list[str]:
-    own = f"from {graph.module} import {graph.attribute.partition('.')[0]}"
+    graph_import = f"from {graph.module} import {graph.attribute.partition('.')[0]}"
     ours = ["from bae import Graph"] if graph.kind == "node" else []
     ours.append("from bae.testing import replaying")
     lines = ["from pathlib import Path", "", *ours, ""]
@@ -100,7 +100,7 @@ def _imports(graph: GraphName) -> list[str]:
         # The import path of the test run is not known, but the folder of the file is.
         path = f"sys.path.insert(0, str({_folder(graph.folder)}))"
         lines = ["import sys", *lines, path, ""]
-    return [*lines, own]
+    return [*lines, graph_import]
 
 
 def _folder(folder: str) -> str:

@@ -390,8 +390,8 @@ class RunTables(Journal):
             raise failure("bae-run-unknown", self.name, run_id)
         run, owner, until, status, count, thread = row
         if owner == self._owner or is_alive(owner, until):
-            left = max((until or 0.0) - time(), 0)
-            raise failure("bae-run-owned", self.name, run_id, owner=owner, left=left)
+            remaining = max((until or 0.0) - time(), 0)
+            raise failure("bae-run-owned", self.name, run_id, owner=owner, left=remaining)
         if status == "ended":
             raise failure("bae-run-ended", self.name, run_id)
         refuse_busy(db, thread, run)

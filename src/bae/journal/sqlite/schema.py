@@ -175,7 +175,7 @@ def open_to_read(path: str, busy_timeout: float) -> sqlite3.Connection | None:
             cannot_write = _code_of(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
             if not cannot_write or _size(path + "-wal"):
                 raise
-            # No process can change a file in this folder, so SQLite may assume that it stays the same.
+            # No process can change a file in this folder, so let SQLite assume that none does.
             quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
             connection = _connect(f"file:{quoted}?mode=ro&immutable=1", busy_timeout)
             opened.enter_context(closing(connection))
