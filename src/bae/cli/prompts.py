@@ -71,7 +71,8 @@ def prompts(
         bool,
         flag(
             "--structured",
-            "Show tools as a model without native tool calls gets them: in the question, with one "
+            "Show tools in the form for a model without native tool calls: in the "
+            "question, with one "
             "schema for a call or the answer. With --task: the brief for such a model.",
         ),
     ] = False,
@@ -147,7 +148,7 @@ def _describe_missing_tools(all_prompts: Sequence[Prompt]) -> list[str]:
         missing_names = ", ".join(name for name in tools.tool_names if name not in shown_names)
         place = f"{cls.__name__}.{tools.name}"
         lines[f"not shown: tools of {place} that only a run knows, {missing_names}"] = None
-    return [*lines, "`bae mcp list` lists those of MCP servers"] if lines else []
+    return [*lines, "`bae mcp list` lists the tools of MCP servers"] if lines else []
 
 
 def _goal_classes(prompt: Prompt) -> list[type]:

@@ -115,7 +115,7 @@ def make_test(
         raise
     _write_files({cassette: test.recording, target: test.source.encode()})
     note(f"{target}: replays the run and checks its path and its end")
-    note(f"{cassette}: the recording, which belongs beside it")
+    note(f"{cassette}: the recording; keep it beside the test")
     note(f"run it with: python -m pytest {target}")
 
 

@@ -147,9 +147,9 @@ def answer(
         str | None,
         argument(
             "GATE",
-            "The gate: its field, as `Refund.approved` or `approved`, the id of a tool call, as "
-            "`c3`, or its address if several have that name. Optional if one gate is open: "
-            "`bae runs answer last yes`.",
+            "The gate: its field, such as `Refund.approved` or `approved`; for a tool call the id, "
+            "such as `c3`; or the address, if several gates have the same name. Optional if one "
+            "gate is open: `bae runs answer last yes`.",
             autocompletion=gate_names,
         ),
     ] = None,

@@ -96,7 +96,7 @@ def run(
     limits, about = budget_of(budget), metadata_of(metadata)
     refuse_both_journals(context, no_journal=no_journal)
     if no_journal and thread is not None:
-        raise typer.BadParameter("a conversation is in a journal", param_hint="--no-journal")
+        raise typer.BadParameter("a conversation needs a journal", param_hint="--no-journal")
     graph = load_proved(module)
     check_lm(graph, lm, begins=True)
     model = lm_with_learned(graph, lm, optimized, quiet=quiet)

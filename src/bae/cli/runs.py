@@ -326,7 +326,9 @@ def export(
     Such a file can be kept, sent, loaded, shown and replayed.
     """
     if to == "-" and as_json:
-        raise typer.BadParameter("with - the runs themselves are printed", param_hint="--json")
+        raise typer.BadParameter(
+            "the output `-` has the runs, and nothing else", param_hint="--json"
+        )
     if to != "-":
         refuse_existing(to, force=force)
 
@@ -392,7 +394,9 @@ def save_file(
     run: OneRun,
     file: Annotated[
         str,
-        argument("FILE", "An image or a document of the run: its name, or its hash or beginning."),
+        argument(
+            "FILE", "An image or a document of the run: its name, or the beginning of its hash."
+        ),
     ],
     to: Annotated[str, option("--output -o PATH", "The file to write; `-` for stdout.")],
     force: Force = False,

@@ -88,7 +88,7 @@ def studio(
         str | None,
         option(
             "--token TOKEN",
-            "A token for scripts, besides those of browsers. Default: a new one.",
+            "A token for scripts. Browsers have tokens of their own. Default: a new token.",
             envvar="BAE_STUDIO_TOKEN",
         ),
     ] = None,

@@ -116,8 +116,8 @@ def init(
         typer.Option(
             metavar="junit:PATH",
             help=(
-                "The JUnit file that any other test command writes, or a pattern for several, such "
-                "as `junit:reports/*.xml`."
+                "The JUnit file that another test command writes, or a pattern for several files, "
+                "such as `junit:reports/*.xml`."
             ),
         ),
     ] = None,
@@ -334,8 +334,8 @@ async def plan(
         typer.Option(
             metavar="FILE",
             help=(
-                "A file with the answers: each question as a heading and its answer below, as this "
-                "command writes it."
+                "A file with the answers. Each question is a heading, and its answer is below. If "
+                "questions are open, this command writes such a file."
             ),
         ),
     ] = None,

@@ -49,7 +49,7 @@ UpdateCheckout = Annotated[
     typer.Option(
         "--update-checkout/--no-update-checkout",
         help=(
-            "Fast-forward your checkout to each merge, if it is clean. Default: the setting of "
+            "If your checkout is clean, fast-forward it to each merge. Default: the setting of "
             "`init`, at first no."
         ),
     ),
@@ -69,9 +69,9 @@ Allow = Annotated[
     typer.Option(
         metavar="GLOBS",
         help=(
-            "Guarded files, which run on your machine or instruct later workers, that tasks may "
-            "change without asking you, such as `package.json,.github/**`. An empty text means "
-            "none."
+            "Guarded files that tasks may change without asking you, such as "
+            "`package.json,.github/**`. Guarded files run on your machine or instruct later "
+            "workers. An empty text means none."
         ),
     ),
 ]

@@ -104,8 +104,8 @@ async def run(
         typer.Option(
             "--allow-network",
             help=(
-                "Let the program of --worker use this machine's network. Without it, bae asks at a "
-                "terminal."
+                "Let the program of --worker use this machine's network. Without "
+                "this option, bae asks at a terminal."
             ),
         ),
     ] = False,
@@ -156,8 +156,8 @@ async def run(
         Literal["auto", "whole", "blocks"],
         typer.Option(
             help=(
-                "The form of edits that the model is asked for: whole files, SEARCH/REPLACE "
-                "blocks, or by the length of each file."
+                "The form of the model's edits: `whole` files, SEARCH/REPLACE `blocks`, or `auto`, "
+                "which depends on the length of each file."
             ),
         ),
     ] = "auto",

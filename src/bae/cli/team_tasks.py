@@ -58,7 +58,9 @@ _FIELDS: Final = {
         "-d",
         help="What the worker has to do; `@FILE` reads it from a file.",
     ),
-    "kind": _make_option(str | None, "--kind", help="The worker: backend, frontend, test or docs."),
+    "kind": _make_option(
+        str | None, "--kind", help="The kind of worker: backend, frontend, test or docs."
+    ),
     "criteria": _make_option(
         list[str] | None,
         "--criterion",
@@ -235,7 +237,7 @@ async def add(
     title: Annotated[str | None, typer.Argument(metavar="TITLE", help="One line.")] = None,
     key: Annotated[
         str | None,
-        typer.Option("--key", help="Its short name. Default: from the title."),
+        typer.Option("--key", help="The short name of the task. Default: made from the title."),
     ] = None,
     source: Annotated[
         str | None,

@@ -179,7 +179,7 @@ def _legend_lines(rows: Sequence[BarRow], scale: _Scale, pen: Pen) -> Iterator[s
     lengths = ", ".join(long(gap) for gap in scale.gaps)
     if len(scale.gaps) > _GAPS:
         lengths = f"{len(scale.gaps)} times, {long(sum(scale.gaps))} in all"
-    yield f"{pen.gap} no process worked on it: {lengths}"
+    yield f"{pen.gap} no process worked on the run: {lengths}"
     if any(scale.gap_columns & scale.columns_of(w.spans) for _, w in rows if w.waits):
         yield f"{pen.wait} a person was waited for"
 
