@@ -72,7 +72,7 @@ def test_a_run_becomes_a_test_that_fails_with_a_diff_when_a_body_is_changed(jour
     assert text == dedent(
         """\
         tests/test_outfit.py: replays the run and checks its path and its end
-        tests/test_outfit.jsonl: the recording, which belongs beside it
+        tests/test_outfit.jsonl: the recording; keep it beside the test
         run it with: python -m pytest tests/test_outfit.py
         """
     )

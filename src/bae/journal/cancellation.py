@@ -21,11 +21,10 @@ from bae.journal.stored_runs import CANCEL, Claim, Line, RunInfo, StoredRun
 from bae.tasks import finish_despite_cancel, wait_until_ended
 
 LOOKED_EVERY: Final = 0.5
-"""Seconds until a run first looks for a request to cancel it, and the shortest pause between two
-looks."""
+"""Seconds until a run first looks for a request to cancel it. This is also the shortest pause
+between two looks."""
 _LOOKS_A_SECOND: Final = 1000
-"""How many times in one second this process looks for requests at most, for all of its runs
-together."""
+"""The greatest number of looks in one second, for all runs of this process together."""
 _REPEAT_AFTER: Final = 1.0
 """Seconds after which a request is repeated. A process that has resumed the run since the request
 ignores it."""

@@ -50,8 +50,8 @@ class ValueCodec:
         self._schema = schema
         self._config = cast(Any, {**(config or {}), **STORED_CONFIG})
         self.plain = _plain_type(schema, self._config)
-        """`str`, `int`, `float` or `bool`, if values of exactly this type are stored without
-        reading them back. Only long numbers are read back. Otherwise None."""
+        """`str`, `int`, `float` or `bool`: values of exactly this type are stored without reading
+        them back, unless they are long numbers. None if every value must be read back."""
         has_parts = self.plain is None  # only then may a value have live or secret parts
         live = live or (_find_live_reason(schema) if has_parts else "")
         secret = secret_in(schema) if has_parts and not live else ""
@@ -152,9 +152,9 @@ def value_codec(declared: Any, schema: Callable[[], Any] | None = None) -> Value
 def difference(one: Any, two: Any) -> str:
     """Describe the first difference between a written value and the value read back.
 
-    The result says where the values differ and how. It is empty if they are equal and have the same
-    types, at every depth. Equal numbers may have different types, because a number reads back as
-    its declared type. NaN equals NaN. Private attributes of models are ignored.
+    The result says where the values differ and how. It is empty if the values are equal and have
+    the same types, at every depth. Equal numbers may have different types, because a number reads
+    back as its declared type. NaN equals NaN. Private attributes of models are ignored.
     """
     if one is two:
         return ""

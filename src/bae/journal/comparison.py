@@ -34,7 +34,8 @@ class ComparedNode:
     visit: int
     """The number of the node among the nodes of its class in its graph, from 1."""
     state: Literal["same", "differs", "a", "b"]
-    """"same" or "differs" if both runs have the node. "a" or "b" if only that run has it."""
+    """If both runs have the node, "same" or "differs". If only one run has the node, the name of
+    this run."""
     a: str
     """The place of the node in run `a`; empty if that run does not have it."""
     b: str
@@ -55,7 +56,7 @@ def compare_reports(a: RunReport, b: RunReport) -> list[ComparedNode]:
         keys = dict.fromkeys([*keys_a[a1:a2], *keys_b[b1:b2]])
         compared += [_compare(key, nodes_a.get(key), nodes_b.get(key)) for key in keys]
     by_key: dict[_Key, ComparedNode] = {}
-    for node in compared:  # if the runs have a node in different orders, it is listed twice
+    for node in compared:  # a node at different positions in the runs is listed twice
         by_key.setdefault(_Key(node.path, node.node, node.visit), node)
     return [*by_key.values()]
 
@@ -75,8 +76,8 @@ def _list_nodes(report: RunReport) -> Iterator[tuple[_Key, _Placed]]:
     """Yield each node of a run with its key, which names the node in other runs too. The nodes of
     outer graphs come first."""
     names: dict[str, str] = {"": ""}
-    """The paths of graphs and the places of nodes with visits instead of steps, by the same with
-    steps."""
+    """The keys are paths of graphs and places of nodes. The values are the same paths and places,
+    with visits instead of steps."""
     for graph in sorted(report.graphs, key=lambda inner: inner.path.count("/") + bool(inner.path)):
         path = _rename_path(graph, names)
         visits: Counter[str] = Counter()

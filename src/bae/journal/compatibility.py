@@ -46,8 +46,8 @@ class Change:
     breaks: bool = False
     """Whether the change prevents resuming the run."""
     kind: Literal["new", "gone", "changed", "refused"] = "refused"
-    """"new", "gone" or "changed", compared with the old class. "refused" if today's class refuses a
-    stored value, but the stored shape of the class shows no difference."""
+    """How the place has changed since the run began. "refused" if today's class refuses a stored
+    value, but the stored shape of the class shows no difference."""
     graph: str = ""
     """The name of the graph, if it is a subgraph; otherwise empty."""
     fix: str = ""
@@ -125,19 +125,19 @@ async def check(
 
 def refuse_changes(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
     """Return the changes since a run began, if the run can be resumed. Otherwise raise
-    `bae-run-changed`, which lists every change that prevents it."""
+    `bae-run-changed`, which lists every change that prevents resuming it."""
     changes = changes_for(stored, graph)
     breaking = [change for change in changes if change.breaks]
     if not breaking:
         return changes
     listed = "\n".join(f"  {change}" for change in breaking)
     harmless_count = len(changes) - len(breaking)
-    rest = f"\n  (and {harmless_count} that do not prevent it)" if harmless_count else ""
+    rest = f"\n  (changes that do not prevent it: {harmless_count})" if harmless_count else ""
     fixes = dict.fromkeys(change.fix for change in breaking if change.fix)
     remedies = [
         *fixes,
         "finish the run with the code it began with",
-        "fork it at a step before that",
+        "fork it at an earlier step",
     ]
     raise JournalError(
         f"the classes of {stored.info.graph} have changed since the run {stored.info.run_id} "
@@ -206,10 +206,10 @@ class _Checker(LineReader):
         self._shape = shape
         self._path = ""
         self._unknown = ""
-        """The class that the current line names and that its graph does not have."""
+        """A class that the current line names, but that today's graph does not have."""
 
     def check_answers(self, answers: Mapping[str, str]) -> None:
-        """Check the answers to gates that the run has not used yet."""
+        """Check the answers that the run has not used yet."""
         for address, answer in answers.items():
             source = self.history.gates.get(address)
             if source is None or source.gate is None or source.state == "done":
@@ -287,7 +287,7 @@ class _Checker(LineReader):
 
 
 def _find_chosen_routes(stored: StoredRun, shape: ShapeView) -> set[_Key]:
-    """The routes that a run has decided on and not taken yet."""
+    """Return the routes that a run has chosen and not taken yet."""
     routes: set[_Key] = set()
     for path, graph in read_history(stored).graphs.items():
         complete_steps = [number for number, step in graph.steps.items() if step.whole]
@@ -311,7 +311,7 @@ def _graph_name(shape: ShapeView, path: str) -> str:
 
 _Part = tuple[str, str, str]
 """The name of a graph, one of its classes, and a field or route of the class, as `.mood` or ` ->
-Outfit`. The field or route is empty for the class, and the class is empty for the graph."""
+Outfit`. For a class, the field is empty. For a graph, the class is empty too."""
 
 
 class _Described(NamedTuple):

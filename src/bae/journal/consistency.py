@@ -1,4 +1,4 @@
-"""Check a run that comes from a file. `RunCheck` reads its lines in order, as a journal would
+"""Check a run that comes from a file. `RunCheck` reads the run's lines in order, as a journal would
 later. It refuses lines that no run can have written."""
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class RunCheck:
         # After the last line, a process may have claimed the run, or a load may have cancelled it.
         possible = (outcome, "running", "cancelled")
         if (info.status == "ended" != outcome) or (outcome and info.status not in possible):
-            return f"its status is {info.status!r}, and its lines do not end so"
+            return f"its status is {info.status!r}, but its lines end differently"
         if info.status == "queued" and history.count > 1:
             return "its status is 'queued', and its lines say that it has begun"
         if info.waiting and info.status != "waiting":
@@ -109,7 +109,7 @@ class RunCheck:
         path, history = record.path, self._history
         is_first = history.count == 1
         if is_first is not (isinstance(record, records.RunStarted) and not path):
-            return "a run begins with its RunStarted, and has one"
+            return "a run has one RunStarted, as its first line"
         if path not in self._newest and not isinstance(record, records.RunStarted | records.LMUsed):
             return f"no graph has started at {path!r}"
         if self._end is not None and not isinstance(record, records.RunResumed | records.RunForked):
@@ -149,7 +149,7 @@ class RunCheck:
             return f"it starts the graph {record.graph!r}, and this is a run of {info.graph!r}"
         # The lines that a fork shares have the id of the run that wrote them.
         if self._run_id and record.run_id != self._run_id and not self._history.forks:
-            return f"it is of the run {record.run_id!r}, and the lines before are not"
+            return f"it belongs to the run {record.run_id!r}, but the lines before it do not"
         self._run_id = record.run_id
         self._forget_conversations(path, 0)
         place = Place.parse(path) if path else None
@@ -195,7 +195,9 @@ class RunCheck:
         try:
             node = StoredNode.model_validate_json(to_json(value), strict=True)
         except ValidationError as error:
-            return f"the graph for {place} ends with a node, and this is none: {faults(error)[0]}"
+            return (
+                f"the graph for {place} ends with a node, but this is no node: {faults(error)[0]}"
+            )
         return "" if node.type in classes else f"the graph for {place} has no node {node.type}"
 
     def _node_fault(self, record: Record) -> str:
@@ -328,11 +330,11 @@ def _round_fault(conversation: _Conversation, record: records.RoundMade) -> str:
     for call in (*record.ran, *record.calls):
         id: str = call["id"]
         if id in conversation.calls or not CALL_ID.fullmatch(id):
-            return f"{id!r} is the id of another call, or of none"
+            return f"{id!r} is the id of another call, or not a valid id"
         conversation.calls[id] = call["name"]
     conversation.ended |= {call["id"] for call in record.ran}
     strings = [call["id"] for call in record.ran if isinstance(call["arguments"], str)]
-    return f"the arguments of the call {strings[0]} are no object" if strings else ""
+    return f"the arguments of the call {strings[0]} are not a JSON object" if strings else ""
 
 
 @_checks(records.ToolStarted)

@@ -1,6 +1,6 @@
 """The critical path of a stored run: the work that decided how long the run took.
 
-It is computed from the declared inputs of the classes. All other work has slack.
+The path is computed from the declared inputs of the classes. All other work has slack.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class CriticalPath:
     """How many seconds longer each piece could have taken without delaying the run. The key is the
     kind and place of the piece's entry in the timeline."""
     is_exact: bool
-    """Whether the inputs of all pieces are known. Runs of old versions did not store them. There,
-    each piece is assumed to need the piece that ended last before it."""
+    """Whether the inputs of all pieces are known. If not, each piece is assumed to need the piece
+    that ended last before it. Runs of old versions did not store the inputs."""
 
     @property
     def seconds(self) -> float:
@@ -256,8 +256,8 @@ class _Finder:
         return False
 
     def _shared_piece(self, place: Place) -> _Piece | None:
-        """Return the call from which a place shares its value. None if the place has no shared
-        value."""
+        """Return the shared call that gave a place its value, as a piece. None if the value is not
+        shared."""
         source = self._history.shared.get(self._history.shared_key(place))
         spans = () if source is None else _spans(source)
         if source is None or not spans:
@@ -291,8 +291,8 @@ def _spans(work: Work) -> tuple[Span, ...]:
 
 
 def _find_previous(piece: _Piece, pieces: Iterable[_Piece]) -> list[_Piece]:
-    """Return the piece that ended last before another piece began. It stands for the inputs of that
-    piece, which are not known."""
+    """Return the piece that ended last before `piece` began, in a list. It replaces the inputs of
+    `piece`, which are not known."""
     earlier = [p for p in pieces if p is not piece and p.end <= piece.start + _AT_ONCE]
     return [max(earlier, key=lambda piece: piece.end)] if earlier else []
 

@@ -20,7 +20,7 @@ from bae.graph_plan import plan_of_graph
 from bae.history import History
 from bae.journal.lines import AskerData, ErrorData, StoredNode, damaged_line_error, parse_line
 from bae.journal.node_codec import call_codec, node_codec, secret_needed, unreadable
-from bae.journal.outside import CallName, named_call
+from bae.journal.outside_nodes import CallName, named_call
 from bae.journal.shape import Json, ShapeView
 from bae.markers import OpenGate
 from bae.node import Node
@@ -151,8 +151,8 @@ def _call_at(cls: type[Node], place: Place) -> CallPlan | None:
     try:
         return call_behind(cls, place)[0]
     except KeyError:
-        gone = f"{cls.__name__}.{place.field}{place.parameter}"
-        raise Gone(f"there is no {gone}") from None
+        missing = f"{cls.__name__}.{place.field}{place.parameter}"
+        raise Gone(f"there is no {missing}") from None
 
 
 class LineRefused(JournalError):
@@ -521,8 +521,8 @@ class LineReader:
         return node_codec(cls).load_source(field, parameter, data)
 
     def _items(self, place: Place, count: int | None) -> Any:
-        """Return the values of the items of a map, in order. There may be more items than `count`,
-        because a map whose items are computed again can have fewer of them."""
+        """Return the values of the items of a map, in order. More items may be recorded than
+        `count`: if a map is computed again, it can have fewer items."""
         source = self.history.source(place)
         items = {} if source is None else source.items
         finished = {index: item.value for index, item in items.items() if item.state == "done"}
@@ -564,8 +564,8 @@ class LineReader:
         return any(call.key in self.history.failed_keys for call in every_call(field.call))
 
     def _recalled_value(self, origin: Origin) -> Any:
-        """Return the value that a recall found. If the value was not stored where it was found,
-        return `LIVE` or `WITHHELD`."""
+        """Return the value that a recall found. If the journal does not have this value, return
+        `LIVE` or `WITHHELD`."""
         if self._graph is None:
             return None
         step = self.history.step(origin.path, origin.step)

@@ -36,8 +36,8 @@ async def begin_turn(
     journal: Journal, graph: Graph[Any, Any], thread: str, run_id: str
 ) -> tuple[str, int, Messages | None]:
     """Return what a new turn of a thread follows: the run of the previous turn, the number of
-    earlier turns, and the turns that the nodes of the graph may show. The run is empty for the
-    first turn."""
+    earlier turns, and the turns that the nodes of the graph may show. For the first turn, the run
+    is empty."""
     ended = await journal.runs(thread=thread, status="ended", limit=2)
     before = next((info.run_id for info in ended if info.run_id != run_id), "")
     number = 0
@@ -110,7 +110,7 @@ async def known_turn(
     """Return a finished turn, the run of the turn before it, and the number of turns before it.
 
     Turns are cached. A cached turn is read again only if its run has changed since, for example by
-    a redaction. If the caller has read the run's entry, it passes the entry's `change`.
+    a redaction. A caller that has read the run's entry passes the entry's `change`.
     """
     cache = _caches.setdefault(graph, WeakKeyDictionary()).setdefault(journal, OrderedDict())
     change = (await journal.info(run_id)).change if change is None else change
@@ -172,8 +172,8 @@ def read_turn(
 
 
 class _TextReader:
-    """Reads the texts of nodes without their code. If today's classes hide a field from models, it
-    is masked. A text that the journal does not have is `WITHHELD`."""
+    """Reads the texts of nodes without their code. A field that today's classes hide from models is
+    masked. A text that the journal does not have is `WITHHELD`."""
 
     def __init__(self, search: Search, classes: Mapping[str, Any], has_secrets: bool) -> None:
         self._search, self._classes, self._has_secrets = search, classes, has_secrets

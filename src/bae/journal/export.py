@@ -99,8 +99,8 @@ async def load(
         check_replaces(journal, "replace runs by those of a file")
     if hasattr(source, "read"):
         file, name = cast(IO[Any], source), getattr(source, "name", None)
-        named = name if isinstance(name, str) else "the file"
-        return await _load_file(journal, file, named, existing, unfinished)
+        file_name = name if isinstance(name, str) else "the file"
+        return await _load_file(journal, file, file_name, existing, unfinished)
     path = Path(cast(StrPath, source))
     with open_journal_file(path) as file:
         return await _load_file(journal, file, str(path), existing, unfinished)
@@ -110,7 +110,7 @@ def write_run(run: StoredRun, written: set[str] | None = None) -> Iterator[bytes
     """Yield the lines of one run for a file, with line ends. The run's images and documents come
     first, then a header, then the records. `written` has the hashes of images and documents that
     are in the file already, and gets the hashes of new ones."""
-    check_run(run)  # a reader of the file would refuse the run
+    check_run(run)  # readers of the file refuse a run that fails this check
     info = run.info
     written = set() if written is None else written
     for hash, data in run.files.items():
@@ -427,7 +427,7 @@ def _parse(model: type[M], row: bytes, where: str, run_id: str | None = None) ->
 
 _KINDS: Final[dict[type[BaseModel], str]] = {_Header: "the header of a run", _File: "a file"}
 _FIXES: Final = {
-    "bae-journal-damaged": f"get the whole file, or export the run again; {READS} of exports",
+    "bae-journal-damaged": f"get the complete file, or export the run again; {READS} of exports",
     "bae-journal-version": "read it with the version of bae that wrote it, or a newer one",
     "bae-run-exists": "remove one of the two",
 }

@@ -43,9 +43,9 @@ def open_gates(stored: StoredRun) -> list[OpenGate]:
 
 
 def find_gate(stored: StoredRun, wanted: str) -> OpenGate:
-    """Return the open gate that `wanted` names: by its address, `Node.field`, the field alone, or
-    the id of a tool call. Raises `GateError` if not exactly one open gate has this name, or if its
-    answer is already stored or too late."""
+    """Return the open gate that `wanted` names: the gate's address, its place as `Node.field`, its
+    field alone, or the id of its tool call. Raises `GateError` if not exactly one open gate has
+    this name, or if an answer is already stored or comes too late."""
     run_id = stored.info.run_id
     gates = all_gates(stored)
     unanswered = [
@@ -101,8 +101,8 @@ async def answer_gate(
     go_on: bool,
     by: str = "",
 ) -> GraphResult[T]:
-    """Store the answer to a gate that a run waits for, and return the run's result so far. If
-    `go_on`, resume the run."""
+    """Store the answer to a gate that a run waits for. If `go_on`, resume the run. Returns the
+    run's result so far."""
     from bae.journal.resume import result_of, resume
 
     stored = await journal.read(run_id)

@@ -384,8 +384,8 @@ class Encoder:
         data["errors"] = [*map(readable, attempt.errors)]
         data["usage"] = _usage(attempt.usage)
         if attempt.asked:  # bae does not know the prompt of an `LM` that is not a backend
-            asked = attempt.asked.encode("utf-8", "surrogatepass")
-            data["prompt"] = sha256(asked).hexdigest()[:16]
+            encoded = attempt.asked.encode("utf-8", "surrogatepass")
+            data["prompt"] = sha256(encoded).hexdigest()[:16]
         if self._hides_messages and self._secrets.asks(record.asker):
             # The message of a validator may quote the value.
             data["errors"] = [self._secrets.field_named(error) for error in attempt.errors]

@@ -22,8 +22,10 @@ object."""
 
 
 class MemoryJournal(SQLJournal):
-    """A journal in memory: `journal = MemoryJournal()`, then `await graph.arun(start,
-    journal=journal)`.
+    """A journal in memory, for tests and for runs that need not survive the process:
+
+        journal = MemoryJournal()
+        await graph.arun(start, journal=journal)
 
     It behaves like a `SQLiteJournal`, but has no file and no threads. The runs last as long as the
     object. Several event loops and threads may use it at once.

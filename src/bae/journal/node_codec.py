@@ -210,8 +210,8 @@ class NodeCodec:
             raise unreadable(cls.__name__, clearer) from clearer
 
     def _load_unchanged(self, stored: Mapping[str, Any], again: Mapping[str, Any]) -> Node:
-        """Return a node with its values as they were stored. Its validators cannot change these
-        values again."""
+        """Return a node with its values as they were stored. The node's validators cannot change
+        these values again."""
         data = cast(Json, stored["fields"])
         values: dict[str, Any] = {}
         for name, field in self.plan.fields.items():

@@ -1,5 +1,5 @@
-"""JSON schemas for Claude's structured output, OpenAI's strict mode and the program `claude`.
-Constraints that a provider cannot enforce go into descriptions."""
+"""JSON schemas for Claude's structured output, OpenAI's strict mode and the program `claude`. If a
+provider cannot enforce a constraint, the constraint goes into a description."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_UNIONS = 16
 
 
 def unfit(schema: Mapping[str, Any]) -> str | None:
-    """Why Claude's structured output cannot enforce this schema, or None if it can.
+    """Return why Claude's structured output cannot enforce this schema, or None if it can.
 
     Claude compiles the schema to a grammar. It refuses a schema that
 
@@ -34,7 +34,7 @@ def unfit(schema: Mapping[str, Any]) -> str | None:
     if is_recursive(schema):
         return "it refers to itself"
     subschemas = list(parts(schema))
-    if fault := next(filter(None, map(_fault, subschemas)), None):
+    if fault := next(filter(None, map(_find_fault, subschemas)), None):
         return fault
     optional = unions = 0
     for subschema in subschemas:
@@ -50,35 +50,36 @@ def unfit(schema: Mapping[str, Any]) -> str | None:
 
 
 def for_claude(schema: Mapping[str, Any]) -> Schema:
-    """The schema for Claude's structured output. Constraints that a grammar cannot express go into
-    the descriptions; bae validates the answer against them."""
+    """Return the schema for Claude's structured output. Constraints that a grammar cannot express
+    become part of the descriptions. bae still validates the answer against the constraints."""
     from anthropic import transform_schema
 
     return transform_schema(with_descriptions(schema))
 
 
 def with_descriptions(schema: Mapping[str, Any]) -> Schema:
-    """Replace each reference that has a description by its definition, since Anthropic's SDK drops
-    a description next to a reference."""
+    """Return the schema with the definition in place of each reference that has a description.
+    Anthropic's SDK would drop a description next to a reference."""
     definitions: Mapping[str, Any] = schema.get("$defs", {})
 
-    def change(given: Any) -> Any:
-        if not isinstance(given, Mapping):
-            return given
-        made = changed(cast(Schema, given), change)
-        made.pop("discriminator", None)  # constants in the alternatives distinguish them
-        if "$ref" in made and len(made) > 1:
-            named = definitions.get(str(made["$ref"]).removeprefix("#/$defs/"))
-            if named is not None:
-                del made["$ref"]
-                made = {**change(named), **made}
-        return made
+    def change(part: Any) -> Any:
+        if not isinstance(part, Mapping):
+            return part
+        result = changed(cast(Schema, part), change)
+        result.pop("discriminator", None)  # the alternatives have constants to tell them apart
+        if "$ref" in result and len(result) > 1:
+            definition = definitions.get(str(result["$ref"]).removeprefix("#/$defs/"))
+            if definition is not None:
+                del result["$ref"]
+                result = {**change(definition), **result}
+        return result
 
     return dict(schema) if is_recursive(schema) else change(schema)
 
 
 def answer_tool_name(prompt: Prompt) -> str:
-    """The name of the answer tool: the name of the schema, made different from other tools."""
+    """Return a name for the tool that takes the answer: the schema's name, with a prefix if another
+    tool has that name."""
     name = prompt.name
     while any(name == tool.name for tool in prompt.tools):
         name = f"final_{name}"
@@ -86,69 +87,73 @@ def answer_tool_name(prompt: Prompt) -> str:
 
 
 def is_untyped(schema: Mapping[str, Any]) -> bool:
-    """Whether the schema has a value that may be of any type."""
+    """Return whether the schema has a value that may be of any type."""
     return any(_is_any(part) for part in parts(schema))
 
 
 def close_objects(schema: Any) -> Any:
-    """Forbid additional properties in every object, so that a local model cannot invent keys."""
+    """Return the schema with additional properties forbidden in every object, so that a local model
+    cannot invent keys."""
     if not isinstance(schema, Mapping):
         return schema
-    made = changed(cast(Schema, schema), close_objects)
-    if made.get("type") == "object" and "properties" in made:
-        made.setdefault("additionalProperties", False)
-    return made
+    closed = changed(cast(Schema, schema), close_objects)
+    if closed.get("type") == "object" and "properties" in closed:
+        closed.setdefault("additionalProperties", False)
+    return closed
 
 
 def is_strict(schema: Any) -> bool:
-    """Whether OpenAI accepts the schema as strict: every property is required, every object is
-    closed, and all keywords are plain."""
+    """Return whether OpenAI accepts the schema as strict. In a strict schema, every property is
+    required, no object has additional properties, and only the keywords in `_STRICT` are used."""
     if not isinstance(schema, dict):
         return False
-    given = cast(Schema, schema)
-    if not given.keys() <= _STRICT or _KINDS.isdisjoint(given):
+    part = cast(Schema, schema)
+    if not part.keys() <= _STRICT or _KINDS.isdisjoint(part):
         return False
-    if given.get("type") == "object":
-        properties = given.get("properties")
-        if properties is None or given.get("additionalProperties") is not False:
+    if part.get("type") == "object":
+        properties = part.get("properties")
+        if properties is None or part.get("additionalProperties") is not False:
             return False
-        if list(properties) != given.get("required", []):
+        if list(properties) != part.get("required", []):
             return False
-    return all(is_strict(each) for each in inner(given))
+    return all(is_strict(subschema) for subschema in inner(part))
 
 
 def for_claude_program(schema: Any) -> Any:
-    """The schema in the keywords that JSON Schema drafts 7 and 2020-12 share. It allows at least as
-    much as the given schema; the remaining constraints go into the descriptions.
+    """Return the schema for the program `claude`, with only the keywords that JSON Schema drafts 7
+    and 2020-12 share.
 
-    If the program does not know one keyword, such as a `format` or a Python regular expression, it
-    silently ignores the whole schema.
+    The result accepts every value that `schema` accepts, and may accept more. The constraints that
+    it lacks become part of the descriptions. If the schema had a keyword or value that the program
+    does not know, such as a `format` or a Python regular expression, the program would silently
+    ignore the whole schema.
     """
     if not isinstance(schema, dict):
         return schema
-    given = cast(Schema, schema)
-    simple = changed(given, for_claude_program)
-    made = {k: v for k, v in simple.items() if k in _SHARED and v not in (inf, -inf)}
-    # The drafts share no keyword for the type of each position in a list, or of each kind of key.
-    # Here every position and key may have any of the types.
-    for kinds, others in (
+    part = cast(Schema, schema)
+    simple = changed(part, for_claude_program)
+    result = {k: v for k, v in simple.items() if k in _SHARED and v not in (inf, -inf)}
+    # The drafts share no keyword for a type per list position, or a type per kind of key. So every
+    # position and every key may have any of the types.
+    for kinds, keyword in (
         ([*simple.get("prefixItems", ())], "items"),
         ([*simple.get("patternProperties", {}).values()], "additionalProperties"),
     ):
         if kinds:
-            kinds += [made[others]] if isinstance(made.get(others), dict) else []
-            made[others] = {"anyOf": [k for n, k in enumerate(kinds) if k not in kinds[:n]]}
+            kinds += [result[keyword]] if isinstance(result.get(keyword), dict) else []
+            result[keyword] = {"anyOf": [k for n, k in enumerate(kinds) if k not in kinds[:n]]}
     described = [
         f"{key}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
-        for key, value in given.items()
-        if not (key in made or key in _IGNORED)
+        for key, value in part.items()
+        if not (key in result or key in _IGNORED)
     ]
     if described:
-        made["description"] = f"{made.get('description', '')} ({'; '.join(described)})".strip()
-    return made
+        result["description"] = f"{result.get('description', '')} ({'; '.join(described)})".strip()
+    return result
 
 
-def _fault(part: Schema) -> str | None:
+def _find_fault(part: Schema) -> str | None:
+    """Return why Claude's structured output cannot enforce this part of a schema, or None."""
     kind = part.get("type")
     if not _UNFIT.isdisjoint(part):
         return f"it has {', '.join(sorted(_UNFIT & part.keys()))}"
@@ -156,8 +161,8 @@ def _fault(part: Schema) -> str | None:
         return "it has a value of several types without alternatives"
     if _is_any(part):
         return "it has a value of any type"
-    named = "properties" in part or part.get("additionalProperties") is False
-    if kind == "object" and (part.get("additionalProperties", False) is not False or not named):
+    is_named = "properties" in part or part.get("additionalProperties") is False
+    if kind == "object" and (part.get("additionalProperties", False) is not False or not is_named):
         return "it has an object whose keys are not all named"
     if any("$ref" in branch for branch in part.get("allOf", ())):
         return "it has a reference in allOf"
@@ -186,6 +191,6 @@ _SHARED = _STRICT | {
     *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minProperties"),
     *("maxProperties", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
 }
-# Identifiers and comments say nothing about values. Constants in the alternatives of a union show
-# which alternative a value is, so a discriminator is not needed.
+# These keywords do not constrain values. A discriminator is not needed, because the alternatives of
+# a union have constants to tell them apart.
 _IGNORED = frozenset({"$schema", "$id", "$anchor", "$comment", "discriminator"})

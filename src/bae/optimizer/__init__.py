@@ -55,7 +55,7 @@ __getattr__, __dir__ = export_lazily(
         "load_artifacts": ("optimizer.artifacts", "call load_optimized"),
         "save_artifacts": ("optimizer.artifacts", "call save_optimized"),
         "Made": ("optimizer.artifacts", "read the file that save_optimized writes"),
-        "CallLog": ("optimizer.calls", "`bae optimize` prints the calls"),
+        "CallLog": ("optimizer.calls", "give `calls=` the path of its file"),
         "CallStatistics": ("optimizer.calls", "`bae optimize` prints the calls"),
         "OPTIMIZERS": ("optimizer.optimizers", "`bae optimize --help` lists the optimizers"),
         "Artifact": ("optimizer.artifacts", "call load_optimized"),

@@ -391,6 +391,7 @@ class Blocker(_Model):
 
 
 Action = Literal["stop", "kill", "pause", "resume", "retry", "skip"]
+"""What a person may ask of the lead, with `add_request`."""
 
 
 class Request(_Model):

@@ -1,5 +1,5 @@
-"""A cache of answers. A repeated question costs nothing, and equal questions asked at the same time
-share one request."""
+"""A cache of answers. A repeated question costs nothing. Equal questions that are asked at the same
+time share one request."""
 
 from __future__ import annotations
 
@@ -49,28 +49,36 @@ _log = logging.getLogger("bae.lm")
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
-    """How many questions were answered from the store (`hits`), by the LM (`misses`), and by an
-    equal request in progress (`joined`), and how many answers could not be stored (`unstored`)."""
+    """How a `Cached` answered its questions so far."""
 
     hits: int
+    """Questions answered from the store."""
+
     misses: int
+    """Questions passed to the wrapped LM."""
+
     joined: int
+    """Questions that shared the request of an equal question in progress."""
+
     unstored: int
+    """Answers that could not be stored."""
 
 
 class Cached(Policy):
-    """Answers repeated questions from a cache: `Cached(lm)` in this process, or
-    `Cached(lm, "answers.sqlite")` in a file that later processes use too.
+    """Answers repeated questions from a cache.
+
+    `Cached(lm)` stores answers in memory. `Cached(lm, "answers.sqlite")` stores them in a file that
+    later processes use too.
 
     Two questions are equal if their prompts, schemas, models and settings are equal. An answer from
-    the cache uses no call and no token. Only complete answers are stored, and invalid answers are
-    deleted. Equal questions asked at the same time share one request, which continues as long as a
-    caller waits for it.
+    the cache uses no call and no token. Only complete answers are stored. Invalid answers are
+    deleted. Equal questions that are asked at the same time share one request. If the last caller
+    stops waiting, the request is cancelled.
 
-    If the store fails, or takes longer than `store_timeout` seconds, the run continues: the LM is
-    asked, and the logger `bae.lm` warns once until the store works again.
+    If the store fails, or takes longer than `store_timeout` seconds, the wrapped LM is asked and
+    the run continues. The logger `bae.lm` warns once, until the store works again.
 
-    Put this policy outside all policies that count or wait, so that answers from the cache are
+    Put this policy around all policies that count or wait, so that answers from the cache are
     free.
     """
 
@@ -98,37 +106,38 @@ class Cached(Policy):
             )
         self.store: CacheStore = store
         if not isinstance(store, MemoryCache):
-            for each in all_innermost(self):
-                _check_settings(each)
+            for backend in all_innermost(self):
+                _check_settings(backend)
         self.store_timeout = store_timeout
         self._failing: set[str] = set()
-        """The methods of the store whose last call failed."""
+        """The store methods whose last call failed."""
         self._shared = SharedRequests()
         self._hits = self._misses = self._unstored = 0
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Return the stored answer, or wait for an equal request in progress, or ask the LM."""
+        """Share an equal request in progress. If there is none, return the stored answer or ask the
+        wrapped LM."""
         key = cache_key(self.inner, prompt)
-        return await self._shared.answer(key, lambda: self._look_and_ask(key, prompt))
+        return await self._shared.answer(key, lambda: self._find_or_ask(key, prompt))
 
     def statistics(self) -> CacheStatistics:
-        """Counts of hits, misses, joined requests and unstored answers."""
+        """Return how the questions so far were answered."""
         return CacheStatistics(self._hits, self._misses, self._shared.joined, self._unstored)
 
     async def reject(self, prompt: Prompt) -> None:
-        """Delete the answer to a prompt, here and in caches inside."""
+        """Delete the stored answer to a prompt, also from caches inside the wrapped LM."""
         key = cache_key(self.inner, prompt)
         await self._use_store("drop", lambda: self.store.drop(key))
         await super().reject(prompt)
 
     async def aclose(self) -> None:
-        """Close the store and the LM inside."""
+        """Close the store and the wrapped LM."""
         try:
             await self._use_store("aclose", lambda: self.store.aclose())
         finally:
             await super().aclose()
 
-    async def _look_and_ask(self, key: str, prompt: Prompt) -> Answer:
+    async def _find_or_ask(self, key: str, prompt: Prompt) -> Answer:
         _, stored = await self._use_store("get", lambda: _get(self.store, key))
         cached = _read_answer(stored)
         if cached is not None:
@@ -141,25 +150,25 @@ class Cached(Policy):
             self._unstored += 1
         elif text:
             try:
-                done, _ = await self._use_store("put", lambda: self.store.put(key, text))
+                is_stored, _ = await self._use_store("put", lambda: self.store.put(key, text))
             except BaseException:
-                report_usage(answer.usage)  # no caller is left to report it
+                report_usage(answer.usage)  # no caller is left to report the usage
                 raise
-            self._unstored += not done
+            self._unstored += not is_stored
         return answer
 
     async def _use_store(
         self, method: _Method, call: Callable[[], Awaitable[T]]
     ) -> tuple[bool, T | None]:
-        """Call the store. Returns whether the call succeeded, and its result. A failure is only
-        logged, since an answer that is not stored is better than no answer."""
+        """Call the store. Return whether the call succeeded, and the call's result. A failure is
+        only logged, because the run can continue without the store."""
         bound = asyncio.timeout(self.store_timeout)
         try:
-            if isinstance(self.store, MemoryCache):  # needs no timeout: it never waits
-                returned = await call()
+            if isinstance(self.store, MemoryCache):  # it never waits, so it needs no timeout
+                result = await call()
             else:
                 async with bound:
-                    returned = await call()
+                    result = await call()
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and cancellations():
                 raise
@@ -167,14 +176,14 @@ class Cached(Policy):
                 self._failing.add(method)
                 late = f"it took more than store_timeout={self.store_timeout:g} s"
                 _log.warning(
-                    "%r could not %s: %s. The run continues, and this is logged once until it can",
+                    "%r could not %s: %s. The run continues. This is logged once, until it works",
                     self.store,
                     _TASKS[method],
                     late if bound.expired() else describe(error),
                 )
             return False, None
         self._failing.discard(method)
-        return True, returned
+        return True, result
 
 
 async def _get(store: CacheStore, key: str) -> str | None:
@@ -185,13 +194,14 @@ async def _get(store: CacheStore, key: str) -> str | None:
 
 
 def cache_key(backend: Backend, prompt: Prompt) -> str:
-    """The key of a prompt to a backend: the same for equal prompts, models and settings."""
-    asked = innermost(backend)
+    """Return the cache key of a prompt to a backend. Equal prompts, models and settings have the
+    same key."""
+    wrapped = innermost(backend)
     try:
         parts: dict[str, Any] = {
             "version": VERSION,
             **identity_of(backend),
-            "settings": backend.settings,  # including the policies around the backend
+            "settings": backend.settings,  # policies add their own settings
             "system": prompt.system,
             "text": prompt.text,
             "turns": [
@@ -201,15 +211,15 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
         }
         if examples := prompt.examples:
             parts["examples"] = [[example.asked, example.answer] for example in examples]
-        turns = [each for each in prompt.conversation if each.kind == "turn"]
+        turns = [message for message in prompt.conversation if message.kind == "turn"]
         if turns:
             parts["thread"] = [[turn.role, turn.text] for turn in turns]
         if prompt.question.method:
             parts["method"] = prompt.question.method
         # The key leaves out `Message.echo`.
-        rounds = [each for each in prompt.conversation if each.kind == "round"]
+        rounds = [message for message in prompt.conversation if message.kind == "round"]
         if rounds:
-            parts["rounds"] = [[e.role, [*map(_of_part, e.parts)]] for e in rounds]
+            parts["rounds"] = [[m.role, [*map(_part_to_json, m.parts)]] for m in rounds]
         if files := prompt.files:
             parts["files"] = [[file.label, file.file.key] for file in files]
         if prompt.tools:
@@ -218,39 +228,39 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
         text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise BaeLMError(
-            f"the settings of {type(asked).__name__}, or a schema, are no JSON, so its answers"
-            " cannot be cached",
+            f"the settings of {type(wrapped).__name__} or the prompt's schema cannot be written as"
+            " JSON, so the answer cannot be cached",
             code="bae-lm-cache-key",
             sent=False,
             cause=error,
-            fix=f"have {type(asked).__name__}.settings return JSON values alone",
+            fix=f"return only JSON values from {type(wrapped).__name__}.settings",
         ) from error
     return sha256(text.encode()).hexdigest()
 
 
-def _of_part(part: Part) -> list[Any]:
-    """A part of a message, without the bytes of files."""
+def _part_to_json(part: Part) -> list[Any]:
+    """Return a message part as JSON values, without the bytes of files."""
     if isinstance(part, ResultPart):
         return [part.kind, part.id, part.name, part.result, part.is_error]
     return [part.kind, part.text] if isinstance(part, FilePart) else [part.kind, *astuple(part)]
 
 
 def _check_settings(backend: Backend) -> None:
-    """Raise if a persistent store could confuse the answers of this LM with those of another LM."""
+    """Raise if a persistent store could return another LM's answers for this backend."""
     if isinstance(backend, LMAdapter) and not backend.has_settings:
         name = type(backend.lm).__name__
         raise BaeLMError(
-            f"{name} has no `settings`, so its answers in a store could be taken for those of"
+            f"{name} has no `settings`, so a store could not tell its answers from the answers of"
             f" another {name}",
             code="bae-lm-cache-key",
             sent=False,
-            fix=f"give {name} an attribute `settings`, a mapping of what changes its answers, {{}}"
-            " where nothing does; or cache in memory, with Cached(lm)",
+            fix=f"give {name} an attribute `settings`: a mapping of everything that changes its"
+            " answers, or {} if nothing does; or cache in memory, with Cached(lm)",
         )
 
 
 def text_to_store(prompt: Prompt, answer: Answer) -> str | None:
-    """The text to store for an answer, or None if JSON cannot express the answer."""
+    """Return the text to store for an answer. None if JSON cannot express the answer."""
     if not is_lossless(prompt, answer):
         return None
     if answer.text or answer.value is UNPARSED:
@@ -262,7 +272,7 @@ def text_to_store(prompt: Prompt, answer: Answer) -> str | None:
 
 
 def _dump_answer(prompt: Prompt, answer: Answer) -> str | None:
-    """An answer as JSON for the store, or None if JSON cannot express it."""
+    """Return an answer as JSON for the store. None if the answer cannot be stored."""
     text = text_to_store(prompt, answer)
     if text is None:
         return None
@@ -271,27 +281,27 @@ def _dump_answer(prompt: Prompt, answer: Answer) -> str | None:
 
 
 def calls_to_store(answer: Answer) -> dict[str, Any]:
-    """The tool calls of an answer, as JSON."""
+    """Return the tool calls of an answer as JSON values, with the echo of its message."""
     stored: dict[str, Any] = {}
     if answer.calls:
         stored["calls"] = [astuple(call) for call in answer.calls]
     if answer.ran:
-        stored["ran"] = [[astuple(call), _of_part(result)[1:]] for call, result in answer.ran]
+        stored["ran"] = [[astuple(call), _part_to_json(result)[1:]] for call, result in answer.ran]
     if answer.echo is not None:
         stored["echo"] = answer.echo
     return stored
 
 
 def with_stored_calls(answer: Answer, stored: Mapping[str, Any]) -> Answer:
-    """Add the stored tool calls to an answer. Raises TypeError or ValueError if they cannot be
-    read."""
+    """Return an answer with the stored tool calls added. Raise TypeError or ValueError if the
+    stored calls cannot be read."""
     ran = ((CallPart(*call), ResultPart(*result)) for call, result in stored.get("ran", ()))
     calls = (CallPart(*call) for call in stored.get("calls", ()))
     return replace(answer, calls=tuple(calls), ran=tuple(ran), echo=stored.get("echo"))
 
 
 def _read_answer(stored: str | None) -> Answer | None:
-    """The stored answer, or None if it is missing or unreadable."""
+    """Read an answer from the stored text. None if the text is missing or unreadable."""
     if stored is None:
         return None
     try:
@@ -305,15 +315,15 @@ def _read_answer(stored: str | None) -> Answer | None:
 
 
 class SharedRequests:
-    """Requests in progress, by the key of their question. Callers who ask an equal question in the
-    meantime share the answer; `joined` counts these callers."""
+    """The requests in progress. A caller who asks an equal question shares the request's answer."""
 
     def __init__(self) -> None:
         self.joined = 0
+        """How many callers joined a request in progress."""
         self._requests: dict[tuple[asyncio.AbstractEventLoop, str], _SharedRequest] = {}
 
     async def answer(self, key: str, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-        """Wait for an equal request in progress, or start a request with `ask`."""
+        """Wait for the request in progress with this key. If there is none, start it with `ask`."""
         place = asyncio.get_running_loop(), key
         while True:
             request = self._requests.get(place)
@@ -324,8 +334,8 @@ class SharedRequests:
             try:
                 return await request.result()
             except BudgetError as error:
-                # A budget around the first caller does not limit callers who joined: they ask
-                # again. A budget inside the cache limits all of them.
+                # A budget around the first caller alone does not limit a caller who joined, who
+                # asks again. A budget inside the cache limits all callers, so they all fail.
                 others = set(request.budgets).difference(budgets_in_force())
                 if not joined or error.budget not in others:
                     raise
@@ -336,13 +346,12 @@ class SharedRequests:
 
 
 class _SharedRequest:
-    """A request that several callers wait for: a task under the budgets of the first caller. When
-    it ends, the first caller still waiting reports its usage. Callers can join while it
-    `is_open`."""
+    """A request that several callers wait for. Its task runs under the budgets of the first caller.
+    When the task ends, the first caller that is still waiting reports the usage."""
 
     def __init__(self, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> None:
         self.budgets = budgets_in_force()
-        # By caller, in order. A caller can leave in constant time.
+        # The meter of each caller, in the order of arrival. A caller leaves in constant time.
         self._meters: OrderedDict[asyncio.Future[None], Meter | None] = OrderedDict()
         self._events: list[CallEvent] = []
         self._is_delivered = False
@@ -352,11 +361,12 @@ class _SharedRequest:
 
     @property
     def is_open(self) -> bool:
+        """Whether callers can still join."""
         return not (self._is_abandoned or self._task.done())
 
     async def result(self) -> Answer:
-        """Wait for the answer. A caller who joins late gets the events so far. The last caller to
-        leave cancels the request and waits until it has ended."""
+        """Wait for the answer. A late caller first gets the earlier events. If the last caller is
+        cancelled, it cancels the request and waits until the request has ended."""
         waiter, task = asyncio.get_running_loop().create_future(), self._task
         self._meters[waiter] = meter_in_force.get()
         for event in self._events:
@@ -371,24 +381,24 @@ class _SharedRequest:
             task.cancel()
             await wait_until_ended([task])
             if not task.cancelled() and task.exception() is None:
-                # The answer was paid for, and no caller is left to report it.
-                report_usage(self._usage())
+                report_usage(self._take_usage())  # no caller is left to report the usage
             raise
         if task.cancelled():
             return task.result()
         error = task.exception()
         if error is not None:
-            # Each caller gets a copy of the error, since notes are added to it where it is raised.
+            # Later callers get a copy, because code that handles an error adds notes to the error.
             first, self._is_delivered = not self._is_delivered, True
             raise error if first else _copy(error) from error.__cause__
-        return replace(task.result(), usage=self._usage())
+        return replace(task.result(), usage=self._take_usage())
 
     async def _run(self, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
         meter_in_force.set((self._report, self._tell))
         return await ask()
 
-    def _usage(self) -> Usage:
-        """The usage of the request for the first caller, and no usage for the others."""
+    def _take_usage(self) -> Usage:
+        """Return the request's usage on the first call. Later calls return only the models, so
+        that the usage is reported once."""
         used = self._task.result().usage
         first, self._is_delivered = not self._is_delivered, True
         return used if first else Usage(models=used.models)

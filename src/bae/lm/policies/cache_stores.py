@@ -1,5 +1,5 @@
-"""Stores for a cache of answers: in memory, or in an SQLite file that several processes may use at
-once. A store maps a text (the key) to another text."""
+"""Stores for a cache of answers: in memory, or in an SQLite file that processes share. A store maps
+a key to a text."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ T = TypeVar("T")
 
 
 class CacheStore(Protocol):
-    """The four methods that `Cached` calls on a store. Write a class with them to store answers
-    elsewhere. One store may be used from several event loops."""
+    """The methods that `Cached` calls on a store. Write a class with these methods to store answers
+    elsewhere. Several event loops may use one store."""
 
     async def get(self, key: str) -> str | None:
-        """The text stored under `key`, or None."""
+        """Return the text stored under `key`, or None."""
         ...
 
     async def put(self, key: str, text: str) -> None:
@@ -34,16 +34,16 @@ class CacheStore(Protocol):
         ...
 
     async def drop(self, key: str) -> None:
-        """Delete the text of `key`, if there is one."""
+        """Delete the text stored under `key`. Do nothing if there is none."""
         ...
 
     async def aclose(self) -> None:
-        """Close the store. It opens again when it is used again."""
+        """Close the store. The next use opens it again."""
         ...
 
 
 class MemoryCache:
-    """Stores answers in this process: the `size` most recently used ones."""
+    """Stores the `size` most recently used answers in memory."""
 
     def __init__(self, size: int = 1000) -> None:
         if type(size) is not int or size < 1:
@@ -56,7 +56,7 @@ class MemoryCache:
         return len(self._texts)
 
     async def get(self, key: str) -> str | None:
-        """The text of a key, or None. Counts as a use."""
+        """Return the text stored under `key`, or None. Reading a text counts as a use."""
         with self._lock:
             text = self._texts.get(key)
             if text is not None:
@@ -64,7 +64,8 @@ class MemoryCache:
             return text
 
     async def put(self, key: str, text: str) -> None:
-        """Store a text. Beyond `size`, the least recently used text is deleted."""
+        """Store a text under `key`. If there are more than `size` texts, delete the least recently
+        used text."""
         with self._lock:
             self._texts[key] = text
             self._texts.move_to_end(key)
@@ -77,16 +78,20 @@ class MemoryCache:
             self._texts.pop(key, None)
 
     async def aclose(self) -> None:
-        """Does nothing: the answers stay."""
+        """Do nothing. The answers stay in memory."""
 
 
 class SQLiteCache:
-    """Stores answers in a file, for later runs: `SQLiteCache("answers.sqlite")`.
+    """Stores answers in an SQLite file: `SQLiteCache("answers.sqlite")`.
 
-    Several processes may use one file at once, and a killed process leaves it intact. The file is
-    opened on first use and read in worker threads. Answers older than `age` seconds are ignored,
-    and the oldest answers beyond `size` are deleted; None means no bound. `timeout` is how many
-    seconds to wait while another process writes.
+    Several processes may use one file at once, and a killed process does not damage the file. The
+    first use opens the file. Worker threads read and write the file.
+
+    - `size`: the most answers in the file. bae deletes the oldest answers beyond `size` from time
+      to time. None means no bound.
+    - `age`: the age in seconds from which an answer is ignored and then deleted. None means no
+      bound.
+    - `timeout`: seconds to wait while another process writes.
     """
 
     def __init__(
@@ -114,14 +119,14 @@ class SQLiteCache:
         self._puts = 0
 
     async def get(self, key: str) -> str | None:
-        """The text of a key, unless it is too old."""
+        """Return the text stored under `key`. None if there is none or it is older than `age`."""
         since = float("-inf") if self.age is None else self._clock() - self.age
         query = "SELECT text FROM answers WHERE key = ? AND at > ?"
         row = await self._do(lambda database: database.execute(query, (key, since)).fetchone())
         return None if row is None else str(row[0])
 
     async def put(self, key: str, text: str) -> None:
-        """Store a text. After every 100 texts, delete those that are too old or beyond `size`."""
+        """Store a text under `key`. After every 100 texts, prune the file."""
 
         def write(database: sqlite3.Connection) -> None:
             database.execute(
@@ -140,7 +145,8 @@ class SQLiteCache:
         await self._do(lambda database: database.execute(delete, (key,)).rowcount)
 
     async def prune(self) -> int:
-        """Delete the answers that are too old or beyond `size`. Returns how many were deleted."""
+        """Delete the answers older than `age` and the oldest answers beyond `size`. Return how many
+        were deleted."""
         return await self._do(self._prune)
 
     async def aclose(self) -> None:
@@ -150,8 +156,8 @@ class SQLiteCache:
     def _prune(self, database: sqlite3.Connection) -> int:
         deleted = 0
         if self.age is not None:
-            old = self._clock() - self.age
-            deleted += database.execute("DELETE FROM answers WHERE at <= ?", (old,)).rowcount
+            oldest = self._clock() - self.age
+            deleted += database.execute("DELETE FROM answers WHERE at <= ?", (oldest,)).rowcount
         if self.size is not None:
             deleted += database.execute(
                 "DELETE FROM answers WHERE key IN"
@@ -161,12 +167,12 @@ class SQLiteCache:
         return deleted
 
     async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        # One call at a time: if another process has locked the file, only one thread waits. The
-        # lock is for work that continues after its caller was cancelled.
+        # `_turn` admits one call at a time, so only one thread waits for a locked file. A cancelled
+        # caller leaves `_turn` while its thread still works: `_lock` is for that thread.
         async with self._turn:
-            return await in_thread(lambda: self._with(work))
+            return await in_thread(lambda: self._run(work))
 
-    def _with(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:
             try:
                 if self._open is None or self._process != os.getpid():
@@ -219,14 +225,15 @@ def _close_in(process: int, database: sqlite3.Connection) -> None:
 
 
 def _prepare(database: sqlite3.Connection, timeout: float) -> None:
-    # Read both in one statement: another process may be creating the file.
+    # One statement reads the version and the tables, because another process may be creating them.
     version, tables = database.execute(
         "SELECT user_version, (SELECT count(*) FROM sqlite_master) FROM pragma_user_version"
     ).fetchone()
     if version != VERSION and (version or tables):
         raise sqlite3.DatabaseError("it is the database of something else, or of another version")
     switch_to_wal(database, timeout)
-    # After a power failure, lost answers are asked for again. A process that dies loses nothing.
+    # A power failure may lose the last answers, which are then asked for again. A process that dies
+    # loses nothing.
     database.execute("PRAGMA synchronous = NORMAL")
     if version == VERSION:
         return
@@ -241,7 +248,7 @@ def _prepare(database: sqlite3.Connection, timeout: float) -> None:
 
 
 PRUNE_EVERY = 100
-"""How many answers are stored between two checks of the bounds."""
+"""How many answers are stored before old answers are deleted again."""
 
 VERSION = 0x62616502
-"""The mark of a cache file: "bae" in ASCII, then the version of the tables."""
+"""SQLite's `user_version` of a cache file: "bae" in ASCII, then the version of the tables."""

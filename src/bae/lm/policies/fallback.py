@@ -1,4 +1,5 @@
-"""A line of LMs. If one fails for a reason that may not affect the next, the next is asked."""
+"""The policy `Fallback`: if an LM fails for a reason that may not affect another LM, the next LM is
+asked."""
 
 from __future__ import annotations
 
@@ -22,17 +23,18 @@ if TYPE_CHECKING:
     from bae.usage import Usage
 
 FallbackOn = int | str | type[Exception] | Callable[[Exception], bool]
-"""An error after which the next LM is asked: an HTTP status, an error code, an exception class, or
-a function that returns True for the error. "refused" means that the model refused to answer."""
+"""A condition for asking the next LM: an HTTP status, an error code, an exception class, or a
+function that returns True for the error. "refused" means that the model refused to answer."""
 
 LONGEST_SKIP: Final = 600.0
-"""The most seconds for which a failed LM is asked last, even if its provider asks for more."""
+"""The most seconds for which a failed LM is asked last, even if its provider asks for a longer
+wait."""
 
 _REFUSED: Final = "refused"
 _ALL_FAILED: Final = "bae-lm-all-failed"
 _CODES: Final = frozenset(
     {
-        "bae-lm-rate-limited",  # also used when the money is used up, which is not retryable
+        "bae-lm-rate-limited",  # not retryable if it means that the money is used up
         "bae-lm-rate-wait",
         "bae-lm-unavailable",
         "bae-lm-unreachable",
@@ -41,24 +43,30 @@ _CODES: Final = frozenset(
 )
 _NO_MONEY: Final = 402
 _OF_PROVIDER: Final = frozenset({"bae-lm-unauthorized", "bae-lm-not-found"})
-"""Errors that would repeat with the same LM. By default they are raised, and no other LM is
-asked."""
+"""Errors that every request to the same LM gets. By default they are raised at once. If `on`
+matches such an error, the next LM is asked, and the failed LM is asked last for a while."""
 
 
 @dataclass(frozen=True, slots=True)
 class FallbackStatistics:
-    """How often an LM of a `Fallback` was `asked`, `answered` and `failed`. For the next
-    `skipped_for` seconds the other LMs are asked first."""
+    """The counts of one LM of a `Fallback`."""
 
     model: str
     asked: int
+    """Requests to the LM."""
+
     answered: int
+    """Requests that the LM answered."""
+
     failed: int
+    """Requests that failed in a way that makes bae ask the next LM."""
+
     skipped_for: float
+    """For so many seconds from now, the other LMs are asked first."""
 
 
-class _Line:
-    """An LM of the line with its counts, and the time until which it is asked last."""
+class _Candidate:
+    """An LM of a `Fallback` with its counts. Before the time `until`, the LM is asked last."""
 
     __slots__ = ("answered", "asked", "failed", "lm", "until")
 
@@ -69,22 +77,27 @@ class _Line:
 
 
 class Fallback(Policy):
-    """Asks the first LM. If it fails for a reason that may not affect the next LM, asks the next:
+    """Asks the next LM if an LM fails for a reason that may not affect the next LM:
     `Fallback("anthropic", "openai:gpt-5-mini")`.
 
-    The next LM is asked if a provider is overloaded, unreachable, too slow or broken, if a rate
-    limit or the money is used up, or if a budget around that LM alone is used up. Other errors are
-    raised at once, since another LM would hide them: a wrong key, a wrong name, a request that the
-    provider refuses, a prompt that is too long. An invalid answer is corrected by the same LM. Use
-    `on` for further errors: HTTP statuses, error codes, exception classes, functions, and "refused"
-    for refusals.
+    The next LM is asked in these cases:
 
-    A failed LM is asked last for `skip_for` seconds, or longer if its provider asks for it. 0 keeps
-    the order. If all LMs fail, `BaeLMError` with the code `bae-lm-all-failed` lists the errors, and
-    has them in `.failures`.
+    - The provider is overloaded, unreachable, too slow or broken.
+    - A rate limit or the money is used up.
+    - A budget around the failed LM alone is used up.
+    - The error matches a condition in `on`: an HTTP status, an error code, an exception class, a
+      function, or "refused" for refusals.
 
-    The usage and the records of the run name the LM that answered, and the errors of the others.
-    Each request is charged to the budgets around it. `clock` is for tests.
+    Other errors are raised at once, because an answer from another LM would hide them: a wrong key,
+    a wrong name, a request that the provider refuses, a prompt that is too long. If an answer is
+    invalid, the same LM corrects it.
+
+    A failed LM is asked last for `skip_for` seconds, or longer if its provider asks for a longer
+    wait. With `skip_for=0`, the order never changes. If all LMs fail, `BaeLMError` with the code
+    `bae-lm-all-failed` lists the errors and has them in `.failures`.
+
+    The usage of the run names the LMs that were asked. The records of the run have the error of
+    each failed LM. Each request counts against the budgets around it. `clock` is for tests.
     """
 
     def __init__(
@@ -102,7 +115,10 @@ class Fallback(Policy):
         ):
             raise ValueError(f"Fallback(skip_for={skip_for!r}): give 0 or more seconds")
         super().__init__(first)
-        self._line = [_Line(self.inner), *(_Line(as_backend(lm)) for lm in others)]
+        self._candidates = [
+            _Candidate(self.inner),
+            *(_Candidate(as_backend(lm)) for lm in others),
+        ]
         self._on = tuple(map(_check_condition, (on,) if isinstance(on, int | str) else on))
         self.skip_for = skip_for
         self._clock = clock
@@ -113,84 +129,90 @@ class Fallback(Policy):
             self._check_tools()
         failures: list[tuple[Backend, Exception]] = []
         order = self._order()
-        for each, following in zip(order, [*order[1:], None], strict=True):
-            each.asked += 1
+        for candidate, following in zip(order, [*order[1:], None], strict=True):
+            candidate.asked += 1
             try:
-                answer = await awaitable(each.lm.request(prompt), each.lm, "request")
+                answer = await awaitable(candidate.lm.request(prompt), candidate.lm, "request")
                 if answer.stop != _REFUSED or _REFUSED not in self._on or following is None:
-                    each.answered += 1
-                    each.until = 0.0
+                    candidate.answered += 1
+                    candidate.until = 0.0
                     return answer
-                report_usage(answer.usage)  # the final answer reports only its own usage
-                error: Exception = _refusal(each.lm, answer)
+                report_usage(answer.usage)  # the next answer reports only its own usage
+                error: Exception = _refusal(candidate.lm, answer)
             except Exception as raised:
                 if not self._falls_back(raised):
-                    for lm, before in failures:
-                        add_note(raised, f"asked after {lm!r} had failed: {describe(before)}")
+                    for lm, failure in failures:
+                        add_note(raised, f"asked after {lm!r} had failed: {describe(failure)}")
                     raise
                 error = raised
-                self._skip(each, raised)
-            each.failed += 1
-            failures.append((each.lm, error))
+                self._skip(candidate, raised)
+            candidate.failed += 1
+            failures.append((candidate.lm, error))
             if following is not None:
                 tell(Restart(error, 0.0, following.lm.model or type(following.lm).__name__))
         raise _all_failed(failures)
 
     def budgets(self) -> list[Budget]:
-        """The budgets that the requests to each of the LMs are charged to."""
-        first, *others = (budgets_of(each.lm) for each in self._line)
+        """Return the budgets that count the requests to every LM."""
+        first, *others = (budgets_of(candidate.lm) for candidate in self._candidates)
         return [budget for budget in first if all(budget in other for other in others)]
 
     def statistics(self) -> tuple[FallbackStatistics, ...]:
-        """The counts of each LM, in their order."""
+        """Return the counts of each LM, in the order of the constructor."""
         now = self._clock()
         return tuple(
             FallbackStatistics(
-                each.lm.model, each.asked, each.answered, each.failed, max(0.0, each.until - now)
+                candidate.lm.model,
+                candidate.asked,
+                candidate.answered,
+                candidate.failed,
+                max(0.0, candidate.until - now),
             )
-            for each in self._line
+            for candidate in self._candidates
         )
 
     def _check_tools(self) -> None:
         if any(lm.runs_tools for lm in self.inners):
             raise BaeLMError(
-                f"{self!r} has LMs that call tools by themselves beside backends, for which bae"
-                " calls them: none could continue the conversation of another",
+                f"{self!r} mixes LMs that run tools themselves with backends for which bae runs"
+                " tools: an LM of one kind could not continue a conversation of the other kind",
                 code="bae-tools-lm",
                 sent=False,
-                fix="give a Fallback of backends alone to nodes with tools",
+                fix="for nodes with tools, give a Fallback of backends only",
             )
 
-    def _order(self) -> list[_Line]:
-        """The LMs in the order to ask them. LMs that failed recently come last."""
+    def _order(self) -> list[_Candidate]:
+        """Return the LMs in the order to ask them. LMs that failed recently come last."""
         now = self._clock()
-        return sorted(self._line, key=lambda each: each.until > now)
+        return sorted(self._candidates, key=lambda candidate: candidate.until > now)
 
     def _falls_back(self, error: Exception) -> bool:
         if isinstance(error, BudgetError):
-            # A budget around this policy would refuse the others too.
+            # A budget around the whole `Fallback` would refuse the next LM too.
             return error.budget not in budgets_in_force()
         if failures := _failures_inside(error):
             return any(map(self._falls_back, failures))
-        return may_pass_elsewhere(error) or any(_matches(error, each) for each in self._on)
+        return may_pass_elsewhere(error) or any(
+            _matches(error, condition) for condition in self._on
+        )
 
-    def _skip(self, line: _Line, error: Exception) -> None:
+    def _skip(self, candidate: _Candidate, error: Exception) -> None:
         code = error.code if isinstance(error, BaeLMError) else ""
         if self.skip_for and (may_pass_elsewhere(error) or code in _OF_PROVIDER):
-            wanted = min(getattr(error, "retry_after", None) or 0.0, LONGEST_SKIP)
-            line.until = self._clock() + max(self.skip_for, wanted)
+            wait = min(getattr(error, "retry_after", None) or 0.0, LONGEST_SKIP)
+            candidate.until = self._clock() + max(self.skip_for, wait)
 
-    # What the LMs have in common
+    # Attributes and methods that combine all LMs
 
     @property
     def inners(self) -> tuple[Backend, ...]:
-        """The LMs, in the order in which they are asked."""
-        return tuple(each.lm for each in self._line)
+        """The wrapped LMs, in the order of the constructor."""
+        return tuple(candidate.lm for candidate in self._candidates)
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The class, model and settings of each LM. A cache around this policy therefore shares no
-        entry with a cache of one of the LMs."""
+        """The class, model and settings of each LM. With them, a cache around the `Fallback` shares
+        no entry with a cache around one LM."""
         return {"fallback": [{**identity_of(lm), "settings": lm.settings} for lm in self.inners]}
 
     @property
@@ -215,7 +237,7 @@ class Fallback(Policy):
 
     @property
     def calls_tools(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """Whether all LMs have native tool calls. Otherwise all call tools by structured
+        """Whether all LMs have native tool calls. If not, every LM calls tools by structured
         output, so that any LM can continue a conversation."""
         return all(lm.calls_tools for lm in self.inners)
 
@@ -226,17 +248,16 @@ class Fallback(Policy):
 
     @property
     def native_tools(self) -> frozenset[str] | None:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """The tools that the providers of
-        all LMs run."""
+        """The tools that every LM's provider runs."""
         common: frozenset[str] | None = None
         for lm in self.inners:
-            own = lm.native_tools
-            common = own if common is None or own is None else common & own
+            tools = lm.native_tools
+            common = tools if common is None or tools is None else common & tools
         return common
 
     @property
     def takes_files(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """The kinds of files that all LMs take."""
+        """The kinds of files that every LM takes."""
         first, *others = (lm.takes_files for lm in self.inners)
         return first.intersection(*others)
 
@@ -253,25 +274,26 @@ class Fallback(Policy):
 
     @property
     def retries(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """How often all LMs are asked again after all have failed: the smallest `retries` of the
-        LMs, which is 0 with `Retry` inside."""
+        """How often bae asks all LMs again after all LMs have failed: the smallest `retries` of the
+        LMs. If an LM is a `Retry`, this is 0."""
         return min(lm.retries for lm in self.inners)
 
     def least_cost(self, usage: Usage) -> float | None:
-        """The lowest cost of a request, or None if the cost of one of the LMs will stay unknown."""
+        """Return the lowest cost of a request with this usage. None if the cost of an LM will
+        stay unknown."""
         costs = [lm.least_cost(usage) for lm in self.inners]
         return None if None in costs else min(cost for cost in costs if cost is not None)
 
     def at_once(
         self, previous: Node | None, fillable: Sequence[type[Node]]
     ) -> Sequence[type[Node]]:
-        """The types in `fillable` that every LM may fill in the answer that chooses."""
+        """Return the types in `fillable` that every LM may fill in the answer with the choice."""
         for lm in self.inners:
             fillable = lm.at_once(previous, fillable)
         return fillable
 
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
-        """Charge the earlier usage of a resumed run to the budgets inside."""
+        """Charge the earlier usage of a resumed run to the budgets inside the `Fallback`."""
         for lm in self.inners:
             lm.restore(run_id, used, seconds)
 
@@ -281,7 +303,7 @@ class Fallback(Policy):
             await lm.reject(prompt)
 
     async def aclose(self) -> None:
-        """Close all LMs. The first error is raised when all are closed."""
+        """Close all LMs, then raise the first error."""
         errors: list[Exception] = []
         for lm in self.inners:
             try:
@@ -296,50 +318,50 @@ class Fallback(Policy):
 
 
 def may_pass_elsewhere(error: Exception) -> bool:
-    """Whether another LM may answer a request that failed with this error. Decides by the type,
-    code and status of the error; the table in `docs/policies.md` shows them."""
+    """Return whether another LM may answer a request that failed with this error. The error's type,
+    code and status decide, as in the table in `docs/policies.md`."""
     if worth_retrying(error) or any(map(may_pass_elsewhere, _failures_inside(error))):
         return True
     return isinstance(error, BaeLMError) and (error.code in _CODES or error.status == _NO_MONEY)
 
 
 def _failures_inside(error: Exception) -> list[Exception]:
-    """The errors of all LMs of an inner `Fallback`, if all its LMs failed."""
+    """Return the errors of an inner `Fallback` whose LMs all failed. Empty for other errors."""
     if not isinstance(error, BaeLMError) or error.code != _ALL_FAILED:
         return []
     return [failure for failure in error.failures if isinstance(failure, Exception)]
 
 
-def _matches(error: Exception, wanted: FallbackOn) -> bool:
-    if isinstance(wanted, int):
-        return getattr(error, "status", None) == wanted
-    if isinstance(wanted, str):
-        return getattr(error, "code", None) == wanted
-    if isinstance(wanted, type):
-        return isinstance(error, wanted)
-    return bool(wanted(error))
+def _matches(error: Exception, condition: FallbackOn) -> bool:
+    if isinstance(condition, int):
+        return getattr(error, "status", None) == condition
+    if isinstance(condition, str):
+        return getattr(error, "code", None) == condition
+    if isinstance(condition, type):
+        return isinstance(error, condition)
+    return bool(condition(error))
 
 
-def _check_condition(wanted: FallbackOn) -> FallbackOn:
-    """Return an item of `on`. Raises ValueError if no error can match it."""
-    given: Any = wanted
-    match given:
+def _check_condition(condition: FallbackOn) -> FallbackOn:
+    """Return an item of `on`. Raise ValueError if no error can match the item."""
+    item: Any = condition
+    match item:
         case bool():
-            is_right = False
+            is_valid = False
         case int():
-            is_right = 300 <= given <= 599
+            is_valid = 300 <= item <= 599
         case str():
-            is_right = given == _REFUSED or given.startswith("bae-")
+            is_valid = item == _REFUSED or item.startswith("bae-")
         case type():
-            is_right = issubclass(given, Exception)
+            is_valid = issubclass(item, Exception)
         case _:
-            is_right = callable(given)
-    if not is_right:
+            is_valid = callable(item)
+    if not is_valid:
         raise ValueError(
-            f'Fallback(on={given!r}): give HTTP statuses, codes of errors as "bae-lm-not-found", '
-            'classes of errors, functions that say so of an error, or "refused"'
+            f'Fallback(on={item!r}): give HTTP statuses, codes of errors as "bae-lm-not-found", '
+            'classes of errors, functions that return True for an error, or "refused"'
         )
-    return wanted
+    return condition
 
 
 def _refusal(lm: Backend, answer: Answer) -> BaeLMError:
@@ -350,11 +372,11 @@ def _refusal(lm: Backend, answer: Answer) -> BaeLMError:
 
 
 def _all_failed(failures: Sequence[tuple[Backend, Exception]]) -> BaseException:
-    """The error after all LMs have failed."""
+    """Return the error to raise after all LMs have failed."""
     errors = [error for _, error in failures]
     waits = [getattr(error, "retry_after", None) for error in errors if worth_retrying(error)]
     lines = "; ".join(
-        f"{number}. {_failure_line(*each)}" for number, each in enumerate(failures, 1)
+        f"{number}. {_describe_failure(*failure)}" for number, failure in enumerate(failures, 1)
     )
     return BaeLMError(
         f"none of {len(failures)} LMs has answered: {lines}",
@@ -367,6 +389,6 @@ def _all_failed(failures: Sequence[tuple[Backend, Exception]]) -> BaseException:
     )
 
 
-def _failure_line(lm: Backend, error: Exception) -> str:
+def _describe_failure(lm: Backend, error: Exception) -> str:
     message = error.message if isinstance(error, BaeLMError | BudgetError) else describe(error)
     return f"{lm!r}: {message}"

@@ -1,5 +1,5 @@
 """Learned prompts: an instruction and few-shot examples for a node class. `bae.optimizer` learns
-them and stores them in files. They are part of the prompt, so they work with any backend."""
+these prompts and stores them in files. Any backend can use them."""
 
 from __future__ import annotations
 
@@ -32,52 +32,57 @@ _STRICT = ConfigDict(extra="forbid")  # a file with other keys is refused
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class PromptExample:
-    """A question and its answer, as JSON values.
-
-    `known` is the JSON of the prompt. For a fill it is `{"A": {…}, "context": {…}}`, with the
-    fields of the previous node `A` and the resolved values; for a choice it is `{"A": {…}}`.
-    `answer` is the expected answer: the fields, or `{"choice": "B"}`. The choice `"None"` ends the
-    run.
-    """
+    """A question and its answer, as JSON values."""
 
     known: Mapping[str, JsonValue]
+    """The known values that the prompt shows. For a fill: `{"A": {…}, "context": {…}}`, with the
+    fields of the previous node `A` and the resolved values. For a choice: `{"A": {…}}`."""
+
     answer: Mapping[str, JsonValue]
+    """The expected answer. For a fill: the fields. For a choice: `{"choice": "B"}`, or
+    `{"choice": "None"}` to end the run."""
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class LearnedPrompt:
-    """The learned prompt of one question. The `instruction` replaces the usual instruction, unless
-    it is empty; the `examples` are shown before the question."""
+    """The learned prompt of one question."""
 
     instruction: str = ""
+    """The instruction that replaces the usual instruction. Empty to keep the usual instruction."""
+
     examples: tuple[PromptExample, ...] = ()
+    """The few-shot examples, which come before the question."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodePrompts:
-    """The learned prompts of a node class: to `fill` its fields, and for the `choice` of its
-    successor."""
+    """The learned prompts of a node class."""
 
     fill: LearnedPrompt | None = None
+    """The prompt to fill the node's fields."""
+
     choice: LearnedPrompt | None = None
+    """The prompt to choose the node's successor."""
 
     def parts(self) -> tuple[tuple[NodePart, LearnedPrompt | None], ...]:
-        """Both prompts with their names."""
+        """Return both prompts, each with its name."""
         return ("fill", self.fill), ("choice", self.choice)
 
 
 class WithPrompts(Policy):
-    """Asks with learned prompts: `WithPrompts(lm, {Reply: NodePrompts(fill=LearnedPrompt("…"))})`.
+    """Adds learned prompts to questions:
+    `WithPrompts(lm, {Reply: NodePrompts(fill=LearnedPrompt("…"))})`.
 
-    A learned prompt applies when a run fills a node of that class or chooses its successor, also
-    when an invalid answer is asked for again. It does not apply to a body that asks with its own
-    instruction or context. A choice or a fill with a learned prompt is always its own request.
+    A learned prompt applies when a run fills a node of the class or chooses the node's successor,
+    also when the LM corrects an invalid answer. If a body asks with its own instruction or context,
+    the learned prompt does not apply. A choice or a fill with a learned prompt is always its own
+    request.
 
-    An LM that is pinned to a node gets the same prompts. An LM that writes its own prompts, such as
-    a `ScriptedLM`, ignores them.
+    An LM that is pinned to a node gets the same learned prompts. An LM that writes its own prompts,
+    such as a `ScriptedLM`, ignores the learned prompts.
 
-    The journal records the question without the learned prompt, so a recorded run still replays
-    after the prompts have changed.
+    The journal records questions without learned prompts, so a recorded run still replays after
+    the prompts have changed.
     """
 
     def __init__(self, lm: LM | str, prompts: Mapping[type[Node], NodePrompts]) -> None:
@@ -85,35 +90,37 @@ class WithPrompts(Policy):
         self.prompts: Mapping[type[Node], NodePrompts] = dict(prompts)
         self._prompts = {
             (cls, part): prompt
-            for cls, given in self.prompts.items()
-            for part, prompt in _check_prompts(cls, given)
+            for cls, node_prompts in self.prompts.items()
+            for part, prompt in _check_prompts(cls, node_prompts)
         }
         self._settings = {
             f"{cls.__module__}.{cls.__qualname__}": {
                 part: to_jsonable_python(prompt)
-                for part, prompt in each.parts()
+                for part, prompt in node_prompts.parts()
                 if prompt is not None
             }
-            for cls, each in self.prompts.items()
+            for cls, node_prompts in self.prompts.items()
         }
         self._asked: Counter[str] = Counter()
         self._pinned: dict[int, WithPrompts] = {}
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The settings of the LM inside and the learned prompts."""
+        """The settings of the wrapped LM and the learned prompts."""
         settings = self.inner.settings
         if not self._applies:
             return settings
         return {**settings, "prompts": [*settings.get("prompts", ()), self._settings]}
 
     def get_stats(self) -> dict[str, int]:
-        """How many questions were answered with a learned prompt (`optimized`) and without
-        (`naive`), including questions to pinned LMs. Corrections of an answer do not count."""
+        """Count the answered questions: "optimized" with a learned prompt, "naive" without.
+
+        Questions to pinned LMs count. Corrections of an invalid answer do not count.
+        """
         return {"optimized": self._asked["optimized"], "naive": self._asked["naive"]}
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Ask the LM inside, with the learned prompt for the question if there is one."""
+        """Ask the wrapped LM. If there is a learned prompt for the question, apply it first."""
         learned = self._with_learned(prompt)
         answer = await self.ask(learned)
         if prompt.is_first:
@@ -123,7 +130,8 @@ class WithPrompts(Policy):
     def at_once(
         self, previous: Node | None, fillable: Sequence[type[Node]]
     ) -> Sequence[type[Node]]:
-        """The types in `fillable` without a learned prompt. Empty if the choice itself has one."""
+        """Return the types in `fillable` that have no learned prompt. Empty if there is a learned
+        prompt for the choice itself."""
         if self._applies:
             if previous is not None and (type(previous), "choice") in self._prompts:
                 return ()
@@ -131,26 +139,27 @@ class WithPrompts(Policy):
         return super().at_once(previous, fillable)
 
     def pinned(self, lm: LM) -> LM:
-        """The pinned LM with the same prompts. Its questions count in `get_stats`."""
+        """Return the pinned LM with the same learned prompts. `get_stats` counts its questions."""
         inner = self.inner.pinned(lm)
         if inner is self.inner:
             return self
-        asked = as_backend(inner)
-        if isinstance(innermost(asked), LMAdapter):  # it writes its own prompts
+        backend = as_backend(inner)
+        if isinstance(innermost(backend), LMAdapter):  # such an LM writes its own prompts
             return inner
         wrapped = self._pinned.get(id(inner))
         if wrapped is None:
             # The copy shares the counts, the prompts and the pinned LMs.
             wrapped = self._pinned[id(inner)] = copy(self)
-            wrapped.inner = asked  # keeps `inner` alive, so its id stays unique
+            wrapped.inner = backend  # keeps `inner` alive, so no other object gets its id
         return wrapped
 
     async def reject(self, prompt: Prompt) -> None:
-        """Report an invalid answer to the LM inside, with the prompt that it was asked."""
+        """Report an invalid answer to the wrapped LM, with the prompt that was sent to it."""
         await super().reject(self._with_learned(prompt))
 
     def with_learned(self, prompt: Prompt) -> Prompt:
-        """The prompt as it is sent: with the learned prompt from here or from the LM inside."""
+        """Return the prompt as it is sent, with the learned prompt of this policy or of a policy
+        inside it."""
         return super().with_learned(self._with_learned(prompt))
 
     @property
@@ -158,7 +167,7 @@ class WithPrompts(Policy):
         return not isinstance(innermost(self), LMAdapter)
 
     def _with_learned(self, prompt: Prompt) -> Prompt:
-        """The prompt with its learned prompt. The same object if there is none."""
+        """Apply the learned prompt for a question. If there is none, return the same object."""
         question, learned = prompt.question, None
         if question.target is not None:
             learned = self._prompts.get((question.target, "fill"))
@@ -168,19 +177,19 @@ class WithPrompts(Policy):
 
 
 def with_prompt(prompt: Prompt, learned: LearnedPrompt) -> Prompt:
-    """Apply a learned prompt: its instruction and its examples. For a choice, only the examples
-    that choose an offered type. Returns the same prompt if it has its own instruction, or has a
-    learned prompt already."""
+    """Return a prompt with the learned instruction and examples. For a choice, use only the
+    examples that choose an offered type. If a body wrote the instruction, or a learned prompt is
+    applied already, return the same prompt."""
     question = prompt.question
-    own = choice_instruction(question.types)
+    usual = choice_instruction(question.types)
     if question.target is not None:
-        own = plan_of(question.target).instruction
+        usual = plan_of(question.target).instruction
     # After the instruction come the known values and, for a choice, the options.
     text = prompt.text
-    begins = text == own or text.startswith(f"{own}\n")
-    if prompt.examples or not begins:
+    is_usual = text == usual or text.startswith(f"{usual}\n")
+    if prompt.examples or not is_usual:
         return prompt
-    instruction, names = learned.instruction.strip() or own, names_of(question.types)
+    instruction, names = learned.instruction.strip() or usual, names_of(question.types)
     form = "" if prompt.schema is not None else text_form(cast("type[Node]", question.target))
     examples = (
         FewShot(
@@ -192,59 +201,59 @@ def with_prompt(prompt: Prompt, learned: LearnedPrompt) -> Prompt:
         for example in learned.examples
         if not names or example.answer.get("choice") in names
     )
-    applied = prompt.with_question(f"{instruction}{text[len(own) :]}", examples)
+    applied = prompt.with_question(f"{instruction}{text[len(usual) :]}", examples)
     return replace(applied, question=replace(question, instruction=instruction))
 
 
 def shown_once(question: Question, known: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The known values of an example in the form of the question: without the values in its context
-    that come from the previous node, which shows them already."""
+    """Return the known values of an example as the question shows them: without context values that
+    come from the previous node, because the previous node shows these values already."""
     origins = (question.scene.origins or {}).get(cast("type[Node]", question.target))
     if not origins or question.previous is None:
         return known
     shown = cast("dict[str, Any]", known.get(type(question.previous).__name__) or {})
     context = cast("Mapping[str, Any]", known.get("context") or {})
-    left: dict[str, Any] = {}
+    not_shown: dict[str, Any] = {}
     for name, value in context.items():
         node, field = origins.get(name, (None, ""))
-        there = shown.get(field) if field else shown
-        if node is not question.previous or value != there:
-            left[name] = value
+        shown_value = shown.get(field) if field else shown
+        if node is not question.previous or value != shown_value:
+            not_shown[name] = value
     rest = {name: value for name, value in known.items() if name != "context"}
-    return {**rest, "context": left} if left else rest
+    return {**rest, "context": not_shown} if not_shown else rest
 
 
 def check_texts(cls: type[Node], examples: Sequence[PromptExample]) -> None:
-    """Raise ValueError if a class is answered in plain text and the answer of an example is not a
-    text."""
+    """Raise ValueError if the LM answers a class in plain text and the answer of an example is not
+    a text."""
     names = [field.name for field in plan_of(cls, strict=True).plain if field.fills == "text"]
     for number, example in enumerate(examples, 1):
         for name in names:
             if not isinstance(example.answer.get(name), str):
                 raise ValueError(
                     f"{cls.__name__}, example {number} of its fill: the LM answers {name} in plain "
-                    f'text, so its answer is to be {{"{name}": "the text"}}'
+                    f'text, so its answer must be {{"{name}": "the text"}}'
                 )
 
 
-def _check_prompts(cls: Any, given: Any) -> list[tuple[NodePart, LearnedPrompt]]:
-    """Check the prompts of a class, and return those that are not empty."""
+def _check_prompts(cls: Any, prompts: Any) -> list[tuple[NodePart, LearnedPrompt]]:
+    """Check the learned prompts of a class. Return the prompts that are not empty."""
     if not (isinstance(cls, type) and issubclass(cls, Node)):
         raise TypeError(f"WithPrompts(lm, {{{cls!r}: …}}): give the prompts by their node class")
-    if not isinstance(given, NodePrompts):
+    if not isinstance(prompts, NodePrompts):
         raise TypeError(
-            f"WithPrompts(lm, {{{cls.__name__}: {given!r}}}): give NodePrompts(fill=…, choice=…)"
+            f"WithPrompts(lm, {{{cls.__name__}: {prompts!r}}}): give NodePrompts(fill=…, choice=…)"
         )
-    if given.fill is not None:
-        check_texts(cls, given.fill.examples)
-    for number, example in enumerate(given.choice.examples if given.choice else (), 1):
+    if prompts.fill is not None:
+        check_texts(cls, prompts.fill.examples)
+    for number, example in enumerate(prompts.choice.examples if prompts.choice else (), 1):
         if not isinstance(example.answer.get("choice"), str):
             raise ValueError(
-                f"{cls.__name__}, example {number} of its choice: its answer is to be "
+                f"{cls.__name__}, example {number} of its choice: its answer must be "
                 '{"choice": "the name of the class"}, or "None" to stop'
             )
     return [
         (part, prompt)
-        for part, prompt in given.parts()
+        for part, prompt in prompts.parts()
         if prompt is not None and (prompt.instruction.strip() or prompt.examples)
     ]

@@ -1,6 +1,6 @@
-"""Limits on requests to a model: how many run at once (`Concurrency`), and how many requests and
-tokens go into a span of time (`RateLimit`). Requests beyond a limit wait in a queue, first come,
-first served."""
+"""Limits on requests to a model. `Concurrency` limits the requests in progress. `RateLimit` limits
+the requests and tokens per time window. Requests beyond a limit wait in a queue, first come, first
+served."""
 
 from __future__ import annotations
 
@@ -24,32 +24,41 @@ if TYPE_CHECKING:
     from bae.language_model import LM
 
 SHORTEST_WAIT = 0.001
-"""Seconds. Clocks are not exact, and a shorter wait could end at once, again and again."""
+"""The shortest wait in seconds. Clocks are not exact, so a shorter wait might not advance the
+clock."""
 
 
-_held_here: ContextVar[tuple[Concurrency, ...]] = ContextVar("bae_slots_held", default=())
-"""The limits of which the current question has a slot. An adapted LM runs its tools inside a
-question, and those tools may ask again."""
+_entered_limits: ContextVar[tuple[Concurrency, ...]] = ContextVar("bae_slots_held", default=())
+"""The limits in which the current question has a slot. An adapted LM runs its tools inside the
+question, and a tool may ask a further question."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyStatistics:
-    """How many requests are `running` and `waiting`, the `most` that ran at once so far, and how
-    many were `asked` in total."""
+    """The requests to a `Concurrency`."""
 
     limit: int
+    """The most requests that may run at once."""
+
     running: int
+    """Requests in progress now."""
+
     waiting: int
+    """Requests that wait for a slot now."""
+
     most: int
+    """The most requests that ran at once so far."""
+
     asked: int
+    """All requests so far."""
 
 
 class Concurrency(Policy):
     """Allows at most `limit` concurrent requests. Further requests wait in a queue.
 
     The limit belongs to this object, across runs, event loops and threads: share the object to
-    share the limit. Put it inside `Retry`, so that a request holds no slot while it waits for a
-    retry.
+    share the limit. Put this policy inside `Retry`, so that a request has no slot while it waits
+    for a retry.
     """
 
     def __init__(self, lm: LM | str, limit: int) -> None:
@@ -62,23 +71,23 @@ class Concurrency(Policy):
         self._asked = 0
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Wait for a slot, then ask the LM inside."""
+        """Wait for a slot, then ask the wrapped LM."""
         self._asked += 1
-        held = _held_here.get()
-        if self in held:
-            # A tool asks inside a question that has a slot: waiting for another slot could
+        entered = _entered_limits.get()
+        if self in entered:
+            # A tool asks inside a question that has a slot. Waiting for another slot could
             # deadlock.
             return await self.ask(prompt)
         async with self._slots:
             self._most = max(self._most, self._slots.taken)
-            token = _held_here.set((*held, self))
+            token = _entered_limits.set((*entered, self))
             try:
                 return await self.ask(prompt)
             finally:
-                _held_here.reset(token)
+                _entered_limits.reset(token)
 
     def statistics(self) -> ConcurrencyStatistics:
-        """Counts of running and waiting requests."""
+        """Return the counts of requests."""
         return ConcurrencyStatistics(
             self.limit, self._slots.taken, self._slots.waiting, self._most, self._asked
         )
@@ -86,41 +95,54 @@ class Concurrency(Policy):
 
 @dataclass(frozen=True, slots=True)
 class RateStatistics:
-    """The `requests` and `tokens` of the last span of time, how many requests are `waiting`, how
-    many were `sent` in total, and how many seconds these `waited` in total."""
+    """The requests to a `RateLimit`."""
 
     requests: int
+    """Requests in the last time window."""
+
     tokens: int
+    """Tokens in the last time window."""
+
     waiting: int
+    """Requests in the queue now."""
+
     sent: int
+    """All requests sent so far."""
+
     waited: float
+    """Seconds that all sent requests together waited in the queue."""
 
 
 class RatePlace(NamedTuple):
-    """What a `RateStore` says to a request: with a `wait` of 0 it may be sent, and is counted in
-    the `bucket`; otherwise ask again in so many seconds."""
+    """The answer of a `RateStore` to a request."""
 
     bucket: int
+    """The bucket that counts the request, if `wait` is 0."""
+
     wait: float
+    """0 if the request may be sent now. Otherwise the seconds to wait before the next
+    `reserve`."""
 
 
 class RateStore(Protocol):
-    """What `RateLimit` needs of a store that processes share, as `bae.lm.PostgresStore`. It may be
-    used from several event loops."""
+    """The methods that `RateLimit` calls on a store that processes share, such as
+    `bae.lm.PostgresStore`. Several event loops may use one store."""
 
     async def reserve(
         self, name: str, per: float, requests: int | None, tokens: int | None, asked: int
     ) -> RatePlace:
-        """Count a request with `asked` tokens if no span of `per` seconds then holds more than so
-        many `requests` and `tokens` of this name."""
+        """Count a request with `asked` tokens, if the limits of `name` allow the request: at most
+        `requests` requests and `tokens` tokens in any `per` seconds. None means no limit. If the
+        limits do not allow the request, count nothing and return how long to wait."""
         ...
 
     def settle(self, name: str, per: float, bucket: int, requests: int, tokens: int) -> None:
-        """Correct what is counted in a bucket by so much, soon."""
+        """Add `requests` and `tokens`, which may be negative, to the counts of a bucket. Return
+        before the counts are stored."""
         ...
 
     async def aclose(self) -> None:
-        """Close the store. It opens again when it is used again."""
+        """Close the store. The next use opens it again."""
         ...
 
 
@@ -128,14 +150,19 @@ class RateLimit(Policy):
     """Sends at most `requests` requests, or `tokens` tokens of input and output, in any `per`
     seconds.
 
-    Further requests wait in a queue. As soon as it is certain that a request cannot be sent within
-    `longest_wait` seconds, it fails with the code `bae-lm-rate-wait`. Tokens are estimated from the
-    prompt before a request is sent, and corrected by the usage of the answer. So the first answers
-    may exceed the limit on tokens.
+    Further requests wait in a queue. If a request cannot be sent within `longest_wait` seconds, it
+    fails with the code `bae-lm-rate-wait`, as soon as the wait is certain to be too long.
 
-    The limit holds for every span of `per` seconds. That is stricter than a token bucket, and also
-    correct for providers that count by the minute. The limit belongs to this object, across runs,
-    event loops and threads: share the object to share the limit. `clock` and `sleep` are for tests.
+    Before a request is sent, bae estimates its tokens from the prompt. The answer's usage corrects
+    the estimate. The first answers may therefore exceed the limit on tokens.
+
+    The limit applies to every window of `per` seconds, wherever the window starts. Such a limit is
+    stricter than a token bucket, and also correct for providers that count by the minute.
+
+    The limit belongs to this object, across runs, event loops and threads: share the object to
+    share the limit. With a `store`, processes on several machines share the limit. All
+    limits with the same `name` in a store are one limit. The default name is the model's name.
+    `clock` and `sleep` are for tests.
     """
 
     def __init__(
@@ -185,7 +212,7 @@ class RateLimit(Policy):
         self._waited = 0.0
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Wait until the request fits, then ask the LM inside."""
+        """Wait until the limit allows the request, then ask the wrapped LM."""
         estimate = 0 if self.tokens is None else estimate_tokens(prompt)
         sent = await self._wait_for_turn(estimate)
         used: list[Usage] = []
@@ -196,9 +223,9 @@ class RateLimit(Policy):
             used.append(normalize_usage(answer.usage))
         finally:
             used += reported
-            # An answer from a cache has no calls. Some LMs do not report tokens.
-            tokens = sum(at_least_estimated(each, estimate) for each in used if each.calls)
-            requests = sum(each.calls for each in used)
+            # An answer from a cache has no calls. If an LM reports no tokens, the estimate counts.
+            tokens = sum(at_least_estimated(usage, estimate) for usage in used if usage.calls)
+            requests = sum(usage.calls for usage in used)
             if self.store is not None:
                 more = requests - 1, tokens - sent.reserved
                 self.store.settle(self.name, self.per, sent.bucket, *more)
@@ -207,7 +234,7 @@ class RateLimit(Policy):
         return answer
 
     async def aclose(self) -> None:
-        """Close the store, and the LM inside."""
+        """Close the store and the wrapped LM."""
         try:
             if self.store is not None:
                 await self.store.aclose()
@@ -215,7 +242,7 @@ class RateLimit(Policy):
             await super().aclose()
 
     def statistics(self) -> RateStatistics:
-        """Counts of the last span of time, and of waiting requests."""
+        """Return the counts of the last time window, of the queue and of all requests."""
         with self._lock:
             window = self._window
             window.forget(self._clock())
@@ -227,7 +254,7 @@ class RateLimit(Policy):
         with self._lock:
             if self.longest_wait is not None:
                 # All requests in the queue are sent before this one.
-                self._check_wait(self._wait(arrived, self._waiting + 1, tokens))
+                self._check_wait(self._compute_wait(arrived, self._waiting + 1, tokens))
             self._waiting += 1
         try:
             async with self._first:
@@ -239,7 +266,7 @@ class RateLimit(Policy):
                         bucket, shared_wait = place
                     with self._lock:
                         now = self._clock()
-                        wait = shared_wait if self.store else self._wait(now, 1, tokens)
+                        wait = shared_wait if self.store else self._compute_wait(now, 1, tokens)
                         if wait > 0 or self.store is None:
                             self._check_wait(now - arrived + wait)
                         if wait <= 0:
@@ -251,21 +278,23 @@ class RateLimit(Policy):
             with self._lock:
                 self._waiting -= 1
 
-    def _wait(self, now: float, requests: int, tokens: int) -> float:
-        """Seconds until the last of `requests` requests, with `tokens` tokens, can be sent. A
-        request larger than the limit may be sent when the window is empty, since its size is an
-        estimate."""
+    def _compute_wait(self, now: float, requests: int, tokens: int) -> float:
+        """Return the seconds until the last of `requests` requests can be sent. That last request
+        has `tokens` tokens. A request larger than the limit can be sent as soon as the window is
+        empty, because the size is only an estimate."""
         window = self._window
         window.forget(now)
         return max(
-            self._until(now, window.requests, self.requests, requests),
-            self._until(now, window.tokens, self.tokens, min(tokens, self.tokens or 0)),
+            self._seconds_until(now, window.requests, self.requests, requests),
+            self._seconds_until(now, window.tokens, self.tokens, min(tokens, self.tokens or 0)),
         )
 
-    def _until(self, now: float, sent: _Sums, most: int | None, added: int) -> float:
+    def _seconds_until(self, now: float, sent: _Sums, most: int | None, added: int) -> float:
+        """Return the seconds until `added` more fit into the limit `most`."""
         if most is None:
             return 0.0
-        # `most` go through in every span, and the rest when enough earlier requests have expired.
+        # Every window of `per` seconds admits `most`. The rest waits until enough earlier requests
+        # have left the window.
         spans = max(0, added - 1) // most
         excess = sent.total + added - spans * most - most
         at = self._window.expiry(sent, excess) if excess > 0 else now
@@ -275,7 +304,7 @@ class RateLimit(Policy):
         if self.longest_wait is None or wait <= self.longest_wait:
             return
         limits = ((self.requests, "requests"), (self.tokens, "tokens"))
-        allowed = " and ".join(f"{n} {what}" for n, what in limits if n is not None)
+        allowed = " and ".join(f"{n} {unit}" for n, unit in limits if n is not None)
         raise BaeLMError(
             f"{self.model or 'the LM'}: {allowed} are allowed in {self.per:g} s, and this request"
             f" would wait {wait:.1f} s, which is longer than {self.longest_wait:g} s",
@@ -288,21 +317,25 @@ class RateLimit(Policy):
 
 @dataclass(slots=True, eq=False)
 class _Sent:
-    """A request that was sent: when, and with how many tokens as far as they are known."""
+    """A request that was sent."""
 
     at: float
+    """The time at which the request was sent."""
     tokens: int
+    """The estimated tokens, or the tokens that the answer reported."""
     requests: int = 1
+    """The requests to count: 0 if a cache answered, several if there were retries."""
     position: int = 0
-    """The position in the window, from 1 up. 0 once the request is too old to count."""
+    """The position in the window, from 1 up. 0 if the request is too old to count."""
     bucket: int = 0
-    """The bucket of the store that counts the request, with `reserved` tokens."""
+    """The bucket of the store that counts the request."""
     reserved: int = 0
+    """The tokens that the bucket counted before the answer."""
 
 
 class _Window:
-    """The requests of the last `per` seconds, in order. Counting one takes logarithmic time, so a
-    window may hold very many."""
+    """The requests of the last `per` seconds, in order. A window may have very many requests,
+    because counting a request takes only logarithmic time."""
 
     def __init__(self, per: float) -> None:
         self.per = per
@@ -335,18 +368,19 @@ class _Window:
             self._forgotten += 1
         if 2 * self._forgotten > len(sent):  # rare enough for amortized constant time
             self._sent, self._forgotten = sent[self._forgotten :], 0
-            for position, each in enumerate(self._sent, 1):
-                each.position = position
-            self.requests = _Sums(each.requests for each in self._sent)
-            self.tokens = _Sums(each.tokens for each in self._sent)
+            for position, request in enumerate(self._sent, 1):
+                request.position = position
+            self.requests = _Sums(request.requests for request in self._sent)
+            self.tokens = _Sums(request.tokens for request in self._sent)
 
     def expiry(self, sums: _Sums, amount: int) -> float:
-        """The time at which requests that sum up to `amount` have become too old to count."""
+        """Return the time at which the oldest requests with the sum `amount` will all be too old to
+        count."""
         return self._sent[sums.reach(amount) - 1].at + self.per
 
 
 class _Sums:
-    """Amounts by position, from 1 up, and their sum: a Fenwick tree."""
+    """A Fenwick tree: amounts by position, from 1 up, with their total."""
 
     def __init__(self, amounts: Iterable[int] = ()) -> None:
         self.total = 0
@@ -371,7 +405,7 @@ class _Sums:
             position += position & -position
 
     def reach(self, amount: int) -> int:
-        """The first position up to which the amounts sum up to `amount`."""
+        """Return the first position at which the amounts so far sum to at least `amount`."""
         position = 0
         width = 1 << len(self._tree).bit_length()
         while width := width // 2:
@@ -382,14 +416,14 @@ class _Sums:
 
 
 class Slots:
-    """A semaphore with `limit` slots across event loops and threads. Enter it to take a slot.
-    Waiters get slots in order. No slot is lost if a waiter is cancelled, even at the moment when it
-    gets a slot."""
+    """A semaphore with `limit` slots across event loops and threads. `async with` takes a slot.
+    Waiters get slots in order. If a waiter is cancelled while it gets a slot, the next waiter gets
+    that slot."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.taken = 0
-        # In order. A waiter can be removed in constant time.
+        # The waiters in order. A waiter is removed in constant time.
         self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._lock = Lock()
 
@@ -412,15 +446,16 @@ class Slots:
                 if waiter in self._waiting:
                     del self._waiting[waiter]
                 else:
-                    self._hand_on()
+                    self._pass_on()
             raise
 
     async def __aexit__(self, *error: object) -> None:
         with self._lock:
-            self._hand_on()
+            self._pass_on()
 
-    def _hand_on(self) -> None:
-        """Give the slot to the next waiter. The caller holds the lock."""
+    def _pass_on(self) -> None:
+        """Give the slot to the next waiter. If nobody waits, free the slot. The caller must have
+        locked `_lock`."""
         while self._waiting:
             waiter, _ = self._waiting.popitem(last=False)
             try:

@@ -1,5 +1,5 @@
-"""The base class of policies, and the small policies `Retry`, `Timeout` and `Budgeted`. A policy is
-a backend around a backend, so a wrapped LM has all methods of an LM."""
+"""The base class of policies, and the small policies `Retry`, `Timeout` and `Budgeted`. A policy
+wraps a backend and is a backend itself, so it has all methods of an LM."""
 
 from __future__ import annotations
 
@@ -25,118 +25,122 @@ if TYPE_CHECKING:
 N = TypeVar("N", bound="Node")
 
 
-def _of_inner(name: str) -> Any:
-    """An attribute of `Backend` that is read from the LM inside on each access."""
-    return property(lambda policy: getattr(policy.inner, name), doc=f"`{name}` of the LM inside.")
+def _read_from_inner(name: str) -> Any:
+    """Return a property that reads the attribute `name` of the wrapped LM on each access."""
+    return property(lambda policy: getattr(policy.inner, name), doc=f"`{name}` of the wrapped LM.")
 
 
 class Policy(Backend):
-    """Wraps an LM, or the name of an LM such as "local". Subclass it and write `answer`, which asks
-    the LM inside with `await self.ask(prompt)`.
+    """The base class of policies. A policy wraps an LM, or the name of an LM such as "local".
 
-    `model`, `settings`, `attempts` and similar attributes come from the LM inside: change them
-    there.
+    Subclass it and write `answer`. In `answer`, `await self.ask(prompt)` asks the wrapped LM.
+
+    `model`, `settings`, `attempts` and similar attributes are attributes of the wrapped LM. To
+    change them, change the wrapped LM.
     """
 
-    model: str = _of_inner("model")
-    answers_unions: bool = _of_inner("answers_unions")
-    attempts: int = _of_inner("attempts")
-    retries: int = _of_inner("retries")
-    first_wait: float = _of_inner("first_wait")
-    free: bool = _of_inner("free")
-    one_call: bool = _of_inner("one_call")
-    calls_tools: bool = _of_inner("calls_tools")
-    runs_tools: bool = _of_inner("runs_tools")
-    context_window: int | None = _of_inner("context_window")
-    native_tools: frozenset[str] | None = _of_inner("native_tools")
-    takes_files: frozenset[str] = _of_inner("takes_files")
-    file_limits: FileLimits = _of_inner("file_limits")
+    model: str = _read_from_inner("model")
+    answers_unions: bool = _read_from_inner("answers_unions")
+    attempts: int = _read_from_inner("attempts")
+    retries: int = _read_from_inner("retries")
+    first_wait: float = _read_from_inner("first_wait")
+    free: bool = _read_from_inner("free")
+    one_call: bool = _read_from_inner("one_call")
+    calls_tools: bool = _read_from_inner("calls_tools")
+    runs_tools: bool = _read_from_inner("runs_tools")
+    context_window: int | None = _read_from_inner("context_window")
+    native_tools: frozenset[str] | None = _read_from_inner("native_tools")
+    takes_files: frozenset[str] = _read_from_inner("takes_files")
+    file_limits: FileLimits = _read_from_inner("file_limits")
 
     inner: Backend
+    """The wrapped LM."""
 
     def __init__(self, lm: LM | str) -> None:
-        # No super().__init__(): these attributes are read from the LM inside.
+        # No super().__init__(): it would set attributes that the wrapped LM has.
         self.inner = as_backend(lm)
 
     @property
     def inners(self) -> tuple[Backend, ...]:
-        """The LMs inside. A `Fallback` has several, any other policy has one."""
+        """The wrapped LMs. A `Fallback` has several, any other policy has one."""
         return (self.inner,)
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Ask the LM inside."""
+        """Ask the wrapped LM."""
         return await self.ask(prompt)
 
     async def ask(self, prompt: Prompt) -> Answer:
-        """Ask the LM inside once. Requests to a model are charged to the active budgets."""
+        """Ask the wrapped LM once. Each request to a model counts against the active budgets."""
         return await awaitable(self.inner.request(prompt), self.inner, "request")
 
     async def request(self, prompt: Prompt) -> Answer:
-        """Answer once. The LM inside charges the budgets, not the policy."""
+        """Call `answer` once. The wrapped LM charges the budgets, so this method does not."""
         return check_answer(self, await awaitable(self.answer(prompt), self, "answer"))
 
     async def make(self, node: Node, target: type[N], *, scene: Scene | None = None) -> N:
         """Build a `target` from the fields of `node`."""
-        here = scene or scene_around.get()
+        scene = scene or scene_around.get()
         if _has_adapter(self):
-            return await make_with(self, node, target, here)
-        return await super().make(node, target, scene=here)
+            return await make_with(self, node, target, scene)
+        return await super().make(node, target, scene=scene)
 
     async def decide(self, node: Node, *, scene: Scene | None = None) -> Node | None:
-        """Choose among the successors of `node` and build the chosen node. None ends the run."""
-        here = scene or scene_around.get()
+        """Choose a successor of `node` and build it. Return None to end the run."""
+        scene = scene or scene_around.get()
         if _has_adapter(self):
-            return await decide_with(self, node, here)
-        return await super().decide(node, scene=here)
+            return await decide_with(self, node, scene)
+        return await super().decide(node, scene=scene)
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The settings of the LM inside that change answers."""
+        """The settings of the wrapped LM that change answers."""
         return self.inner.settings
 
     @property
     def secrets(self) -> Iterable[str]:
-        """The API keys that the LM inside sends."""
+        """The API keys that the wrapped LM sends."""
         return self.inner.secrets
 
     def find_refuser(self, kind: str) -> RoutingLM | None:
-        """The LM inside that takes no files of this kind, or None if all take them."""
+        """Return the wrapped LM that takes no files of this kind. None if all LMs take them."""
         if kind in self.takes_files:
             return None
         return next(filter(None, (lm.find_refuser(kind) for lm in self.inners)), self)
 
     def least_cost(self, usage: Usage) -> float | None:
-        """The lowest cost of a request, or None if its cost will stay unknown."""
+        """Return the lowest cost of a request with this usage. None if the cost will stay
+        unknown."""
         return self.inner.least_cost(usage)
 
     def at_once(
         self, previous: Node | None, fillable: Sequence[type[Node]]
     ) -> Sequence[type[Node]]:
-        """The types in `fillable` that the answer which chooses may fill too."""
+        """Return the types in `fillable` that the LM may fill in the answer with the choice."""
         return self.inner.at_once(previous, fillable)
 
     def with_learned(self, prompt: Prompt) -> Prompt:
-        """The prompt as the LM inside sends it."""
+        """Return the prompt as the wrapped LM sends it."""
         return self.inner.with_learned(prompt)
 
     def pinned(self, lm: LM) -> LM:
-        """The LM to ask for a node that pins `lm`. The policy itself does not wrap pinned LMs."""
+        """Return the LM to ask for a node that pins `lm`. A policy does not wrap pinned LMs, unless
+        a subclass overrides this method."""
         return self.inner.pinned(lm)
 
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
-        """Charge the earlier usage of a resumed run to the budgets inside."""
+        """Charge the earlier usage of a resumed run to the budgets inside this policy."""
         self.inner.restore(run_id, used, seconds)
 
     def budgets(self) -> list[Budget]:
-        """The budgets inside that each request is charged to, the outermost first."""
+        """Return the budgets inside this policy that count each request, the outermost first."""
         return budgets_of(self.inner)
 
     async def reject(self, prompt: Prompt) -> None:
-        """Report an invalid answer to the LM inside."""
+        """Report an invalid answer to the wrapped LM."""
         await self.inner.reject(prompt)
 
     async def aclose(self) -> None:
-        """Close the LM inside."""
+        """Close the wrapped LM."""
         await self.inner.aclose()
 
     def __repr__(self) -> str:
@@ -144,13 +148,18 @@ class Policy(Backend):
 
 
 class Retry(Policy):
-    """Sends a failed request again, up to `retries` times, if the provider was busy or unreachable
-    or took too long.
+    """Sends a failed request again, up to `retries` times, if the provider was busy, unreachable or
+    too slow.
 
-    The backoff starts at `first` seconds and grows by `factor`, up to `longest`. Each wait is
-    shortened at random by up to the share `jitter`. If a provider asks for a longer wait, the
-    policy waits at least that long. If the provider asks for more than `longest`, the error is
-    raised at once. The last error is raised with a note on the number of tries.
+    - `first`: seconds of the first wait.
+    - `factor`: each further wait is this many times longer than the wait before.
+    - `longest`: the most seconds of a wait.
+    - `jitter`: the largest share of a wait, from 0 to 1, that is cut off at random.
+    - `sleep`: the function that waits, for tests.
+
+    If the provider asks for a longer wait, the policy waits at least that long. If the provider
+    asks for more than `longest`, the error is raised at once. The last error is raised with a note
+    on the number of tries.
     """
 
     def __init__(
@@ -179,11 +188,11 @@ class Retry(Policy):
 
     @property
     def retries(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """0: this policy replaces the retries of the LM inside."""
+        """Always 0, because this policy replaces the retries of the wrapped LM."""
         return 0
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Ask the LM inside until it answers."""
+        """Ask the wrapped LM until it answers or the retries are used up."""
         return await retrying(
             lambda: self.ask(prompt),
             self.times,
@@ -194,11 +203,12 @@ class Retry(Policy):
 
 
 class Timeout(Policy):
-    """Cancels a request after `seconds` and raises `BaeLMError` with the code `bae-lm-timeout`,
-    which `Retry` retries.
+    """Cancels a request after `seconds` and raises `BaeLMError` with the code `bae-lm-timeout`.
+    `Retry` sends such a request again.
 
-    The time covers everything inside this policy. Put it inside `Retry`, so that each try has its
-    own time, and inside `Concurrency` and `RateLimit`, so that time in their queues does not count.
+    The time includes the policies inside this policy. Put a `Timeout` inside `Retry`, so that each
+    try has its own time. Put it inside `Concurrency` and `RateLimit`, so that the time in their
+    queues does not count.
     """
 
     def __init__(self, lm: LM | str, seconds: float) -> None:
@@ -208,25 +218,26 @@ class Timeout(Policy):
         self.seconds = seconds
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Ask the LM inside, and wait at most `seconds`."""
+        """Ask the wrapped LM, and wait at most `seconds`."""
         bound = asyncio.timeout(self.seconds)
         try:
             async with bound:
                 return await self.ask(prompt)
         except TimeoutError as error:
             if not bound.expired():
-                raise  # a timeout from inside
+                raise  # the wrapped LM raised it
             from bae.lm.http import timeout_error
 
-            who = self.model or type(self.inner).__name__
-            raise timeout_error(who, self.seconds, error) from error
+            name = self.model or type(self.inner).__name__
+            raise timeout_error(name, self.seconds, error) from error
 
 
 class Budgeted(Policy):
-    """Charges the requests to an LM to a budget: `Budgeted(lm, Budget(calls=100))`.
+    """Counts the requests to an LM against a budget: `Budgeted(lm, Budget(calls=100))`.
 
-    One budget may serve several LMs. A request is charged to it once, even if the budget is around
-    the request twice. Answers from a cache inside are free; every retry inside is charged.
+    Several LMs may share one budget. A request counts once, even if two policies around it have the
+    same budget. Answers from a cache inside this policy are free. Every retry inside this policy
+    counts.
     """
 
     def __init__(self, lm: LM | str, budget: Budget) -> None:
@@ -236,7 +247,7 @@ class Budgeted(Policy):
         self.budget = budget
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Ask the LM inside, if the budget allows the request."""
+        """Ask the wrapped LM. If the budget does not allow the request, raise `BudgetError`."""
         token = scope_in_force.set(self.budget.scope_here())
         try:
             return await in_time(lambda: self.ask(prompt))
@@ -244,24 +255,26 @@ class Budgeted(Policy):
             scope_in_force.reset(token)
 
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
-        """Charge the earlier usage of a resumed run to this budget and to the budgets inside."""
+        """Charge the earlier usage of a resumed run to this budget, the budgets that it is within,
+        and the budgets inside this policy."""
         for budget in self.budget.line():
             budget.carry(run_id, used, seconds)
         super().restore(run_id, used, seconds)
 
     def budgets(self) -> list[Budget]:
-        """This budget and those around it, and the budgets of the LM inside."""
+        """Return this budget, the budgets that it is within, and the budgets of the wrapped LM."""
         return [*self.budget.line(), *super().budgets()]
 
 
 def budgets_of(lm: object) -> list[Budget]:
-    """The budgets that all requests to an LM are charged to, the outermost first."""
+    """Return the budgets that count all requests to an LM, the outermost first."""
     return [*dict.fromkeys(lm.budgets())] if isinstance(lm, Policy) else []
 
 
 def as_backend(lm: LM | str) -> Backend:
-    """The LM as a backend that policies can wrap. A name is resolved. An LM that is no backend, or
-    that overrides one of the four methods of LMs, gets an adapter that calls these methods."""
+    """Return an LM as a backend that policies can wrap. A name is resolved to its LM. If the LM is
+    no backend, or overrides one of the four methods of `LM`, the result is an adapter that calls
+    these methods."""
     if isinstance(lm, str):
         from bae.lm.registry import resolve
 
@@ -270,14 +283,14 @@ def as_backend(lm: LM | str) -> Backend:
 
 
 def innermost(backend: Backend) -> Backend:
-    """The backend inside all policies. For a `Fallback`, the first."""
+    """Return the backend inside all policies. For a `Fallback`, follow its first LM."""
     while isinstance(backend, Policy):
         backend = backend.inner
     return backend
 
 
 def all_innermost(backend: Backend) -> Iterator[Backend]:
-    """The backends inside all policies."""
+    """Return every backend inside all policies."""
     if not isinstance(backend, Policy):
         yield backend
         return
@@ -286,9 +299,13 @@ def all_innermost(backend: Backend) -> Iterator[Backend]:
 
 
 def identity_of(backend: Backend) -> dict[str, Any]:
-    """The model and classes that identify a backend in the keys of a cache, next to its settings.
-    The classes are the backend's and those of policies outside bae, which may change the prompt. A
-    class in `__main__` is named by the file of the script."""
+    """Return the model and the classes that identify a backend in a cache key. The key has the
+    backend's settings too.
+
+    The classes are the backend's class and the classes of policies outside bae, because such
+    policies may change the prompt. For a class in `__main__`, the script's file replaces the module
+    name.
+    """
     layers: list[object] = []
     model = innermost(backend).model
     while isinstance(backend, Policy):
@@ -306,12 +323,13 @@ def identity_of(backend: Backend) -> dict[str, Any]:
 
 
 def _has_adapter(backend: Backend) -> bool:
-    """Whether an LM inside is adapted, so that its own `make` and `decide` are called."""
-    return any(isinstance(each, LMAdapter) for each in all_innermost(backend))
+    """Return whether a backend inside all policies is an adapter. If so, bae calls the adapted LM's
+    own `make` and `decide`."""
+    return any(isinstance(inner, LMAdapter) for inner in all_innermost(backend))
 
 
 def _has_usual_methods(cls: type[Backend]) -> bool:
     return all(
-        getattr(cls, name) in [getattr(known, name) for known in (Backend, Policy, LMAdapter)]
+        getattr(cls, name) in [getattr(base, name) for base in (Backend, Policy, LMAdapter)]
         for name in ("make", "decide", "choose_type", "fill")
     )

@@ -1,4 +1,4 @@
-"""`PostgresStore`: answers of LLMs and rates of requests that processes of many machines share."""
+"""`PostgresStore`: processes on several machines share LLM answers and rate limits."""
 
 from __future__ import annotations
 
@@ -21,25 +21,32 @@ from bae.postgres.driver import NO_TABLES, driver, may_work_again
 T = TypeVar("T")
 
 CONNECTIONS: Final = 4
-"""How many connections a process has at most."""
+"""The most connections of a process."""
 CONNECTING: Final = 10.0
-"""Seconds after which a connection or an answer that is not there is tried again."""
+"""Seconds to wait for a connection, and for the answer to a query. After that, bae tries again."""
 LONGEST_PAUSE: Final = 1.0
-"""Seconds between two tries to reach the database, at most."""
+"""The most seconds between two tries to reach the database."""
 
 _log = logging.getLogger("bae.lm")
 
 
 class PostgresStore:
-    """Stores what processes share in Postgres: `store = PostgresStore("postgresql://HOST/DB")`,
-    then `Cached(lm, store)` and `RateLimit(lm, requests=100, store=store)`. It needs the extra
-    `postgres`, and the tables that `bae db upgrade` makes.
+    """Stores cached answers and rate limits in Postgres, so that processes share them.
 
-    Answers older than `age` seconds are not used, and of more than `size` answers the oldest are
-    deleted; None is no bound. While the database is away, each request waits for it `patience`
-    seconds: then a cache does without it, and a rate limit fails with `bae-lm-store`, which
-    `Retry` retries. One store may be used from several event loops and threads. A password is never
-    shown.
+    Make it with `store = PostgresStore("postgresql://HOST/DB")`, and pass it to `Cached(lm, store)`
+    or `RateLimit(lm, requests=100, store=store)`. It needs the extra `postgres` and the tables that
+    `bae db upgrade` makes.
+
+    - `schema`: the schema of the tables.
+    - `size`: the most answers in the database. bae deletes the oldest answers beyond `size` from
+      time to time. None means no bound.
+    - `age`: the age in seconds from which an answer is ignored and then deleted. None means no
+      bound.
+    - `patience`: seconds that a request waits for an unreachable database. After that, `Cached`
+      asks its LM, and `RateLimit` raises an error with the code `bae-lm-store`, which `Retry`
+      retries.
+
+    Several event loops and threads may use one store. Errors and logs never show the password.
     """
 
     def __init__(
@@ -73,13 +80,13 @@ class PostgresStore:
         return f"PostgresStore({self.url!r})"
 
     async def get(self, key: str) -> str | None:
-        """The text of a key, unless it is too old."""
+        """Return the text stored under `key`. None if there is none or it is older than `age`."""
         query = """select text from {s}.cached_answers where key = $1
             and ($2::float8 is null or at > clock_timestamp() - make_interval(secs => $2))"""
         return await self._do(lambda db: db.fetchval(self._sql(query), key, self.age))
 
     async def put(self, key: str, text: str) -> None:
-        """Store a text; now and then, delete what is too old or beyond `size`."""
+        """Store a text under `key`. After every 100 texts, prune the table."""
         insert = """insert into {s}.cached_answers (key, text) values ($1, $2)
             on conflict (key) do update set text = excluded.text, at = excluded.at"""
         await self._do(lambda db: db.execute(self._sql(insert), key, text))
@@ -88,12 +95,13 @@ class PostgresStore:
             await self.prune()
 
     async def drop(self, key: str) -> None:
-        """Delete a text."""
+        """Delete the text stored under `key`. Do nothing if there is none."""
         delete = self._sql("delete from {s}.cached_answers where key = $1")
         await self._do(lambda db: db.execute(delete, key))
 
     async def prune(self) -> int:
-        """Delete what is too old or beyond `size`, and return how many texts these were."""
+        """Delete the answers older than `age` and the oldest answers beyond `size`. Return how many
+        were deleted."""
         delete = """with gone as (delete from {s}.cached_answers
                 where at <= clock_timestamp() - make_interval(secs => $1)
                 or at < (select at from {s}.cached_answers order by at desc limit 1 offset $2 - 1)
@@ -103,23 +111,24 @@ class PostgresStore:
     async def reserve(
         self, name: str, per: float, requests: int | None, tokens: int | None, asked: int
     ) -> RatePlace:
-        """A place for a request with `asked` tokens among those of all processes, or how long to
-        wait before the next try."""
+        """Count a request with `asked` tokens, if the shared limits allow the request. If they do
+        not, count nothing and return how long to wait."""
         query = self._sql("select * from {s}.reserve_rate($1, $2, $3, $4, $5)")
         row = await self._do(lambda db: db.fetchrow(query, name, per, requests, tokens, asked))
         return RatePlace(row["bucket_now"], row["wait"])
 
     def settle(self, name: str, per: float, bucket: int, requests: int, tokens: int) -> None:
-        """Correct what was reserved by so much, soon."""
+        """Add `requests` and `tokens`, which may be negative, to the counts of a bucket. Return
+        before the counts are stored."""
         if not requests and not tokens:
             return
         update = self._sql("select {s}.settle_rate($1, $2, $3, $4, $5)")
-        client = self._started()
-        client.later(lambda db: db.fetchval(update, name, per, bucket, requests, tokens))
+        client = self._get_client()
+        client.do_later(lambda db: db.fetchval(update, name, per, bucket, requests, tokens))
 
     async def aclose(self) -> None:
-        """Store what is still to be stored, and close the connections. The store opens again when
-        it is used again."""
+        """Store the last corrections of rates, and close the connections. The next use opens the
+        store again."""
         with self._starting:
             client, self._client = self._client, None
         if client is not None and client.desk.over is None:
@@ -129,10 +138,11 @@ class PostgresStore:
         return text.replace("{s}", self.schema)
 
     async def _do(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        client = self._started()
+        client = self._get_client()
         return await client.desk.ask(lambda: client.do(work))
 
-    def _started(self) -> _Client:
+    def _get_client(self) -> _Client:
+        """Return the client. Start it first if there is none or it has stopped."""
         with self._starting:
             if self._client is None or self._client.desk.over is not None:
                 self._client = _Client(self._url, self.url, self.patience)
@@ -140,20 +150,23 @@ class PostgresStore:
 
 
 class _Client:
-    """The connections of a store, in a thread with a loop of its own."""
+    """The connections of a store, in a thread with its own event loop."""
 
     def __init__(self, url: str, name: str, patience: float) -> None:
         self.name = name
         self._url = url
         self._patience = patience
-        self._asyncpg = driver(self._missing)
+        self._asyncpg = driver(self._package_error)
         self._pool: Any = None
         self._stopping = asyncio.Event()
         self._later: set[asyncio.Task[None]] = set()
-        self.desk = PostgresDesk(name, self._serve, self._stop, lambda why: None, self._over)
+        self.desk = PostgresDesk(
+            name, self._serve, self._stop, lambda why: None, self._stopped_error
+        )
 
     async def do(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Do something with a connection, and again while the database is away."""
+        """Call `work` with a connection. If the database is unreachable, try again for `patience`
+        seconds."""
         since, pause = monotonic(), 0.05
         while True:
             try:
@@ -161,28 +174,28 @@ class _Client:
                     return await asyncio.wait_for(work(connection), CONNECTING)
             except Exception as error:
                 if not self._may_work_again(error) or monotonic() - since >= self._patience:
-                    raise self._failed(error) from error
+                    raise self._database_error(error) from error
             await asyncio.sleep(pause * random.uniform(0.75, 1.25))
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    def later(self, work: Callable[[Any], Awaitable[object]]) -> None:
-        """Do something soon, from any thread: nobody waits for it."""
+    def do_later(self, work: Callable[[Any], Awaitable[object]]) -> None:
+        """Schedule `work` from any thread, and return at once. A failure is only logged."""
 
-        async def done() -> None:
+        async def correct_rate() -> None:
             try:
                 await self.do(work)
             except BaeLMError as error:
                 _log.warning("%s could not correct a rate: %s", self.name, describe(error))
 
         def start() -> None:
-            task = self.desk.loop.create_task(done())
+            task = self.desk.loop.create_task(correct_rate())
             self._later.add(task)
             task.add_done_callback(self._later.discard)
 
         self.desk.call(start)
 
     async def _serve(self) -> None:
-        # A rate or an answer that a crash of the database loses costs little.
+        # A crash of the database may lose the last rates and answers, which costs little.
         settings = {"application_name": "bae", "synchronous_commit": "off"}
         self._pool = self._asyncpg.create_pool(
             self._url,
@@ -202,12 +215,12 @@ class _Client:
     def _may_work_again(self, error: Exception) -> bool:
         return may_work_again(error) or isinstance(error, self._asyncpg.InternalClientError)
 
-    def _failed(self, error: Exception) -> BaeLMError:
+    def _database_error(self, error: Exception) -> BaeLMError:
         fix = "see the cause"
         if getattr(error, "sqlstate", "") in NO_TABLES:
             fix = f"run `bae db upgrade -j {self.name}`, which makes the tables"
         return BaeLMError(
-            f"{self.name} could not be used, which processes share",
+            f"the shared store {self.name} could not be used",
             code="bae-lm-store",
             retryable=self._may_work_again(error),
             sent=False,
@@ -215,7 +228,7 @@ class _Client:
             fix=fix,
         )
 
-    def _missing(self, error: BaseException) -> BaeLMError:
+    def _package_error(self, error: BaseException) -> BaeLMError:
         return BaeLMError(
             "PostgresStore needs the package asyncpg, which is not installed",
             code="bae-lm-extra-missing",
@@ -224,7 +237,7 @@ class _Client:
             fix=install_line("postgres"),
         )
 
-    def _over(self, why: Over) -> BaeLMError:
+    def _stopped_error(self, why: Over) -> BaeLMError:
         return BaeLMError(
             f"{self.name} was {why} while it was used",
             code="bae-lm-store",

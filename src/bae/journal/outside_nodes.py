@@ -166,15 +166,15 @@ def _leads_to(fn: FunctionType) -> bool:
     return target is fn
 
 
-def _full_name(named: FunctionType | type) -> str:
+def _full_name(target: FunctionType | type) -> str:
     """Return the module and name of a function or class. `__main__` is replaced by the name under
     which another program would import the module."""
-    module = named.__module__
+    module = target.__module__
     if module == "__main__":
         main = sys.modules[module]
         spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
         module = spec.name if spec else PurePath(file).stem if file else module
-    return f"{module}:{named.__qualname__}"
+    return f"{module}:{target.__qualname__}"
 
 
 def _find_places(graph: Graph[Any, Any]) -> dict[Hashable, tuple[str, str]]:
@@ -217,17 +217,17 @@ def _hash_arguments(asked: FieldPlan | Input, arguments: Arguments) -> str | Non
     for route, key, _ in recalled_behind(asked):
         if key in arguments.below:
             values[route] = arguments.below[key]
-    text = _write_unique(freeze(values))
+    text = _make_unique_text(freeze(values))
     return text and sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _write_unique(frozen: Hashable) -> str | None:
+def _make_unique_text(frozen: Hashable) -> str | None:
     """Return a text that stands for a frozen value in every process, and for no other value. None
     if there is no such text: for a secret, and for an object of a class that bae does not know."""
     if isinstance(frozen, type):
         return _full_name(frozen)
     if isinstance(frozen, tuple | frozenset):
-        texts = [_write_unique(item) for item in cast("Iterable[Hashable]", frozen)]
+        texts = [_make_unique_text(item) for item in cast("Iterable[Hashable]", frozen)]
         known_texts = [text for text in texts if text is not None]
         if len(known_texts) < len(texts):
             return None
