@@ -411,7 +411,7 @@ def test_runs_that_are_named_are_left_out_and_their_forks_are_not(bae, optimize)
     assert fill["corrected_train"] + fill["corrected_held_out"] == 1
     unknown = optimize("--without", "nobody")
     assert unknown.code == 1
-    assert "no run id is nobody or begins so" in unknown.err
+    assert "no run id begins with nobody" in unknown.err
 
 
 def test_repeated_questions_are_not_held_out_and_are_counted(optimize):

@@ -327,7 +327,7 @@ def test_no_resume_command_is_printed_for_a_run_that_the_journal_does_not_have(
         others.close()
     said = capsys.readouterr().err
     assert "interrupted" in said
-    assert "nothing of it is in the journal" in said
+    assert "the journal has nothing of the run" in said
     assert "resume" not in said
     assert read_log() == []
 

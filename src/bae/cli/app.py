@@ -1,6 +1,6 @@
-"""The commands of `bae`, and the handling of their errors. The user calls a command before bae
-imports its module, which keeps `--help` fast. An error is a few lines on stderr. With --debug, it
-is a traceback."""
+"""The list of commands, and the function that runs a command line. To keep `--help` fast, the
+module of a command is imported only for a call of the command. An error prints a few lines on
+stderr. With --debug, it prints a traceback instead."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ class Entry(NamedTuple):
     """A command of `bae`."""
 
     about: str
-    """Its line in `bae --help`."""
+    """The line of the command in `bae --help`."""
     where: str
-    """Its module and its function or Typer app, as `MODULE:NAME`."""
+    """The module in `bae.cli`, and the name of the command's function or Typer app there, as
+    `MODULE:NAME`."""
 
 
 COMMANDS: Final = {
@@ -142,7 +143,7 @@ def _list_packages() -> list[str]:
     from bae.lm.registry import KINDS
 
     try:
-        # With a hyphen, the name would look like an error code.
+        # Not `bae-graphs`, because a test takes every text such as "bae-…" for an error code.
         required = requires("bae_graphs") or []
     except PackageNotFoundError:  # run from a directory without installation
         required = []
@@ -157,15 +158,15 @@ def _list_packages() -> list[str]:
 
 
 @cache
-def _group() -> Any:
+def _get_group() -> Any:
     group: Any = typer.main.get_command(app)
     _skip_missing_options(group)
     return group
 
 
 def _skip_missing_options(group: Any) -> None:
-    """Skip Typer's processing of options that are not on the command line, including `--help`. The
-    processing would load Pydantic, the slowest part of a command's help."""
+    """Skip Typer's processing of options that are not on the command line. The processing would
+    import Pydantic, which takes most of the time of `--help`."""
     find_help = group.get_help_option
 
     def get_help_option(ctx: Any) -> Any:
@@ -189,7 +190,7 @@ def _skip_missing_options(group: Any) -> None:
 
 def whole_command() -> Any:
     """Import every command, and return the group. For docs, tests and suggestions of names."""
-    group = _group()
+    group = _get_group()
     for name in COMMANDS:
         group.get_command(None, name)
     return group
@@ -208,11 +209,11 @@ def _load(name: str) -> Any:
         command = get_command_from_info(
             CommandInfo(name=name, callback=loaded, epilog=epilog), **plain
         )
-    _name_values(command)
+    _prepare_parameters(command)
     return command
 
 
-def _name_values(command: TyperCommand | TyperGroup) -> None:
+def _prepare_parameters(command: TyperCommand | TyperGroup) -> None:
     """Prepare the parameters of a command.
 
     The help names values `TEXT` and `N` instead of `<str>` and `<int>`. Numbers need a usual
@@ -232,7 +233,7 @@ def _name_values(command: TyperCommand | TyperGroup) -> None:
     if isinstance(command, TyperGroup):
         _skip_missing_options(command)
         for subcommand in command.commands.values():
-            _name_values(cast("TyperCommand | TyperGroup", subcommand))
+            _prepare_parameters(cast("TyperCommand | TyperGroup", subcommand))
 
 
 def _add_with_backend(option: Any, add: Callable[..., None], parser: Any, ctx: Any) -> None:
@@ -280,7 +281,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _carry_out(asked: list[str], debug: bool) -> int:
-    group = _group()
+    group = _get_group()
     if "_BAE_COMPLETE" in os.environ or (asked and asked[0] in _COMPLETION):
         buffer = StringIO()
         try:

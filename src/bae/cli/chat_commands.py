@@ -68,7 +68,7 @@ class ChatCommands:
         self.replaces = False
         """Whether the next message replaces the last message."""
         self.draft = ""
-        """The text that the editor shows before the user types."""
+        """The text in the editor before the user types, such as the last message after /edit."""
         self._hinted = False
         self._methods: dict[str, Callable[[str], Awaitable[LineOutcome]]] = {
             "/help": self._help,
@@ -106,7 +106,7 @@ class ChatCommands:
         return await self._settle_last_turn()
 
     async def take(self, text: str) -> LineOutcome:
-        """Carry out a command, or send a message."""
+        """Carry out a command, or send a message. Print an error instead of raising it."""
         self._hinted = False
         self.draft = ""
         replaces, self.replaces = self.replaces, False

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _LONGEST: Final = 1_000_000
 """Maximum bytes of the history file. A larger file loses its older half."""
 _SECRET_NAME: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
-"""The names of environment variables with secrets. A message that contains a secret is not stored
-in the history."""
+"""Matches the names of environment variables with secrets. A message that contains a secret is not
+stored in the history."""
 _SHORTEST_SECRET: Final = 8
 """Minimum characters of a secret. Shorter values may be stored."""
 

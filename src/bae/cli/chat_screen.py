@@ -38,8 +38,8 @@ _LEAST: Final = 3
 
 
 class TurnScreen(Display):
-    """Shows one turn. `ends` are the end nodes of the graph: their classes have the reply. `copies`
-    is `GraphPlan.hidden`."""
+    """Shows one turn. `ends` are the classes of the graph's end nodes, which have the reply.
+    `copies` is `GraphPlan.hidden`."""
 
     keeps_texts = True
 
@@ -319,8 +319,8 @@ class TurnScreen(Display):
 
 
 def reply_text(node: Node, copies: Copies | None = None) -> str | None:
-    """Return the text field of an end node. Return None if the node has no text field, because the
-    complete node is then the reply."""
+    """Return the reply in the text field of an end node. If the node has no text field, return
+    None: the complete node is the reply."""
     name = plan_of(type(node)).text
     value: Any = fields_of(node, copies).get(name) if name else None
     return value if isinstance(value, str) else None

@@ -73,7 +73,7 @@ class ChatOptions:
 
 @dataclass(slots=True)
 class LastTurn:
-    """The newest turn of the thread. Its texts are empty if the thread has no turn."""
+    """The newest turn of the thread. If the thread has no turn, all fields are empty."""
 
     run_id: str = ""
     text: str | None = ""
@@ -106,11 +106,11 @@ class ChatSession:
         self.signals = Signals(self.last_words)
 
     def listen(self, *, ends_at_ctrl_c: bool) -> None:
-        """Make signals end the chat between turns.
+        """Make signals end the chat between turns. A signal before this call ends the chat at once.
 
-        A signal before this call ends the chat at once. Without `ends_at_ctrl_c`, bae ignores an
-        earlier Ctrl-C, because the user may have meant the turn that has just ended. A Ctrl-C after
-        this call then stops the next turn.
+        Without `ends_at_ctrl_c`, Ctrl-C does not end the chat. bae ignores an earlier Ctrl-C,
+        because the user may have meant the turn that has just ended. A later Ctrl-C stops a turn
+        that is about to begin.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -123,7 +123,7 @@ class ChatSession:
             self.signals.reset()
         self.signals.calls(stop)
 
-    # `signals.work` calls these methods, as of a display.
+    # `signals.work` uses the session as its display, and calls these methods.
 
     def __enter__(self) -> Self:
         return self

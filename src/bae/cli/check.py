@@ -155,7 +155,7 @@ def _find_unreached(loaded: Loaded) -> list[str]:
 # --- output ---------------------------------------------------------------------------------------
 
 _Placed = Sequence[tuple[Problem, tuple[str, int] | None]]
-"""Problems with the file and line of each problem, or None if the line is unknown."""
+"""Pairs of a problem and its file and line. If the line is unknown, the pair has None."""
 
 
 def _print_proof(loaded: Loaded, problems: _Placed, unreached: Sequence[str]) -> None:
@@ -260,7 +260,8 @@ def _find_problem_line(graph: Graph[Any, Any], place: str) -> tuple[str, int] | 
 
 def _find_definition(cls: type, member: str) -> tuple[str, int] | None:
     """Find the file and line of a class, or of a member in the class or its bases."""
-    # Match the indentation of a class body: lines of the docstring may begin with the same name.
+    # Match at most four blanks of indentation: deeper lines, as in docstrings, may begin with the
+    # same name.
     sought = rf"(\t| {{1,4}})(async def |def )?{member}\s*[:(]" if member else r"class\s"
     for owner in cls.__mro__:
         if owner.__module__ in ("builtins", "pydantic.main", "bae.node"):

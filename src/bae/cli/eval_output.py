@@ -54,7 +54,7 @@ _COLUMNS: Final = (
     Column("CASES", rank=6),
 )
 """SCORED is the number of scored cases. TIME is the median duration. CASES is the number of cases
-that ran; for a node, of cases that reached the node."""
+that ran. In the row of a node, CASES is the number of cases that reached the node."""
 
 
 def print_evaluation(console: Console, evaluation: Evaluation, command: CommandLine) -> None:
@@ -175,7 +175,7 @@ def check_files(named: Sequence[str]) -> None:
         path = Path(name)
         if path.suffix.lower() not in KINDS:
             raise Misuse(
-                f"-o {name}: the ending of the name is the format, and it is none of "
+                f"-o {name}: the ending of the name is the format, and must be one of "
                 f"{', '.join(KINDS)}",
                 code="bae-command-refused",
                 fix=f"give a name that ends in one of them, as -o {path.stem or 'report'}.md",
@@ -202,7 +202,7 @@ def report_files() -> list[str]:
         _check_folder(folder)
     except OSError as error:
         note(
-            f"the evaluation is printed and not written, since {folder} cannot be: "
+            f"no report is written, because {folder} cannot be written: "
             f"{error.strerror}; -o FILE names another place"
         )
         return []
@@ -211,7 +211,7 @@ def report_files() -> list[str]:
 
 
 def write_evaluation(evaluation: Evaluation, named: Sequence[str]) -> None:
-    """Write an evaluation to files. If writing a file fails, its earlier content stays."""
+    """Write an evaluation to files. If a file cannot be written, it keeps its earlier content."""
     for name in named:
         match Path(name).suffix.lower():
             case ".json":
@@ -252,7 +252,7 @@ def reasons_to_fail(evaluation: Evaluation, fail_under: float | None) -> Iterato
     if unscored:
         many_unscored = f"{count(len(unscored), 'case')} could not be scored"
         why = in_one_line(unscored[0].scoring_error or unscored[0].error)
-        yield f"{many_unscored}, so the scores are of the others alone: {why}"
+        yield f"{many_unscored}, so the scores cover only the other cases: {why}"
     elif evaluation.metric_errors:
         results = (result for contender in every for result in contender.cases)
         first = next(result.metric_error for result in results if result.metric_error)
@@ -267,7 +267,7 @@ def _explain_low_score(contender: Contender, fail_under: float) -> Iterator[str]
     score = contender.total.score
     name = in_one_line(contender.name)
     if score is None:
-        yield f"{name} has no score, and --fail-under {fail_under:g} wants one"
+        yield f"{name} has no score, but --fail-under {fail_under:g} needs a score"
     elif score.mean < fail_under:
         rounded = f"{score.mean:.4g}"
         shown = rounded if float(rounded) < fail_under else repr(score.mean)

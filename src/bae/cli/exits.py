@@ -33,6 +33,5 @@ class Misuse(BaeError):
 
 
 def refusal(message: str, fix: str | None = None, cause: BaseException | None = None) -> BaeError:
-    """Make the error `bae-command-refused` about a command that cannot be carried out. The caller
-    raises the error."""
+    """Make the error about a command that cannot be carried out. The caller raises the error."""
     return BaeError(message, code="bae-command-refused", fix=fix, cause=cause)

@@ -111,8 +111,8 @@ def _read_configured_name(named: object, file: Path) -> JournalName:
         return JournalName(os.path.relpath(file.parent / os.path.expanduser(named)))
     if has_password(named):
         raise BaeError(
-            f"[tool.bae] journal in {where} has a password in it, which everyone reads who reads "
-            "the project",
+            f"[tool.bae] journal in {where} has a password, which everyone who reads the project "
+            "can see",
             code="bae-journal-configured",
             fix="remove it there, and leave it to PGPASSWORD or to a passfile (~/.pgpass, or "
             "PGPASSFILE); or set BAE_JOURNAL to the whole address",
@@ -135,8 +135,8 @@ def file_to_read(given: str | None) -> JournalName:
 
 
 def file_to_write(given: str | None) -> JournalName:
-    """Return the journal that a command writes. It may not exist yet. The folder of the default
-    file is created."""
+    """Return the journal that a command writes. The journal may not exist yet. If it is the default
+    file, create its folder."""
     if given:
         return JournalName.of(given)
     name = default()
@@ -228,10 +228,10 @@ def use(
     write: bool = False,
     new: bool = False,
 ) -> T:
-    """Open the journal `file`, call `work` with the journal, and return the result.
+    """Open a journal, call `work` with the journal, and return the result of `work`.
 
-    Without `file`, open the default journal. With `write`, the journal can be written. With `new`,
-    it is also created if it does not exist.
+    `file` names the journal. With None, it is the default journal. To write to the journal, pass
+    `write`. To create a missing journal too, pass `new`.
     """
 
     async def use_journal() -> T:
@@ -273,5 +273,5 @@ async def run_meant(journal: Journal, reference: str | None) -> str:
             fix="give more of the id; `bae runs list` shows them",
         )
     if not run_ids:
-        raise refusal(f"no run id is {word} or begins so", fix="list them with `bae runs list`")
+        raise refusal(f"no run id begins with {word}", fix="list them with `bae runs list`")
     return run_ids[0]

@@ -76,8 +76,9 @@ def contenders(
 ) -> dict[str, Contending]:
     """Return the LMs of an evaluation by their labels in tables, such as `local + learned/`.
 
-    Each LM is there without learned prompts, and with the prompts of each directory. Without `lms`,
-    it is the default LM. A scripted LM starts with its first answer in each run.
+    There is an entry for each LM without learned prompts, and one for each LM with the prompts of
+    each directory. If `lms` is empty, the default LM is the only LM. A scripted LM starts with its
+    first answer in each run.
     """
     _refuse_duplicates("--lm", lms, str.strip)
     _refuse_duplicates("--optimized", directories, os.path.realpath)

@@ -44,8 +44,9 @@ class Loaded:
 
 
 def load(reference: str | None, option: str = "") -> Loaded:
-    """Load the graph that `reference` names, as `MODULE[:NAME]`. If it is None, load the graph of
-    the current project. If a command has an option for MODULE, errors name this `option`."""
+    """Load the graph that `reference` names, as `MODULE[:NAME]`. With None, load the graph of the
+    current project. If the command has an option in place of the argument MODULE, pass the name of
+    the option, for errors."""
     root = Path.cwd()
     if reference is None:
         reference, root = _read_configured(option)
@@ -56,8 +57,8 @@ def load(reference: str | None, option: str = "") -> Loaded:
 
 
 def load_proved(reference: str | None) -> Graph[Any, Any]:
-    """Load a graph as `load` does, and validate it. Raises ProofError if the graph has errors. Its
-    fix has the command that lists all problems."""
+    """Load a graph as `load` does, and validate the graph. If there are errors, raise a ProofError
+    whose fix is the command that lists all problems."""
     graph = load(reference).graph
     try:
         graph.prove()
@@ -73,7 +74,8 @@ def load_proved(reference: str | None) -> Graph[Any, Any]:
 def load_module(reference: str, root: Path | None = None) -> tuple[ModuleType, str, str]:
     """Import the module of a reference `MODULE[:NAME]`. Returns the module, MODULE and NAME.
 
-    A dotted module is first searched in `root`, by default this directory.
+    If MODULE is not a file, Python searches the module in `root` first. The default is this
+    directory.
     """
     root = root or Path.cwd()
     where, name = _split_name(reference)

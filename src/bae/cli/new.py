@@ -106,7 +106,7 @@ def _print_next(folder: Path, project: NewProject, files: list[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NewProject:
-    """The names in a new project, which the templates need."""
+    """The names that the templates of a new project need."""
 
     name: str
     module: str

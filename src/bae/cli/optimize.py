@@ -1,5 +1,5 @@
-"""The command `bae optimize`: learn prompts from the runs of a journal, compare the learned prompts
-with the current prompts on held-out runs, and write the better prompts."""
+"""The command `bae optimize`: learn prompts from the runs of a journal, score answers with and
+without the learned prompts on held-out runs, and write the prompts that are better."""
 
 from __future__ import annotations
 

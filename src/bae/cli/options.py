@@ -289,7 +289,8 @@ Yes = Annotated[bool, flag("--yes -y", "Do not ask for confirmation.")]
 
 
 def budget_option(what: str) -> Any:
-    """Declare the option `--budget`. `what` is the work with the budget, such as `the run`."""
+    """Declare the option `--budget`. `what` names the limited work in the help, such as `the
+    run`."""
     return option(
         "--budget LIMITS",
         f"What {what} may spend, such as `calls=20,cost=0.10`: LLM `calls`, `tokens` in and out, "
@@ -357,7 +358,7 @@ def above_zero(seconds: float) -> float:
 def once(values: list[str]) -> list[str]:
     """Refuse a repeated option. Without this callback, Typer would use only the last value."""
     if len(values) > 1:
-        raise typer.BadParameter(f"it is there {len(values)} times, and only one can be meant")
+        raise typer.BadParameter(f"it is there {len(values)} times. Give it once")
     return values
 
 

@@ -1,5 +1,5 @@
 """Prints the outcome of a run. The result goes to stdout, as text or JSON. The usage goes to
-stderr. If the run is not over, so does the next command."""
+stderr. If the run is not over, the command that continues it goes to stderr too."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class RunOutcome:
     code: int = exits.DONE
     seconds: float = 0.0
     begun: bool = False
-    """Whether the run has begun, so that there are records."""
+    """Whether the run has begun."""
     trace: Sequence[Node] = ()
     """The nodes of the run so far."""
     at: str = ""
-    """The name of the node at which the run is or was stopped. Empty before the first node."""
+    """The name of the last node that the run reached. Empty before the first node."""
     usage: Usage = field(default_factory=Usage)
     """The usage of the run, including its usage before a resume."""
     result: Node | None = None
@@ -258,7 +258,7 @@ def _print_cancelled(outcome: RunOutcome, command_line: CommandLine) -> None:
     elif command_line.journal is None:
         note("no journal is kept, so it cannot be resumed")
     else:
-        note("nothing of it is in the journal yet: run it again")
+        note("the journal has nothing of the run yet: run it again")
 
 
 def _describe_path(done: list[str], at: str) -> str:

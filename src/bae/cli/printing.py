@@ -91,7 +91,7 @@ def _with_width(console: Console) -> Console:
 
 
 def discard_output(stream: Any) -> None:
-    """Discard all further output to a stream, because its reader is gone."""
+    """Discard all further output to a stream. Use it after the reader has closed the stream."""
     with suppress(AttributeError, OSError, ValueError):
         number = stream.fileno()
         nothing = os.open(os.devnull, os.O_WRONLY)
@@ -321,8 +321,8 @@ def print_json_line(value: Any) -> None:
 
 
 def as_data(value: Any) -> Any:
-    """Convert a report to JSON values. Dataclasses and named tuples become objects, and times
-    become texts in ISO 8601. The values of nodes in the report stay as they are."""
+    """Convert a report to JSON values. Dataclasses and named tuples become objects. Times become
+    texts in ISO 8601. Values of fields, questions and answers stay as they are."""
     names: Sequence[str] = getattr(value, "_fields", ())
     if is_dataclass(value):
         names = [field.name for field in fields(value)]
@@ -353,8 +353,8 @@ def iso(at: float) -> str:
 
 @contextmanager
 def only_json() -> Generator[None]:
-    """Redirect all other output of the block from stdout to stderr, so that stdout has only JSON.
-    If the block fails before it prints JSON, print the error as JSON, and raise it."""
+    """In the block, let only `print_json` write to stdout. Other output goes to stderr. If the
+    block fails before it prints JSON, print the error as JSON, and raise it."""
     global _json_output, _json_written
     with _redirect_stdout() as _json_output:
         _json_written = False

@@ -58,8 +58,8 @@ progress are never dropped."""
 
 
 class Display:
-    """A display that shows nothing. It is a context manager for a run: pass its `observe` to
-    `bae.observers.observing`."""
+    """A display that shows nothing. Enter the display for the duration of a run, and pass `observe`
+    to `bae.observers.observing`."""
 
     keeps_texts = False
     """Whether to store all streamed text, or only the end."""
@@ -79,7 +79,7 @@ class Display:
         """Leave the final lines on the screen."""
 
     def observe(self, run: ObservedRun, record: Record) -> None:
-        """Add a record of a run to the display. Call it from any thread: it does not block."""
+        """Add a record of a run to the display. Any thread may call this method."""
         with self.lock:
             self.add(run, record)
 
@@ -115,8 +115,8 @@ class Display:
         self.console.print(Text(self.signs.writable(in_lines(text, 4)), "dim"), soft_wrap=True)
 
     def summary(self, usage: Usage | None = None, seconds: float | None = None) -> Text:
-        """Summarize the first run in one line: nodes, time and usage. Without arguments, time and
-        usage come from the records. Runs that its bodies started are not included."""
+        """Summarize the first run in one line: nodes, time and usage. By default, time and usage
+        come from the records. Runs that bodies of the first run started are not included."""
         with self.lock:
             view = next(iter(self.views.values()), None) or RunView()
             until = time() if view.history.run.ended is None else view.history.run.ended
@@ -293,8 +293,8 @@ class RunView:
         return self._texts[key]
 
     def origin(self, source: Source) -> str:
-        """Return the origin of a recalled value, such as ` from Day`. If the field there has
-        another name, the origin is such as ` from Day.mood`."""
+        """Return the origin of a recalled value as text, such as ` from Day`. If the recalled field
+        has another name than the field of `source`, the text is such as ` from Day.mood`."""
         if source.origin is None:
             return ""
         path, step, field = source.origin

@@ -31,7 +31,7 @@ _ITEMS: Final = 10
 _ITEM: Final = re.compile(r"(?<!\))\[(\d+)\]")
 """Matches the index of a map item in the path of a graph."""
 _TOOL: Final = re.compile(r"[^/]*\(([^()]*)\)\[\d+\]")
-"""Matches a tool call in the path of a graph."""
+"""Matches a tool call in the path of a graph. The line shows only the part in parentheses."""
 LineParts = tuple[str, ...]
 """The parts of a line: its subject, its text, and facts such as the duration. Facts are never
 cut."""

@@ -95,8 +95,8 @@ def _asking_rows(
 ) -> Iterator[ViewRow]:
     """Yield a row for an open question to the LM, and rows for the end of the streaming answer.
 
-    Without `always`, the row of the question is left out unless the question is asked again. A
-    field whose own row shows the question needs only the retry.
+    Without `always`, the row of the question is left out, unless the LM is asked again. This is for
+    questions of a field, because the row of the field already shows that work is in progress.
     """
     last = asking.answers[-1].attempt if asking.answers else None
     retry, task = asking.retry, task_of(asking)
@@ -247,8 +247,8 @@ def _item_row(view: RunView, index: int, graph: GraphRun, guides: Guides, now: f
 def _field_rows(
     view: RunView, step: Step, guides: Guides, now: float
 ) -> Iterator[tuple[Source | None, ViewRow]]:
-    """Yield the source and the row of each field of a step. Below a field, also yield the sources
-    of its function's parameters."""
+    """Yield a source and its row for each field of a step, and for each parameter of the field's
+    function. A field without a recorded source has None as its source."""
     sources = view.sources(step)
     plans = {} if step.node_type is None else plan_of(step.node_type).fields
     for name in plans or dict.fromkeys(name for name, _ in sources):
