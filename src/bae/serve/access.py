@@ -108,7 +108,7 @@ class Gatekeeper:
                 403,
                 "bae-serve-host",
                 f"{host[:100]!r} is not served here",
-                "name it where the API is made: router(…, hosts=[…]), or bae serve --allow-host",
+                "allow the host: router(…, hosts=[…]), or bae serve --allow-host",
             )
         return host
 
@@ -121,8 +121,7 @@ class Gatekeeper:
                 403,
                 "bae-serve-origin",
                 f"a page of {origin[:100]!r} may not use this API",
-                "name it where the API is made: router(…, origins=[…]), or bae serve "
-                "--allow-origin",
+                "allow the origin: router(…, origins=[…]), or bae serve --allow-origin",
             )
         site = request.headers.get("sec-fetch-site", "none")
         if site not in _OWN_SITE and origin not in self.origins:
@@ -130,7 +129,7 @@ class Gatekeeper:
                 403,
                 "bae-serve-origin",
                 f"a page of another site sent the request ({site[:20]!r})",
-                "name its origin where the API is made: router(…, origins=[…])",
+                "allow the page's origin: router(…, origins=[…]), or bae serve --allow-origin",
             )
 
     def headers_for(self, request: HTTPConnection) -> dict[str, str]:

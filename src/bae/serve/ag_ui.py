@@ -149,7 +149,7 @@ async def run_agent(call: ApiCall) -> Response:
             409,
             "bae-ag-ui-thread",
             f"the thread {request.thread_id} is a conversation with the graph {infos[-1].graph}",
-            "give a conversation with another graph a thread of its own",
+            "use another thread for a conversation with another graph",
         )
     talk = _Conversation(call, graph, request, infos)
     if request.resume:
@@ -161,7 +161,7 @@ async def run_agent(call: ApiCall) -> Response:
         raise Refused(
             422,
             "bae-ag-ui-tool",
-            "the last message is the result of a tool of the page, which no model here calls",
+            "the last message is the result of a tool of the page, but no model calls these tools",
             "make it a tool of the graph: Tools(…); or have a person answer: Gate(…)",
             place=f"body.messages.{len(request.messages) - 1}",
         )

@@ -243,7 +243,7 @@ async def read_bytes(request: Request, most: int, fix: str) -> bytes:
 
 async def read_body(request: Request, longest: int = LONGEST_BODY) -> Any:
     """Return the body of a request as JSON. An empty body counts as an empty object."""
-    data = await read_bytes(request, longest, "send less, and files by POST /files")
+    data = await read_bytes(request, longest, "send less, and send files with POST /files")
     if not data:
         return {}
     try:

@@ -168,7 +168,7 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
     fix = _FIXES.get(error.code) or error.fix or ""
     if isinstance(error, JournalError) and error.places:
         secret_places = ", ".join(f'"{place}": …' for place in error.places)
-        fix = f'give them again: POST /runs/R/resume with {{"given": {{{secret_places}}}}}'
+        fix = f'give the values again: POST /runs/R/resume with {{"given": {{{secret_places}}}}}'
     return Refused(
         status,
         error.code,

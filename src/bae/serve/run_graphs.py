@@ -151,10 +151,12 @@ def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> R
         raise Refused(
             404,
             "bae-serve-path",
-            f"no graph is known at {path[:200]!r}"
+            f"the run has no graph at {path[:200]!r}"
             if path
             else "the run has no stored types, and its graph is not served",
-            "see `inner` of the graph around it" if path else "serve the graph of the run",
+            "the field `inner` of the outer graph lists the paths"
+            if path
+            else "serve the graph of the run",
             run_id=info.run_id,
         )
     empty_run = GraphRun(0.0, path=path)

@@ -269,7 +269,7 @@ def _fork_refusal(error: JournalError) -> Refused | None:
     refused = refusal_of(error, "body", _PARTS.get(error.code, "changed"))
     if refused is not None and error.places:
         names = ", ".join(f'"{place.rpartition(".")[2]}": …' for place in error.places)
-        refused.body.fix = f'give them again: {{"changed": {{{names}}}}}'
+        refused.body.fix = f'give the values again: {{"changed": {{{names}}}}}'
     return refused
 
 
