@@ -57,7 +57,7 @@ class CaseTypes:
         names in cases: `Refund.approved`."""
 
     def check(self, cases: Iterable[Checked], what: str) -> list[Case]:
-        """Return the cases if all of them fit. Otherwise raise one error with all problems. Its
+        """Return the cases if all of them fit. Otherwise raise one error with all problems. The
         message begins with `what`."""
         fitting: list[Case] = []
         problems: list[str] = []
@@ -258,7 +258,7 @@ def _names_for(nodes: Sequence[type[Node]]) -> dict[type[Node], str]:
 
 def _copy_value(value: Any) -> Any:
     """Return a deep copy. A value that cannot be copied, such as a client, is returned unchanged.
-    Of a node with such a value, return a shallow copy."""
+    If a node has such a value, only the node itself is copied."""
     try:
         return deepcopy(value)
     except Exception:  # a value that cannot be copied may raise anything
@@ -266,7 +266,7 @@ def _copy_value(value: Any) -> Any:
 
 
 def _fields_by_name(cls: type[Node]) -> dict[str, str]:
-    """Return the names of the fields by name and by alias."""
+    """Map the names and the aliases of fields to the names of the fields."""
     by_alias: dict[str, str] = {}
     for name, info in cls.__pydantic_fields__.items():
         for alias in (info.validation_alias, info.alias):

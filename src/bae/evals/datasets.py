@@ -38,17 +38,17 @@ def cases_of(dataset: Any, graph: Graph[Any, Any], *, own_metric: bool = False) 
     the node at which the run ends.
 
     If the evaluation has no metric, the evaluators of the dataset and of the case score it. The
-    score is the mean of their scores and assertions. Scores must be from 0 to 1, assertions count 0
-    or 1, and labels are ignored. If an evaluator returns nothing, it does not count, such as
-    `EqualsExpected` in a case that expects nothing. If there is no score because evaluators return
-    nothing, the case is scored by its expected fields.
+    score of the case is the mean of the evaluators' scores and assertions. Scores must be from 0 to
+    1, assertions count 0 or 1, and labels are ignored. If an evaluator returns nothing, it does not
+    count, such as `EqualsExpected` in a case that expects nothing. If there is no score because
+    evaluators return nothing, the case is scored by its expected fields.
 
     An evaluator gets the last node of the run as `ctx.output`. It gets the expected output as a
     node too, even if the dataset has only some of the node's fields. If the dataset expects plain
     values, it gets the output and the expected output as plain values. Evaluators that need spans
     or a report are refused.
 
-    To score the cases with your own metric, pass `own_metric=True`: evaluators are ignored.
+    To score the cases with your own metric, pass `own_metric=True`. Then evaluators are ignored.
     """
     return _cases(dataset, graph, "the dataset", own_metric)
 
@@ -127,7 +127,7 @@ class _Reader:
         self._only = plain[0].name if len(plain) == 1 else None
         """The field of the last node to which a plain expected value belongs. None if several
         fields or ends are possible."""
-        # A dataset has one type of output: if a case expects a plain value, all of them do.
+        # A dataset has one type of output: if a case expects a plain value, all cases do.
         self._plain = any(self._is_plain(case.expected_output) for case in dataset.cases)
 
     def cases(self, dataset: Any) -> Iterator[Checked]:

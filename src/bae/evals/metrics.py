@@ -83,8 +83,8 @@ def node_transition_metric(example: Any, prediction: Any, trace: Any = None) -> 
 
     Use it as a DSPy metric for examples and predictions with `next_node_type` or `choice`. Both
     arguments may also be a name, a node, a node class, or None for the end of a run. If the
-    `choice` of a prediction is "None", the run ends. If it is None, the prediction is wrong,
-    because DSPy uses None for an answer that it could not read.
+    `choice` of a prediction is "None", the run ends. If the `choice` is None, the prediction is
+    wrong, because DSPy uses None for an answer that it could not read.
 
     Returns 1.0 or 0.0. If DSPy passes a `trace` to bootstrap demonstrations, returns a bool.
     """
@@ -338,8 +338,8 @@ def _read_field(holder: Node | Mapping[str, Any], name: str, cls: type[Node] | N
 
 def _next_node(given: Any, read: bool = False) -> str | None:
     """Return the name of the next node, or None if `given` has no such name. If `given` is None,
-    the run ends. If DSPy has `read` the prediction `given` from an answer, a None in it is
-    ignored."""
+    the run ends. If DSPy has `read` the prediction `given` from an answer, keys with the value None
+    are ignored."""
     if given is None or given is NoneType:
         return "None"
     if isinstance(given, str):

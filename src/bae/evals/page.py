@@ -57,7 +57,7 @@ def _rows(by_name: Mapping[str, Row]) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    """The cells of a row in a table."""
+    """Return the cells of a row in a table."""
     has_answers = bool(row.calls or row.judged)
     timed = has_answers if row.node else bool(row.cases)
     return [

@@ -34,18 +34,18 @@ class NodeMeasure:
 
     usage: Usage = field(default_factory=Usage)
     judged: int = 0
-    """The answers that bae checked against the types and validators."""
+    """The number of answers that bae checked against the types and validators."""
     valid: int = 0
-    """How many of the `judged` answers were valid."""
+    """The number of answers that were valid."""
     seconds: dict[Place, float] = field(default_factory=dict["Place", float])
     """The time of the LM work for each node."""
     last: Node | None = None
     """The last complete node of the class. In a map, the node of the last item."""
     rounds: int = 0
-    """The rounds of conversations with tools."""
+    """The number of rounds of conversations with tools."""
     tool_calls: int = 0
     tool_errors: int = 0
-    """The tool calls whose result was an error."""
+    """The number of tool calls whose result was an error."""
     chose: list[type[Node] | type[None] | None] = field(
         default_factory=list["type[Node] | type[None] | None"]
     )
@@ -165,7 +165,7 @@ class Scoring:
         """Score a run. For a failed run, `result` is None.
 
         Without a metric, the score is the mean over all nodes that the case expects. A node that
-        the run did not reach scores 0. If a case expects nothing, it scores 1 if its run ended.
+        the run did not reach scores 0. A case that expects nothing scores 1 if its run ended.
         """
         scored = Scored()
         for name, expected in case.nodes.items():
@@ -225,7 +225,7 @@ class Scoring:
         )
 
     def _mean(self, case: Case, end: Node, score: Score, nodes: Mapping[str, Score]) -> Score:
-        """Return the mean over all nodes that a case expects. Its reason lists the missed
+        """Return the mean over all nodes that a case expects. The reason lists the missed
         expectations."""
         if not nodes:
             return score

@@ -259,7 +259,7 @@ class _Sides:
 
 
 def _is_lost(answer: RunAnswer, other: RunAnswer) -> bool:
-    """Whether a run reaches the node with the other answer but not with this one."""
+    """Whether a run reaches the node with the answer `other`, but not with `answer`."""
     return answer.chosen is False and bool(other.chosen)
 
 

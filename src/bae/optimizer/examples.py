@@ -56,10 +56,11 @@ def trace_to_examples(trace: Sequence[Node] | GraphResult[Any]) -> list[Any]:
     The inputs of an example are the fields of the current node, as JSON, and `node_type`. These are
     its other keys:
 
-    - `next_node_type`: the class of the next node. If the run ended although the LLM could have
-      continued, it is "None".
+    - `next_node_type`: the class of the next node, or "None" if the run ended although the LLM
+      could have continued.
     - `next_node`: the `fields` of the next node, and the `context` of its fill.
-    - `run_id`: the run. `root` is the original run before any forks.
+    - `run_id`: the run.
+    - `root`: the original run before any forks.
     - `corrected`: the fields that a person corrected.
 
     Steps of written bodies become examples too, but training does not use them: see `fill_examples`
@@ -274,7 +275,7 @@ def _name_of(transition: Transition) -> str:
 
 def _seen_fields(node: Node, hidden: frozenset[str]) -> Any:
     """Return the fields of a node that an LLM sees, without hidden fields. If a field is hidden,
-    computed fields are left out too, because they may depend on it."""
+    computed fields are left out too, because they may depend on the hidden field."""
     if not hidden:
         return seen_of(node)
     cls = type(node)

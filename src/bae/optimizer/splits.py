@@ -54,8 +54,8 @@ def _corrected_at(example: Any) -> float:
 
 
 def distinct(examples: Sequence[Any]) -> list[Any]:
-    """Return one example for each question, in the order of the questions. It has the corrected
-    answer, or otherwise the most frequent answer."""
+    """Return one example for each question, in the order of the questions. The example has the
+    corrected answer, or otherwise the most frequent answer."""
     groups: dict[str, list[Any]] = {}
     for example in examples:
         groups.setdefault(question_of(example), []).append(example)
@@ -131,7 +131,7 @@ class Split(NamedTuple, Generic[E]):
     """The lists of examples that `split_apart` returns.
 
     An example may repeat a question for one part of a node, and have a new question for the other
-    part. Then `held_out` and `left_out` have a copy of it, each for one part.
+    part. Then `held_out` and `left_out` have a copy of the example, each for one part.
     """
 
     train: list[E]
