@@ -232,21 +232,21 @@ class Improvement:
         from bae.optimizer.splits import split_apart
 
         graph, journal = self.graph, self.journal
-        every = wanted = await examples_from(journal, graph, evals=True)
+        all_examples = wanted_examples = await examples_from(journal, graph, evals=True)
         if self.without:
-            wanted = await examples_from(journal, graph, evals=True, without=self.without)
+            wanted_examples = await examples_from(journal, graph, evals=True, without=self.without)
         usable = [
             example
-            for example in wanted
+            for example in wanted_examples
             if self.evals
             or not is_eval_run(str(example["root"]))
             # Use a correction. Runs of evaluations with the same question are also marked as
             # corrected, so check the run too.
             or (example["corrected"] and not is_eval_run(str(example["run_id"])))
         ]
-        self.from_evals = len(wanted) - len(usable)
+        self.from_evals = len(wanted_examples) - len(usable)
         # Without a fork, its parent's answers are used again, so there may be more examples.
-        self.left_out = max(0, len(every) - len(wanted))
+        self.left_out = max(0, len(all_examples) - len(wanted_examples))
         if not usable:
             raise self._nothing_to_learn_error()
         self._train, self._held_out, repeated = split_apart(usable, self.held_out, self.seed)
@@ -283,7 +283,7 @@ class Improvement:
                     sum(bool(example["bae"]["corrected"]) for example in side)
                     for side in (train, held_out)
                 ]
-                few = questions < self.minimum
+                has_too_few = questions < self.minimum
                 yield PartResult(
                     cls.__name__,
                     part,
@@ -291,7 +291,9 @@ class Improvement:
                     len(train),
                     len(held_out),
                     *corrected,
-                    verdict=PromptVerdict.TOO_FEW_EXAMPLES if few else PromptVerdict.NOT_COMPARED,
+                    verdict=PromptVerdict.TOO_FEW_EXAMPLES
+                    if has_too_few
+                    else PromptVerdict.NOT_COMPARED,
                     questions=questions,
                 )
 
@@ -422,18 +424,20 @@ class Improvement:
     def _nothing_to_learn_error(self) -> BaeError:
         name = self.graph.name
         if self.from_evals:
-            what = f"all runs of {name} to learn from are evaluations, which are left out"
+            message = f"all runs of {name} to learn from are evaluations, which are left out"
             fix = "run the graph with other inputs, or use evaluations too: evals=True"
         elif self.left_out:
-            what = f"all runs of {name} are left out"
+            message = f"all runs of {name} are left out"
             fix = "run the graph with this journal, or leave out fewer runs"
         else:
-            what = f"there is no finished run of {name} that asked an LM, so nothing can be learned"
+            message = (
+                f"there is no finished run of {name} that asked an LM, so nothing can be learned"
+            )
             fix = (
                 "run the graph with this journal, correct what is wrong in its runs with "
                 "`bae runs fork RUN --at STEP --set FIELD=VALUE`, and try again"
             )
-        return BaeError(what, code="bae-optimize-nothing", fix=fix)
+        return BaeError(message, code="bae-optimize-nothing", fix=fix)
 
 
 def verdict_on(
