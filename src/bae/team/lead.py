@@ -60,9 +60,7 @@ class TeamSummary(BaseModel):
     checkout: Moved | None = Field(
         default=None, description="the user's checkout after the run, if it follows the branch"
     )
-    spent: Spent = Field(
-        default=Spent(), description="spending of the run, with the time before a restart"
-    )
+    spent: Spent = Field(default=Spent(), description="spending of the run, restarts included")
     seconds: float = 0.0
     notes: tuple[str, ...] = Field(default=(), description="messages for a person")
 
