@@ -130,6 +130,6 @@ __getattr__, __dir__ = export_lazily(
 def journal_problems(graph: Graph[Any, Any]) -> tuple[list[Problem], list[Problem]]:
     """Return the problems of a graph that appear only with a journal: the errors, and the notes on
     values that are not stored."""
-    from bae.journal.keepable import notes, unkeepable
+    from bae.journal.storability import notes, unkeepable
 
     return unkeepable(graph), notes(graph)

@@ -243,7 +243,7 @@ def test_where_nothing_can_be_written_the_report_is_printed_with_a_note(evaluate
     done = evaluate()
     assert done.code == 0, done.err
     assert row(done.out, "total")[0] == "1.00"
-    assert "the evaluation is printed and not written, since .bae/evals cannot be" in done.err
+    assert "no report is written, because .bae/evals cannot be written" in done.err
     assert "-o FILE" in done.err
 
 
@@ -455,7 +455,7 @@ def test_a_metric_that_raises_later_leaves_earlier_scores_and_fails_the_command(
     assert done.code == 1
     assert row(done.out, "total")[0] == "1.00"
     assert "of 3 cases, 1 could not be scored" in done.out
-    assert "1 case could not be scored, so the scores are of the others alone" in done.err
+    assert "1 case could not be scored, so the scores cover only the other cases" in done.err
     assert "no such thing" in done.err
     assert [each["score"] for each in first_contender("a.json")["cases"]] == [1.0, 1.0, None]
 
@@ -608,7 +608,7 @@ def test_a_spent_budget_ends_the_command_with_the_finished_cases(evaluate, provi
     assert "not every case was run: " in done.err
     none = evaluate("--lm", "anthropic", "--budget", "calls=0", "--fail-under", "0", lms=())
     assert none.code == 1
-    assert "anthropic has no score, and --fail-under 0 wants one" in none.err
+    assert "anthropic has no score, but --fail-under 0 needs a score" in none.err
 
 
 @pytest.mark.once

@@ -51,9 +51,9 @@ class Mine(Backend):
 @pytest.fixture(autouse=True)
 def _in_a_directory_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    registry._made.cache_clear()
+    registry._resolve_once.cache_clear()
     yield
-    registry._made.cache_clear()
+    registry._resolve_once.cache_clear()
 
 
 @pytest.fixture

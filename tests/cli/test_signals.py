@@ -308,7 +308,9 @@ def test_a_signal_that_is_ignored_stays_so():
 def test_no_resume_command_is_printed_for_a_run_that_the_journal_does_not_have(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(journals, "_sqlite", lambda file: SQLiteJournal(file, busy_timeout=0.05))
+    monkeypatch.setattr(
+        journals, "_open_sqlite", lambda file: SQLiteJournal(file, busy_timeout=0.05)
+    )
     assert main(["run", "app.py:End"]) == 0
     others = sqlite3.connect(".bae/runs.db", isolation_level=None)
     others.execute("BEGIN IMMEDIATE")
@@ -325,7 +327,7 @@ def test_no_resume_command_is_printed_for_a_run_that_the_journal_does_not_have(
         others.close()
     said = capsys.readouterr().err
     assert "interrupted" in said
-    assert "nothing of it is in the journal" in said
+    assert "the journal has nothing of the run" in said
     assert "resume" not in said
     assert read_log() == []
 
@@ -345,7 +347,7 @@ def test_ctrl_c_while_the_journal_is_closed_is_handled_and_the_result_is_there(
     monkeypatch.setattr(signals, "SLOW_STOP", 0.0)
     monkeypatch.setattr("bae.cli.live.Display.say", lambda display, text: heard.set())
     monkeypatch.setattr("bae.cli.live.PlainLines.say", lambda display, text: heard.set())
-    monkeypatch.setattr(journals, "_sqlite", SlowToClose)
+    monkeypatch.setattr(journals, "_open_sqlite", SlowToClose)
     assert main(["run", "app.py:End"]) == 0
     assert capsys.readouterr().out == "End\n"
 

@@ -72,7 +72,7 @@ def test_the_time_between_a_crash_and_the_resume_is_narrow_and_marked():
     assert all("╱" in row for row in (day, a, b))
     assert a.index("━") < a.index("╱") < b.index("━")
     assert abs(a.count("━") - b.count("━")) <= 1
-    assert "╱ no process worked on it: 27.8 h" in legend
+    assert "╱ no process worked on the run: 27.8 h" in legend
     assert "waited" not in legend
 
 
@@ -97,7 +97,7 @@ def test_work_after_a_gap_has_its_true_start_on_the_axis():
 def test_many_gaps_are_summarized_by_count_and_sum():
     lives = [(20.0 * i, 20.0 * i + 10) for i in range(6)]
     text = draw_timeline(make_timeline(*lives, work=(node(dep("a", (0, 10))),)))
-    assert "no process worked on it: 5 times, 50 s in all" in text
+    assert "no process worked on the run: 5 times, 50 s in all" in text
 
 
 @settings(max_examples=60, deadline=None)
@@ -140,7 +140,7 @@ def test_a_question_that_is_open_is_drawn_until_now():
     assert "┅" in asked
     assert asked.endswith("3 d  waiting")
     said = [each.strip() for each in legend]
-    assert said == ["╱ no process worked on it: 3 d", "┅ a person was waited for"]
+    assert said == ["╱ no process worked on the run: 3 d", "┅ a person was waited for"]
 
 
 def test_omitted_work_is_not_reported_as_done_where_some_of_it_failed():

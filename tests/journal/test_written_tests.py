@@ -72,7 +72,7 @@ def test_a_run_becomes_a_test_that_fails_with_a_diff_when_a_body_is_changed(jour
     assert text == dedent(
         """\
         tests/test_outfit.py: replays the run and checks its path and its end
-        tests/test_outfit.jsonl: the recording, which belongs beside it
+        tests/test_outfit.jsonl: the recording; keep it beside the test
         run it with: python -m pytest tests/test_outfit.py
         """
     )
@@ -187,7 +187,7 @@ def test_no_file_is_written_over_unless_that_is_asked_for(journal, capsys):
         ({"-m": "nowhere.at:all"}, "there is no module nowhere.at"),
         ({"-m": "wardrobe:asking"}, "error "),
         ({"abc": "bad"}, "a test is made of a run that has ended, not of bad789: it has failed"),
-        ({"abc": "nobody"}, "no run id is nobody"),
+        ({"abc": "nobody"}, "no run id begins with nobody"),
     ],
 )
 def test_a_run_that_cannot_become_a_test_is_refused_and_nothing_is_written(

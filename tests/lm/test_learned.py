@@ -239,7 +239,7 @@ async def test_a_run_with_lessons_replays_and_its_journal_has_the_questions_of_t
         (
             {Weather: NodePrompts(choice=LearnedPrompt(examples=(PromptExample(COLD, SHIRT),)))},
             ValueError,
-            "Weather, example 1 of its choice: its answer is to be",
+            "Weather, example 1 of its choice: its answer must be",
         ),
     ],
 )

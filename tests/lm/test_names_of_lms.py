@@ -37,9 +37,9 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for kind in (*OWN_KINDS, *PROVIDERS):
         for name in (*sum(kind.variables, ()), kind.address_variable, "OPENAI_BASE_URL"):
             monkeypatch.delenv(name or "NONE", raising=False)
-    registry._made.cache_clear()
+    registry._resolve_once.cache_clear()
     yield
-    registry._made.cache_clear()
+    registry._resolve_once.cache_clear()
 
 
 class Ask(bae.Node):

@@ -42,9 +42,9 @@ BACKENDS = {
 
 @pytest.fixture(autouse=True)
 def _nothing_made() -> Iterator[None]:
-    registry._made.cache_clear()
+    registry._resolve_once.cache_clear()
     yield
-    registry._made.cache_clear()
+    registry._resolve_once.cache_clear()
 
 
 @pytest.fixture
@@ -285,7 +285,7 @@ def test_an_object_that_is_no_lm_is_refused(name: str, said: str):
     ("pinned", "said"),
     [
         ("lcoal", "there is no LM named 'lcoal'"),
-        ("openai", "'openai' is not the whole name"),
+        ("openai", "'openai' is not a complete name"),
         (ToyBackend, "is a class, not an LM"),
         (3, "lm=3 is no LM"),
         (object, "is a class, not an LM"),
@@ -346,7 +346,7 @@ async def test_the_lms_of_the_machine_are_used_in_a_fixed_order(
     bare: pytest.MonkeyPatch, tmp_path: Path
 ):
     async def used() -> str:
-        registry._made.cache_clear()
+        registry._resolve_once.cache_clear()
         return (await run(Ask())).trace[-1].text
 
     with pytest.raises(BaeLMError):
@@ -375,7 +375,7 @@ async def test_a_key_without_its_package_is_warned_of_unless_dspy_is_configured(
     bare: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     def warnings() -> list[str]:
-        registry._made.cache_clear()
+        registry._resolve_once.cache_clear()
         caplog.clear()
         registry.find_default_lm("a node asks")
         return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]

@@ -324,7 +324,7 @@ async def test_no_endpoint_returns_a_whole_long_run_and_its_pages_contain_everyt
 async def test_the_inbox_has_some_questions_of_a_run_and_counts_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("bae.serve.inbox._OF_RUN", 2)
+    monkeypatch.setattr("bae.serve.inbox._MOST_OF_RUN", 2)
     async with serving(graphs={"pages": pages}, max_iters=0) as served:
         await served.post("/graphs/pages/runs?wait=10", {"start": {"n": 40}, "run_id": "one"})
         inbox = await served.get("/inbox")

@@ -158,7 +158,7 @@ async def test_a_fork_of_a_run_with_secrets_explains_what_to_give_and_how_to_res
     async with serving(graphs={"login": login}) as served, asyncio.timeout(20):
         await served.post("/graphs/login/runs?wait=10", BODIES["/graphs/{graph}/runs"])
         missing = await served.client.post("/runs/run/forks", json={"at": 0})
-        assert missing.json()["fix"] == 'give them again: {"changed": {"password": …}}'
+        assert missing.json()["fix"] == 'give the values again: {"changed": {"password": …}}'
         fork = {**BODIES["/runs/{run}/forks"], "run_id": "fork"}
         made = await served.client.post("/runs/run/forks", json=fork)
         assert (made.status_code, made.json()["run_id"]) == (409, "fork")

@@ -1,5 +1,5 @@
-"""The command `bae`. Each command or group of commands is a module that is imported when it is
-called. It parses arguments, calls the library and prints the result."""
+"""The command `bae`. Each command or group of commands has a module, which is imported when the
+user calls the command. The module parses arguments, calls the library and prints the result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line, by default `sys.argv`, and return the exit code."""
+    """Run the command line `arguments`, and return the exit code. The default is `sys.argv`."""
     if not (is_there("typer") and is_there("rich")):
         print(
             f"error: the command line of bae needs typer and rich\n  try:   {install_line('cli')}",
@@ -29,29 +29,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from bae.cli.messages import escape_messages
 
     if arguments is None:
-        escape_messages()  # messages of threads and `atexit` come after the command
+        escape_messages()  # threads and `atexit` print messages after the command
     code = run_command(sys.argv[1:] if arguments is None else list(arguments))
     if arguments is None:
         _leave_threads(code)
-        # At exit Python searches all imported objects for cycles, which is a fifth of a short
-        # command's time.
+        # Skip Python's search for reference cycles at exit. The search is a fifth of the time of a
+        # short command.
         gc.freeze()
     return code
 
 
 def _leave_threads(code: int) -> None:
-    """Exit within a second, even if abandoned calls still block threads. If the command failed, all
-    threads count as abandoned."""
-    others = [each for each in threading.enumerate() if not each.daemon]
-    others = [other for other in others if other is not threading.main_thread()]
+    """Exit within a second, even if calls that bae abandoned still block threads. If the command
+    succeeded and the user's code started a thread, Python waits for all threads instead."""
+    others = [thread for thread in threading.enumerate() if not thread.daemon]
+    others = [thread for thread in others if thread is not threading.main_thread()]
     if not others:
         return
     from bae.threads import NAME_PREFIX
 
-    given_up = all(other.name.startswith(NAME_PREFIX) for other in others)
+    all_abandoned = all(other.name.startswith(NAME_PREFIX) for other in others)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while Python waits
-    if code in (0, 3) and not given_up:
+    if code in (0, 3) and not all_abandoned:
         return
     end = time.monotonic() + 1
     for other in others:

@@ -1,6 +1,6 @@
-"""The commands of `bae` in one lazy group, and error handling: a few lines on stderr, a traceback
-only with --debug. A command's module is imported when the command is called, which keeps `--help`
-fast."""
+"""The list of commands, and the function that runs a command line. To keep `--help` fast, the
+module of a command is imported only for a call of the command. An error prints a few lines on
+stderr. With --debug, it prints a traceback instead."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ from bae.cli.options import AsJSON
 
 
 class Entry(NamedTuple):
-    """A command: its line in `bae --help`, and the name of its function."""
+    """A command of `bae`."""
 
     about: str
+    """The line of the command in `bae --help`."""
     where: str
+    """The module in `bae.cli`, and the name of the command's function or Typer app there, as
+    `MODULE:NAME`."""
 
 
 COMMANDS: Final = {
@@ -53,34 +56,35 @@ COMMANDS: Final = {
     "lm": Entry("List the language models and try one.", "lm:group"),
     "version": Entry("Print the versions of bae and its packages.", "app:version"),
 }
-"""In the order of `bae --help`: the first commands that a user needs come first. A command is a
-function, with examples in its module's EPILOG, or a Typer app."""
+"""The commands by name, in the order of `bae --help`. If a command is a function, the EPILOG of its
+module has the examples."""
 
 _ELSEWHERE: Final = ("bae-run-owned", "bae-optimizing-elsewhere", "bae-team-busy")
-"""Errors about something that another process owns."""
+"""Codes of errors about a run, an optimization or a team that another process owns."""
 
 
 class LazyGroup(TyperGroup):
-    """The command `bae`: it lists commands by name, and imports a command when it is called."""
+    """The command `bae`. It lists commands by name, and imports a command when the user calls the
+    command."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names of the commands."""
+        """Return the names of the commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import and return a command."""
+        """Import and return a command. Return None if the name is unknown."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
             self.commands[cmd_name] = _load(cmd_name)
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the called command. The error about an unknown name suggests a similar one."""
+        """Find the called command. If the name is unknown, the error suggests a similar name."""
         if args and args[0] not in COMMANDS:
             whole_command()
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Print the commands in the help, without importing them."""
+        """Print the list of commands in `bae --help`, without imports."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.about) for name, entry in COMMANDS.items()])
 
@@ -105,7 +109,7 @@ def bae(
     ] = False,
 ) -> None:
     """Typed graphs for LLM agents: run, check and draw them, and inspect their runs."""
-    # `run_command` removes --debug and --version before; they are declared here for --help.
+    # `run_command` handles --debug and --version earlier. They are declared here for --help.
 
 
 def version(as_json: AsJSON = False) -> None:
@@ -118,7 +122,7 @@ def version(as_json: AsJSON = False) -> None:
     from bae.cli.printing import out, print_json
 
     versions: dict[str, str] = {}
-    for package in _packages():
+    for package in _list_packages():
         try:
             versions[package] = version_of(package)
         except PackageNotFoundError:
@@ -127,47 +131,51 @@ def version(as_json: AsJSON = False) -> None:
         print_json({"bae": __version__, "python": platform.python_version(), "packages": versions})
         return
     out().print(f"bae {__version__}, Python {platform.python_version()}, {platform.system()}")
-    for package, each in versions.items():
-        out().print(f"  {package} {each}")
+    for package, number in versions.items():
+        out().print(f"  {package} {number}")
 
 
-def _packages() -> list[str]:
-    """The packages that bae requires, those of its extras, and those of LMs, without development
-    packages."""
+def _list_packages() -> list[str]:
+    """List the packages that bae, its extras and its LMs require, without development packages."""
     from importlib.metadata import PackageNotFoundError, requires
 
     from bae.lm.kinds import distribution
     from bae.lm.registry import KINDS
 
     try:
-        required = requires("bae_graphs") or []  # error codes have hyphens
+        # Not `bae-graphs`, because a test takes every text such as "bae-…" for an error code.
+        required = requires("bae_graphs") or []
     except PackageNotFoundError:  # run from a directory without installation
         required = []
-    used = [each for each in required if not re.search(r"""extra == ['"](dev|docs)['"]""", each)]
-    names = [re.split(r"[^\w.-]", each)[0] for each in used]
+    used = [
+        requirement
+        for requirement in required
+        if not re.search(r"""extra == ['"](dev|docs)['"]""", requirement)
+    ]
+    names = [re.split(r"[^\w.-]", requirement)[0] for requirement in used]
     names += [distribution(package) for kind in KINDS.values() for package in kind.packages]
     return list(dict.fromkeys(names))
 
 
 @cache
-def _group() -> Any:
+def _get_group() -> Any:
     group: Any = typer.main.get_command(app)
-    _take_nothing(group)
+    _skip_missing_options(group)
     return group
 
 
-def _take_nothing(group: Any) -> None:
-    """Set missing options of a group to None at once, including `--help`. Typer would load Pydantic
-    for that, the slowest part of a command's help."""
+def _skip_missing_options(group: Any) -> None:
+    """Skip Typer's processing of options that are not on the command line. The processing would
+    import Pydantic, which takes most of the time of `--help`."""
     find_help = group.get_help_option
 
     def get_help_option(ctx: Any) -> Any:
         option = find_help(ctx)
         if option is not None and "process_value" not in vars(option):
-            process_given(option)
+            skip_missing(option)
         return option
 
-    def process_given(param: Any) -> None:
+    def skip_missing(param: Any) -> None:
         process: Callable[[Any, Any], Any] = param.process_value
 
         def process_value(ctx: Any, value: Any) -> Any:
@@ -176,13 +184,13 @@ def _take_nothing(group: Any) -> None:
         param.process_value = process_value
 
     for param in group.params:
-        process_given(param)
+        skip_missing(param)
     group.get_help_option = get_help_option
 
 
 def whole_command() -> Any:
-    """The group with every command imported, for docs and tests."""
-    group = _group()
+    """Import every command, and return the group. For docs, tests and suggestions of names."""
+    group = _get_group()
     for name in COMMANDS:
         group.get_command(None, name)
     return group
@@ -201,28 +209,31 @@ def _load(name: str) -> Any:
         command = get_command_from_info(
             CommandInfo(name=name, callback=loaded, epilog=epilog), **plain
         )
-    _name_values(command)
+    _prepare_parameters(command)
     return command
 
 
-def _name_values(command: TyperCommand | TyperGroup) -> None:
-    """Name values `TEXT` and `N` in the help of a command, where Typer prints `<str>`; accept only
-    usual notations of numbers; and accept the hidden `--backend` of bae 3.0 for `-b`."""
+def _prepare_parameters(command: TyperCommand | TyperGroup) -> None:
+    """Prepare the parameters of a command.
+
+    The help names values `TEXT` and `N` instead of `<str>` and `<int>`. Numbers need a usual
+    notation. Options with `-b` also accept the hidden `--backend` of bae 3.0.
+    """
     for param in command.params:
         if "-b" in param.opts:
             param.add_to_parser = partial(_add_with_backend, param, param.add_to_parser)  # type: ignore[method-assign]
         if param.param_type_name == "argument":
-            param.display_type_rich = _no_type  # type: ignore[attr-defined]
+            param.display_type_rich = _hide_type  # type: ignore[attr-defined]
         elif not param.is_flag:  # type: ignore[attr-defined]
-            shown = str(param.display_type_rich(None)).strip("<>")  # type: ignore[attr-defined]
-            param.metavar = param.metavar or _NAMES.get(shown, shown)
-            described = cast(Any, param).type_descriptor
-            if described.annotation in (int, float) and not described.parameter_info.parser:
-                _read_strictly(param)
+            shown_type = str(param.display_type_rich(None)).strip("<>")  # type: ignore[attr-defined]
+            param.metavar = param.metavar or _NAMES.get(shown_type, shown_type)
+            descriptor = cast(Any, param).type_descriptor
+            if descriptor.annotation in (int, float) and not descriptor.parameter_info.parser:
+                _require_plain_number(param)
     if isinstance(command, TyperGroup):
-        _take_nothing(command)
-        for each in command.commands.values():
-            _name_values(cast("TyperCommand | TyperGroup", each))
+        _skip_missing_options(command)
+        for subcommand in command.commands.values():
+            _prepare_parameters(cast("TyperCommand | TyperGroup", subcommand))
 
 
 def _add_with_backend(option: Any, add: Callable[..., None], parser: Any, ctx: Any) -> None:
@@ -230,7 +241,7 @@ def _add_with_backend(option: Any, add: Callable[..., None], parser: Any, ctx: A
     parser.add_option(option, ["--backend"], option.name)
 
 
-def _read_strictly(param: Any) -> None:
+def _require_plain_number(param: Any) -> None:
     """Refuse numbers that only Python accepts: `1_0`, `nan`, `inf`."""
     process = param.process_value
 
@@ -246,22 +257,22 @@ _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]{1,18}(?:\.[0-9]{1,18})?|\.[0-9]{1,18
 _NAMES: Final = {"str": "TEXT", "int": "N", "int range": "N", "float": "X", "float range": "X"}
 
 
-def _no_type(ctx: Any) -> str:
+def _hide_type(ctx: Any) -> str:
     return ""
 
 
 def run_command(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code."""
-    asked, debug = _without_debug(arguments)
+    words, debug = _remove_debug_option(arguments)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # escape characters that the terminal cannot show
+        if hasattr(stream, "reconfigure"):  # escape characters that the encoding does not have
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         with messages_escaped():
-            code = _carry_out(asked, debug)
+            code = _carry_out(words, debug)
         if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]  with >&-
             sys.stdout.flush()
-    except BrokenPipeError:  # the reader has closed the pipe; Python would fail again at exit
+    except BrokenPipeError:  # the reader has closed the pipe: at exit, Python would fail again
         from bae.cli.printing import discard_output
 
         discard_output(sys.stdout)
@@ -270,7 +281,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _carry_out(asked: list[str], debug: bool) -> int:
-    group = _group()
+    group = _get_group()
     if "_BAE_COMPLETE" in os.environ or (asked and asked[0] in _COMPLETION):
         buffer = StringIO()
         try:
@@ -293,8 +304,8 @@ def _carry_out(asked: list[str], debug: bool) -> int:
         with only_json():
             return _invoke(group, asked)
     except KeyboardInterrupt as interrupt:
-        where = "".join(f" {each}" for each in getattr(interrupt, "__notes__", ()))
-        print_escaped(f"interrupted{where}")
+        notes = "".join(f" {note}" for note in getattr(interrupt, "__notes__", ()))
+        print_escaped(f"interrupted{notes}")
         return exits.INTERRUPTED
     except BrokenPipeError:
         raise
@@ -303,7 +314,7 @@ def _carry_out(asked: list[str], debug: bool) -> int:
 
 
 _COMPLETION: Final = ("--install-completion", "--show-completion")
-"""Options that end the command as soon as Typer has read them."""
+"""Options that print or install shell completions."""
 
 
 def _invoke(group: Any, asked: list[str]) -> int:
@@ -339,10 +350,10 @@ def _report_error(error: BaseException, debug: bool) -> int:
     return exits.ELSEWHERE if elsewhere else exits.FAILED
 
 
-def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """The command line without --debug, and whether it was present. Arguments after -- are not
-    options."""
-    asked = list(arguments)
-    end = asked.index("--") if "--" in asked else len(asked)
-    kept = [each for each in asked[:end] if each != "--debug"]
-    return kept + asked[end:], len(kept) < end or bool(os.environ.get("BAE_DEBUG"))
+def _remove_debug_option(arguments: Sequence[str]) -> tuple[list[str], bool]:
+    """Return the command line without --debug, and whether --debug or BAE_DEBUG is set. After `--`,
+    --debug is an argument and stays."""
+    words = list(arguments)
+    end = words.index("--") if "--" in words else len(words)
+    options = [word for word in words[:end] if word != "--debug"]
+    return options + words[end:], len(options) < end or bool(os.environ.get("BAE_DEBUG"))

@@ -1,5 +1,5 @@
-"""`bae runs tell`, `bae runs approvals` and `bae runs cancel`: messages and decisions of people
-about a run, possibly in another process."""
+"""The commands `bae runs tell`, `bae runs approvals` and `bae runs cancel`. The run may be in
+another process."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def tell(
 ) -> None:
     """Tell the LLM of a run something.
 
-    It reads the text as a message before the next round of its conversation with tools. The run may
-    be in progress, or waiting, failed or interrupted: then it reads the message once it is resumed.
-    A run that has ended, or has no such conversation ahead, refuses it.
+    The LLM reads the text as a message before its next round of tool calls. If the run waits, has
+    failed or was interrupted, the LLM reads the message after the run is resumed. The message is
+    refused if the run has ended, or has no conversation with tools ahead.
     """
 
     async def send_message(runs: Journal) -> tuple[str, int]:
@@ -55,8 +55,8 @@ def approvals(
 ) -> None:
     """List the yeses that hold for all calls of a tool in a run, or revoke one.
 
-    Such a yes is the answer `run` to the question whether a tool may be called, or `thread`: that
-    also holds in other turns of the thread.
+    To the question whether a tool may be called, the answer `run` allows all calls in the run. The
+    answer `thread` also allows all calls in other turns of the thread.
     """
 
     async def read_grants(runs: Journal) -> tuple[str, list[Grant]]:
@@ -74,12 +74,12 @@ def approvals(
     if not grants:
         note(f"no tool has a yes for the whole run {run_id}")
     elif revoke is not None:
-        left = sum(not grant.revoked for grant in grants)
-        note(f"{in_one_line(revoke)} is revoked; {left} of {len(grants)} still hold")
+        valid = sum(not grant.revoked for grant in grants)
+        note(f"{in_one_line(revoke)} is revoked; {valid} of {len(grants)} still hold")
 
 
 def grant_line(grant: Grant, run_id: str) -> Text:
-    """An approval in one line, as it concerns a run."""
+    """Describe an approval in one line. If another run has the approval, the line has its id."""
     line = Text(in_one_line(grant.place)).append(f"  {in_one_line(grant.address)}", style="dim")
     if grant.run_id != run_id:
         line.append(f" of run {in_one_line(grant.run_id)}", style="dim")
@@ -106,8 +106,8 @@ def cancel(
 ) -> None:
     """Cancel a run, in whichever process it is.
 
-    A run in progress is stopped by its owner, within about a second. One that waits or is
-    interrupted is cancelled at once. `bae runs resume` continues it.
+    The process that owns a run in progress stops the run within about a second. A run that waits or
+    was interrupted is cancelled at once. `bae runs resume` continues a cancelled run.
     """
 
     async def cancel_run(runs: Journal) -> RunInfo:

@@ -1,5 +1,5 @@
-"""`bae chat`: a conversation with a graph, at the terminal or over pipes. Each message is a run of
-the graph in one thread of the journal."""
+"""The command `bae chat`: a conversation with a graph, at a terminal or over pipes. The
+conversation is a thread of the journal, and each message is a run in the thread."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from bae.cli.signals import work
 from bae.cli.start import start_fields
 from bae.cli.values import is_secret
 from bae.exceptions import BaeError
-from bae.journal.keepable import prove_storable
+from bae.journal.storability import prove_storable
 from bae.plan import plan_of
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def chat(
 
 
 def _find_text_field(graph: Graph[Any, Any]) -> str:
-    """The field of the start node that takes a message."""
+    """Return the name of the start node's field for messages. Raise if the choice is not clear."""
     name, plan = plan_of(graph.start).text, plan_of(graph.start)
     if name and any(field.name == name for field in plan.plain):
         return name
@@ -161,7 +161,7 @@ def _make_message_line(graph: Graph[Any, Any], text_field: str, *, no_history: b
 async def _chat_in_journal(
     talk: ChatSession, file: str, budget: Budget | None, converse: Any
 ) -> int:
-    """Open the journal, and call `converse` in it. Returns the exit code."""
+    """Open the journal, call `converse`, and return the exit code."""
     async with open_to_write(file) as journal:
         with ExitStack() as stack:
             if budget is not None:
@@ -181,8 +181,8 @@ async def _chat_in_journal(
 
 
 async def _chat_over_pipes(talk: ChatSession) -> int:
-    """Run a turn for each line of stdin. Returns the exit code of the last turn that failed. A turn
-    that waits for a person, or is stopped, ends the chat."""
+    """Run a turn for each line of stdin, and return the exit code of the last turn that failed. If
+    a turn waits for a person or is stopped, the chat ends with the exit code of this turn."""
     code = exits.DONE
     talk.listen(ends_at_ctrl_c=True)
     while (text := await asyncio.to_thread(read_stdin_line)) is not None:
@@ -204,7 +204,7 @@ async def _chat_over_pipes(talk: ChatSession) -> int:
 
 
 async def _chat_at_terminal(talk: ChatSession, line: MessageLine, thread: str | None) -> int:
-    """Take messages and commands until Ctrl-D or /quit. Returns the exit code."""
+    """Read messages and commands until Ctrl-D or /quit, and return the exit code."""
     commands = ChatCommands(talk)
     talk.listen(ends_at_ctrl_c=False)
     code = await commands.begin(is_new=thread is None)

@@ -1,5 +1,5 @@
-"""The lines that a user types into `bae chat` at a terminal: messages, and commands that begin with
-a slash."""
+"""The messages and the slash commands, such as `/retry`, that a user types into `bae chat` at a
+terminal."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from bae.graph_plan import plan_of_graph
 if TYPE_CHECKING:
     from bae.journal import ThreadTurn
 
-_SHOWN: Final = 3
-"""How many earlier turns are shown when a conversation continues."""
-_LONGEST: Final = 300
-"""How many characters of an earlier message or reply are shown."""
-_THREADS: Final = 20
-"""How many threads `/thread` lists."""
+_MOST_TURNS: Final = 3
+"""Maximum earlier turns that are printed when a conversation continues."""
+_MOST_CHARACTERS: Final = 300
+"""Maximum printed characters of an earlier message or reply."""
+_MOST_THREADS: Final = 20
+"""Maximum threads that `/thread` lists."""
 
 LineOutcome = tuple[int, str]
-"""The exit code of a line, and the text that the editor shows next."""
+"""The exit code of a typed line, and the text that the editor shows next."""
 
 
 class ChatCommands:
-    """Carries out the lines that the user types, in order."""
+    """Carries out the lines that the user types, one at a time."""
 
     ABOUT: ClassVar[dict[str, str]] = {
         "/help": "list the commands",
@@ -60,7 +60,7 @@ class ChatCommands:
         exits.ELSEWHERE,
         exits.INTERRUPTED,
     )
-    """Exit codes of turns after which the chat continues."""
+    """If a turn ends with one of these exit codes, the chat continues."""
 
     def __init__(self, talk: ChatSession) -> None:
         self._talk = talk
@@ -68,7 +68,7 @@ class ChatCommands:
         self.replaces = False
         """Whether the next message replaces the last message."""
         self.draft = ""
-        """The text that the editor shows first."""
+        """The text in the editor before the user types, such as the last message after /edit."""
         self._hinted = False
         self._methods: dict[str, Callable[[str], Awaitable[LineOutcome]]] = {
             "/help": self._help,
@@ -87,8 +87,8 @@ class ChatCommands:
         }
 
     async def begin(self, *, is_new: bool) -> int:
-        """Print the name of the thread and its last turns. Then ask what to do with an unfinished
-        last turn."""
+        """Print the name of the thread and its last turns. If the last turn is unfinished, ask what
+        to do with the turn. Return the exit code."""
         talk = self._talk
         turns = [] if is_new else await talk.read()
         quiet = talk.options.quiet
@@ -106,7 +106,7 @@ class ChatCommands:
         return await self._settle_last_turn()
 
     async def take(self, text: str) -> LineOutcome:
-        """Carry out a command, or send a message."""
+        """Carry out a command, or send a message. Print an error instead of raising it."""
         self._hinted = False
         self.draft = ""
         replaces, self.replaces = self.replaces, False
@@ -122,7 +122,7 @@ class ChatCommands:
             return exits.FAILED, ""
 
     def interrupt(self) -> None:
-        """Drop the line that is typed, at Ctrl-C."""
+        """Forget the half-typed line, because the user pressed Ctrl-C."""
         self.replaces, self.draft = False, ""
         if not self._hinted:
             note("Ctrl-D or /quit leaves")
@@ -147,9 +147,9 @@ class ChatCommands:
         method = self._methods.get(name)
         if method is None:
             near = get_close_matches(name, self.ABOUT, n=1, cutoff=0.5)
-            meant = f"did you mean {near[0]}? " if near else ""
+            hint = f"did you mean {near[0]}? " if near else ""
             note(
-                f"there is no command {name}: {meant}/help lists them; a message that begins with "
+                f"there is no command {name}: {hint}/help lists them; a message that begins with "
                 "a slash is typed with two"
             )
             return exits.DONE, text
@@ -189,7 +189,8 @@ class ChatCommands:
         return bool(self._talk.last.run_id)
 
     async def _settle_last_turn(self) -> int:
-        """Ask what to do with an unfinished last turn, and do it. Returns the exit code."""
+        """If the last turn is unfinished, resume or drop the turn, as the user decides. Return the
+        exit code."""
         match self._talk.last.standing:
             case "waiting":
                 return await self._talk.resume()
@@ -213,31 +214,31 @@ class ChatCommands:
     # Threads.
 
     def _show_turns(self, turns: list[ThreadTurn]) -> None:
-        if len(turns) > _SHOWN:
-            note(f"… {count(len(turns) - _SHOWN, 'earlier turn')}")
-        for turn in turns[-_SHOWN:]:
-            shown = Text("> ", style="bold").append(_shorten(turn.user))
+        if len(turns) > _MOST_TURNS:
+            note(f"… {count(len(turns) - _MOST_TURNS, 'earlier turn')}")
+        for turn in turns[-_MOST_TURNS:]:
+            turn_text = Text("> ", style="bold").append(_shorten(turn.user))
             if turn.reply:
-                shown.append(f"\n{_shorten(turn.reply)}")
+                turn_text.append(f"\n{_shorten(turn.reply)}")
             if turn.status in UNFINISHED:
-                shown.append(f"\n({turn.status})")
+                turn_text.append(f"\n({turn.status})")
             elif not turn.is_shown:
                 reason = "sent again" if turn.status == "ended" else turn.status
-                shown.append(f"\n({reason}: later turns do not see it)")
-            shown.stylize("dim")
-            err().print(shown, soft_wrap=True)
+                turn_text.append(f"\n({reason}: later turns do not see it)")
+            turn_text.stylize("dim")
+            err().print(turn_text, soft_wrap=True)
 
     def _show_message(self, text: str | None) -> None:
-        """Print the message that is sent again."""
+        """Print the message that `/retry` sends again."""
         if not self._talk.options.quiet and text:
-            shown = Text("> ", style="bold").append(_shorten(text))
-            shown.stylize("dim")
-            err().print(shown, soft_wrap=True)
+            message = Text("> ", style="bold").append(_shorten(text))
+            message.stylize("dim")
+            err().print(message, soft_wrap=True)
 
     async def _thread(self, rest: str) -> LineOutcome:
         talk = self._talk
         if not rest:
-            await list_threads(talk.journal, talk.graph.name, talk.thread, _THREADS)
+            await list_threads(talk.journal, talk.graph.name, talk.thread, _MOST_THREADS)
             return exits.DONE, ""
         talk.thread, before = rest, talk.thread
         try:
@@ -274,7 +275,7 @@ class ChatCommands:
         return exits.DONE, ""
 
     async def _report(self, command: Callable[..., None], *arguments: Any) -> None:
-        """Call another command of bae for the last run. It opens the journal itself."""
+        """Call another command of bae for the last run. The command opens the journal itself."""
         talk = self._talk
         if self._has_last():
             run_id, file = talk.last.run_id, talk.command_line.journal
@@ -318,8 +319,10 @@ class ChatCommands:
 
 
 def _shorten(text: str) -> str:
-    """The beginning of a message or a reply: at most two lines."""
+    """Cut a message or a reply to at most two lines."""
     lines = [line for line in text.strip().split("\n") if line.strip()]
-    shown = "\n".join(lines[:2])
-    is_complete = len(lines) <= 2 and len(shown) <= _LONGEST
-    return in_lines(shown if is_complete else f"{cut_text(shown, _LONGEST).removesuffix('…')}…")
+    beginning = "\n".join(lines[:2])
+    is_complete = len(lines) <= 2 and len(beginning) <= _MOST_CHARACTERS
+    return in_lines(
+        beginning if is_complete else f"{cut_text(beginning, _MOST_CHARACTERS).removesuffix('…')}…"
+    )

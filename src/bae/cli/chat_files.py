@@ -1,4 +1,4 @@
-"""Images and documents that go with a message of `bae chat`."""
+"""Images and documents that `bae chat` sends with a message."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ if TYPE_CHECKING:
 
 
 def file_fields(start: type[Node]) -> list[str]:
-    """The plain fields of a node that take files."""
+    """List the start node's fields without a source that take files."""
     return [field.name for field in plan_of(start).plain if holds_file(start, field.name)]
 
 
 def place_file(
     start: type[Node], names: Sequence[str], before: Mapping[str, Any], typed_path: str
 ) -> tuple[str, Any, File]:
-    """Read a file, and find a field of a start node for it, among `names`. Returns the name of the
-    field, its new value with the files `before`, and the file. Raises if no field takes it."""
+    """Read a file, and add the file to the first field in `names` that accepts it.
+
+    `before` has the files that the user attached earlier, by field. Returns the name of the field,
+    the field's new value, and the file. Raises if no field accepts the file.
+    """
     try:
         file = read_file_at(_parse_path(typed_path))
     except UnfitText as misfit:
@@ -50,8 +53,8 @@ def place_file(
 
 
 def _parse_path(typed_path: str) -> str:
-    """The path in a text that a user typed, or dropped on the terminal. It may have quotes or
-    backslashes."""
+    """Return the path that a user typed, or dropped on the terminal, without quotes and
+    backslashes of a shell."""
     path = os.path.expanduser(typed_path)
     if not Path(path).exists():
         with suppress(ValueError):

@@ -1,5 +1,5 @@
-"""The editor of `bae chat` for messages. A message may have several lines, Tab completes commands,
-and a file keeps the history."""
+"""The editor for messages in `bae chat`. A message may have several lines. Tab completes commands.
+A file stores earlier messages for the arrow keys."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 _LONGEST: Final = 1_000_000
-"""The maximum size of the history in bytes. A larger history loses its older half."""
+"""Maximum bytes of the history file. A larger file loses its older half."""
 _SECRET_NAME: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
-"""Names of environment variables whose values must not be in the history."""
+"""Matches the names of environment variables with secrets. A message that contains a secret is not
+stored in the history."""
 _SHORTEST_SECRET: Final = 8
-"""The minimum length of such a value."""
+"""Minimum characters of a secret. Shorter values may be stored."""
 
 
 class MessageLine:
-    """Reads messages at a terminal. `history` is the file of earlier messages; with None, they are
-    forgotten when the program ends. Tab completes `commands`. With `hidden`, typed text is neither
-    shown nor stored."""
+    """Reads messages at a terminal.
+
+    `history` is the file for earlier messages. With None, earlier messages are lost when the
+    program ends. Tab completes `commands`. With `hidden`, typed text is neither shown nor stored.
+    """
 
     def __init__(
         self, history: Path | None, commands: Sequence[str], *, hidden: bool = False
@@ -40,7 +43,7 @@ class MessageLine:
         self._options: dict[str, Any] = {}
 
     async def read(self, prompt: str, default: str = "") -> str:
-        """The next message. Raises EOFError at Ctrl-D and KeyboardInterrupt at Ctrl-C."""
+        """Read the next message. Raises EOFError at Ctrl-D and KeyboardInterrupt at Ctrl-C."""
         from prompt_toolkit.layout.processors import TabsProcessor
 
         if not self._options:
@@ -58,27 +61,26 @@ class MessageLine:
 
 
 def history_file() -> Path:
-    """The file of the messages that the arrow keys show, in the user's directory for the state of
-    programs."""
+    """Return the path of the history file, in the user's state directory."""
     folder = os.environ.get("XDG_STATE_HOME") or os.environ.get("LOCALAPPDATA")
     return Path(folder or Path.home() / ".local/state", "bae", "chat_history")
 
 
 def prepare_history(file: Path) -> None:
-    """Make the file of the history, which only its user can read. If the file is too long, drop its
-    older half. Raises OSError."""
+    """Create the history file, which only the user can read. If the file exists and is too long,
+    drop its older half. Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     os.close(private(file, os.O_CREAT | os.O_WRONLY))
     if file.stat().st_size > _LONGEST:
         data = file.read_bytes()
-        # An entry begins with a line that has its time.
+        # An entry begins with a line such as `# 2026-11-18 09:30:00`.
         begin = data.find(b"\n# ", len(data) // 2)
         write_private(file, data[begin:] if begin > 0 else b"")
 
 
 def may_keep(text: str) -> bool:
-    """Whether the history may have a message: it does not begin with a space, and does not quote a
-    secret of the environment."""
+    """Return whether the history may store a message. A message that begins with a space, or
+    contains a secret from an environment variable, is not stored."""
     if text.startswith(" "):
         return False
     secrets = (value for name, value in os.environ.items() if _SECRET_NAME.search(name))
@@ -92,7 +94,7 @@ def _open_history(file: Path | None) -> History:
         return InMemoryHistory()
 
     class PrivateHistory(FileHistory):
-        """A history that stores only messages that `may_keep` allows."""
+        """A history file without the messages that `may_keep` refuses."""
 
         def store_string(self, string: str) -> None:
             if may_keep(string):
@@ -102,7 +104,8 @@ def _open_history(file: Path | None) -> History:
 
 
 def _make_key_bindings() -> KeyBindings:
-    """Enter sends the message. Alt-Enter, or a backslash before Enter, begins a new line."""
+    """Bind keys: Enter sends the message. Alt-Enter, or a backslash before Enter, begins a new
+    line."""
     from prompt_toolkit.key_binding import KeyBindings
 
     keys = KeyBindings()
@@ -128,7 +131,7 @@ def _make_completer(commands: Sequence[str]) -> Completer:
     from prompt_toolkit.completion import Completer, Completion
 
     class CommandNames(Completer):
-        """Offers commands for a line that is the beginning of a command."""
+        """Completes a line that begins with a slash to a command."""
 
         def get_completions(self, document: Any, complete_event: Any) -> Any:
             text: str = document.text
@@ -140,6 +143,6 @@ def _make_completer(commands: Sequence[str]) -> Completer:
 
 
 def read_stdin_line() -> Any:
-    """Wait for the next line of stdin, and return it without its newline; None at the end."""
+    """Wait for the next line of stdin. Return the line without its newline, or None at the end."""
     line = sys.stdin.readline()
     return line.rstrip("\r\n") if line else None

@@ -1,5 +1,5 @@
-"""A turn of `bae chat` at a terminal. Each tool call becomes a line when it ends, and the reply
-grows below these lines."""
+"""The display of a turn of `bae chat` at a terminal. Each finished tool call is a line, and the
+reply grows below the tool calls."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from bae.secrets import Copies
 
 _ROWS: Final = 6
-"""How many rows of work in progress are drawn: the newest."""
+"""Maximum rows of work in progress. The newest rows are drawn."""
 _LEAST: Final = 3
-"""The minimum number of lines for a growing reply, in a terminal of any height."""
+"""Minimum lines for a growing reply, even if the terminal is too low."""
 
 
 class TurnScreen(Display):
-    """Shows one turn. `ends` are the node classes of replies, and `copies` are the fields of
-    `GraphPlan.hidden`."""
+    """Shows one turn. `ends` are the classes of the graph's end nodes, which have the reply.
+    `copies` is `GraphPlan.hidden`."""
 
     keeps_texts = True
 
@@ -51,13 +51,13 @@ class TurnScreen(Display):
         self._copies = copies
         self._screen = Redrawn(console, self._make_frame)
         self._printing = Lock()
-        """Keeps printed lines in order. The thread that draws never waits for it."""
+        """Keeps printed lines in order. The drawing thread never waits for this lock."""
         self._printed_reply = ""
-        """The complete lines at the beginning of the reply that were printed for good."""
+        """The first complete lines of the reply, which are printed and no longer redrawn."""
         self._stopped_reply = ""
-        """The reply at the moment when the turn was stopped."""
+        """The part of the reply that had arrived when the user stopped the turn."""
         self._measured: int = 0
-        """The length of the part of the reply that was measured."""
+        """The length of the complete lines when they were last wrapped and counted."""
         self._thinks_since = 0.0
         self._last_frame: list[Text] = []
         self._began = time()
@@ -71,7 +71,7 @@ class TurnScreen(Display):
         self._screen.stop()
 
     def observe(self, run: ObservedRun, record: Record) -> None:
-        """Add a record of the run, and print the work that it ends."""
+        """Add a record of the run, and print the work that the record ends."""
         with self._printing:
             with self.lock:
                 view = self.add(run, record)
@@ -82,7 +82,7 @@ class TurnScreen(Display):
 
     @contextmanager
     def asking(self) -> Generator[None]:
-        """Hide the work in progress during the block, which asks the user."""
+        """Hide the work in progress while the block asks the user a question."""
         self._screen.stop()
         try:
             yield
@@ -90,14 +90,17 @@ class TurnScreen(Display):
             self._screen.start()
 
     def hold(self) -> None:
-        """Keep the part of the reply that has arrived, because the turn is being stopped."""
+        """Remember the part of the reply that has arrived. Call it before the turn is stopped."""
         with self.lock:
             view = next(iter(self.views.values()), None)
             self._stopped_reply = "" if view is None else self._arrived_reply(view)
 
     def finish(self, node: Node | None) -> None:
-        """Print the rest of the turn after the screen was stopped. This is the reply; without a
-        `node`, the calls that were cut off and the part of the reply that had arrived."""
+        """Print the rest of the reply, after the screen was stopped. `node` is the last node.
+
+        If the turn has no last node, print the tool calls that were cut off, and the part of the
+        reply that had arrived.
+        """
         with self.lock:
             view = next(iter(self.views.values()), None)
         if node is None:
@@ -112,7 +115,9 @@ class TurnScreen(Display):
         self._print_rest(in_lines(reply))
         step = None if view is None else view.history.run.newest
         if view is not None and step is not None and step.node_type is type(node):
-            plans = [each for each in plan_of(type(node)).plain if each.name != name]
+            plans = [
+                field_plan for field_plan in plan_of(type(node)).plain if field_plan.name != name
+            ]
             values = [
                 f"{plan.name}={view.value(step, plan.name, inline=True)}"
                 for plan in plans
@@ -135,7 +140,7 @@ class TurnScreen(Display):
     # Lines that stay on the screen.
 
     def _ended_rows(self, view: RunView, path: str) -> Iterator[ViewRow]:
-        """The rows of the work that the newest record ends."""
+        """Yield rows for the work that the newest record ends."""
         guides = (False,) * (path.count("/") + 1) if path else ()
         now = time()
         for change, work in view.changes:
@@ -169,7 +174,7 @@ class TurnScreen(Display):
                 return
 
     def _cut_off_rows(self, view: RunView) -> Iterator[ViewRow]:
-        """The rows of calls that had begun when the turn was stopped."""
+        """Yield rows for the tool calls that were in progress when the turn was stopped."""
         for row in graph_rows(view, view.history.run, (), time()):
             if row.kind == "call" and row.state == "cancelled":
                 row.guides, row.block = (), 0
@@ -177,12 +182,12 @@ class TurnScreen(Display):
                 yield row
 
     def _is_between(self, step: Step) -> bool:
-        """Whether a node is neither the message nor the reply."""
+        """Return whether the node of a step is neither the message nor the reply."""
         return step.number > 0 and step.node_type not in self._ends
 
     def _thought_line(self, view: RunView, record: Record) -> list[Text]:
-        """A line with the seconds that the model thought, when it stops thinking. Void thinking has
-        no line."""
+        """Return a line with the time that the model has thought, if the model has just stopped
+        thinking. Thoughts that a retry has voided get no line."""
         question = self._open_question(view)
         thinks = question is not None and bool(question.thoughts) and not question.text
         if thinks:
@@ -195,7 +200,7 @@ class TurnScreen(Display):
         return []
 
     def _lines_to_print(self, view: RunView) -> list[Text]:
-        """The first lines of the reply, if the reply is too long for the screen."""
+        """Return the next complete lines of the reply, if they no longer fit on the screen."""
         reply = self._arrived_reply(view)
         lines: list[Text] = []
         if not reply.startswith(self._printed_reply) and not self._stopped_reply:
@@ -226,14 +231,14 @@ class TurnScreen(Display):
         if not reply.startswith(self._printed_reply):
             lines.append(self._dim_line("the reply has changed; all of it:"))
             self._printed_reply = ""
-        rest = reply[len(self._printed_reply) :].rstrip()
-        lines += self._wrap(rest) if rest else []
+        unprinted = reply[len(self._printed_reply) :].rstrip()
+        lines += self._wrap(unprinted) if unprinted else []
         self._print(lines)
 
     # Lines that are drawn again and again.
 
     def frame(self) -> list[Text]:
-        """The lines of the work in progress: at most as many as the terminal has."""
+        """Return the lines of the work in progress, at most as many as the terminal has."""
         now = time()
         with self.lock:
             reply, rows, thoughts = "", list[ViewRow](), ""
@@ -263,7 +268,7 @@ class TurnScreen(Display):
                 yield row
 
     def _make_frame(self) -> Group:
-        with suppress(Exception):  # an error would end the thread: show the last frame again
+        with suppress(Exception):  # an error would end the drawing thread: repeat the last frame
             self._last_frame = self.frame()
         return Group(*self._last_frame)
 
@@ -275,7 +280,7 @@ class TurnScreen(Display):
         return asking if view.may_quote else None
 
     def _arrived_reply(self, view: RunView) -> str:
-        """The text of the reply that has arrived so far."""
+        """Return the text of the reply that has arrived so far."""
         if not view.may_quote:
             return ""
         texts: list[str] = []
@@ -314,7 +319,8 @@ class TurnScreen(Display):
 
 
 def reply_text(node: Node, copies: Copies | None = None) -> str | None:
-    """The text of a reply; None if the whole node is the reply."""
+    """Return the reply in the text field of an end node. If the node has no text field, return
+    None: the complete node is the reply."""
     name = plan_of(type(node)).text
     value: Any = fields_of(node, copies).get(name) if name else None
     return value if isinstance(value, str) else None

@@ -1,5 +1,5 @@
-"""The turns of `bae chat`. Each message runs the graph once in the thread, and the terminal shows
-the progress. Ctrl-C stops only the turn in progress."""
+"""The turns of `bae chat`. Each message runs the graph once in the thread. Ctrl-C stops only the
+turn in progress."""
 
 from __future__ import annotations
 
@@ -45,17 +45,18 @@ if TYPE_CHECKING:
     from bae.result import GraphResult
 
 UNFINISHED: Final = ("waiting", "interrupted")
-"""While its last turn has one of these states, the thread takes no message."""
+"""If the last turn has one of these states, the thread takes no message."""
 RESUMABLE: Final = (*UNFINISHED, "failed", "cancelled")
-"""A last turn with one of these states can continue where it stopped."""
+"""If the last turn has one of these states, it can continue where it stopped."""
 
 RunTurn = Callable[[Any], Awaitable["GraphResult[Any]"]]
-"""Begins or continues a run. Its argument answers gates."""
+"""A function that begins or continues a run. Its argument is an async function that answers
+gates."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """The options of the command line for all turns."""
+    """The options of `bae chat` for all turns."""
 
     text_field: str
     """The field of the start node that takes the message."""
@@ -65,24 +66,25 @@ class ChatOptions:
     max_iters: int = 10
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     asks: bool = False
-    """Whether questions can be asked at a terminal."""
+    """Whether bae can ask the user questions at a terminal."""
     as_json: bool = False
     quiet: bool = False
 
 
 @dataclass(slots=True)
 class LastTurn:
-    """The newest turn of the thread: its run, its message, and its state. `text` is the message as
-    it was typed, or None if the journal does not have it."""
+    """The newest turn of the thread. If the thread has no turn, all fields are empty."""
 
     run_id: str = ""
     text: str | None = ""
+    """The message as the user typed it, or None if the journal does not have the message."""
     standing: Listed | Literal[""] = ""
+    """The state of the run."""
 
 
 @dataclass(slots=True)
 class ChatSession:
-    """One thread, to which turns are added. Set `journal` before the first turn."""
+    """A conversation in one thread. Set `journal` before the first turn."""
 
     graph: Graph[Any, Any]
     command_line: CommandLine
@@ -91,23 +93,25 @@ class ChatSession:
     journal: Journal = field(init=False)
     last: LastTurn = field(default_factory=LastTurn)
     attached: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Fields of the next message only, such as an image."""
+    """Fields of the start node for the next message only, such as an image."""
     stored: bool = False
     """Whether the thread has a turn."""
     refused: bool = False
-    """Whether the last message was refused because another turn was in progress."""
+    """Whether the last message was refused, because another turn was in progress."""
     signals: Signals = field(init=False)
-    """The handlers of signals, from the first turn to the last."""
+    """The signal handlers for all turns."""
     _display: Display | None = None
 
     def __post_init__(self) -> None:
         self.signals = Signals(self.last_words)
 
     def listen(self, *, ends_at_ctrl_c: bool) -> None:
-        """Make signals end the chat between turns. A signal that came before this call ends the
-        chat at once. Without `ends_at_ctrl_c`, Ctrl-C does not end the chat: the user may have
-        meant the turn that has just ended. A Ctrl-C after this call stops a turn that is about to
-        begin."""
+        """Make signals end the chat between turns. A signal before this call ends the chat at once.
+
+        Without `ends_at_ctrl_c`, Ctrl-C does not end the chat. bae ignores an earlier Ctrl-C,
+        because the user may have meant the turn that has just ended. A later Ctrl-C stops a turn
+        that is about to begin.
+        """
         task = asyncio.current_task()
         assert task is not None
 
@@ -119,23 +123,24 @@ class ChatSession:
             self.signals.reset()
         self.signals.calls(stop)
 
-    # The methods of a display that `signals.work` calls.
+    # `signals.work` uses the session as its display, and calls these methods.
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing: the screen is clear between turns."""
+        """Do nothing, because the screen is clear between turns."""
 
     def say(self, text: str) -> None:
-        """Print a line, above the work in progress if there is any."""
+        """Print a line. If a turn is in progress, the line is above its display."""
         if self._display is None:
             note(text)
         else:
             self._display.say(text)
 
     def last_words(self) -> str:
-        """The command that continues the conversation later."""
+        """Return a hint with the command that continues the conversation. Return an empty text if
+        the thread has no turn."""
         return f"continue with: {self.command_line.chat(self.thread)}" if self.stored else ""
 
     # Turns.
@@ -152,30 +157,33 @@ class ChatSession:
         return turns
 
     async def is_left_behind(self) -> bool:
-        """Whether another process began a turn after the last turn here, and died."""
+        """Return whether another process added a turn to the thread and died during the turn."""
         interrupted_runs = await self.journal.runs(
             thread=self.thread, status="interrupted", limit=1
         )
         return bool(interrupted_runs) and self.last.standing != "interrupted"
 
     async def _typed_text(self, run_id: str) -> str | None:
-        """The message of a stored turn as the user typed it. Later turns may see it changed:
-        masked, or with the placeholder of an image before it."""
+        """Return the message of a stored turn as the user typed it. Return None if the journal does
+        not have the message.
+
+        The thread may have another text, with masks or with the placeholder of an image.
+        """
         place = f"{self.graph.start.__name__}.{self.options.text_field}"
         try:
             origin = await self.journal.why(run_id, place, step=0)
         except JournalError as error:
             if error.code not in ("bae-why-unknown", "bae-why-pending"):
                 raise
-            return None  # its class has changed since
+            return None  # the class of the node has changed since the run
         if origin.kept != "value":
             return None
         value = origin.value
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     async def send(self, text: str) -> int:
-        """Send a message, and return the exit code of the turn. Raises BaeError if the start node
-        does not take the message."""
+        """Run a turn with a message, and return its exit code. Raises BaeError if the start node
+        does not accept the message."""
         node = self._make_start_node(text)
         run_id = os.urandom(12).hex()
         return await self._take_turn(run_id, text, partial(self._begin, node, run_id))
@@ -195,7 +203,8 @@ class ChatSession:
         )
 
     async def send_again(self, text: str | None) -> int:
-        """Replace the last turn by a turn with this message. Returns its exit code."""
+        """Replace the last turn by a turn with the message `text`. Returns the exit code of the new
+        turn."""
         if text is None:
             place = f"{self.graph.start.__name__}.{self.options.text_field}"
             problem = f"the journal does not have the {place} of the last turn"
@@ -214,11 +223,12 @@ class ChatSession:
         except JournalError as error:
             if error.code not in ("bae-run-unknown", "bae-fork-step"):
                 raise
-            return await self.send(text)  # the turn stopped before its first node was stored
+            return await self.send(text)  # the last turn stopped before its first node was stored
         return await self._take_turn(run_id, text, partial(self._resume, run_id))
 
     async def check_newest(self) -> None:
-        """Raise if another process has added a turn: /retry and /edit would replace that turn."""
+        """Raise if another process has added a turn to the thread. The user does not know the new
+        turn, which /retry and /edit would replace."""
         (newest,) = await self.journal.runs(thread=self.thread, limit=1) or (None,)
         if newest is None or newest.run_id == self.last.run_id:
             return
@@ -227,13 +237,13 @@ class ChatSession:
         except JournalError as error:
             if error.code != "bae-run-unknown":
                 raise
-            return  # the turn stopped before the journal had any of it
+            return  # the last turn stopped before the journal had any of its records
         await self.read()
         problem = "another process has added a turn to the thread"
         raise refusal(problem, f"/retry and /edit replace that turn now: {self.last.text!r:.200}")
 
     async def resume(self) -> int:
-        """Continue the last turn where it stopped. Returns its exit code."""
+        """Continue the last turn where it stopped, and return its exit code."""
         run_id, text = self.last.run_id, self.last.text
         return await self._take_turn(run_id, text, partial(self._resume, run_id))
 
@@ -250,7 +260,7 @@ class ChatSession:
         )
 
     async def drop(self) -> None:
-        """Cancel the last turn: later turns do not see it."""
+        """Cancel the last turn. Later turns do not see it."""
         await self.journal.cancel(self.last.run_id)
         self.last.standing = "cancelled"
 
@@ -260,28 +270,29 @@ class ChatSession:
         return build_node(self.graph.start, fields)
 
     def _changed_fields(self, text: str) -> dict[str, Any]:
-        """The fields in which a repeated turn differs from the old one: the message, its attached
-        files, and the secrets, which no journal stores."""
+        """Return the start node's fields that a repeated turn sets again: the message, the attached
+        files, and the secrets, which the journal does not store."""
         start, name = self.graph.start, self.options.text_field
         _check_text(text)
         try:
             raw_values = {**self.attached, name: text}
             values = {
-                each: read_json(start, each, value).value for each, value in raw_values.items()
+                field_name: read_json(start, field_name, value).value
+                for field_name, value in raw_values.items()
             }
         except UnfitText as misfit:
             raise refusal(f"{start.__name__}.{name} does not take this value: {misfit}") from None
         return values | self._secrets()
 
     def _secrets(self) -> dict[str, Any]:
-        """The values of the start node that no journal stores, by field."""
+        """Return the secrets of the start node by field. The journal does not store them."""
         start, fields = self.graph.start, self.options.fields
         hidden = [name for name in fields if is_secret(start, name)]
         return {name: read_json(start, name, fields[name]).value for name in hidden}
 
     def attach(self, path: str) -> str:
-        """Send a file with the next message, in a field of the start node that takes it. Returns
-        the placeholder of the file."""
+        """Read a file for the next message, and return the file's placeholder. Raises if no field
+        of the start node accepts the file."""
         start = self.graph.start
         names = [name for name in file_fields(start) if name not in self.options.fields]
         name, value, file = place_file(start, names, self.attached, path)
@@ -331,7 +342,8 @@ class ChatSession:
     async def _run_on_display(
         self, run_id: str, begin: RunTurn, display: Display
     ) -> tuple[GraphResult[Any] | None, BaseException | None, int]:
-        """Run a turn with a display. Returns the result, the error, and the code of a signal."""
+        """Run a turn with a display. Returns the result or None, the error or None, and the exit
+        code of a signal or 0."""
         stop, signals = asyncio.Event(), self.signals
         with display:
             signals.calls(stop.set)
@@ -359,12 +371,12 @@ class ChatSession:
         return (task.result() if error is None else None), error, code
 
     async def _stop(self, run_id: str, task: asyncio.Future[Any], *, forever: bool) -> None:
-        """Stop the run, and wait for its end. With `forever`, the journal stores the run as
-        cancelled, so the chat does not offer to resume it."""
+        """Stop the run, and wait until it has ended. With `forever`, also store in the journal that
+        the run is cancelled. The chat then does not offer to resume the run."""
         if forever:
             try:
                 await self.journal.cancel(run_id)
-            except JournalError:  # the journal does not have the run yet, or the run has just ended
+            except JournalError:  # the run is not in the journal yet, or has just ended
                 task.cancel()
         else:
             task.cancel()
@@ -383,7 +395,7 @@ class ChatSession:
     def _print(
         self, result: GraphResult[Any] | None, error: BaseException | None, display: Display
     ) -> None:
-        node = _end_of(result)
+        node = _find_end_node(result)
         on_screen = isinstance(display, TurnScreen)
         if isinstance(display, TurnScreen):
             display.finish(node)
@@ -430,7 +442,7 @@ class ChatSession:
         seconds: float,
         display: Display,
     ) -> dict[str, Any]:
-        node = _end_of(result)
+        node = _find_end_node(result)
         copies = plan_of_graph(self.graph).hidden
         history = display.history_of(self.last.run_id)
         usage = None if history is None else history.usage
@@ -454,14 +466,15 @@ class ChatSession:
 
 
 def _check_text(text: str) -> None:
-    """Raise for a message with bytes that are not UTF-8: no journal and no model takes them."""
+    """Raise if a message has bytes that are not UTF-8. No journal and no model accepts such a
+    message."""
     if readable(text, 0) != text:
         fix = "send UTF-8: iconv -f latin1 -t utf-8 converts a file"
         raise refusal("the message has bytes that are not UTF-8", fix)
 
 
-def _end_of(result: GraphResult[Any] | None) -> Node | None:
-    """The last node of a run that has ended."""
+def _find_end_node(result: GraphResult[Any] | None) -> Node | None:
+    """Return the last node of a run, or None if the run has not ended."""
     if result is None or result.waiting or result.unfinished:
         return None
     return result.result

@@ -1,4 +1,4 @@
-"""The threads of a journal, for `bae chat`: new ids, a list, and the cost of a thread."""
+"""Threads for `bae chat`: new thread ids, the list of threads, and the cost of a thread."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 _LETTERS: Final = "bcdfghjkmnpqrstvwxz23456789"
 _MOST_RUNS: Final = 1000
-"""How many runs are read to find the newest threads."""
+"""Maximum runs that are read to find the newest threads."""
 
 
 def new_thread_id(name: str) -> str:
-    """A new id that people can read and type, such as `support-1118-x7qd`."""
+    """Make a thread id that people can read and type, such as `support-1118-x7qd`."""
     name = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:20] or "chat"
-    letters = "".join(_LETTERS[each % len(_LETTERS)] for each in os.urandom(4))
+    letters = "".join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(4))
     return f"{name}-{time.strftime('%m%d')}-{letters}"
 
 
@@ -36,7 +36,7 @@ class _ListedThread:
 
 
 async def list_threads(journal: Journal, graph: str, current: str, most: int) -> None:
-    """Print the newest threads of a graph."""
+    """Print the newest threads of a graph, at most `most`. `current` is the thread of the chat."""
     threads: dict[str, _ListedThread] = {}
     runs_read = 0
     async for info in journal.every_run(graph=graph):
@@ -50,16 +50,16 @@ async def list_threads(journal: Journal, graph: str, current: str, most: int) ->
         return
     columns = (Column("thread", right=False), Column("turns"), Column("last", right=False))
     rows: list[list[Text]] = []
-    for name, each in [*threads.items()][:most]:
-        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.newest.updated))
+    for name, thread in [*threads.items()][:most]:
+        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(thread.newest.updated))
         marked = f"{name} (this one)" if name == current else name
-        rows.append([Text(in_one_line(marked), "cyan"), Text(str(each.runs)), Text(at, "dim")])
+        rows.append([Text(in_one_line(marked), "cyan"), Text(str(thread.runs)), Text(at, "dim")])
     print_table(err(), columns, rows)
     note("/thread ID switches to one, /new begins one")
 
 
 async def thread_cost(journal: Journal, thread: str) -> str:
-    """The usage of all runs of a thread, as text. Replaced turns count too."""
+    """Describe the usage of all runs of a thread, including replaced turns."""
     runs = 0
     total = Usage()
     before: str | None = None

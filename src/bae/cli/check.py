@@ -1,5 +1,5 @@
-"""`bae check`: errors that are known before the first LM call, and unfinished runs that the current
-classes would break."""
+"""The command `bae check`. It finds the errors of a graph without running it, and the unfinished
+runs that cannot be resumed with the current classes."""
 
 from __future__ import annotations
 
@@ -82,8 +82,11 @@ def check(
         raise typer.BadParameter("--was goes with --against FILE", param_hint="--was")
     loaded = load(module)
     graph = loaded.graph
-    problems = [(each, _line_of(graph, each.place)) for each in graph.validate(journal=durable)]
-    problems += [(each, None) for each in _find_lacking(graph, lm)]
+    problems = [
+        (problem, _find_problem_line(graph, problem.place))
+        for problem in graph.validate(journal=durable)
+    ]
+    problems += [(problem, None) for problem in _find_lm_problems(graph, lm)]
     severities = [problem.severity for problem, _ in problems]
     unreached = _find_unreached(loaded)
     if not as_json:
@@ -98,7 +101,7 @@ def check(
 
         try:
             broken = use(against, look)
-        except BaeError as raised:  # the proof is printed anyway
+        except BaeError as raised:  # raise it after the problems of the graph are printed
             error = raised
     failed = "error" in severities or bool(broken) or (strict and "warning" in severities)
     if as_json:
@@ -114,8 +117,8 @@ def check(
         raise typer.Exit(exits.FAILED)
 
 
-def _find_lacking(graph: Graph[Any, Any], lm: str | None) -> list[Problem]:
-    """The problems of a language model on this machine. An unknown name is wrong usage."""
+def _find_lm_problems(graph: Graph[Any, Any], lm: str | None) -> list[Problem]:
+    """Find out what the LM `lm` lacks on this machine. Raises for an unknown name."""
     if lm is None:
         return []
     try:
@@ -126,25 +129,33 @@ def _find_lacking(graph: Graph[Any, Any], lm: str | None) -> list[Problem]:
 
 
 def _find_unreached(loaded: Loaded) -> list[str]:
-    """The node classes of the module that no graph reaches: forgotten in a return type, or
-    obsolete. Base classes and names with an underscore do not count. Empty if the edges of some
-    node are unknown."""
-    there = list(vars(sys.modules[loaded.module]).items()) if loaded.module in sys.modules else []
-    graphs: list[Any] = [loaded.graph, *(each for _, each in there if isinstance(each, Graph))]
+    """List the node classes of a module that no graph of the module reaches.
+
+    They are missing in a return type, or obsolete. Base classes and names with an underscore are
+    left out. If the edges of a node are unknown, the list is empty.
+    """
+    members = list(vars(sys.modules[loaded.module]).items()) if loaded.module in sys.modules else []
+    graphs: list[Any] = [loaded.graph, *(each for _, each in members if isinstance(each, Graph))]
     inside = [inner for graph in graphs for inner in graph.graphs]
-    plans = {cls: plan for each in inside for cls, plan in plan_of_graph(each).plans.items()}
+    plans = {cls: plan for nested in inside for cls, plan in plan_of_graph(nested).plans.items()}
     if any(plan.misrouted or plan.unresolved for plan in plans.values()):
         return []
-    nodes = [n for n in there if isinstance(n[1], type) and issubclass(n[1], Node)]
-    own = [cls for name, cls in nodes if cls.__module__ == loaded.module and name[0] != "_"]
-    bases = {base for cls in (*plans, *own) for base in cls.__mro__[1:]}
-    return [c.__name__ for c in dict.fromkeys(own) if c not in plans and c not in bases]
+    nodes = [
+        member for member in members if isinstance(member[1], type) and issubclass(member[1], Node)
+    ]
+    own_nodes = [cls for name, cls in nodes if cls.__module__ == loaded.module and name[0] != "_"]
+    bases = {base for cls in (*plans, *own_nodes) for base in cls.__mro__[1:]}
+    return [
+        class_.__name__
+        for class_ in dict.fromkeys(own_nodes)
+        if class_ not in plans and class_ not in bases
+    ]
 
 
 # --- output ---------------------------------------------------------------------------------------
 
 _Placed = Sequence[tuple[Problem, tuple[str, int] | None]]
-"""Problems, each with its file and line if known."""
+"""Pairs of a problem and its file and line. If the line is unknown, the pair has None."""
 
 
 def _print_proof(loaded: Loaded, problems: _Placed, unreached: Sequence[str]) -> None:
@@ -155,8 +166,8 @@ def _print_proof(loaded: Loaded, problems: _Placed, unreached: Sequence[str]) ->
         if problem.fix:
             at = text.plain.index("\n") + 1 + _INDENT
             text.stylize("green", at, at + len("fix:"))
-        where = f"{relative_path(Path(line[0]))}:{line[1]}  " if line is not None else ""
-        text.append(f"\n{' ' * _INDENT}{where}[{problem.code}]", style="dim")
+        location = f"{relative_path(Path(line[0]))}:{line[1]}  " if line is not None else ""
+        text.append(f"\n{' ' * _INDENT}{location}[{problem.code}]", style="dim")
         print_hanging(out(), text, _INDENT)
     graph, name = loaded.graph, loaded.reference
     if not name.endswith(f":{loaded.attribute}"):
@@ -167,13 +178,13 @@ def _print_proof(loaded: Loaded, problems: _Placed, unreached: Sequence[str]) ->
     text.append(f"{f'ends at {ends}' if ends else 'no end'}: ")
     severities = [problem.severity for problem, _ in problems]
     counts = [
-        Text(count(severities.count(each), each), style=style)
-        for each, style in _STYLES.items()
-        if each in severities
+        Text(count(severities.count(severity), severity), style=style)
+        for severity, style in _STYLES.items()
+        if severity in severities
     ]
     text.append_text(Text(", ").join(counts) if counts else Text("no problems", "bold green"))
     print_hanging(out(), text, 2)
-    for field, tools in _tools_of(graph).items():
+    for field, tools in _list_tools(graph).items():
         listed = ", ".join(
             tool["name"]
             + (f"({', '.join(given)})" if (given := tool["parameters"]) is not None else "")
@@ -184,9 +195,9 @@ def _print_proof(loaded: Loaded, problems: _Placed, unreached: Sequence[str]) ->
         print_hanging(out(), Text(f"not reached: {', '.join(unreached)}", style="dim"), 2)
 
 
-def _tools_of(graph: Graph[Any, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The tools of each field, with the parameters that a model gives, if they are known before a
-    run."""
+def _list_tools(graph: Graph[Any, Any]) -> dict[str, list[dict[str, Any]]]:
+    """List the tools of each field. A tool has the names of the parameters that the LLM passes, or
+    None if the parameters are known only in a run."""
     tools_by_field: dict[str, list[dict[str, Any]]] = {}
     for plan in plan_of_graph(graph).plans_with_tools:
         field = plan.tools
@@ -221,7 +232,7 @@ def _as_data(loaded: Loaded, problems: _Placed, unreached: Sequence[str]) -> dic
         "nodes": [cls.__name__ for cls in graph.nodes],
         "edges": [[tail.__name__, head.__name__] for tail, head in edges],
         "ends": [cls.__name__ for cls in graph.terminal_nodes],
-        "tools": [{"field": field, "tools": tools} for field, tools in _tools_of(graph).items()],
+        "tools": [{"field": field, "tools": tools} for field, tools in _list_tools(graph).items()],
         "not_reached": unreached,
         "problems": [
             asdict(problem) | dict(zip(("file", "line"), line or (None, None), strict=True))
@@ -233,20 +244,24 @@ def _as_data(loaded: Loaded, problems: _Placed, unreached: Sequence[str]) -> dic
 # --- lines in the source --------------------------------------------------------------------------
 
 
-def _line_of(graph: Graph[Any, Any], place: str) -> tuple[str, int] | None:
-    """The line of a problem: of the field for `Outfit.mood`, of `Walk` for `Walk -> Rest`. None if
-    unknown, as for classes made by a program."""
+def _find_problem_line(graph: Graph[Any, Any], place: str) -> tuple[str, int] | None:
+    """Find the file and line of a problem.
+
+    For `Outfit.mood`, it is the line of the field. For `Walk -> Rest`, it is the line of the class
+    `Walk`. Returns None if the line is unknown, as for a class without source code.
+    """
     name, _, member = place.partition(" ")[0].partition(".")
-    for cls in (cls for each in graph.graphs for cls in (*each.nodes, *each.end)):
-        known = not member or hasattr(cls, member) or member in cls.__pydantic_fields__
-        if cls.__name__ == name and known:
-            return (_line_in(cls, member) if member else None) or _line_in(cls, "")
+    for cls in (cls for inner in graph.graphs for cls in (*inner.nodes, *inner.end)):
+        has_member = not member or hasattr(cls, member) or member in cls.__pydantic_fields__
+        if cls.__name__ == name and has_member:
+            return (_find_definition(cls, member) if member else None) or _find_definition(cls, "")
     return None
 
 
-def _line_in(cls: type, member: str) -> tuple[str, int] | None:
-    """The line of a class, or of a definition in the class or its bases."""
-    # Only definitions directly in the class body: its docstring may list the same names.
+def _find_definition(cls: type, member: str) -> tuple[str, int] | None:
+    """Find the file and line of a class, or of a member in the class or its bases."""
+    # Match at most four blanks of indentation: deeper lines, as in docstrings, may begin with the
+    # same name.
     sought = rf"(\t| {{1,4}})(async def |def )?{member}\s*[:(]" if member else r"class\s"
     for owner in cls.__mro__:
         if owner.__module__ in ("builtins", "pydantic.main", "bae.node"):

@@ -1,4 +1,4 @@
-"""`bae db`: the tables of journals in Postgres."""
+"""The command `bae db`: create and upgrade the tables of a Postgres journal."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _UPGRADE: Final = examples(
 def upgrade(journal: JournalFile = None, as_json: AsJSON = False) -> None:
     """Create the tables in a database, or upgrade them to the version of this bae.
 
-    It is one transaction, changes only the schema `bae`, and can be repeated. Processes with an
-    older bae are refused afterwards. Runs that are in progress continue if their processes have
-    this version of bae. A journal in a file needs no command: the first write upgrades it.
+    The upgrade is one transaction, and changes only the schema `bae`. The command can be repeated.
+    Afterwards, the database refuses processes with an older bae. Runs in progress continue if their
+    processes have this version of bae. A journal in a file needs no command: the first write
+    upgrades it.
     """
     from bae.journal.postgres import PostgresJournal
 
@@ -40,8 +41,8 @@ def upgrade(journal: JournalFile = None, as_json: AsJSON = False) -> None:
         )
 
     async def work() -> tuple[int, int]:
-        async with PostgresJournal(name.address) as kept:
-            return await kept.upgrade()
+        async with PostgresJournal(name.address) as opened:
+            return await opened.upgrade()
 
     before, after = asyncio.run(work())
     if as_json:

@@ -1,4 +1,4 @@
-"""`bae engine status`, and the options of all commands with an engine."""
+"""The command `bae engine status`, and the options of all commands that use an engine."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def engine_of(
     task_queue: str | None,
     poll: float = 1.0,
 ) -> Engine:
-    """The engine of the command line."""
+    """Make the engine that the options name. Raises `typer.BadParameter` for wrong options."""
     from bae.engine import JournalEngine, TemporalEngine
 
     if name not in (None, *_ENGINES):
@@ -77,7 +77,8 @@ def engine_of(
 
 
 def load_worker_graphs(names: Sequence[str | None], sets: Sequence[str]) -> list[WorkerGraph]:
-    """The named graphs with their secrets from --set, and the named `WorkerGraph` objects."""
+    """Load what the references `names` mean: `WorkerGraph` objects of the user's code, and graphs.
+    A graph gets its secrets from `sets`, the values of --set."""
     from bae.engine import WorkerGraph
 
     graphs: list[WorkerGraph] = []
@@ -90,11 +91,11 @@ def load_worker_graphs(names: Sequence[str | None], sets: Sequence[str]) -> list
                 graphs.append(declared)
                 continue
         graph = load_proved(reference)
-        classes = {cls.__name__ for each in graph.graphs for cls in each.nodes}
-        own = [set_ for set_ in sets if set_.partition(".")[0].strip() in classes]
-        unused = [each for each in unused if each not in own]
+        classes = {cls.__name__ for inner in graph.graphs for cls in inner.nodes}
+        own_sets = [set_ for set_ in sets if set_.partition(".")[0].strip() in classes]
+        unused = [set_ for set_ in unused if set_ not in own_sets]
         secrets: dict[str, Any] = {}
-        for (cls, field), text in split_sets(own, partial(field_at, graph)):
+        for (cls, field), text in split_sets(own_sets, partial(field_at, graph)):
             secrets[f"{cls.__name__}.{field}"] = read_text(cls, field, text).value
         graphs.append(WorkerGraph(graph, None, secrets))
     if unused:
@@ -111,14 +112,16 @@ def status(
     task_queue: TaskQueue = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Print how many runs are queued, in progress, interrupted and parked, how long they have
-    waited, and which processes work on runs."""
+    """Print how many runs are queued, in progress, interrupted and parked.
+
+    Also print how long the oldest run has waited, and which processes work on runs.
+    """
     from bae.engine import queue_status
 
     dispatcher = engine_of(engine, address, namespace, task_queue)
 
-    async def read_status(kept: Journal) -> tuple[QueueStatus, dict[str, Any]]:
-        queue = await queue_status(kept)
+    async def read_status(opened: Journal) -> tuple[QueueStatus, dict[str, Any]]:
+        queue = await queue_status(opened)
         try:
             return queue, await dispatcher.status()
         finally:
@@ -145,7 +148,7 @@ def status(
 
 
 def duration(seconds: float) -> str:
-    """A duration for people: 40 s, 12 min, 3 h, 2 d."""
+    """Format a duration for people: 40 s, 12 min, 3 h, 2 d."""
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

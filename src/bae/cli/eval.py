@@ -1,4 +1,4 @@
-"""`bae eval`: run a graph over cases with each LM, with and without learned prompts."""
+"""The command `bae eval`: run a graph over cases with each LM, with and without learned prompts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ EPILOG: Final = examples(
     "bae eval app.py --data cases.jsonl --fail-under 0.8 -o report.md -o report.json",
 )
 _LINES: Final = 10
-"""Number of progress lines without a terminal."""
+"""Maximum progress lines, approximately, if stderr is not a terminal."""
 
 
 def evaluate(
@@ -154,27 +154,27 @@ def evaluate(
 ) -> None:
     """Run a graph over cases, and print its score, validity, cost and latency.
 
-    Each language model, with and without learned prompts, has its rows, in total and for every
-    node. The score has a confidence interval. A case that failed scores 0, and is printed with the
-    command that shows its run. The exit code is 1 if a case was not run or could not be scored, if
-    all failed, or if a score is below --fail-under.
+    The table has rows for each language model, with and without learned prompts: in total and for
+    every node. Each score has a confidence interval. A failed case scores 0, and is printed with
+    the command that shows its run. The exit code is 1 if a case was not run or could not be scored,
+    if all cases failed, or if a total score is below --fail-under.
     """
     limits = budget_of(budget)
     refuse_both_journals(context, no_journal=no_journal)
     check_files(output or ())
     graph = load_proved(module)
-    by_case, by_node = _metrics(metric, graph)
-    cases = _cases(data[0], graph, evaluator or [], own_metric=by_case is not None)
+    by_case, by_node = _load_metrics(metric, graph)
+    cases = _load_cases(data[0], graph, evaluator or [], own_metric=by_case is not None)
     lms = contenders(graph, lm or [], optimized or [], quiet=quiet)
     file = None
     if not no_journal:
         file = journal_for(graph, journal, "the runs of cases cannot be looked into")
     files = output or report_files()
-    progress = _Progress(ProgressLine(err(), quiet=quiet), len(cases) * len(lms))
+    progress = _EvalProgress(ProgressLine(err(), quiet=quiet), len(cases) * len(lms))
 
     async def begin() -> Evaluation:
         stop = asyncio.Event()
-        async with open_to_write(file) if file is not None else nullcontext() as kept:
+        async with open_to_write(file) if file is not None else nullcontext() as opened:
             task = asyncio.ensure_future(
                 run_cases(
                     graph,
@@ -182,7 +182,7 @@ def evaluate(
                     lms,
                     metric=by_case,
                     node_metrics=by_node,
-                    journal=kept,
+                    journal=opened,
                     concurrency=concurrency,
                     max_iters=max_iters,
                     timeout=timeout,
@@ -193,7 +193,7 @@ def evaluate(
             )
             try:
                 return await asyncio.shield(task)
-            except asyncio.CancelledError:  # a signal: finished cases count
+            except asyncio.CancelledError:  # after a signal, evaluate the finished cases
                 stop.set()
                 return await task
             finally:
@@ -206,7 +206,7 @@ def evaluate(
     if (evaluation := ended.value) is not None:
         try:
             write_evaluation(evaluation, files)
-        except Exception as error:  # it is paid for, so print it in any case
+        except Exception as error:  # print the evaluation anyway, because it has cost money
             ended.error, files = ended.error or error, []
         if as_json:
             print_json({**evaluation.to_json(), "files": files})
@@ -223,9 +223,12 @@ def evaluate(
         raise typer.Exit(ended.code or exits.FAILED)
 
 
-def _metrics(reference: str | None, graph: Graph[Any, Any]) -> tuple[Any, Mapping[Any, Any]]:
-    """The metrics: a function of a case and its result, or None, and functions of an expected and
-    an actual node by class."""
+def _load_metrics(reference: str | None, graph: Graph[Any, Any]) -> tuple[Any, Mapping[Any, Any]]:
+    """Load the metric of --metric.
+
+    Returns a function of a case and its result, or None, and a mapping of node classes to functions
+    of an expected and an actual node. The object of --metric is the function or the mapping.
+    """
     metric = None if reference is None else load_object(reference, "--metric")
     by_node: Mapping[Any, Any] = {}
     if isinstance(metric, Mapping):
@@ -237,7 +240,7 @@ def _metrics(reference: str | None, graph: Graph[Any, Any]) -> tuple[Any, Mappin
 
 @contextmanager
 def refusing_metric(reference: str | None) -> Generator[None]:
-    """Name the wrong option if a metric is not one."""
+    """Turn a TypeError or ValueError about a metric into an error that names --metric."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -248,21 +251,24 @@ def refusing_metric(reference: str | None) -> Generator[None]:
         ) from error
 
 
-def _cases(
+def _load_cases(
     data: str, graph: Graph[Any, Any], evaluators: list[str], *, own_metric: bool
 ) -> list[Case]:
-    """The cases in a file. With --metric, the evaluators of a dataset are not needed."""
+    """Load the cases from a file. With --metric, the evaluator classes of a dataset are not
+    needed."""
     if evaluators and (own_metric or Path(data).suffix == ".jsonl"):
         why = "--metric scores the cases" if own_metric else f"{data} names none"
         raise refusal(f"--evaluator has no use: {why}", fix="leave one out")
     classes = {evaluator: load_object(evaluator, "--evaluator") for evaluator in evaluators}
-    for each, cls in classes.items():
+    for reference, cls in classes.items():
         if not isinstance(cls, type):
-            raise refusal(f"--evaluator {each} is no class", fix="name the class of evaluators")
+            raise refusal(
+                f"--evaluator {reference} is no class", fix="name the class of evaluators"
+            )
     try:
         return load_cases(data, graph, evaluators=[*classes.values()], own_metric=own_metric)
     except BaeError as error:
-        if isinstance(error.__cause__, ExceptionGroup):  # some evaluators cannot be constructed
+        if isinstance(error.__cause__, ExceptionGroup):  # the dataset needs evaluator classes
             error.fix = (
                 "name each class with --evaluator scoring.py:Polite; or score the cases with "
                 "--metric, which leaves the evaluators out"
@@ -270,8 +276,8 @@ def _cases(
         raise
 
 
-class _Progress:
-    """Counts of finished and failed cases, and their usage."""
+class _EvalProgress:
+    """Shows how many cases have finished and failed, and what they have cost."""
 
     def __init__(self, line: ProgressLine, total: int) -> None:
         self.line = line

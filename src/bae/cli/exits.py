@@ -8,13 +8,13 @@ from bae.exceptions import BaeError
 
 DONE: Final = 0
 FAILED: Final = 1
-"""The command failed, its input does not fit, or the input has errors."""
+"""The command failed, or found errors."""
 MISUSED: Final = 2
-"""Wrong usage, whatever the input is."""
+"""Wrong usage, such as an unknown option."""
 WAITING: Final = 3
 """The run is parked: it waits for an answer."""
 ELSEWHERE: Final = 4
-"""Another process owns the run or the optimization, so the result is not here."""
+"""Another process owns the run, the optimization or the team."""
 HUNG_UP: Final = 129
 """SIGHUP: the terminal was closed."""
 INTERRUPTED: Final = 130
@@ -29,9 +29,9 @@ ABOUT: Final = (
 
 
 class Misuse(BaeError):
-    """Wrong usage, whatever the input is: the exit code is 2, as for an unknown option."""
+    """Wrong usage of a command. The exit code is 2."""
 
 
 def refusal(message: str, fix: str | None = None, cause: BaseException | None = None) -> BaeError:
-    """The error about an impossible command, with its fix, to be raised."""
+    """Make the error about a command that cannot be carried out. The caller raises the error."""
     return BaeError(message, code="bae-command-refused", fix=fix, cause=cause)

@@ -1,4 +1,4 @@
-"""`bae graph`: draw a graph in the terminal, into a file, or as Mermaid."""
+"""The command `bae graph`: draw a graph in the terminal, to a file, or as Mermaid."""
 
 from __future__ import annotations
 
@@ -160,12 +160,12 @@ def mermaid(
 
 
 def _as_json(picture: Picture) -> dict[str, Any]:
-    """The picture as JSON, without shortened texts."""
+    """Return a picture as JSON. Its texts are complete, unlike in the drawing."""
     return {
         "id": picture.id,
         "name": picture.name,
         "nodes": picture.boxes,
         "edges": picture.arrows,
         "used_by": picture.used_by,
-        "graphs": [_as_json(each) for each in picture.inner],
+        "graphs": [_as_json(inner) for inner in picture.inner],
     }

@@ -1,6 +1,8 @@
-"""Finds and opens the journal of a command: the named file or database, `journal` of `[tool.bae]`,
-or `.bae/runs.db` beside the pyproject.toml with `[tool.bae]`, otherwise in this directory. Also
-finds the named run."""
+"""Finds and opens the journal of a command, and finds runs in the journal.
+
+The journal is the first of: the file or database on the command line, `journal` of `[tool.bae]`,
+`.bae/runs.db` beside the pyproject.toml with `[tool.bae]`, and `.bae/runs.db` in this directory.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +30,21 @@ _FILE: Final = Path(".bae", "runs.db")
 
 
 PATIENCE: Final = 60.0
-"""Seconds that a command with a run waits for an unreachable database."""
+"""Seconds that a command waits for an unreachable database, if it runs a graph."""
 READING: Final = 5.0
-"""Seconds that a reading command waits for an unreachable database."""
+"""Seconds that other commands wait for an unreachable database."""
 
 
 class JournalName(str):
-    """The name of a journal as it is printed: a file, or a database address without its
-    password."""
+    """The name of a journal for messages: a file, or a database address without its password."""
 
     address: str = ""
-    """The full address of a database, which is never printed; empty for a file."""
+    """The address of a database with its password, or an empty text for a file. Never print it."""
 
     @classmethod
     def of(cls, text: str) -> JournalName:
-        """The journal named by a command line or the environment."""
+        """Parse the name of a journal from the command line or the environment. Raises if a
+        database address is invalid."""
         if isinstance(text, JournalName) or not is_address(text):
             return text if isinstance(text, JournalName) else cls(text)
         try:
@@ -59,9 +61,9 @@ class JournalName(str):
 
 
 def default() -> JournalName:
-    """The default journal for this directory: the journal of the project, so that a command finds
-    its runs from every subdirectory."""
-    project = _project()
+    """Return the default journal for this directory. In all directories of a project, it is the
+    journal of the project."""
+    project = _find_project()
     if project is None or project.table is None:
         return JournalName(_FILE)
     if "journal" in project.table:
@@ -70,22 +72,23 @@ def default() -> JournalName:
 
 
 def state_folder() -> Path:
-    """The folder for files of bae: beside the project's pyproject.toml, or here."""
-    project = _project()
+    """Return the folder `.bae`: beside the project's pyproject.toml, or in this directory."""
+    project = _find_project()
     if project is None or project.table is None:
         return _FILE.parent
     return Path(os.path.relpath(project.file.parent / _FILE.parent))
 
 
-def _project() -> ProjectFile | None:
-    # Errors in a pyproject.toml are reported when its graph is needed, not here.
+def _find_project() -> ProjectFile | None:
+    # A command that needs the graph reports the errors in the pyproject.toml.
     with suppress(BaeError, OSError):
         return project_file()
     return None
 
 
 def make_state_folder() -> Path:
-    """Create the folder for files of bae. Git ignores it, since runs hold user input."""
+    """Create the folder `.bae`, and return it. Git ignores the folder, because runs have the input
+    of users."""
     folder = state_folder()
     folder.mkdir(exist_ok=True)
     ignore = folder / ".gitignore"
@@ -95,11 +98,12 @@ def make_state_folder() -> Path:
 
 
 def _read_configured_name(named: object, file: Path) -> JournalName:
-    """The journal named by `[tool.bae]`."""
-    where = os.path.relpath(file)
+    """Parse the `journal` of `[tool.bae]` in a file. Raises if it is not a name, or has a
+    password."""
+    path = os.path.relpath(file)
     if not isinstance(named, str) or not named:
         raise BaeError(
-            f"[tool.bae] journal in {where} names nothing",
+            f"[tool.bae] journal in {path} names nothing",
             code="bae-journal-configured",
             fix='write journal = "runs.db", or journal = "postgresql://HOST/DATABASE"',
         )
@@ -107,8 +111,8 @@ def _read_configured_name(named: object, file: Path) -> JournalName:
         return JournalName(os.path.relpath(file.parent / os.path.expanduser(named)))
     if has_password(named):
         raise BaeError(
-            f"[tool.bae] journal in {where} has a password in it, which everyone reads who reads "
-            "the project",
+            f"[tool.bae] journal in {path} has a password, which everyone who reads the project "
+            "can see",
             code="bae-journal-configured",
             fix="remove it there, and leave it to PGPASSWORD or to a passfile (~/.pgpass, or "
             "PGPASSFILE); or set BAE_JOURNAL to the whole address",
@@ -117,20 +121,22 @@ def _read_configured_name(named: object, file: Path) -> JournalName:
 
 
 def file_to_read(given: str | None) -> JournalName:
-    """The journal, or the file of exported runs. It must exist."""
+    """Return the journal or the export file that a command reads. Raises if the file does not
+    exist."""
     name = JournalName.of(given) if given else default()
     if name.address or os.path.isfile(name):
         return name
-    what = f"there is no journal here: {name} is not there"
+    problem = f"there is no journal here: {name} is not there"
     fix = "run a graph with `bae run`, which makes it, or name one with --journal FILE"
     if given:
-        what = f"there is no journal {given}"
+        problem = f"there is no journal {given}"
         fix = "give the file that `bae run --journal` or a SQLiteJournal has written"
-    raise refusal(what, fix)
+    raise refusal(problem, fix)
 
 
 def file_to_write(given: str | None) -> JournalName:
-    """The journal to write. It may be created."""
+    """Return the journal that a command writes. The journal may not exist yet. If it is the default
+    file, create its folder."""
     if given:
         return JournalName.of(given)
     name = default()
@@ -140,8 +146,12 @@ def file_to_write(given: str | None) -> JournalName:
 
 
 def journal_for(graph: Graph[Any, Any], given: str | None, so: str) -> JournalName | None:
-    """The journal of a new run. If the default file cannot be written, a note names the
-    consequence, and there is no journal."""
+    """Return the journal for a new run.
+
+    If the default file cannot be written, or a journal cannot store the values of the graph, print
+    a note and return None. `so` is the consequence that the note names. A journal that the user
+    named is returned unchecked.
+    """
     if given is not None or default().address:
         return file_to_write(given)
     errors = [p for p in graph.validate(journal=True) if p.severity == "error"]
@@ -164,22 +174,22 @@ def journal_for(graph: Graph[Any, Any], given: str | None, so: str) -> JournalNa
 
 
 def open_to_read(file: str, patience: float | None = None) -> Journal:
-    """Open the journal in a database or an existing file: a `SQLiteJournal`, or a file of
-    `Journal.export`, which can be read and replayed but not written."""
+    """Open a journal in a database or an existing file. The file may be a `SQLiteJournal`, or an
+    export of `Journal.export`. An export cannot be written."""
     from bae.journal.export import RecordedRuns, is_sqlite
 
     if name := JournalName.of(file).address:
-        return _postgres(name, READING if patience is None else patience)
-    return _sqlite(file) if is_sqlite(file) else RecordedRuns.of(file)
+        return _open_postgres(name, READING if patience is None else patience)
+    return _open_sqlite(file) if is_sqlite(file) else RecordedRuns.of(file)
 
 
 def open_to_write(file: str, patience: float | None = None) -> Journal:
-    """Open the journal in a database, or the `SQLiteJournal` in a file, which is created if
-    missing. Any other file is refused with `bae-journal-readonly` and not changed."""
+    """Open a journal in a database, or a `SQLiteJournal` in a file. A missing file is created. For
+    any other file, raise `bae-journal-readonly`."""
     from bae.journal.export import is_sqlite
 
     if name := JournalName.of(file).address:
-        return _postgres(name, PATIENCE if patience is None else patience)
+        return _open_postgres(name, PATIENCE if patience is None else patience)
     if os.path.isdir(file) or (
         os.path.exists(file) and os.path.getsize(file) and not is_sqlite(file)
     ):
@@ -189,23 +199,23 @@ def open_to_write(file: str, patience: float | None = None) -> Journal:
             fix="give the file of a SQLiteJournal; runs of an exported file are loaded into one "
             "with `bae runs load`, or journal.load(path)",
         )
-    return _sqlite(file)
+    return _open_sqlite(file)
 
 
 def can_be_written(file: str) -> bool:
-    """Whether the runs of an existing journal can be continued."""
+    """Return whether an existing journal can be written, unlike an export file."""
     from bae.journal.export import is_sqlite
 
     return bool(JournalName.of(file).address) or is_sqlite(file)
 
 
-def _sqlite(file: str) -> Journal:
+def _open_sqlite(file: str) -> Journal:
     from bae.journal.sqlite import SQLiteJournal
 
     return SQLiteJournal(file)
 
 
-def _postgres(address: str, patience: float) -> Journal:
+def _open_postgres(address: str, patience: float) -> Journal:
     from bae.journal.postgres import PostgresJournal
 
     return PostgresJournal(address, patience=patience)
@@ -218,8 +228,11 @@ def use(
     write: bool = False,
     new: bool = False,
 ) -> T:
-    """Open the journal of a command, and return the result of `work`. The journal must exist,
-    unless `new` is true."""
+    """Open a journal, call `work` with the journal, and return the result of `work`.
+
+    `file` names the journal. With None, it is the default journal. To write to the journal, pass
+    `write`. To create a missing journal too, pass `new`.
+    """
 
     async def use_journal() -> T:
         path = file_to_write(file) if new else file_to_read(file)
@@ -240,7 +253,8 @@ def stored_run(file: str | None, run: str | None, *, write: bool = False) -> Sto
 
 
 async def run_meant(journal: Journal, reference: str | None) -> str:
-    """Find the id of a run by its full id, its beginning, or "last". None means the newest run."""
+    """Find a run by its id, the beginning of its id, or "last", and return the id. None means the
+    newest run."""
     word = reference or NEWEST
     try:
         return (await journal.read(word)).info.run_id
@@ -259,5 +273,5 @@ async def run_meant(journal: Journal, reference: str | None) -> str:
             fix="give more of the id; `bae runs list` shows them",
         )
     if not run_ids:
-        raise refusal(f"no run id is {word} or begins so", fix="list them with `bae runs list`")
+        raise refusal(f"no run id begins with {word}", fix="list them with `bae runs list`")
     return run_ids[0]

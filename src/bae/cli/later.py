@@ -1,5 +1,4 @@
-"""Functions that are imported at their first call, which keeps `--help` fast without their
-packages."""
+"""Functions that bae imports at their first call. This keeps `--help` fast."""
 
 from __future__ import annotations
 
@@ -10,8 +9,8 @@ from typing import Any
 
 
 def call_later(module: str, names: str) -> list[Callable[..., Any]]:
-    """The named functions of a module, as names separated by spaces. The first call of any of them
-    imports the module."""
+    """Return functions that stand in for functions of a module. `names` are their names, separated
+    by spaces. The first call of a function imports the module."""
     return [_defer(module, name) for name in names.split()]
 
 

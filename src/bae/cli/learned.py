@@ -1,4 +1,5 @@
-"""`--optimized DIR`: LMs with the learned prompts of a directory, for runs and evaluations."""
+"""The option `--optimized DIR`: LMs with the learned prompts in a directory, for runs and
+evaluations."""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
     from bae.optimizer.artifacts import Artifact
 
 Artifacts = dict["type[Node]", "Artifact"]
-"""Learned prompts by the class of the node."""
+"""Learned prompts by node class."""
 
 
 def artifacts_in(graph: Graph[Any, Any], directory: str) -> Artifacts:
-    """The artifacts of a directory for the nodes of a graph. Raises if there are none, or if some
-    no longer fit their nodes."""
+    """Read the learned prompts in a directory for the nodes of a graph. Raises if there are none,
+    or if a prompt no longer fits its node."""
     from bae.optimizer.artifacts import load_artifacts, misfits_error
 
     misfits: dict[type[Node], ArtifactError] = {}
@@ -43,20 +44,20 @@ def artifacts_in(graph: Graph[Any, Any], directory: str) -> Artifacts:
 
 
 def with_prompts(lm: LM, artifacts: Artifacts) -> LM:
-    """An LM with learned prompts."""
+    """Return an LM that uses learned prompts."""
     return WithPrompts(lm, {cls: artifact.prompts() for cls, artifact in artifacts.items()})
 
 
 def lm_with_learned(
     graph: Graph[Any, Any], lm: LM | str | None, directory: str | None, *, quiet: bool = False
 ) -> LM | str | None:
-    """The LM of a run. If a directory is named, it uses the learned prompts there, and a note lists
-    them."""
+    """Return the LM for a run. If there is a `directory`, the LM uses the learned prompts in the
+    directory, and a note lists the prompts."""
     if directory is None:
         return lm
     artifacts = artifacts_in(graph, directory)
     if not quiet:
-        parts = [f"{cls.__name__} ({_parts(each)})" for cls, each in artifacts.items()]
+        parts = [f"{cls.__name__} ({_list_parts(artifact)})" for cls, artifact in artifacts.items()]
         note(f"learned prompts from {directory_label(directory)}: {', '.join(parts)}")
     if lm is None or isinstance(lm, str):
         lm = make_lm(graph, lm, quiet=quiet)
@@ -64,7 +65,8 @@ def lm_with_learned(
 
 
 def check_optimized(graph: Graph[Any, Any], directory: str | None) -> None:
-    """Refuse an unusable directory before the user types or pays for anything."""
+    """Refuse a directory without usable prompts. Call it before the user types input or pays for an
+    LM call."""
     if directory is not None:
         artifacts_in(graph, directory)
 
@@ -72,52 +74,57 @@ def check_optimized(graph: Graph[Any, Any], directory: str | None) -> None:
 def contenders(
     graph: Graph[Any, Any], lms: Sequence[str], directories: Sequence[str], *, quiet: bool = False
 ) -> dict[str, Contending]:
-    """The LMs of an evaluation by their labels in tables: `local`, and `local + learned/`. Without
-    names, the default LM. A scripted LM starts from its beginning for each run."""
-    _refuse_twice("--lm", lms, str.strip)
-    _refuse_twice("--optimized", directories, os.path.realpath)
-    for each in lms or [None]:
-        check_lm(graph, each, begins=True)
+    """Return the LMs of an evaluation by their labels in tables, such as `local + learned/`.
+
+    There is an entry for each LM without learned prompts, and one for each LM with the prompts of
+    each directory. If `lms` is empty, the default LM is the only LM. A scripted LM starts with its
+    first answer in each run.
+    """
+    _refuse_duplicates("--lm", lms, str.strip)
+    _refuse_duplicates("--optimized", directories, os.path.realpath)
+    for lm_name in lms or [None]:
+        check_lm(graph, lm_name, begins=True)
     learned = {
         directory_label(directory): artifacts_in(graph, directory) for directory in directories
     }
     lms_by_label: dict[str, Contending] = {}
-    for named in lms or [None]:
-        name = named or (find_default_name().name if graph.needs_lm else "no LM")
+    for spec in lms or [None]:
+        name = spec or (find_default_name().name if graph.needs_lm else "no LM")
         again = name.strip().startswith("scripted:")
-        made = make_lm(graph, named, quiet=quiet or again)
-        lms_by_label[name] = name if again else made
+        lm = make_lm(graph, spec, quiet=quiet or again)
+        lms_by_label[name] = name if again else lm
         for directory, artifacts in learned.items():
-            fresh = partial(_with_learned, graph, named, artifacts)
+            make_fresh = partial(_make_lm_with, graph, spec, artifacts)
             lms_by_label[f"{name} + {directory}"] = (
-                fresh if again else with_prompts(made, artifacts)
+                make_fresh if again else with_prompts(lm, artifacts)
             )
     return lms_by_label
 
 
 def directory_label(directory: str) -> str:
-    """A directory as tables show it: with a final slash."""
+    """Return a directory with a final slash, as tables show it."""
     return directory.rstrip("/" + os.sep) + "/" if directory.strip("/" + os.sep) else directory
 
 
-def _parts(artifact: Artifact) -> str:
+def _list_parts(artifact: Artifact) -> str:
     return ", ".join(part for part in ("fill", "choice") if getattr(artifact, part)) or "nothing"
 
 
-def _with_learned(graph: Graph[Any, Any], named: str | None, artifacts: Artifacts) -> LM:
+def _make_lm_with(graph: Graph[Any, Any], named: str | None, artifacts: Artifacts) -> LM:
     return with_prompts(make_lm(graph, named, quiet=True), artifacts)
 
 
-def _refuse_twice(option: str, given: Sequence[str], meant: Callable[[str], str]) -> None:
-    """Refuse a value that is given twice, under whatever names."""
+def _refuse_duplicates(option: str, values: Sequence[str], normalize: Callable[[str], str]) -> None:
+    """Refuse an option with two equal values. Two values are equal if `normalize` makes them
+    equal."""
     names: dict[str, str] = {}
-    for each in given:
-        same = names.get(meant(each))
-        if same is not None:
-            also = "" if same == each else f", once as {same}"
+    for value in values:
+        earlier = names.get(normalize(value))
+        if earlier is not None:
+            other_name = "" if earlier == value else f", once as {earlier}"
             raise Misuse(
-                f"{option} {each} is there twice{also}",
+                f"{option} {value} is there twice{other_name}",
                 code="bae-command-refused",
                 fix="name each once",
             )
-        names[meant(each)] = each
+        names[normalize(value)] = value

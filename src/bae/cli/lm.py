@@ -1,5 +1,5 @@
-"""`bae lm`: list the usable language models and try one. Also finds the language model of a run; an
-unusable one is refused before the user types anything."""
+"""The command `bae lm`: list the language models and try one. Also makes the LM of a run. Commands
+refuse an unusable LM before the user types input."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def list_(
 ) -> None:
     """List every kind of language model: ready or not, what is missing, how to get it.
 
-    Providers of PydanticAI come last: usable ones with details, and the names of
-    the others.
+    Providers of PydanticAI come last. Usable providers have details, the other providers only a
+    name.
 
-    Every model can use tools: with native tool calls where it says so, else by structured output.
+    Every model can use tools. A model without native tool calls uses structured output instead.
 
     A model that is `installed` also needs something that bae cannot check, such as a login.
 
-    Nothing is called, so a key that is set may still be wrong: `bae lm try` finds out.
+    No model is called, so a key that is set may still be wrong: `bae lm try` finds out.
     """
     default = find_default_name()
     kinds = list_lm_kinds()
@@ -70,24 +70,26 @@ def list_(
             {
                 "default": default.name or None,
                 "why": default.why,
-                "kinds": [_data(kind) for kind in kinds],
+                "kinds": [_kind_data(kind) for kind in kinds],
             }
         )
         return
     for kind in kinds:
         if not kind.through:
-            print_hanging(out(), _about(kind, default), _INDENT)
+            print_hanging(out(), _describe_kind(kind, default), _INDENT)
     providers = [kind for kind in kinds if kind.through]
     print_hanging(out(), Text("\nProviders through PydanticAI", style="bold"), 2)
     for kind in providers:
         if every or not kind.missing:
-            print_hanging(out(), _about(kind, default, brief=not kind.missing), _INDENT)
+            print_hanging(out(), _describe_kind(kind, default, brief=not kind.missing), _INDENT)
     lacking = [kind.name for kind in providers if kind.missing and not every]
     if lacking:
-        text = Text(f"{'missing':<{_STATE}}", style=_STATES["missing"])
+        text = Text(f"{'missing':<{_STATE_WIDTH}}", style=_STATES["missing"])
         text.append(", ".join(lacking), style="not bold default")
-        text.append(f"\n{' ' * _STATE}a key or a package each: bae lm list --all", style="not bold")
-        print_hanging(out(), text, _STATE)
+        text.append(
+            f"\n{' ' * _STATE_WIDTH}a key or a package each: bae lm list --all", style="not bold"
+        )
+        print_hanging(out(), text, _STATE_WIDTH)
     text = Text(f"\nWithout --lm{':' if default.name else ' there is no LM:'} ", style="bold")
     text.append(default.name, style="cyan").append(", " if default.name else "", "not bold")
     text.append(f"{default.why}.", "not bold")
@@ -121,7 +123,7 @@ def try_(
 ) -> None:
     """Ask a language model one question, and print answer, time, tokens and cost.
 
-    It is asked as in a run, for a structured answer. A model that passes can fill nodes.
+    As in a run, the model is asked for a structured answer. A model that answers can fill nodes.
     """
     name = spec or find_default_name().name
     try:
@@ -132,24 +134,24 @@ def try_(
         raise
     began = perf_counter()
     with err().status(f"asking {name} …"):
-        run = asyncio.run(_ask(lm, name, prompt, timeout))
+        run = asyncio.run(_ask_question(lm, name, prompt, timeout))
     reply, usage, seconds = run.result, run.usage, perf_counter() - began
     # A script has no model that could call tools.
     calls_tools = lm.calls_tools if isinstance(lm, Backend) else None
     if as_json:
-        counted = ("models", "calls", "attempts", "input_tokens", "output_tokens", "cost")
+        names = ("models", "calls", "attempts", "input_tokens", "output_tokens", "cost")
         data = {"lm": name, "answer": reply.answer, "sure": reply.sure, "seconds": seconds}
         data |= {"calls_tools": calls_tools}
-        print_json(data | {each: getattr(usage, each) for each in counted})
+        print_json(data | {field: getattr(usage, field) for field in names})
         return
     cost = "unknown" if usage.cost is None else f"${usage.cost:.6f}".rstrip("0").rstrip(".")
-    more = f", {usage.attempts} attempts" if usage.attempts > 1 else ""
+    attempts = f", {usage.attempts} attempts" if usage.attempts > 1 else ""
     rows = {
         "answer": reply.answer,
         "sure": "yes" if reply.sure else "no",
         "lm": name,
         "model": ", ".join(usage.models) or "not said",
-        "time": f"{seconds:.2f} s{more}",
+        "time": f"{seconds:.2f} s{attempts}",
         "tokens": f"{usage.input_tokens:,} in, {usage.output_tokens:,} out",
         "cost": cost,
     }
@@ -161,31 +163,31 @@ def try_(
 
 
 _STATES: Final = {"ready": "bold green", "installed": "bold cyan", "missing": "bold yellow"}
-_STATE: Final = 11
-_INDENT: Final = _STATE + 13
+_STATE_WIDTH: Final = 11
+_INDENT: Final = _STATE_WIDTH + 13
 
 
-def _data(kind: LMKind) -> dict[str, Any]:
-    """A kind of LM as JSON, without its constructor."""
+def _kind_data(kind: LMKind) -> dict[str, Any]:
+    """Return a kind of LM as JSON, without the fields for making the LM."""
     made_with = ("maker", "packages", "extra", "extra_of_provider", "objects", "default_address")
-    told = {name: value for name, value in asdict(kind).items() if name not in made_with}
-    return {**told, "asked_at": kind.asked_at, "state": kind.state, "ready": kind.ready}
+    data = {name: value for name, value in asdict(kind).items() if name not in made_with}
+    return {**data, "asked_at": kind.asked_at, "state": kind.state, "ready": kind.ready}
 
 
-def _about(kind: LMKind, default: DefaultName, *, brief: bool = False) -> Text:
+def _describe_kind(kind: LMKind, default: DefaultName, *, brief: bool = False) -> Text:
     below = f"\n{' ' * _INDENT}"
     text = Text()
-    text.append(f"{kind.state:<{_STATE}}", style=_STATES[kind.state])
-    text.append(f"{f'{kind.name} ':<{_INDENT - _STATE}}", style="bold").append(kind.about)
+    text.append(f"{kind.state:<{_STATE_WIDTH}}", style=_STATES[kind.state])
+    text.append(f"{f'{kind.name} ':<{_INDENT - _STATE_WIDTH}}", style="bold").append(kind.about)
     if not kind.through:
         text.append(", with native tool calls" if kind.calls_tools else "")
     if kind.asked_at:
         text.append(f", at {remove_passwords(kind.asked_at)}")
     if kind.name == default.name.partition(":")[0]:
         text.append(" (the default)", style="green")
-    for each in kind.missing:
-        # The command gets its own unbroken line, to be copied.
-        text.append(f"{below}{each.what}:{below}  ").append(each.get, style="cyan")
+    for requirement in kind.missing:
+        # The command has its own unbroken line, so that the user can copy it.
+        text.append(f"{below}{requirement.what}:{below}  ").append(requirement.get, style="cyan")
     if kind.open:
         text.append(f"{below}{'then' if kind.missing else 'it needs'} {kind.open}", style="dim")
     text.append(f"{below}--lm {kind.example}", style="dim" if kind.missing else "cyan")
@@ -194,7 +196,7 @@ def _about(kind: LMKind, default: DefaultName, *, brief: bool = False) -> Text:
     return text
 
 
-# --- one call, made as in a run -------------------------------------------------------------------
+# --- the run of `bae lm try` ----------------------------------------------------------------------
 
 
 class ShortQuestion(Node):
@@ -206,7 +208,7 @@ class ShortQuestion(Node):
 
 
 class Reply(Node):
-    """A structured answer: a text and a choice, the elements of filling nodes."""
+    """The answer of `bae lm try`: a text and a choice, as in most nodes."""
 
     answer: str = Field(description="the answer, in one short sentence", max_length=400)
     sure: bool = Field(description="whether you are sure of it")
@@ -214,7 +216,7 @@ class Reply(Node):
     async def __call__(self) -> None: ...
 
 
-async def _ask(lm: LM, name: str, text: str, timeout: float) -> GraphResult[Reply]:
+async def _ask_question(lm: LM, name: str, text: str, timeout: float) -> GraphResult[Reply]:
     try:
         async with asyncio.timeout(timeout):
             return await Graph(start=ShortQuestion, end=Reply).arun(ShortQuestion(text=text), lm)
@@ -232,8 +234,11 @@ _log = logging.getLogger("bae.cli")
 
 
 def check_lm(graph: Graph[Any, Any], named: str | None, *, begins: bool = False) -> None:
-    """Refuse an unusable LM. A new run (`begins`) needs an LM if its graph does; a resumed run may
-    not need it any more."""
+    """Raise if the LM `named` is unusable.
+
+    With `begins`, also raise if the graph needs an LM, no LM is named, and this machine has no
+    default LM. A resumed run may no longer need an LM.
+    """
     if named is not None:
         wrong = name_error(named)
         if wrong is not None and wrong.code == "bae-lm-option":
@@ -251,12 +256,12 @@ def check_lm(graph: Graph[Any, Any], named: str | None, *, begins: bool = False)
 
 
 def make_lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = False) -> LM:
-    """Make an LM that `check_lm` accepted. Without a name, use the default LM, and print its name
-    unless BAE_LM names it."""
+    """Make an LM that `check_lm` accepted. Without a name, make the default LM. Print the name of
+    the default LM unless BAE_LM is set."""
     if named is not None:
         return cached_lm(named)
     if not graph.needs_lm:
-        # All LMs in this graph are pinned to nodes; the run's LM only carries the prompts.
+        # Every node that asks an LM has a pinned LM. The run's LM only carries learned prompts.
         return LazyLM(f"the LM of {graph.name} was asked")
     name = find_default_name().name
     if not name:
@@ -267,24 +272,28 @@ def make_lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = False) -
 
 
 def lm_for(graph: Graph[Any, Any], stored: StoredRun, named: str | None) -> LM | str | None:
-    """The LM for a resumed run: the named LM, or the default LM when the run needs it. A note says
-    if another LM answered before."""
+    """Return the LM for a resumed run: the LM `named`, or the default LM.
+
+    The default LM is made when the run needs it. If another LM answered before, a warning names
+    both LMs. Returns None if BAE_LM is set, or if the graph needs no LM.
+    """
     if named is not None or os.environ.get(VARIABLE, "").strip() or not graph.needs_lm:
         return named
     from bae.journal.decoder import read_history
 
-    return _FoundAgain(graph.needs_lm, read_history(stored).usage)
+    return _ResumeLM(graph.needs_lm, read_history(stored).usage)
 
 
-class _FoundAgain(LazyLM):
-    """The default LM of this machine, for a run that has used `before` so far."""
+class _ResumeLM(LazyLM):
+    """The default LM of this machine, for a resumed run. `before` is the usage until now."""
 
     def __init__(self, why: str, before: Usage) -> None:
         super().__init__(why)
         self._before = before
 
     def find(self) -> LM:
-        """Find the LM. Raises if this machine has none."""
+        """Make the default LM, and warn if another LM answered before. Raises if this machine has
+        no default LM."""
         name = find_default_name().name if self._before.calls else ""
         if name:
             lm = cached_lm(name)
@@ -300,15 +309,15 @@ class _FoundAgain(LazyLM):
 
 
 def has_answered(model: str, models: tuple[str, ...]) -> bool:
-    """Whether a model is among those that have answered. They may report other names than they are
-    requested by: `sonnet`, `openai:gpt-5-mini`."""
+    """Return whether a model is one of `models`, the names that earlier answers reported. A
+    reported name may be longer than the requested name, such as `sonnet`."""
     last = model.rpartition(":")[2].lower()
     return bool(last) and any(last in model.lower() for model in models)
 
 
 def lm_named(error: BaeError, how: str) -> str:
-    """The fix if there is no LM: name one, in the syntax of the command. Missing requirements of
-    each LM follow."""
+    """Rewrite the fix of an error about a missing LM for a command. `how` is the syntax that names
+    an LM. The lines about what each LM lacks stay."""
     _, line_end, lacking = (error.fix or "").partition("\n")
     if not lacking:
         return error.fix or ""

@@ -1,5 +1,6 @@
-"""Finds the graph of a command: in a file, in a module, under a name in either, or by the
-pyproject.toml of the project. An error in user code names the line that raised it."""
+"""Loads the graph of a command. MODULE names a file or a module, and may end in the name of the
+graph. Without MODULE, pyproject.toml names the graph. If the user's code fails, the error names the
+line."""
 
 from __future__ import annotations
 
@@ -31,31 +32,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A graph, and how the command line named it."""
+    """A graph and its names."""
 
     graph: Graph[Any, Any]
     reference: str
-    """Its name on a command line, for commands to copy: `app.py`, `wardrobe.nodes:graph`."""
+    """The MODULE of the graph on a command line, such as `app.py` or `wardrobe.nodes:graph`."""
     module: str
+    """The name of the imported module."""
     attribute: str
-    """The name to import: of the graph itself, or of the node class or function that makes it."""
+    """The name in the module: of the graph, of a function that returns it, or of its start node."""
 
 
 def load(reference: str | None, option: str = "") -> Loaded:
-    """Load the graph of `MODULE[:NAME]`, or the graph of the current project if `reference` is
-    None. `option` is the option that takes MODULE, if it is not an argument."""
+    """Load the graph that `reference` names, as `MODULE[:NAME]`. With None, load the graph of the
+    current project. If the command has an option in place of the argument MODULE, pass the name of
+    the option, for errors."""
     root = Path.cwd()
     if reference is None:
         reference, root = _read_configured(option)
     module, where, name = load_module(reference, root)
-    reference = reference if name else where  # of `app.py:` too
+    reference = reference if name else where  # removes the colon of `app.py:`
     graph, attribute = _find_graph(module, where, name)
     return Loaded(graph, reference, module.__name__, attribute)
 
 
 def load_proved(reference: str | None) -> Graph[Any, Any]:
-    """Load a graph as `load` does. If it has errors, refuse it and name the command that lists them
-    all."""
+    """Load a graph as `load` does, and validate the graph. If there are errors, raise a ProofError
+    whose fix is the command that lists all problems."""
     graph = load(reference).graph
     try:
         graph.prove()
@@ -69,14 +72,17 @@ def load_proved(reference: str | None) -> Graph[Any, Any]:
 
 
 def load_module(reference: str, root: Path | None = None) -> tuple[ModuleType, str, str]:
-    """Import the module of `MODULE[:NAME]`. Returns it with its name on the command line and NAME.
-    The search starts in this directory, or in `root`."""
+    """Import the module of a reference `MODULE[:NAME]`. Returns the module, MODULE and NAME.
+
+    If MODULE is not a file, Python searches the module in `root` first. The default is this
+    directory.
+    """
     root = root or Path.cwd()
     where, name = _split_name(reference)
     if _is_path(where):
         return _load_file(Path(where).absolute(), where), where, name
     if not all(part.isidentifier() for part in where.split(".")):
-        raise _unknown_module(
+        raise _unknown_module_error(
             f"{where!r} is no module and no file", "write a file as app.py, or a module as a.b.c"
         )
     _put_on_path(root)
@@ -98,15 +104,15 @@ def load_object(reference: str, option: str) -> Any:
         error.message = f"{option} {reference}: {error.message}"
         raise
     if not hasattr(module, name):
-        own = [
-            each
-            for each, value in vars(module).items()
-            if not each.startswith("_")
+        own_names = [
+            member
+            for member, value in vars(module).items()
+            if not member.startswith("_")
             and (isinstance(value, dict) or getattr(value, "__module__", "") == module.__name__)
         ]
         raise refusal(
             f"{option} {reference}: {where} has no {name}",
-            fix=f"it has {', '.join(own)}" if own else f"write it into {where}",
+            fix=f"it has {', '.join(own_names)}" if own_names else f"write it into {where}",
         )
     return getattr(module, name)
 
@@ -115,15 +121,16 @@ def load_object(reference: str, option: str) -> Any:
 
 
 class ProjectFile(NamedTuple):
-    """A pyproject.toml and its table `[tool.bae]`, None if it has no such table."""
+    """A pyproject.toml."""
 
     file: Path
     table: dict[str, Any] | None
+    """The table `[tool.bae]`, or None if the file has no such table."""
 
 
 def project_file() -> ProjectFile | None:
-    """The pyproject.toml with a `[tool.bae]` in this directory or the nearest parent; otherwise the
-    nearest pyproject.toml."""
+    """Read the pyproject.toml in this directory or the nearest parent directory. Return None if
+    there is no such file. Raises if the file cannot be read."""
     here = Path.cwd()
     files = (folder / "pyproject.toml" for folder in (here, *here.parents))
     file = next((file for file in files if file.is_file()), None)
@@ -135,14 +142,14 @@ def project_file() -> ProjectFile | None:
         if table is not None and not isinstance(table, dict):
             raise ValueError(f"[tool.bae] is {table!r}, and no table")
     except (AttributeError, ValueError, RecursionError, OSError) as error:
-        raise _unknown_module(
+        raise _unknown_module_error(
             f"{relative_path(file)} cannot be read", "fix it, or name a MODULE", error
         ) from error
     return ProjectFile(file, cast("dict[str, Any] | None", table))
 
 
 def is_configured() -> bool:
-    """Whether the current project names a graph, which makes MODULE optional."""
+    """Return whether pyproject.toml names a graph, so that MODULE is optional."""
     try:
         _read_configured()
     except (BaeError, OSError):
@@ -151,7 +158,8 @@ def is_configured() -> bool:
 
 
 def _read_configured(option: str = "") -> tuple[str, Path]:
-    """The graph that the nearest pyproject.toml names, and the directory of that file."""
+    """Return the graph that pyproject.toml names, as `MODULE[:NAME]`, and the directory of the
+    file."""
     project = project_file()
     graph_name: object = (project.table or {}).get("graph") if project else None
     if project and isinstance(graph_name, str) and graph_name:
@@ -160,7 +168,7 @@ def _read_configured(option: str = "") -> tuple[str, Path]:
             graph_name = os.path.relpath(project.file.parent / where) + graph_name[len(where) :]
         return graph_name, project.file.parent
     if project and graph_name is not None:
-        raise _unknown_module(
+        raise _unknown_module_error(
             f"[tool.bae] graph in {relative_path(project.file)} is {graph_name!r}, which names "
             "nothing",
             'write graph = "app.py", or another file or module',
@@ -175,7 +183,7 @@ def _read_configured(option: str = "") -> tuple[str, Path]:
 
 
 def _split_name(reference: str) -> tuple[str, str]:
-    """Split `MODULE:NAME`. The colon of a drive letter does not count."""
+    """Split `MODULE:NAME` at the first colon that is not after a drive letter."""
     start = 2 if len(reference) > 1 and reference[1] == ":" and reference[2:3] in ("\\", "/") else 0
     where, _, name = reference[start:].partition(":")
     return reference[:start] + where, name
@@ -190,33 +198,44 @@ def _is_path(where: str) -> bool:
 
 def _find_graph(module: ModuleType, where: str, name: str) -> tuple[Graph[Any, Any], str]:
     if not name:
-        name = next((each for each in ("graph", "create_graph") if hasattr(module, each)), "")
+        name = next(
+            (
+                default_name
+                for default_name in ("graph", "create_graph")
+                if hasattr(module, default_name)
+            ),
+            "",
+        )
         if not name:
-            raise _no_graph(module, where, f"{where} has neither `graph` nor `create_graph()`")
+            raise _no_graph_error(
+                module, where, f"{where} has neither `graph` nor `create_graph()`"
+            )
     candidate: Any = module
     for part in name.split("."):
         if not hasattr(candidate, part):
-            raise _no_graph(module, where, f"{where} has no {name}")
+            raise _no_graph_error(module, where, f"{where} has no {name}")
         candidate = getattr(candidate, part)
     if isinstance(candidate, type) and issubclass(candidate, Node):
         return Graph(start=candidate), name
-    what = f"{where}:{name}"
+    description = f"{where}:{name}"
     if isinstance(candidate, FunctionType | MethodType | partial):
-        what = f"{where}:{name}()"
-        with _explain_errors(what, "called"):
+        description = f"{where}:{name}()"
+        with _explain_errors(description, "called"):
             candidate = cast("Callable[[], object]", candidate)()
         if isinstance(candidate, CoroutineType):
             candidate.close()
     if not isinstance(candidate, Graph):
         kind = type(cast(object, candidate)).__name__
-        raise _no_graph(module, where, f"{what} is no Graph: its type is {kind}")
+        raise _no_graph_error(module, where, f"{description} is no Graph: its type is {kind}")
     return cast("Graph[Any, Any]", candidate), name
 
 
-def _no_graph(module: ModuleType, where: str, message: str) -> BaeError:
-    named = vars(module).items()
-    names = [name for name, value in named if isinstance(value, Graph)]
-    nodes = [each for each in named if isinstance(each[1], type) and issubclass(each[1], Node)]
+def _no_graph_error(module: ModuleType, where: str, message: str) -> BaeError:
+    members = vars(module).items()
+    names = [name for name, value in members if isinstance(value, Graph)]
+    nodes = [
+        member for member in members if isinstance(member[1], type) and issubclass(member[1], Node)
+    ]
     names += [name for name, cls in nodes if cls.__module__ == module.__name__]
     fix = "write graph = Graph(start=YourFirstNode) into it"
     if names:
@@ -228,14 +247,15 @@ def _no_graph(module: ModuleType, where: str, message: str) -> BaeError:
 
 
 def _load_file(path: Path, reference: str) -> ModuleType:
-    """Import the module in a file, as part of its package if it has one."""
-    # The functions of `os.path` raise nothing for impossible file names.
+    """Import the module in a file. If the file is in a package, import it as part of the
+    package."""
+    # Unlike methods of `Path`, functions of `os.path` do not raise for impossible file names.
     if os.path.isfile(path / "__init__.py"):
         path /= "__init__.py"
     if os.path.isdir(path):
-        raise _unknown_module(f"{reference} is a directory", "name a Python file in it")
+        raise _unknown_module_error(f"{reference} is a directory", "name a Python file in it")
     if not os.path.isfile(path):
-        raise _unknown_module(
+        raise _unknown_module_error(
             f"there is no file {reference}", f"give its path from here{_near_files(path)}"
         )
     path = path.resolve()
@@ -251,7 +271,7 @@ def _load_file(path: Path, reference: str) -> ModuleType:
 
 
 def _put_on_path(folder: Path) -> None:
-    """Put a folder first on the module search path, as `python file.py` does."""
+    """Put a folder first on the module search path, as `python app.py` does."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
@@ -265,7 +285,7 @@ def _execute_file(path: Path, reference: str) -> ModuleType:
         stem = f"{stem}_"  # do not replace an imported module
     spec = spec_from_file_location(stem, path)
     if spec is None or spec.loader is None:
-        raise _unknown_module(f"{reference} is no Python file", "give one that ends in .py")
+        raise _unknown_module_error(f"{reference} is no Python file", "give one that ends in .py")
     module = module_from_spec(spec)
     sys.modules[stem] = module
     try:
@@ -286,34 +306,34 @@ def _import_module(name: str, reference: str) -> ModuleType:
         if not isinstance(missing, ModuleNotFoundError) or missing.name is None:
             raise
         if not f"{name}.".startswith(f"{missing.name}."):
-            raise  # the module exists, and imports a missing one
+            raise  # the module exists, and imports a module that is missing
         parent, _, last = name.rpartition(".")
         message = f"there is no module {reference}"
         fix = "run bae where the module is found, or name its file"
         if missing.name == name and hasattr(sys.modules.get(parent), last):
             message += f", and {parent} has the name {last}"
             fix = f"a name in a module stands after a colon: {parent}:{last}"
-        raise _unknown_module(message, fix, missing) from missing
+        raise _unknown_module_error(message, fix, missing) from missing
 
 
-def _unknown_module(message: str, fix: str, cause: BaseException | None = None) -> BaeError:
-    """The error about a module that does not exist."""
+def _unknown_module_error(message: str, fix: str, cause: BaseException | None = None) -> BaeError:
+    """Make the error about a MODULE that cannot be found."""
     return BaeError(message, code="bae-module-unknown", fix=fix, cause=cause)
 
 
 @contextmanager
-def _explain_errors(reference: str, done: str = "imported") -> Generator[None]:
-    """Turn an error of user code into a bae error that says whether importing or calling failed,
-    and where."""
+def _explain_errors(reference: str, action: str = "imported") -> Generator[None]:
+    """Turn an error in the user's code into a BaeError with the line that failed. `action` is what
+    bae did with `reference`: "imported" or "called"."""
     try:
         yield
     except (BaeError, KeyboardInterrupt) as error:
-        error.add_note(f"while {reference} was {done}{place_of(error)}")
+        error.add_note(f"while {reference} was {action}{place_of(error)}")
         raise
-    except BaseException as error:  # for example from a test framework or a library in Rust
-        how = "could not be imported" if done == "imported" else "failed"
+    except BaseException as error:  # some libraries raise errors that are not an Exception
+        failure = "could not be imported" if action == "imported" else "failed"
         raise BaeError(
-            f"{reference} {how}{place_of(error)}",
+            f"{reference} {failure}{place_of(error)}",
             code="bae-module-failed",
             cause=error,
             fix=_suggest_fix(error),
@@ -336,21 +356,21 @@ def _suggest_fix(error: BaseException) -> str:
 
 
 def _near_files(path: Path) -> str:
-    """A hint at similar file names."""
+    """Return the end of a message about a missing file: similar file names, or this directory."""
     try:
-        there = [each.name for each in path.parent.iterdir() if each.suffix == ".py"]
+        names = [file.name for file in path.parent.iterdir() if file.suffix == ".py"]
     except OSError:
         return ""
-    near = get_close_matches(path.name, there, n=3, cutoff=0.7)
+    near = get_close_matches(path.name, names, n=3, cutoff=0.7)
     return f"; did you mean {' or '.join(near)}?" if near else f", {Path.cwd()}"
 
 
-# --- where in the user's code an error came up --------------------------------------------------
+# --- the line of user code that raised an error -------------------------------------------------
 
 
 def raised_at(error: BaseException) -> str | None:
-    """The line of user code that raised an error, as `desk.py:9 in __call__`. None if user code did
-    not raise it, or if the error names the line already."""
+    """Return the line of user code that raised an error, as `desk.py:9 in __call__`. Return None if
+    user code did not raise it, or if the message of the error has the line."""
     if isinstance(error, BaeError) and error.code in ("bae-module-failed", "bae-run-ended-itself"):
         return None
     while isinstance(error, BaeError) and error.cause is not None:
@@ -359,16 +379,17 @@ def raised_at(error: BaseException) -> str | None:
 
 
 def place_of(error: BaseException) -> str:
-    """The line that raised an error, as the end of a message: `, desk.py:9`. Empty if unknown.
-    Syntax errors have a line too."""
+    """Return the line of user code that raised an error, as the end of a message: `, desk.py:9`.
+    For a SyntaxError, it is the line with the wrong syntax. If the line is unknown, return an empty
+    text."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno is not None:
         return f", {relative_path(Path(error.filename))}:{error.lineno}"
     return "".join(f", {line}" for line in _find_line(error)[:1])
 
 
 def _find_line(error: BaseException) -> tuple[str, ...]:
-    """The innermost line of user code and its function: code of bae, Python and installed packages
-    is skipped."""
+    """Find the innermost line of user code in a traceback. Returns `FILE:LINE` and the name of the
+    function, or nothing. Code of bae, Python and installed packages is skipped."""
     for frame, number in reversed([*walk_tb(error.__traceback__)]):
         file = Path(frame.f_code.co_filename)
         foreign = file.is_relative_to(_OURS) or file.is_relative_to(_LIBRARY)
@@ -378,7 +399,7 @@ def _find_line(error: BaseException) -> tuple[str, ...]:
 
 
 def relative_path(path: Path) -> str:
-    """A path relative to this directory, if it is inside."""
+    """Return a path relative to this directory. A path outside this directory is not changed."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

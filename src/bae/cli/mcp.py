@@ -1,4 +1,5 @@
-"""`bae mcp`: the MCP servers that a graph uses, and a graph as an MCP server."""
+"""The command `bae mcp`: list the MCP servers that a graph uses, or serve a graph as an MCP
+server."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 group = typer.Typer(no_args_is_help=True, help="List MCP servers, and serve a graph as one.")
 
-_SECONDS: Final = 60.0
+_TIMEOUT: Final = 60.0
 
 
 @group.command(
@@ -57,33 +58,33 @@ def list_servers(
             "How long to wait for each server.",
             callback=above_zero,
         ),
-    ] = _SECONDS,
+    ] = _TIMEOUT,
     as_json: AsJSON = False,
 ) -> None:
     """List the MCP servers of a graph, and their tools.
 
-    Each server is started or connected to, and closed again. No tool is called. The exit code is 1
-    if a server could not be opened.
+    bae starts each server or connects to it, lists its tools, and closes it again. No tool is
+    called. The exit code is 1 if a server could not be opened.
     """
     from bae.mcp.servers import servers_of
 
     servers = servers_of(load(module).graph)
     listed = [
-        (server, places, run_until_signal(_look(server, timeout)))
+        (server, places, run_until_signal(_read_tools(server, timeout)))
         for server, places in servers.items()
     ]
     if as_json:
-        print_json({"servers": [_as_data(*each) for each in listed]})
+        print_json({"servers": [_as_data(*row) for row in listed]})
     else:
-        for each in listed:
-            _print_server(*each)
+        for row in listed:
+            _print_server(*row)
         if not listed:
             note("the graph uses no MCP server: name one in Tools(…)")
-    if any(isinstance(seen, ToolServerError) for _, _, seen in listed):
+    if any(isinstance(tools, ToolServerError) for _, _, tools in listed):
         raise typer.Exit(exits.FAILED)
 
 
-async def _look(server: MCP, timeout: float) -> Any:
+async def _read_tools(server: MCP, timeout: float) -> Any:
     try:
         async with server.within(timeout).open() as tools:
             return tools
@@ -135,9 +136,9 @@ def serve(
 ) -> None:
     """Serve a graph as an MCP tool over stdin and stdout.
 
-    The start fields are the arguments of the tool, the last node is its result. Progress is
-    reported. Only the protocol is written to stdout; what the graph prints goes to stderr. It ends
-    when stdin is closed.
+    The fields of the start node are the arguments of the tool. The last node is the tool's result.
+    The server reports progress. It writes only the protocol to stdout, and what the graph prints to
+    stderr. The server ends when stdin is closed.
     """
     from bae.lm.extras import install_line, is_there
 
@@ -158,8 +159,8 @@ def serve(
         file = None if no_journal else journal_for(graph, journal, "no run can be resumed")
 
         async def serve_graph() -> None:
-            async with open_to_write(file) if file else nullcontext() as kept:
-                server = GraphServer(graph, model, journal=kept, max_iters=max_iters)
+            async with open_to_write(file) if file else nullcontext() as opened:
+                server = GraphServer(graph, model, journal=opened, max_iters=max_iters)
                 await server.serve_stdio(wire)
 
         run_until_signal(serve_graph())

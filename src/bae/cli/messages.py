@@ -1,5 +1,5 @@
-"""Escapes messages that Python prints during a command: log messages without logging setup,
-warnings, and uncaught errors."""
+"""Escapes control characters in messages that Python prints during a command: log messages of a
+program without logging setup, warnings, and uncaught errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 @contextmanager
 def messages_escaped() -> Generator[None]:
-    """Escape Python's messages in the block."""
+    """Escape the messages that Python prints during the block."""
     before = logging.lastResort, warnings.showwarning, threading.excepthook, sys.unraisablehook
     configure = logging.basicConfig
     escape_messages()
@@ -28,7 +28,7 @@ def messages_escaped() -> Generator[None]:
 
 
 def escape_messages() -> None:
-    """Escape Python's messages until the process ends."""
+    """Escape the messages that Python prints until the process ends."""
     if logging.lastResort is not None:
         logging.lastResort = _Stderr(logging.WARNING)
     logging.basicConfig = _set_up_logging
@@ -44,7 +44,7 @@ def escape_messages() -> None:
 
 
 def print_escaped(text: str, end: str = "\n") -> None:
-    """Print a text on stderr. Lines after the first are indented."""
+    """Print a text on stderr without control characters. Lines after the first are indented."""
     from bae.cli.wording import in_lines
 
     with suppress(AttributeError, OSError, ValueError):  # a closed stderr
@@ -53,24 +53,24 @@ def print_escaped(text: str, end: str = "\n") -> None:
 
 
 class _Stderr(logging.Handler):
-    """Prints log messages if the program has no handler, as Python does."""
+    """Prints log messages on stderr, for a program without a log handler."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one message, or the reason why it cannot be formatted."""
+        """Print a log message. If it cannot be formatted, print the error."""
         try:
             print_escaped(self.format(record))
         except Exception:
             if logging.raiseExceptions:
-                where = f"{record.pathname}, line {record.lineno}"
-                print_escaped(f"--- Logging error --- {where}\n{format_exc()}")
+                location = f"{record.pathname}, line {record.lineno}"
+                print_escaped(f"--- Logging error --- {location}\n{format_exc()}")
 
 
 _configure = logging.basicConfig
 
 
 def _set_up_logging(**options: Any) -> None:
-    """Replaces `logging.basicConfig`. Called without options, as by `logging.warning`, it must not
-    add an unrequested handler."""
+    """Set up logging, in place of `logging.basicConfig`. If there are no options, as in the call by
+    `logging.warning`, add a handler that escapes messages."""
     _configure(**options or {"handlers": [_Stderr()]})
 
 
@@ -98,6 +98,6 @@ def _report_thread(args: threading.ExceptHookArgs) -> None:
 
 
 def _report_unraisable(unraisable: Any) -> None:
-    what = unraisable.err_msg or "Exception ignored in"
+    message = unraisable.err_msg or "Exception ignored in"
     trace = format_exception(unraisable.exc_type, unraisable.exc_value, unraisable.exc_traceback)
-    print_escaped(f"{what}: {unraisable.object!r}\n{''.join(trace)}")
+    print_escaped(f"{message}: {unraisable.object!r}\n{''.join(trace)}")

@@ -1,5 +1,5 @@
-"""`bae new`: create a small working project from the files in `template`. It requires the version
-of bae that wrote it, or a later one."""
+"""The command `bae new`: create a small working project from the files in `template`. The project
+requires this version of bae or a later one."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ FILES: Final = {
     "README.md.txt": "README.md",
     "gitignore.txt": ".gitignore",
 }
-"""The templates and their target paths."""
+"""The path in the project by template. `@module@` stands for the name of the module."""
 TEMPLATES: Final = Path(__file__).parent / "template"
 _SCRIPT: Final = "scripted:tests/answers.json"
-"""The LM that always exists."""
+"""The LM for a machine without an LM. It reads its answers from a file of the project."""
 _NAME: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 _TAKEN: Final = ("bae", "tests", "conftest", "setup")
 REQUIREMENT: Final = f"bae-graphs[cli]>={__version__}"
@@ -58,7 +58,7 @@ def new(
 ) -> None:
     """Create a small project that works: a graph, a test that needs no model, a README.
 
-    With `--lm` the command lines in it name that language model.
+    With `--lm`, the command lines in its README name this language model.
     """
     error = name_error(lm) if lm is not None else None
     if error is not None:
@@ -85,14 +85,14 @@ def _print_next(folder: Path, project: NewProject, files: list[str]) -> None:
     for path in files:
         text.append(f"  {path}\n", style="cyan")
     text.append("\nNext:\n", style="bold")
-    none = not project.lm and not find_default_name().name
-    commands = [(replace(project, lm=_SCRIPT) if none else project).run, "bae check"]
+    lacks_lm = not project.lm and not find_default_name().name
+    commands = [(replace(project, lm=_SCRIPT) if lacks_lm else project).run, "bae check"]
     commands += ["pytest"] if is_there("pytest") else ["pip install pytest", "pytest"]
     if str(folder) != ".":
         commands.insert(0, f"cd {shlex.quote(str(folder))}")
     for step in commands:
         text.append(f"  {step}\n", style="bold")
-    if none:
+    if lacks_lm:
         text.append(
             "\nNo language model is ready here, so the run takes its answers from a file. "
             "`bae lm list` names the missing parts.\n"
@@ -106,12 +106,12 @@ def _print_next(folder: Path, project: NewProject, files: list[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NewProject:
-    """The values of a new project: its name, its module, and the LM for its commands, empty for the
-    default LM."""
+    """The names that the templates of a new project need."""
 
     name: str
     module: str
     lm: str = ""
+    """The LM in the commands of the project. If it is empty, the commands name no LM."""
 
     @property
     def run(self) -> str:
@@ -120,7 +120,7 @@ class NewProject:
         return shlex.join([*words, "--lm", self.lm] if self.lm else words)
 
     def files(self) -> dict[str, str]:
-        """The text of each file by its path in the project."""
+        """Fill the templates. Returns the texts of the files by path in the project."""
         values = {
             "project": self.name,
             "module": self.module,
@@ -130,7 +130,7 @@ class NewProject:
         }
 
         def fill_template(template: str) -> str:
-            return re.sub(r"@(\w+)@", lambda found: values[found[1]], template)
+            return re.sub(r"@(\w+)@", lambda match: values[match[1]], template)
 
         return {
             fill_template(path): fill_template((TEMPLATES / template).read_text(encoding="utf-8"))
@@ -139,24 +139,29 @@ class NewProject:
 
 
 def _make_project(name: str, lm: str, folder: Path) -> NewProject:
-    """Validate the name of a project, which must be valid for a distribution and, with `-` as `_`,
-    for a module. Existing files in `folder` do not conflict."""
+    """Make the values of a new project, and validate its name.
+
+    The name must be valid for a distribution. With `_` in place of `-`, it must also be valid for a
+    new module. A module with the same name in this directory or in `folder` is no conflict.
+    """
     if not _NAME.fullmatch(name):
         raise refusal(
             f"{name!r} cannot be the name of a project",
             fix="use the letters a to z, digits, - and _, with a letter first and no - or _ last",
         )
     module = name.lower().replace("-", "_")
-    own = {Path.cwd(), folder.resolve()}
-    spec = PathFinder.find_spec(module, [p for p in sys.path if Path(p).resolve() not in own])
-    taken = ""
+    own_folders = {Path.cwd(), folder.resolve()}
+    spec = PathFinder.find_spec(
+        module, [p for p in sys.path if Path(p).resolve() not in own_folders]
+    )
+    problem = ""
     if keyword.iskeyword(module) or module in _TAKEN:
-        taken = f"{module} means something else in Python"
-    elif module in sys.stdlib_module_names or (spec and spec.origin):  # a mere directory is fine
-        taken = f"there is a module {module} already, which it would hide"
-    if taken:
+        problem = f"{module} means something else in Python"
+    elif module in sys.stdlib_module_names or (spec and spec.origin):  # a directory has no origin
+        problem = f"there is a module {module} already, which it would hide"
+    if problem:
         raise refusal(
-            f"{name} cannot be the name of a project: {taken}",
+            f"{name} cannot be the name of a project: {problem}",
             fix=f"give it another name, as {name}-agent",
         )
     return NewProject(name, module, lm)
@@ -168,33 +173,33 @@ def _make_project(name: str, lm: str, folder: Path) -> NewProject:
 def _refuse_existing(folder: Path, files: dict[str, str], force: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise refusal(f"{folder} is there already, and no directory", fix="give another name")
-    there = [path for path in files if (folder / path).exists()]
-    for path in there:
+    existing = [path for path in files if (folder / path).exists()]
+    for path in existing:
         if (folder / path).is_dir():
             raise refusal(f"{folder / path} is a directory", fix="give another name, or move it")
-    if there and not force:
+    if existing and not force:
         raise refusal(
-            f"{folder} has {', '.join(there)} already, and nothing was written",
-            fix=f"give another name, or --force to write over {'them' if there[1:] else 'it'}",
+            f"{folder} has {', '.join(existing)} already, and nothing was written",
+            fix=f"give another name, or --force to write over {'them' if existing[1:] else 'it'}",
         )
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
-    """Write the files under a folder, and create it if needed. They are first written to temporary
-    files: after a failure, everything is as before."""
+    """Write the files of a project to a folder. bae first writes all texts to temporary files. If
+    this fails, as on a full disk, the existing files are unchanged."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".bae-new-", dir=folder) as beside:
             for path, text in files.items():
-                written = Path(beside, path)
-                written.parent.mkdir(parents=True, exist_ok=True)
-                written.write_text(text, encoding="utf-8")
+                file = Path(beside, path)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text, encoding="utf-8")
             for path in files:
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
             for path in files:
                 os.replace(Path(beside, path), folder / path)
     except OSError as error:
-        with suppress(OSError):  # a folder with other files stays
+        with suppress(OSError):  # fails for a folder with other files, which must stay
             folder.rmdir()
         raise refusal(
             f"{folder} could not be written: {error.strerror}",

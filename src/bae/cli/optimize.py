@@ -1,5 +1,5 @@
-"""`bae optimize`: learn prompts from the runs of a journal, compare them on held-out runs, and
-write those that are better."""
+"""The command `bae optimize`: learn prompts from the runs of a journal, score answers with and
+without the learned prompts on held-out runs, and write the prompts that are better."""
 
 from __future__ import annotations
 
@@ -167,9 +167,9 @@ def optimize(
 ) -> None:
     """Learn from the runs of a journal, and write the learned prompts that make the graph better.
 
-    Finished runs, and corrections that people made in forks of them, are split: one part is learned
-    from, the other is for comparing before and after. A node whose answers are not better is not
-    written. If interrupted, the same command resumes.
+    Finished runs, and corrections that people made in forks of the runs, are split: one part is for
+    learning, the other part for comparing before and after. If the answers of a node are not
+    better, its prompts are not written. After an interruption, the same command resumes.
     """
     limits = budget_of(budget)
     if judge is not None and metric is not None:
@@ -181,15 +181,15 @@ def optimize(
     load_dspy("bae optimize")
     from bae.optimizer import Improvement, Judge
 
-    options = _options(optimizer, option or ())
+    options = _parse_options(optimizer, option or ())
     graph = load_proved(module)
-    classes = _classes(graph, node or ())
+    classes = _find_classes(graph, node or ())
     file = file_to_read(journal)
-    student = _lm(graph, lm, quiet=quiet)
-    scored_by = _metric(metric, graph)
+    student = _check_and_make_lm(graph, lm, quiet=quiet)
+    scored_by = _load_metric(metric, graph)
     if judge is not None:
-        scored_by = Judge(_lm(graph, judge), rubric or "")
-    by = None if teacher is None else _lm(graph, teacher)
+        scored_by = Judge(_check_and_make_lm(graph, judge), rubric or "")
+    teacher_lm = None if teacher is None else _check_and_make_lm(graph, teacher)
     progress = _Progress(ProgressLine(err(), quiet=quiet))
     made: list[Improvement] = []
 
@@ -201,12 +201,12 @@ def optimize(
                 opened,
                 output,
                 student,
-                by,
+                teacher_lm,
                 scored_by,
                 optimizer,
                 options,
                 nodes=classes,
-                without=[await run_meant(opened, each) for each in without or ()],
+                without=[await run_meant(opened, reference) for reference in without or ()],
                 evals=with_evals,
                 held_out=held_out,
                 minimum=minimum,
@@ -226,14 +226,17 @@ def optimize(
     print_result(made[0], file, ended, as_json=as_json, quiet=quiet)
 
 
-def _lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = True) -> LM:
+def _check_and_make_lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = True) -> LM:
     check_lm(graph, named, begins=True)
     return make_lm(graph, named, quiet=quiet)
 
 
-def _metric(reference: str | None, graph: Graph[Any, Any]) -> Any:
-    """The metric of the answers: a function of an example and a prediction in DSPy's form, or
-    functions of an expected and an actual node by class. None if none is named."""
+def _load_metric(reference: str | None, graph: Graph[Any, Any]) -> Any:
+    """Load the metric of --metric, or return None without --metric.
+
+    The metric is a DSPy-style function of an example and a prediction, or a mapping of node classes
+    to functions of an expected and an actual node.
+    """
     from bae.optimizer.metrics import metrics_for
 
     if reference is None:
@@ -250,51 +253,52 @@ def _metric(reference: str | None, graph: Graph[Any, Any]) -> Any:
     return metric
 
 
-def _options(optimizer: str, texts: Sequence[str]) -> dict[str, Any]:
-    """The options of the optimizer, parsed as JSON or kept as text."""
+def _parse_options(optimizer: str, texts: Sequence[str]) -> dict[str, Any]:
+    """Parse the settings of --option. A value that is not JSON is text. Raises
+    `typer.BadParameter` for an option that the optimizer does not have."""
     from bae.optimizer.optimizers import OPTIONS, checked_options
 
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     try:
-        for each in texts:
-            name, equals, text = (part.strip() for part in each.partition("="))
+        for setting in texts:
+            name, equals, text = (part.strip() for part in setting.partition("="))
             if not equals or not name:
-                known = ", ".join(f"{name}=…" for name in OPTIONS[optimizer])
-                raise ValueError(f"{each!r} is no NAME=VALUE: {optimizer} takes {known}")
-            if name in given:
+                example = ", ".join(f"{name}=…" for name in OPTIONS[optimizer])
+                raise ValueError(f"{setting!r} is no NAME=VALUE: {optimizer} takes {example}")
+            if name in values:
                 raise ValueError(f"{name} is there twice")
             try:
-                given[name] = json.loads(text)
+                values[name] = json.loads(text)
             except (ValueError, RecursionError):
-                given[name] = text
-        checked_options(optimizer, given)
+                values[name] = text
+        checked_options(optimizer, values)
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error), param_hint="--option") from error
-    return given
+    return values
 
 
-def _classes(graph: Graph[Any, Any], names: Sequence[str]) -> tuple[type[Node], ...]:
-    """The node classes with these names; all classes without names."""
-    every = every_node(graph)
-    known = [cls.__name__ for cls in every]
+def _find_classes(graph: Graph[Any, Any], names: Sequence[str]) -> tuple[type[Node], ...]:
+    """Find the node classes of --node. Without names, return all node classes of the graph."""
+    classes = every_node(graph)
+    known = [cls.__name__ for cls in classes]
     for name in names:
         if name not in known:
             raise refusal(
                 f"there is no node {name} in the graph {graph.name}",
                 fix=f"name one of {', '.join(known)}",
             )
-    return tuple(cls for cls in every if not names or cls.__name__ in names)
+    return tuple(cls for cls in classes if not names or cls.__name__ in names)
 
 
 class _Progress:
-    """How far it is: the phase of a part of a node, and the calls."""
+    """Shows the phase of the current node and the number of LM calls."""
 
     def __init__(self, line: ProgressLine) -> None:
         self.line = line
         self._phases: set[tuple[str, str]] = set()
 
     def update(self, progress: Progress) -> None:
-        if progress.phase == "skipped":  # reported in the result
+        if progress.phase == "skipped":  # the result has the reason
             return
         place = f"{progress.node} {progress.part}"
         if progress.note:
@@ -305,14 +309,15 @@ class _Progress:
         parts = [f"{place}: {progress.phase}", count(progress.calls, "call")]
         best = progress.best
         if progress.phase == "compared" and best is not None:
-            # Not the score of the candidates, which were selected by it.
+            # The score of the selected candidate would be too high, because it decided the
+            # selection.
             parts[0] += f": {best:.2f}on held-out questions"
             best = None
         if progress.earlier:
             parts.append(f"{progress.earlier:,} kept from before")
         if best is not None:
             parts.append(f"best {best:.2f}")
-        # Some optimizers change phases hundreds of times.
+        # Some optimizers change phases hundreds of times. Print a line only for a new phase.
         phase = place, progress.phase
         new = phase not in self._phases or progress.phase in ("done", "compared")
         self._phases.add(phase)

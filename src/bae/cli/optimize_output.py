@@ -1,5 +1,5 @@
-"""Output of `bae optimize`: a table of scores before and after on held-out examples, the verdict on
-each part of a node, and notes on usage and stored answers. Also as JSON."""
+"""Output of `bae optimize`, as text or JSON. It has a table of scores before and after, the verdict
+on each learned prompt, and notes on usage and stored answers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ _COLUMNS: Final = (
     Column("CALLS", rank=6),
     Column("TOKENS", rank=7),
 )
-"""On a narrow terminal, the decisive interval stays."""
+"""The columns of the table. DIFFERENCE decides the verdict, so it also stays on a narrow
+terminal."""
 _STYLES: Final = {
     PromptVerdict.BETTER: "green",
     PromptVerdict.UNCHANGED: "green",
@@ -64,8 +65,8 @@ _STYLES: Final = {
 def print_result(
     improvement: Improvement, file: str, ended: EndedWork[None], *, as_json: bool, quiet: bool
 ) -> None:
-    """Print the result of an optimization. Raises its error, or the exit code if it is unfinished
-    or has no result."""
+    """Print the result of an optimization. If it failed, raise its error. If it was interrupted, or
+    found nothing better, raise `typer.Exit`."""
     if as_json:
         print_json(_as_data(improvement, file, ended.error))
     elif improvement.parts:
@@ -84,9 +85,11 @@ def print_result(
 
 
 def _print_parts(console: Console, improvement: Improvement) -> None:
-    """Print the table, and the verdict on each part."""
+    """Print the table of scores, the verdict on each learned prompt, and the written files."""
     rows = [
-        _row(part, part.comparison) for part in improvement.parts if part.comparison is not None
+        _make_row(part, part.comparison)
+        for part in improvement.parts
+        if part.comparison is not None
     ]
     if rows:
         print_table(console, _COLUMNS, rows)
@@ -94,44 +97,46 @@ def _print_parts(console: Console, improvement: Improvement) -> None:
     for part in improvement.parts:
         line = Text(f"{part.node} {part.part}: ")
         line.append(part.verdict, _STYLES.get(part.verdict, "dim"))
-        print_hanging(console, line.append("; ".join(["", *_reasons(part, improvement)])), 2)
-    for written in improvement.files:
-        console.print(Text(f"written: {in_one_line(str(written))}", "bold"), soft_wrap=True)
+        print_hanging(
+            console, line.append("; ".join(["", *_explain_verdict(part, improvement)])), 2
+        )
+    for file in improvement.files:
+        console.print(Text(f"written: {in_one_line(str(file))}", "bold"), soft_wrap=True)
 
 
 def _print_notes(improvement: Improvement, *, interrupted: bool, quiet: bool) -> None:
     """Print the usage, the reason for an early end, and the stored answers."""
     if not quiet:
         if improvement.train_count or improvement.held_out_count:
-            note(" · ".join(_usage(improvement)))
+            note(" · ".join(_describe_usage(improvement)))
         if improvement.done and improvement.kept:
-            how = "without --certain" if improvement.certain else "with --force"
+            flag = "without --certain" if improvement.certain else "with --force"
             note(
-                f"{_describe_kept(improvement)}: {how} the same command writes the rest, and asks "
+                f"{_describe_kept(improvement)}: {flag} the same command writes the rest, and asks "
                 "nothing again"
             )
     if improvement.out_of_budget:
         note(f"{improvement.out_of_budget}; {how_to_resume(improvement)}, with more --budget")
     elif interrupted:
         note(f"interrupted; {how_to_resume(improvement)}")
-    for each in improvement.misfits:
-        if each.stays:
+    for misfit in improvement.misfits:
+        if misfit.stays:
             note(
-                f"{each.file} still does not fit: delete it, or --optimized {each.file.parent} is "
-                "refused"
+                f"{misfit.file} still does not fit: delete it, or --optimized "
+                f"{misfit.file.parent} is refused"
             )
 
 
 def how_to_resume(improvement: Improvement) -> str:
-    """The fix after an early end."""
+    """Describe how the user resumes an optimization that ended early."""
     if improvement.kept:
         return f"{_describe_kept(improvement)}: the same command resumes"
     return "no answer is kept: the same command starts again"
 
 
 def _as_data(improvement: Improvement, file: str, error: BaseException | None) -> dict[str, Any]:
-    """The result as JSON."""
-    asked = improvement.calls
+    """Return the result of an optimization as JSON."""
+    calls = improvement.calls
     return {
         "graph": improvement.graph.name,
         "journal": file,
@@ -149,24 +154,26 @@ def _as_data(improvement: Improvement, file: str, error: BaseException | None) -
             "without": improvement.left_out,
         },
         "parts": TypeAdapter(list[PartResult]).dump_python(improvement.parts, mode="json"),
-        "written": [str(each) for each in improvement.files],
+        "written": [str(path) for path in improvement.files],
         "misfits": [
-            {"file": str(each.file), "why": each.why} for each in improvement.misfits if each.stays
+            {"file": str(misfit.file), "why": misfit.why}
+            for misfit in improvement.misfits
+            if misfit.stays
         ],
         "calls": {
-            "made": asked.calls,
-            "earlier": asked.earlier.calls,
-            "repeated": asked.repeated,
+            "made": calls.calls,
+            "earlier": calls.earlier.calls,
+            "repeated": calls.repeated,
             "kept": improvement.kept,
         },
         "spent": asdict(improvement.budget.usage),
-        "spent_earlier": asdict(asked.earlier),
+        "spent_earlier": asdict(calls.earlier),
         "out_of_budget": improvement.out_of_budget or None,
         "error": error_data(error),
     }
 
 
-def _row(part: PartResult, compared: Comparison) -> list[Text]:
+def _make_row(part: PartResult, compared: Comparison) -> list[Text]:
     before, after = compared.before, compared.after
     return [
         Text(f"{part.node} {part.part}"),
@@ -182,7 +189,8 @@ def _row(part: PartResult, compared: Comparison) -> list[Text]:
 
 
 def _describe_growth(before: int, after: int) -> Text:
-    """A number before and after, if they differ."""
+    """Return a number before and after the optimization. If they are equal, return the number
+    once."""
     if before == after:
         return Text(format_count(after))
     return Text(
@@ -190,8 +198,8 @@ def _describe_growth(before: int, after: int) -> Text:
     )
 
 
-def _reasons(part: PartResult, improvement: Improvement) -> Iterator[str]:
-    """The reasons for a verdict, and possible fixes."""
+def _explain_verdict(part: PartResult, improvement: Improvement) -> Iterator[str]:
+    """Yield the reasons for a verdict, and what the user can do."""
     match part.verdict:
         case PromptVerdict.TOO_FEW_EXAMPLES:
             yield (
@@ -221,7 +229,7 @@ def _reasons(part: PartResult, improvement: Improvement) -> Iterator[str]:
         yield "not written: --force does it all the same"
 
 
-def _usage(improvement: Improvement) -> Iterator[str]:
+def _describe_usage(improvement: Improvement) -> Iterator[str]:
     steps = count(improvement.train_count + improvement.held_out_count, "step")
     yield f"{steps}, {improvement.held_out_count:,} of them held out"
     if improvement.repeated:

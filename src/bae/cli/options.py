@@ -1,5 +1,4 @@
-"""Arguments and options that several commands share, each with one help text, and their shell
-completions."""
+"""Arguments and options that several commands share, with help texts and shell completions."""
 
 from __future__ import annotations
 
@@ -19,29 +18,29 @@ if TYPE_CHECKING:
 
 
 NEWEST: Final = "last"
-"""The word for the newest run."""
+"""The argument RUN that means the newest run."""
 _MOST: Final = 40
-"""Maximum number of completed run ids."""
+"""Maximum completions of a word."""
 
 
-# --- shell completions: fast, and never an error --------------------------------------------------
+# --- shell completions: they are fast and raise no errors -----------------------------------------
 
 
 def modules(incomplete: str) -> list[str]:
     """Complete paths of Python files and directories."""
     try:
-        paths = _files(incomplete)
-        # A shell adds a blank after the only match, which is wrong after a directory: offer its
-        # files instead.
+        paths = _complete_path(incomplete)
+        # A shell adds a blank after an only match. After a directory, the user could then not
+        # continue, so offer the files of the directory instead.
         while len(paths) == 1 and paths[0].endswith("/"):
-            paths = _files(paths[0])
+            paths = _complete_path(paths[0])
     except OSError:
         return []
     return [path for path in paths if _PLAIN.fullmatch(path)]
 
 
 def lm_names(incomplete: str) -> list[str]:
-    """Complete names of LMs. A name that needs a model ends in a colon."""
+    """Complete names of LMs. If a model must follow the name, the completion ends in a colon."""
     from bae.lm.registry import KINDS
 
     names = [f"{name}:" if kind.needs_rest else name for name, kind in KINDS.items()]
@@ -51,37 +50,37 @@ def lm_names(incomplete: str) -> list[str]:
 def run_ids(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
     """Complete ids of the newest runs, each with its graph and status. `last` is the newest run."""
     try:
-        runs = [(info.run_id, f"{info.graph}, {info.status}") for info in _newest(ctx)]
-    except Exception:  # no journal, a damaged or a locked one: offer nothing
+        runs = [(info.run_id, f"{info.graph}, {info.status}") for info in _read_newest_runs(ctx)]
+    except Exception:  # the journal is missing, damaged or locked: offer nothing
         return []
     if runs:
-        newest, what = runs[0]
-        runs.insert(0, (NEWEST, f"{newest}: {what}"))
+        newest, description = runs[0]
+        runs.insert(0, (NEWEST, f"{newest}: {description}"))
     return _filter_completions(runs, incomplete)
 
 
 def open_gates(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
-    """Complete the gates that the selected run waits at, each with its question."""
+    """Complete the open gates of the run on the command line, with their questions."""
     try:
         reference = (None if ctx is None else ctx.params.get("run")) or NEWEST
         runs = [
             info
-            for info in _newest(ctx)
+            for info in _read_newest_runs(ctx)
             if reference == NEWEST or info.run_id.startswith(reference)
         ]
         gates = [gate for gate in runs[0].waiting if not gate.answered] if runs else []
-    except Exception:  # as above
+    except Exception:  # the journal is missing, damaged or locked: offer nothing
         return []
     places = [gate.place for gate in gates]
-    named = (gate.place if places.count(gate.place) == 1 else gate.address for gate in gates)
+    names = (gate.place if places.count(gate.place) == 1 else gate.address for gate in gates)
     return _filter_completions(
-        zip(named, (gate.question for gate in gates), strict=True), incomplete
+        zip(names, (gate.question for gate in gates), strict=True), incomplete
     )
 
 
 def _filter_completions(words: Iterable[tuple[str, str]], incomplete: str) -> list[tuple[str, str]]:
-    """Keep the words that begin with the typed text. Words with shell syntax are left out: another
-    person may have named a run."""
+    """Return the words that begin with the typed text. Words with shell syntax are left out,
+    because another person may have chosen the id of a run."""
     from bae.cli.wording import in_one_line
 
     return [
@@ -91,7 +90,7 @@ def _filter_completions(words: Iterable[tuple[str, str]], incomplete: str) -> li
     ][:_MOST]
 
 
-def _newest(ctx: Any) -> Iterable[RunInfo]:
+def _read_newest_runs(ctx: Any) -> Iterable[RunInfo]:
     import asyncio  # keeps `bae --help` fast
 
     from bae.cli.journals import file_to_read, open_to_read
@@ -100,25 +99,25 @@ def _newest(ctx: Any) -> Iterable[RunInfo]:
 
     async def list_newest() -> list[RunInfo]:
         file = file_to_read(named or os.environ.get("BAE_JOURNAL"))
-        async with asyncio.timeout(_SOON), open_to_read(file, patience=0) as journal:
+        async with asyncio.timeout(_TIMEOUT), open_to_read(file, patience=0) as journal:
             return await journal.runs(limit=200)
 
     return asyncio.run(list_newest())
 
 
-_SOON: Final = 2.0
+_TIMEOUT: Final = 2.0
 """Maximum seconds that completions wait for a database."""
 _PLAIN: Final = re.compile(r"(?!-)[\w./~+@%=:,-]+")
-"""Words without shell syntax that are not options."""
+"""Matches a word that has no shell syntax and is not an option."""
 _LEFT_OUT: Final = ("__pycache__", "node_modules")
 
 
-def _files(incomplete: str) -> list[str]:
-    folder, begun = os.path.split(incomplete)
+def _complete_path(incomplete: str) -> list[str]:
+    folder, prefix = os.path.split(incomplete)
     paths: list[str] = []
     with os.scandir(os.path.expanduser(folder) or ".") as entries:
         for entry in entries:
-            if not entry.name.startswith(begun) or (entry.name.startswith(".") and not begun):
+            if not entry.name.startswith(prefix) or (entry.name.startswith(".") and not prefix):
                 continue
             path = os.path.join(folder, entry.name).replace(os.sep, "/")
             if entry.is_dir() and entry.name not in _LEFT_OUT:
@@ -132,33 +131,33 @@ def _files(incomplete: str) -> list[str]:
 
 
 def option(words: str, about: str, **more: Any) -> Any:
-    """An option with a value. `words` has its names and the name of the value: `--journal -j
-    FILE`."""
+    """Declare an option with a value. `words` has the names of the option and the name of the
+    value, as `--journal -j FILE`."""
     *names, value = words.split()
     return typer.Option(*names, metavar=value, help=about, **more)
 
 
 def flag(names: str, about: str) -> Any:
-    """An option without a value."""
+    """Declare an option without a value."""
     return typer.Option(*names.split(), help=about)
 
 
 def argument(value: str, about: str, **more: Any) -> Any:
-    """An argument with the name that the help shows."""
+    """Declare an argument. `value` is its name in the help."""
     return typer.Argument(metavar=value, help=about, show_default=False, **more)
 
 
 def never_empty(value: Any) -> Any:
-    """Refuse empty values of an option. An empty path means this directory, and usually comes from
-    an unset variable."""
-    given: Sequence[str] = [value] if isinstance(value, str) else value or ()
-    if not all(each.strip() for each in given):
+    """Refuse empty values of an option. They usually come from an unset shell variable, and an
+    empty path would mean this directory."""
+    values: Sequence[str] = [value] if isinstance(value, str) else value or ()
+    if not all(name.strip() for name in values):
         raise typer.BadParameter("this names nothing. Give a name, or leave the option out")
     return value
 
 
 def id_of_new(run_id: str | None) -> str | None:
-    """Validate the id for a new run."""
+    """Validate the id for a new run, and return it. Raises `typer.BadParameter`."""
     if run_id is not None:
         from bae.exceptions import JournalError
         from bae.journal.run_checks import check_names
@@ -290,7 +289,8 @@ Yes = Annotated[bool, flag("--yes -y", "Do not ask for confirmation.")]
 
 
 def budget_option(what: str) -> Any:
-    """The `--budget` option of a command. `what` is the limited work, such as `the run`."""
+    """Declare the option `--budget`. `what` names the limited work in the help, such as `the
+    run`."""
     return option(
         "--budget LIMITS",
         f"What {what} may spend, such as `calls=20,cost=0.10`: LLM `calls`, `tokens` in and out, "
@@ -303,35 +303,37 @@ _LIMITS: Final = ("calls", "tokens", "cost", "seconds")
 
 
 def budget_of(text: str | None) -> Budget | None:
-    """Parse the budget of a command line. Raises `typer.BadParameter`."""
+    """Parse the value of `--budget`. Raises `typer.BadParameter`."""
     if text is None:
         return None
     from bae.lm.policies.budget import Budget
 
     limits: dict[str, Any] = {}
     for part in text.split(","):
-        name, equals, amount = (each.strip() for each in part.partition("="))
+        name, equals, amount = (word.strip() for word in part.partition("="))
         if not equals or name not in _LIMITS:
-            raise _wrong(f"{part.strip()!r} is none of {', '.join(f'{n}=…' for n in _LIMITS)}")
+            raise _budget_error(
+                f"{part.strip()!r} is none of {', '.join(f'{n}=…' for n in _LIMITS)}"
+            )
         if name in limits:
-            raise _wrong(f"{name} is there twice")
-        whole = name in ("calls", "tokens")
-        number = read_number(amount if whole else amount.removeprefix("$"))
-        if number is None or (whole and not number.is_integer()):
-            kind = "a whole number such as 20" if whole else "a number such as 0.5"
-            raise _wrong(f"{name}={amount} is not {kind}")
-        limits[name] = int(number) if whole else number
+            raise _budget_error(f"{name} is there twice")
+        is_whole = name in ("calls", "tokens")
+        number = read_number(amount if is_whole else amount.removeprefix("$"))
+        if number is None or (is_whole and not number.is_integer()):
+            kind = "a whole number such as 20" if is_whole else "a number such as 0.5"
+            raise _budget_error(f"{name}={amount} is not {kind}")
+        limits[name] = int(number) if is_whole else number
     return Budget(**limits, scope="--budget")
 
 
-def _wrong(message: str) -> typer.BadParameter:
+def _budget_error(message: str) -> typer.BadParameter:
     return typer.BadParameter(
         f"{message}. Write it as calls=20,tokens=50000", param_hint="'--budget'"
     )
 
 
 def metadata_of(settings: list[str] | None) -> dict[str, Any]:
-    """Parse `--metadata`. Raises `typer.BadParameter`."""
+    """Parse the values of `--metadata`. Raises `typer.BadParameter`."""
     metadata: dict[str, Any] = {}
     for setting in settings or ():
         name, equals, text = setting.partition("=")
@@ -347,21 +349,21 @@ def metadata_of(settings: list[str] | None) -> dict[str, Any]:
 
 
 def above_zero(seconds: float) -> float:
-    """Refuse a timeout that is not positive."""
+    """Return a timeout. Raises `typer.BadParameter` if it is not more than 0."""
     if not seconds > 0:
         raise typer.BadParameter("must be more than 0 seconds")
     return seconds
 
 
 def once(values: list[str]) -> list[str]:
-    """Refuse a repeated option, since all but the last value would be lost."""
+    """Refuse a repeated option. Without this callback, Typer would use only the last value."""
     if len(values) > 1:
-        raise typer.BadParameter(f"it is there {len(values)} times, and only one can be meant")
+        raise typer.BadParameter(f"it is there {len(values)} times. Give it once")
     return values
 
 
 def refuse_both_journals(context: typer.Context, *, no_journal: bool) -> None:
-    """Refuse --no-journal beside --journal. A journal from the environment is fine."""
+    """Refuse --no-journal together with --journal. A journal in BAE_JOURNAL is allowed."""
     source = context.get_parameter_source("journal")
     if no_journal and source is not None and source.name == "COMMANDLINE":
         raise typer.BadParameter(
@@ -370,7 +372,8 @@ def refuse_both_journals(context: typer.Context, *, no_journal: bool) -> None:
 
 
 def examples(*lines: str) -> str:
-    """The epilog of a command: command lines to copy, and sentences that begin with a capital."""
+    """Make the epilog of a command's help from command lines and sentences. A sentence begins with
+    a capital letter."""
     commands = "\n".join(f"  {line}" for line in lines if not line[0].isupper())
     notes = "".join(f"\n\n{line}" for line in lines if line[0].isupper())
     return f"\b\nExamples:\n{commands}{notes}"
@@ -380,8 +383,8 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def parse_duration(text: str) -> float:
-    """Parse a duration such as 90s, 30m, 12h, 30d or 2w into seconds. Anything else is wrong
-    usage."""
+    """Parse a duration such as 90s, 30m, 12h, 30d or 2w into seconds. Raises
+    `typer.BadParameter`."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])", text.strip())
     if match is None:
         raise typer.BadParameter(f"{text!r} is no length of time: write 90s, 30m, 12h, 30d or 2w")

@@ -1,5 +1,5 @@
-"""Prints the outcome of a run: the result on stdout, as text or JSON; on stderr the usage, and the
-next command if the run is not over."""
+"""Prints the outcome of a run. The result goes to stdout, as text or JSON. The usage goes to
+stderr. If the run is not over, the command that continues it goes to stderr too."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunOutcome:
-    """The outcome of a run."""
+    """The outcome of a run for a command, also if the run failed or is not over."""
 
     graph: str
     run_id: str
@@ -46,23 +46,23 @@ class RunOutcome:
     code: int = exits.DONE
     seconds: float = 0.0
     begun: bool = False
-    """Whether any record arrived."""
+    """Whether the run has begun."""
     trace: Sequence[Node] = ()
     """The nodes of the run so far."""
     at: str = ""
-    """The last node that was made or run."""
+    """The name of the last node that the run reached. Empty before the first node."""
     usage: Usage = field(default_factory=Usage)
-    """The usage of the run, including the time before a resume."""
+    """The usage of the run, including its usage before a resume."""
     result: Node | None = None
     copies: Copies | None = None
     """The fields that may hold copies of secrets."""
     waiting: tuple[OpenGate, ...] = ()
     error: BaseException | None = None
     kept: bool = False
-    """Whether the journal has the unfinished run."""
+    """Whether the journal has the run, so that it can be resumed."""
 
     def take_history(self, history: History) -> None:
-        """Read the progress of the run from its records."""
+        """Set the fields about the progress of the run from its history."""
         self.begun, self.usage = True, history.usage
         steps = [step for step in history.run.trace if step.whole]
         self.trace = [step.node for step in steps if step.node is not None]
@@ -72,12 +72,12 @@ class RunOutcome:
         before, chosen = newest.before, newest.choice and newest.choice.chosen
         early = not newest.whole and newest.given is None and newest.fill is None
         if early and before is not None and before.is_open:
-            self.at = before.name  # dependencies of the next node have started early
+            self.at = before.name  # `newest` has only prefetched dependencies
         else:
             self.at = newest.name if chosen in (None, NoneType) else chosen.__name__
 
     def take_result(self, result: GraphResult[Any]) -> None:
-        """Read the result that the run returned."""
+        """Set the fields about the outcome of the run from its result."""
         self.trace, self.usage, self.waiting = result.trace, result.usage, result.waiting
         if result.waiting:
             self.kind, self.code = "waiting", exits.WAITING
@@ -89,44 +89,47 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """The names on the command line, for commands to copy: the module (None if pyproject.toml names
-    it), the journal (None without a journal), the language model (None for the default), and the
-    directory of learned prompts."""
+    """The arguments of a command line. Its methods return other commands with the same arguments,
+    which the user can copy."""
 
     module: str | None
+    """The argument MODULE. With None, pyproject.toml names the graph."""
     journal: str | None
+    """The journal, or None without a journal."""
     lm: str | None = None
+    """The value of --lm. With None, the commands use the default LM."""
     optimized: str | None = None
+    """The value of --optimized: a directory of learned prompts."""
 
     def resume(self, run_id: str, *more: str) -> str:
-        """The command that resumes a run."""
+        """Return the command that resumes a run."""
         return self._line("runs resume", [short_id(run_id)], *more)
 
     def answer(self, run_id: str, gate: OpenGate, *, among: int = 1) -> str:
-        """The command that answers a gate. `among` is the number of open gates with the same
-        name."""
+        """Return the command that answers a gate, with an example answer. `among` is the number of
+        open gates with the same name."""
         name = short_name(gate) if among == 1 else gate.address
         return self.answer_with(run_id, name, example_of(*answer_field(gate)))
 
     def answer_with(self, run_id: str, gate: str | None, value: str | None) -> str:
-        """The command that answers a gate with a value. Without a value it asks for the answer;
-        without a gate it means the only open gate."""
-        given = [each for each in (gate, value) if each is not None]
-        return self._line("runs answer", [short_id(run_id), *given])
+        """Return the command that answers `gate` with `value`. Without `value`, the command asks
+        the user. Without `gate`, it answers the only open gate."""
+        words = [word for word in (gate, value) if word is not None]
+        return self._line("runs answer", [short_id(run_id), *words])
 
     def show(self, run_id: str) -> str:
-        """The command that shows a run. It needs no module."""
+        """Return the command that shows a run."""
         return CommandLine(None, self.journal)._line("runs show", [short_id(run_id)])
 
     def chat(self, thread: str) -> str:
-        """The command that continues a conversation."""
-        given = [] if self.module is None else [self.module]
+        """Return the command that continues a conversation."""
+        arguments = [] if self.module is None else [self.module]
         option = [f"--thread={thread}"] if thread.startswith("-") else ["--thread", thread]
-        return replace(self, module=None)._line("chat", given, *option)
+        return replace(self, module=None)._line("chat", arguments, *option)
 
     def _line(self, command: str, given: list[str], *more: str) -> str:
-        # After --, an argument may begin like an option. Nothing else follows it.
-        last = ["--", *given] if any(each.startswith("-") for each in given) else []
+        # After `--`, an argument may begin with a hyphen. No option may follow `--`.
+        last = ["--", *given] if any(word.startswith("-") for word in given) else []
         line = ["bae", *command.split(), *([] if last else given), *more]
         options = {"--lm": self.lm, "--optimized": self.optimized, "-m": self.module}
         if self.journal is not None and Path(self.journal) != Path(default()):
@@ -137,22 +140,22 @@ class CommandLine:
 
 
 def short_name(gate: OpenGate | ParkedGate) -> str:
-    """The shortest unique name of a gate on the command line: its field, or the id of its tool
-    call."""
+    """Return the short name of a gate on the command line: its field, or the id of the tool call
+    that waits for approval."""
     place = Place.parse(gate.place)
     calls = [] if place is None else place.parameters[1:2]
     return calls[0] if calls else gate.place
 
 
 def short_id(run_id: str) -> str:
-    """A short form of a run id: the beginning of a random id, or the whole of a chosen id."""
+    """Return the beginning of a random run id. An id that the user chose is not cut."""
     return run_id[:8] if re.fullmatch("[0-9a-f]{24}", run_id) else run_id
 
 
 def print_outcome(
     outcome: RunOutcome, command_line: CommandLine, summary: Text, *, as_json: bool, quiet: bool
 ) -> None:
-    """Print the outcome of a run. The caller raises the run's error."""
+    """Print the outcome of a run, without its error. The caller raises the error."""
     if as_json:
         print_json(_as_data(outcome))
     if not quiet and outcome.begun and outcome.error is None and err().is_terminal:
@@ -163,7 +166,7 @@ def print_outcome(
         _print_waiting(outcome, command_line)
     elif outcome.kind == "cancelled":
         _print_cancelled(outcome, command_line)
-    elif outcome.kind == "running" and outcome.error is None:  # its error names the owner
+    elif outcome.kind == "running" and outcome.error is None:  # an error would name the owner
         note(f"another process has the run {outcome.run_id}, and continues it")
     if not quiet and outcome.begun and outcome.kind in ("ended", "waiting"):
         err().print(summary)
@@ -197,13 +200,16 @@ def _as_data(outcome: RunOutcome) -> dict[str, Any]:
 
 
 def call_data(call: ToolCall) -> dict[str, Any]:
-    """A tool call that waits for approval, as JSON."""
+    """Return a tool call that waits for approval as JSON."""
     return {"id": call.id, "name": call.name, "arguments": call.arguments}
 
 
 def parked_data(gates: Sequence[ParkedGate], opened: Sequence[OpenGate]) -> list[dict[str, Any]]:
-    """The questions that a stored run waits for, as JSON with the keys of `bae run`. `opened` are
-    the same gates, read from the stored run; the types of answers are known only with the code."""
+    """Return the questions that a stored run waits for, as JSON.
+
+    `opened` are the same gates with their tool calls. The types of answers are missing, because the
+    commands that call this function do not load the graph.
+    """
     calls = {gate.address: gate.call for gate in opened}
     questions: list[dict[str, Any]] = []
     for gate in gates:
@@ -239,7 +245,9 @@ def _print_cancelled(outcome: RunOutcome, command_line: CommandLine) -> None:
     line = Text(codes.get(outcome.code, "interrupted"), style="bold yellow")
     if outcome.at:
         line.append(f" after {outcome.seconds:.1f} s, at {outcome.at}")
-        line.append(_way([type(node).__name__ for node in outcome.trace], outcome.at), style="dim")
+        line.append(
+            _describe_path([type(node).__name__ for node in outcome.trace], outcome.at), style="dim"
+        )
     else:
         line.append(" before the first node")
     if outcome.usage.calls:
@@ -250,16 +258,17 @@ def _print_cancelled(outcome: RunOutcome, command_line: CommandLine) -> None:
     elif command_line.journal is None:
         note("no journal is kept, so it cannot be resumed")
     else:
-        note("nothing of it is in the journal yet: run it again")
+        note("the journal has nothing of the run yet: run it again")
 
 
-def _way(done: list[str], at: str) -> str:
-    """The nodes before the last node, or an empty text."""
+def _describe_path(done: list[str], at: str) -> str:
+    """Describe the nodes before the node `at`, as ` (after Day -> Walk)`. Return an empty text if
+    there are none."""
     before = done[:-1] if done and done[-1] == at else done
     if not before:
         return ""
-    shown = [*before[:2], "…", *before[-2:]] if len(before) > 5 else before
-    return f" (after {' -> '.join(shown)})"
+    shown_nodes = [*before[:2], "…", *before[-2:]] if len(before) > 5 else before
+    return f" (after {' -> '.join(shown_nodes)})"
 
 
 # --- the next command -----------------------------------------------------------------------------
@@ -268,11 +277,14 @@ def _way(done: list[str], at: str) -> str:
 def advise(
     error: BaeError, run_id: str, command_line: CommandLine, *, kept: bool, answered: bool = False
 ) -> None:
-    """Rewrite the fix of an error as a command: it names `--max-iters 20` where the API has
-    `max_iters=20`. `kept` is whether the journal has the run, and `answered` whether it has the
-    command's answer."""
+    """Rewrite the fix of an error for the command line. For example, it names `--max-iters 20` in
+    place of `max_iters=20`.
+
+    `kept` says that the journal has the run, so it can be resumed. `answered` says that the journal
+    has the answer of `bae runs answer`.
+    """
     resume = command_line.resume(run_id)
-    error.trace_note = ""  # a terminal user has no .trace to look at
+    error.trace_note = ""  # it names the attribute `trace`, which a user at a terminal cannot read
     match error:
         case ProofError():
             error.fix = "fix it, or keep no journal of the run: --no-journal"
@@ -312,7 +324,7 @@ def advise(
 
 
 def advise_gate(error: GateError, run_id: str, command_line: CommandLine) -> None:
-    """Rewrite the fix of an error about a gate as a command."""
+    """Rewrite the fix of an error about a gate for the command line."""
     if error.code == "bae-gate-answered":
         error.fix = f"resume the run: {command_line.resume(run_id)}"
     elif error.code == "bae-gate-timeout" and error.fix:

@@ -1,5 +1,5 @@
-"""Output of the commands: results on stdout, everything else on stderr, with colors at a terminal.
-`NO_COLOR`, `FORCE_COLOR`, `TERM=dumb` and `COLUMNS` apply."""
+"""Output of the commands. Results go to stdout, other output to stderr. The variables `NO_COLOR`,
+`FORCE_COLOR`, `TERM` and `COLUMNS` control colors and width."""
 
 from __future__ import annotations
 
@@ -33,44 +33,45 @@ else:
     (raised_at,) = call_later("bae.cli.loading", "raised_at")
 
 _BELOW: Final = 9
-"""Indent of an error's further lines, so that none of them looks like a label of bae."""
+"""Indent of the lines after an error's first line. With it, no line of a message looks like a label
+of bae, such as `try:`."""
 _LONGEST: Final = 100_000
 """Maximum characters of a traceback."""
 _COLORS: Final = Theme({"repr.number": "none", "repr.str": "none"})
 
 
 def out() -> Console:
-    """The console for results. Pass `soft_wrap=True` to `print`, or use `print_hanging`: a file or
-    a pipe must get unbroken lines."""
+    """Return the console for results. Pass `soft_wrap=True` to its `print`, or use `print_hanging`.
+    Otherwise, long lines would be broken in a file or a pipe."""
     return _with_width(_Results(highlight=False, theme=_COLORS))
 
 
 def err() -> Console:
-    """The console for progress, questions, notes and errors."""
+    """Return the console for progress, questions, notes and errors."""
     return _with_width(_Progress(stderr=True, highlight=False, theme=_COLORS))
 
 
-class _Safe(Console):
+class _EscapingConsole(Console):
     """A console that escapes all control characters except its own."""
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
         return super()._render_buffer(
-            each
-            if each.control or each.text.isprintable()
-            else each._replace(text=without_controls(each.text))
-            for each in buffer
+            segment
+            if segment.control or segment.text.isprintable()
+            else segment._replace(text=without_controls(segment.text))
+            for segment in buffer
         )
 
 
-class _Results(_Safe):
+class _Results(_EscapingConsole):
     def on_broken_pipe(self) -> None:
-        # Rich would end the program here. `run_command` does that in its own way.
+        # Rich would end the program here. `run_command` ends it with the exit code of bae.
         self.quiet = True
         raise BrokenPipeError(EPIPE, os.strerror(EPIPE))
 
 
-class _Progress(_Safe):
-    """A console for progress: the command continues if its reader is gone."""
+class _Progress(_EscapingConsole):
+    """A console on stderr. If stderr is closed, the command continues without its output."""
 
     def _check_buffer(self) -> None:
         try:
@@ -84,13 +85,13 @@ class _Progress(_Safe):
 
 
 def _with_width(console: Console) -> Console:
-    if console.width < 1:  # COLUMNS=0: some tools set it if they do not know the width
+    if console.width < 1:  # some programs set COLUMNS=0 if they do not know the width
         console.width = 80
     return console
 
 
 def discard_output(stream: Any) -> None:
-    """Discard further output to a stream without a reader."""
+    """Discard all further output to a stream. Use it after the reader has closed the stream."""
     with suppress(AttributeError, OSError, ValueError):
         number = stream.fileno()
         nothing = os.open(os.devnull, os.O_WRONLY)
@@ -102,13 +103,13 @@ def discard_output(stream: Any) -> None:
 
 
 def note(message: str) -> None:
-    """Print a line on stderr that is not part of the result."""
+    """Print a note on stderr."""
     print_hanging(err(), Text(in_lines(message, 4), style="dim"), 2)
 
 
 def print_hanging(console: Console, text: Text, indent: int) -> None:
-    """Print lines. A terminal gets long lines wrapped between words, with an indent. A command at
-    the end of a line gets its own unbroken line, to be copied."""
+    """Print text, with long lines wrapped and indented at a terminal. A command line of bae in a
+    long line gets its own unbroken line, so that the user can copy it."""
     if not console.is_terminal or console.width <= indent + 20:
         console.print(text, soft_wrap=True)
         return
@@ -128,17 +129,17 @@ def print_hanging(console: Console, text: Text, indent: int) -> None:
 
 
 def _wrap_line(line: Text, console: Console, indent: int) -> list[Text]:
-    """Wrap a line. Every part but the first is indented."""
-    first = line.wrap(console, console.width, tab_size=8)
-    if len(first) < 2:
+    """Wrap a line at the width of the console. All lines after the first line are indented."""
+    pieces = line.wrap(console, console.width, tab_size=8)
+    if len(pieces) < 2:
         return [line]
-    begun = len(first[0].plain.rstrip())
-    rest = line[begun:]
+    end = len(pieces[0].plain.rstrip())
+    rest = line[end:]
     rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
-    lines = [line[:begun]]
-    for more in rest.wrap(console, console.width - indent):
-        more.rstrip()
-        lines.append(Text(" " * indent).append_text(more))
+    lines = [line[:end]]
+    for piece in rest.wrap(console, console.width - indent):
+        piece.rstrip()
+        lines.append(Text(" " * indent).append_text(piece))
     return lines
 
 
@@ -154,12 +155,14 @@ GAP: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its title, whether it holds right-aligned numbers, and its rank. Columns with the
-    highest rank are left out first; rank 0 always stays."""
+    """A column of a table."""
 
     title: str
     right: bool = True
+    """Whether its cells are aligned to the right, as numbers are."""
     rank: int = 0
+    """If the table is too wide, columns with the highest rank are left out first. Columns with rank
+    0 always stay."""
 
 
 def print_table(
@@ -174,26 +177,30 @@ def print_table(
 def table_lines(
     columns: Sequence[Column], rows: Sequence[Sequence[Text]], width: int | None
 ) -> list[Text]:
-    """The lines of a table no wider than `width`."""
-    every = [[Text(column.title, "bold") for column in columns], *rows]
-    widths = [max(row[at].cell_len for row in every if at < len(row)) for at in range(len(columns))]
-    shown = [*range(len(columns))]
+    """Return the lines of a table. They are not wider than `width`, if it is not None."""
+    all_rows = [[Text(column.title, "bold") for column in columns], *rows]
+    widths = [
+        max(row[at].cell_len for row in all_rows if at < len(row)) for at in range(len(columns))
+    ]
+    shown_columns = [*range(len(columns))]
 
     def too_wide() -> bool:
-        return width is not None and sum(widths[at] + GAP for at in shown) - GAP > width
+        return width is not None and sum(widths[at] + GAP for at in shown_columns) - GAP > width
 
-    ranked = sorted(shown[1:], key=lambda at: (columns[at].rank, at), reverse=True)
+    ranked = sorted(shown_columns[1:], key=lambda at: (columns[at].rank, at), reverse=True)
     droppable = [at for at in ranked if columns[at].rank]
     while too_wide() and droppable:
         if columns[droppable[0]].rank < _MINOR and widths[0] > _NARROWEST:
-            widths[0] = _NARROWEST  # names get their own lines first
+            widths[0] = _NARROWEST  # before a column is left out, long names get their own lines
             continue
-        shown.remove(droppable.pop(0))
+        shown_columns.remove(droppable.pop(0))
     if width is not None and widths[0] == _NARROWEST:
-        room = width - sum(widths[at] + GAP for at in shown[1:])
-        widths[0] = max(len_ for len_ in (0, *(row[0].cell_len for row in every)) if len_ <= room)
+        room = width - sum(widths[at] + GAP for at in shown_columns[1:])
+        widths[0] = max(
+            len_ for len_ in (0, *(row[0].cell_len for row in all_rows)) if len_ <= room
+        )
     lines: list[Text] = []
-    for row in every:
+    for row in all_rows:
         cells = [*row]
         if cells and cells[0].cell_len > widths[0]:
             lines.append(cells[0])
@@ -202,7 +209,7 @@ def table_lines(
                 continue
         line = Text(" " * GAP).join(
             _align(cells[at] if at < len(cells) else Text(), widths[at], columns[at].right)
-            for at in shown
+            for at in shown_columns
         )
         line.rstrip()
         lines.append(line)
@@ -240,14 +247,14 @@ def print_error(error: BaseException) -> None:
         text.append(f"\n{in_lines(diff)}")
     at = raised_at(error)
     fix = error.fix
-    if fix and at and not _COMMAND.search(fix):  # a command is copied, so nothing follows it
+    if fix and at and not _COMMAND.search(fix):  # the user copies a command to the end of the line
         fix += "; --debug shows the traceback"
     _append(text, "path", error.path)
     _append(text, "cause", describe(error.cause) if error.cause is not None else None)
     _append(text, "at", at)
     _append(text, "try", fix)
-    for each in getattr(error, "__notes__", ()):
-        text.append(f"\n  {in_lines(each, _BELOW)}", style="dim")
+    for note_ in getattr(error, "__notes__", ()):
+        text.append(f"\n  {in_lines(note_, _BELOW)}", style="dim")
     print_hanging(err(), text, _BELOW)
 
 
@@ -260,18 +267,19 @@ def _append(text_so_far: Text, label: str, text: str | None) -> None:
 
 
 def print_traceback(error: BaseException) -> None:
-    """Print the traceback of an error as Python formats it."""
-    told = readable("".join(format_exception(error)).rstrip("\n"), _LONGEST)
-    err().print(Text(in_lines(told, 2)), soft_wrap=True)
+    """Print the traceback of an error in Python's format."""
+    text = readable("".join(format_exception(error)).rstrip("\n"), _LONGEST)
+    err().print(Text(in_lines(text, 2)), soft_wrap=True)
 
 
 def error_data(error: BaseException | None) -> dict[str, Any] | None:
-    """An error as JSON: what failed, where, why and how to fix it, as far as known."""
+    """Return an error as JSON: what failed, where, why and how to fix it. Unknown values are
+    None."""
     if error is None:
         return None
     ours = isinstance(error, BaeError)
     cause = error.cause if ours else error.__cause__
-    usage = getattr(error, "format_message", None)  # of a wrong command line
+    usage = getattr(error, "format_message", None)  # if the error is about wrong usage
     data = {
         "code": error.code if ours else None,
         "message": error.message if ours else str(usage()) if usage else describe(error),
@@ -281,7 +289,7 @@ def error_data(error: BaseException | None) -> dict[str, Any] | None:
         "at": raised_at(error),
         "notes": [*getattr(error, "__notes__", ())],
     }
-    if diff := getattr(error, "diff", ""):  # of a replay that differs from its recording
+    if diff := getattr(error, "diff", ""):  # if a replay differs from its recording
         data["diff"] = diff
     return data
 
@@ -289,12 +297,14 @@ def error_data(error: BaseException | None) -> dict[str, Any] | None:
 # --- JSON ---------------------------------------------------------------------------------------
 
 _json_output: TextIO | None = None
-"""The real stdout while it is reserved for JSON."""
+"""The real stdout, if `sys.stdout` goes to stderr in the block of `only_json`."""
 _json_written = False
+"""Whether JSON has been printed in the block of `only_json`."""
 
 
 def print_json(value: Any) -> None:
-    """Print a result for a script on stdout. Any value that Pydantic can serialize works."""
+    """Print a result as JSON on stdout. A value that Pydantic cannot serialize is printed as its
+    `repr`."""
     global _json_written
     _json_written = True
     data = to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
@@ -305,7 +315,7 @@ def print_json(value: Any) -> None:
 
 
 def print_json_line(value: Any) -> None:
-    """Print JSON in one line, for a command with several results."""
+    """Print a result as one line of JSON on stdout, for a command with several results."""
     global _json_written
     _json_written = True
     data = to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
@@ -315,17 +325,17 @@ def print_json_line(value: Any) -> None:
 
 
 def as_data(value: Any) -> Any:
-    """A report as JSON values: dataclasses and named tuples become objects, times ISO 8601 texts.
-    Values of a run are not changed."""
+    """Convert a report to JSON values. Dataclasses and named tuples become objects. Times become
+    texts in ISO 8601. Values of fields, questions and answers stay as they are."""
     names: Sequence[str] = getattr(value, "_fields", ())
     if is_dataclass(value):
         names = [field.name for field in fields(value)]
     if names:
         return {name: _field_data(name, getattr(value, name)) for name in names}
     if isinstance(value, dict):
-        return {name: as_data(each) for name, each in cast("dict[str, Any]", value).items()}
+        return {name: as_data(item) for name, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list | tuple):
-        return [as_data(each) for each in cast("Sequence[Any]", value)]
+        return [as_data(element) for element in cast("Sequence[Any]", value)]
     return value
 
 
@@ -333,7 +343,7 @@ def _field_data(name: str, value: Any) -> Any:
     if name in ("value", "asked", "answer"):
         return value
     if name == "marks":
-        return [iso(each) for each in value]
+        return [iso(mark) for mark in value]
     return iso(value) if name in _TIMES and value is not None else as_data(value)
 
 
@@ -341,16 +351,16 @@ _TIMES: Final = ("at", "deadline", "end", "lease_until", "start", "started", "up
 
 
 def iso(at: float) -> str:
-    """A time in ISO 8601 with microseconds, for programs."""
+    """Format a time in ISO 8601 with microseconds and UTC offset."""
     return datetime.fromtimestamp(at).astimezone().isoformat(timespec="microseconds")
 
 
 @contextmanager
 def only_json() -> Generator[None]:
-    """Allow only JSON on stdout in the block. An error is printed as JSON, unless JSON was printed
-    before, and raised again."""
+    """In the block, let only `print_json` write to stdout. Other output goes to stderr. If the
+    block fails before it prints JSON, print the error as JSON, and raise it."""
     global _json_output, _json_written
-    with _stdout_kept() as _json_output:
+    with _redirect_stdout() as _json_output:
         _json_written = False
         try:
             yield
@@ -363,8 +373,8 @@ def only_json() -> Generator[None]:
 
 
 @contextmanager
-def _stdout_kept() -> Generator[TextIO]:
-    """for example in a test"""
+def _redirect_stdout() -> Generator[TextIO]:
+    """Redirect stdout to stderr in the block. Yields the real stdout."""
     stdout: Any = sys.stdout
     if stdout is not sys.__stdout__ or sys.stderr is not sys.__stderr__:  # for example in a test
         sys.stdout = sys.stderr
@@ -374,14 +384,14 @@ def _stdout_kept() -> Generator[TextIO]:
             sys.stdout = stdout
         return
     stdout.flush()
-    kept = os.fdopen(os.dup(1), "w", encoding=stdout.encoding, errors=stdout.errors)
+    real_stdout = os.fdopen(os.dup(1), "w", encoding=stdout.encoding, errors=stdout.errors)
     os.dup2(2, 1)
     stdout.reconfigure(line_buffering=True)  # lines of both streams stay in order
     try:
-        yield kept
+        yield real_stdout
     finally:
         with suppress(OSError):
             stdout.flush()
-        os.dup2(kept.fileno(), 1)
+        os.dup2(real_stdout.fileno(), 1)
         with suppress(OSError):
-            kept.close()
+            real_stdout.close()

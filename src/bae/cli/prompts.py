@@ -35,14 +35,14 @@ from bae.plan import plan_of
 
 
 class PromptOnly(Backend):
-    """A backend for preparing prompts. It is never asked."""
+    """A backend that prepares prompts and answers none."""
 
     def __init__(self, *, calls_tools: bool) -> None:
         super().__init__()
         self.calls_tools = calls_tools
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Refuse: no prompt is sent."""
+        """Raise AssertionError: prompts are printed, not sent."""
         raise AssertionError("a prompt must be shown, not sent")
 
 
@@ -71,7 +71,8 @@ def prompts(
         bool,
         flag(
             "--structured",
-            "Show tools as a model without native tool calls gets them: in the question, with one "
+            "Show tools in the form for a model without native tool calls: in the "
+            "question, with one "
             "schema for a call or the answer. With --task: the brief for such a model.",
         ),
     ] = False,
@@ -87,9 +88,9 @@ def prompts(
 ) -> None:
     """Print every prompt that a graph can send: system text, messages and schema.
 
-    Nothing is called: no function, no body and no language model. Values are samples named like
-    their fields; `-i` and `--set` give those of the start node. `--task` prints the brief of a
-    team's task instead.
+    Nothing is called: no function, no body and no language model. Each value is a sample with its
+    field's name, unless `-i` or `--set` gives a value of the start node. `--task` prints the brief
+    of a team's task instead.
     """
     if task is not None:
         if module is not None:
@@ -104,76 +105,78 @@ def prompts(
     lm: LM | None = PromptOnly(calls_tools=not structured) if structured or optimized else None
     if lm is not None and optimized:
         lm = with_prompts(lm, artifacts_in(graph, optimized))
-    shown = _filter_prompts(graph, graph.prompts(*nodes, lm=lm), node)
+    selected = _filter_prompts(graph, graph.prompts(*nodes, lm=lm), node)
     if as_json:
-        print_json({"graph": graph.name, "prompts": [_as_json(prompt) for prompt in shown]})
+        print_json({"graph": graph.name, "prompts": [_as_json(prompt) for prompt in selected]})
         return
-    for prompt in shown:
+    for prompt in selected:
         _print(prompt)
-    if not shown:
-        note(f"{graph.name} asks no language model, or only in the words of its own bodies")
+    if not selected:
+        note(f"{graph.name} asks no language model, except where a body writes its own prompt")
         return
-    for unknown in _tools_found_later(shown):
+    for unknown in _describe_missing_tools(selected):
         note(unknown)
     if not nodes:
         note(f"values are samples; -i gives the fields of {graph.start.__name__}")
 
 
 def _filter_prompts(
-    graph: Graph[Any, Any], every: Sequence[Prompt], node: str | None
+    graph: Graph[Any, Any], all_prompts: Sequence[Prompt], node: str | None
 ) -> Sequence[Prompt]:
     if node is None:
-        return every
-    kept = [p for p in every if any(_name(cls) == node for cls in _classes(p))]
-    if kept:
-        return kept
-    asked = dict.fromkeys(cls.__name__ for p in every for cls in _classes(p) if cls is not NoneType)
+        return all_prompts
+    matching = [p for p in all_prompts if any(_name(cls) == node for cls in _goal_classes(p))]
+    if matching:
+        return matching
+    names = dict.fromkeys(
+        cls.__name__ for p in all_prompts for cls in _goal_classes(p) if cls is not NoneType
+    )
     raise refusal(
         f"no prompt of the graph {graph.name} asks for {node}, or offers it",
-        fix=f"name one of {', '.join(asked)}" if asked else "leave it out",
+        fix=f"name one of {', '.join(names)}" if names else "leave NODE out",
     )
 
 
-def _tools_found_later(every: Sequence[Prompt]) -> list[str]:
-    """The tools that are missing in the prompts, since only a run knows them."""
+def _describe_missing_tools(all_prompts: Sequence[Prompt]) -> list[str]:
+    """Describe the tools that the prompts do not show, because only a run finds them."""
     lines: dict[str, None] = {}
-    for cls in (prompt.question.target for prompt in every):
+    for cls in (prompt.question.target for prompt in all_prompts):
         tools = None if cls is None else plan_of(cls).tools
         if cls is None or tools is None or not tools.finds_tools:
             continue
-        shown = {spec.name for spec in tools.tool_specs}
-        later = ", ".join(name for name in tools.tool_names if name not in shown)
+        shown_names = {spec.name for spec in tools.tool_specs}
+        missing_names = ", ".join(name for name in tools.tool_names if name not in shown_names)
         place = f"{cls.__name__}.{tools.name}"
-        lines[f"not shown: tools of {place} that only a run knows, {later}"] = None
-    return [*lines, "`bae mcp list` lists those of MCP servers"] if lines else []
+        lines[f"not shown: tools of {place} that only a run knows, {missing_names}"] = None
+    return [*lines, "`bae mcp list` lists the tools of MCP servers"] if lines else []
 
 
-def _classes(prompt: Prompt) -> list[type]:
-    """The classes to fill, or to choose from."""
+def _goal_classes(prompt: Prompt) -> list[type]:
+    """Return the class to fill, or the classes to choose from."""
     question = prompt.question
     return [*question.types] if question.target is None else [question.target]
 
 
 def _print(prompt: Prompt) -> None:
-    shown = Text(_heading(prompt), style="bold")
+    output = Text(_make_title(prompt), style="bold")
     for role, text in prompt.sections():
-        shown.append(f"\n{role}", style="cyan not bold")
+        output.append(f"\n{role}", style="cyan not bold")
         lines = in_lines(text, 2).replace("\n  \n", "\n\n")
-        shown.append(f"\n  {lines}", style="not bold")
-    print_hanging(out(), shown.append("\n"), 2)
+        output.append(f"\n  {lines}", style="not bold")
+    print_hanging(out(), output.append("\n"), 2)
 
 
-def _heading(prompt: Prompt) -> str:
-    """The place, the task and the caller of a prompt."""
+def _make_title(prompt: Prompt) -> str:
+    """Return the title of a prompt, such as `Ticket -> Refund: fill`."""
     question = prompt.question
-    goal = " | ".join(map(_name, _classes(prompt)))
+    goal = " | ".join(map(_name, _goal_classes(prompt)))
     filled = ", ".join(map(_name, question.fillable))
-    what = "fill" if question.target else "choice"
+    task = "fill" if question.target else "choice"
     if filled:
-        what += f", with the fields of {filled}"
-    if _asked_by_body(prompt):
-        what += ", where the body asks for it"
-    return f"{_name(type(question.source))} -> {goal}: {what}"
+        task += f", with the fields of {filled}"
+    if _is_asked_by_body(prompt):
+        task += ", where the body asks for it"
+    return f"{_name(type(question.source))} -> {goal}: {task}"
 
 
 def _as_json(prompt: Prompt) -> dict[str, Any]:
@@ -183,8 +186,8 @@ def _as_json(prompt: Prompt) -> dict[str, Any]:
         "source": _name(type(question.source)),
         "target": _name(question.target) if question.target else None,
         "options": [_name(type_) for type_ in question.types],
-        "filled": [_name(each) for each in question.fillable],
-        "body": _asked_by_body(prompt),
+        "filled": [_name(cls) for cls in question.fillable],
+        "body": _is_asked_by_body(prompt),
         "system": prompt.system,
         "messages": prompt.messages(),
         "files": [_file_as_json(part) for part in prompt.files],
@@ -204,7 +207,7 @@ def _file_as_json(part: FilePart) -> dict[str, Any]:
     }
 
 
-def _asked_by_body(prompt: Prompt) -> bool:
+def _is_asked_by_body(prompt: Prompt) -> bool:
     source = prompt.question.source
     return source is not None and plan_of(type(source)).written
 

@@ -1,5 +1,5 @@
-"""`bae runs replay` repeats a recorded run without an LLM, and `bae runs test` writes a test that
-does the same. `replay` asks for secrets that the journal does not store."""
+"""`bae runs replay` repeats a recorded run without an LLM. `bae runs test` writes a test that
+replays the run. For secrets, which the journal does not store, `replay` asks the user."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ def replay(
 ) -> None:
     """Run a recorded run again with the recorded values.
 
-    No LLM is asked, no dependency is called and no gate waits; your bodies run. If the run takes
-    another path or sends another prompt, the difference is shown and the exit code is 1.
+    No LLM is asked, no dependency is called and no gate waits. Only your bodies run. If the run
+    takes another path or sends another prompt, the difference is shown, and the exit code is 1.
     """
     graph = load(module, "-m").graph
     stored = stored_run(journal, run)
-    given = read_secrets(graph, stored, sets or (), ask=not no_ask)
-    done = asyncio.run(repeat(graph, stored, given, _earlier_runs(journal, stored)))
+    secrets = read_secrets(graph, stored, sets or (), ask=not no_ask)
+    result = asyncio.run(repeat(graph, stored, secrets, _read_earlier_runs(journal, stored)))
     if as_json:
-        print_json(as_data(done))
+        print_json(as_data(result))
         return
-    line = Text("went the same way", style="green").append(f": {' -> '.join(done.trace)}", "none")
-    if done.outcome == "failed":
-        line.append(f", and failed as it did then: {in_one_line(done.error)}")
-    elif done.outcome == "waiting":
-        line.append(f", and waits for {', '.join(done.waiting)}")
+    line = Text("went the same way", style="green").append(f": {' -> '.join(result.trace)}", "none")
+    if result.outcome == "failed":
+        line.append(f", and failed as it did then: {in_one_line(result.error)}")
+    elif result.outcome == "waiting":
+        line.append(f", and waits for {', '.join(result.waiting)}")
     out().print(line, soft_wrap=True)
 
 
@@ -83,8 +83,8 @@ def make_test(
 ) -> None:
     """Write a pytest file that replays a run.
 
-    The recording is written beside the test, as .jsonl. The test fails with a diff when a node, a
-    choice or a prompt has changed. It needs no LLM and no network.
+    The test needs no LLM and no network. If a node, a choice or a prompt has changed, the test
+    fails with a diff. The recording of the run is written beside the test, as .jsonl.
     """
     target = Path(output)
     cassette = target.with_suffix(".jsonl")
@@ -96,7 +96,7 @@ def make_test(
         )
     refuse_existing(target, cassette, force=force)
     loaded = load(module, "-m")
-    name = _graph_name(loaded, target)
+    name = _find_graph_name(loaded, target)
     stored = stored_run(journal, run)
     if stored.info.status not in ("ended", "waiting"):
         raise refusal(
@@ -105,33 +105,34 @@ def make_test(
             fix=f"resume it: {CommandLine(module, journal).resume(stored.info.run_id)}",
         )
     try:
-        earlier = _earlier_runs(journal, stored)
-        written = asyncio.run(write_test(loaded.graph, stored, name, earlier))
+        earlier = _read_earlier_runs(journal, stored)
+        test = asyncio.run(write_test(loaded.graph, stored, name, earlier))
     except JournalError as error:
         if error.code == "bae-journal-secret":
             error.fix = (
                 "choose a run whose values are all stored: without them the test cannot pass"
             )
         raise
-    _write({cassette: written.recording, target: written.source.encode()})
+    _write_files({cassette: test.recording, target: test.source.encode()})
     note(f"{target}: replays the run and checks its path and its end")
-    note(f"{cassette}: the recording, which belongs beside it")
+    note(f"{cassette}: the recording; keep it beside the test")
     note(f"run it with: python -m pytest {target}")
 
 
-def _earlier_runs(journal: str | None, stored: StoredRun) -> list[StoredRun]:
-    """The runs of earlier turns that a run showed to the LLM."""
+def _read_earlier_runs(journal: str | None, stored: StoredRun) -> list[StoredRun]:
+    """Return the earlier runs of the conversation that a run showed to the LLM."""
     return use(journal, lambda runs: runs_shown(runs, stored))
 
 
-def _graph_name(loaded: Loaded, target: Path) -> GraphName:
-    """The name by which the test loads the graph. A file is found relative to the test."""
+def _find_graph_name(loaded: Loaded, target: Path) -> GraphName:
+    """Return the name by which the test loads the graph. If the user named the graph by a file, the
+    name includes the folder to import from, relative to the test."""
     module = sys.modules[loaded.module]
-    loaded_again: object = attrgetter(loaded.attribute)(module)
+    loaded_value: object = attrgetter(loaded.attribute)(module)
     kind: Literal["graph", "node", "function"] = (
-        "node" if isinstance(loaded_again, type) else "function"
+        "node" if isinstance(loaded_value, type) else "function"
     )
-    if isinstance(loaded_again, Graph):
+    if isinstance(loaded_value, Graph):
         kind = "graph"
     reference = loaded.reference
     if not (reference.partition(":")[0].endswith(".py") or "/" in reference or "\\" in reference):
@@ -151,18 +152,18 @@ def _graph_name(loaded: Loaded, target: Path) -> GraphName:
 
 
 def refuse_existing(*paths: str | Path, force: bool) -> None:
-    """Refuse to overwrite files without --force."""
-    there = [str(path) for path in map(Path, paths) if path.exists()]
-    if there and not force:
+    """Raise an error if one of the files exists, unless `force` is true."""
+    existing = [str(path) for path in map(Path, paths) if path.exists()]
+    if existing and not force:
         raise refusal(
-            f"{' and '.join(there)} {'is' if len(there) == 1 else 'are'} there already",
+            f"{' and '.join(existing)} {'is' if len(existing) == 1 else 'are'} there already",
             fix="give another name, or --force to write over it",
         )
 
 
-def _write(files: Mapping[Path, bytes]) -> None:
+def _write_files(files: Mapping[Path, bytes]) -> None:
     """Write files that only their owner can read, and create their folders. If a file cannot be
-    written, the files written before it are deleted."""
+    written, delete the files that were written before."""
     written: list[Path] = []
     try:
         for path, data in files.items():
@@ -171,8 +172,8 @@ def _write(files: Mapping[Path, bytes]) -> None:
                 written.append(path)
                 file.write(data)
     except OSError as error:
-        for each in written:
-            each.unlink(missing_ok=True)
+        for written_path in written:
+            written_path.unlink(missing_ok=True)
         raise refusal(
             f"{error.filename or written[-1]} could not be written: {error.strerror}", cause=error
         ) from error
@@ -184,12 +185,13 @@ def _write(files: Mapping[Path, bytes]) -> None:
 def read_secrets(
     graph: Graph[Any, Any], stored: StoredRun, sets: Sequence[str], *, ask: bool
 ) -> dict[str, Any]:
-    """The values for `given` of `Graph.resume` and `Graph.replay`. They are the values of --set,
-    and the values that the user types when asked for a missing secret."""
-    given: dict[str, Any] = {}
+    """Return the values for `given` of `Graph.resume` and `Graph.replay`. The values come from
+    `sets`, the arguments of --set. If a secret is missing and `ask` is true, the user types its
+    value at the terminal. Otherwise a missing secret raises JournalError."""
+    secrets: dict[str, Any] = {}
     for (cls, field), text in split_sets(sets, partial(field_at, graph)):
-        given[f"{cls.__name__}.{field}"] = read_text(cls, field, text).value
-    while missing := asyncio.run(_find_missing(graph, stored, given)):
+        secrets[f"{cls.__name__}.{field}"] = read_text(cls, field, text).value
+    while missing := asyncio.run(_find_missing(graph, stored, secrets)):
         if not (ask and can_ask()):
             raise JournalError(
                 f"the run needs {', '.join(missing)}, which the journal does not have: it is a "
@@ -203,15 +205,15 @@ def read_secrets(
             typed = None
             while typed is None:
                 typed = ask_field(*field_at(graph, place))
-            given[place] = typed.value
-    return given
+            secrets[place] = typed.value
+    return secrets
 
 
 def field_at(graph: Graph[Any, Any], place: str) -> tuple[type[Node], str]:
-    """The class and the field of a name such as `Login.token`."""
+    """Return the class and the field that a place such as `Login.token` names."""
     name, _, field = place.partition(".")
-    for each in graph.graphs:
-        for cls in each.nodes:
+    for member in graph.graphs:
+        for cls in member.nodes:
             if cls.__name__ == name and field in cls.__pydantic_fields__:
                 return cls, field
     raise refusal(
@@ -220,12 +222,12 @@ def field_at(graph: Graph[Any, Any], place: str) -> tuple[type[Node], str]:
 
 
 async def _find_missing(
-    graph: Graph[Any, Any], stored: StoredRun, given: dict[str, Any]
+    graph: Graph[Any, Any], stored: StoredRun, secrets: dict[str, Any]
 ) -> list[str]:
-    """The fields that must be given, such as `Login.token`."""
+    """Return the places of the values that the journal does not have, such as `Login.token`."""
     try:
-        await decode_run(graph, stored.lines, files=stored.files, given=given)
+        await decode_run(graph, stored.lines, files=stored.files, given=secrets)
     except BaeError as error:
-        # Other problems are reported by the run itself.
+        # The run itself reports other problems.
         return list(error.places) if isinstance(error, JournalError) else []
     return []

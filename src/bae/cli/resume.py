@@ -73,7 +73,7 @@ def resume(
 ) -> None:
     """Continue a run after Ctrl-C, a crash, a failure or an answer.
 
-    Recorded work is not repeated. The usage so far counts for `--budget`.
+    Recorded work is not repeated. `--budget` includes the usage so far.
     """
     options = RunCommandOptions(budget_of(budget), as_json, quiet, not no_ask, resumes=True)
     graph, command_line = _load_checked(module, journal, lm, optimized)
@@ -102,8 +102,8 @@ def fork(
 ) -> None:
     """Copy a run up to one of its nodes, and continue the copy.
 
-    `--set` changes fields of that node. The original run does not change, and nothing before that
-    node is done again. With `--no-run` only the id of the new run is printed.
+    `--set` changes fields of this node. The steps before the node are not repeated, and the
+    original run does not change. With `--no-run`, the copy is not continued, and its id is printed.
     """
     options = RunCommandOptions(budget_of(budget), as_json, quiet, not no_ask, resumes=True)
     graph, command_line = _load_checked(module, journal, lm, optimized)
@@ -118,14 +118,14 @@ def fork(
             if step is not None and step.whole and step.node_type is not None:
                 changed = read_sets(step.node_type, sets)
         try:
-            made = await graph.fork(run_id, at=at, journal=runs, new_id=new_id, changed=changed)
+            fork_id = await graph.fork(run_id, at=at, journal=runs, new_id=new_id, changed=changed)
         except JournalError as error:
             if error.code == "bae-journal-secret" and error.fix:
                 error.fix = "give it to the fork with --set FIELD=VALUE"
             elif error.code == "bae-fork-step" and error.fix:
                 error.fix = error.fix.replace("give at= the number", "give --at the number")
             raise
-        return await runs.read(made)
+        return await runs.read(fork_id)
 
     stored = use(journal, make_fork, write=True)
     info = stored.info
@@ -147,9 +147,9 @@ def answer(
         str | None,
         argument(
             "GATE",
-            "The gate: its field, as `Refund.approved` or `approved`, the id of a tool call, as "
-            "`c3`, or its address if several have that name. Optional if one gate is open: "
-            "`bae runs answer last yes`.",
+            "The gate: its field, such as `Refund.approved` or `approved`; for a tool call the id, "
+            "such as `c3`; or the address, if several gates have the same name. Optional if one "
+            "gate is open: `bae runs answer last yes`.",
             autocompletion=gate_names,
         ),
     ] = None,
@@ -175,8 +175,8 @@ def answer(
 ) -> None:
     """Answer a gate that a run waits for, and continue the run.
 
-    The answer is validated before it is stored, and the first one counts. With `--no-run` it is
-    only stored.
+    The answer is validated before it is stored. A second answer to a gate is refused. With
+    `--no-run`, the answer is stored, and the run is not continued.
     """
     limits = budget_of(budget)
     try:
@@ -186,37 +186,43 @@ def answer(
         raise
     stored = stored_run(journal, run, write=True)
     run_id = stored.info.run_id
-    asked, value = _find_gate(graph, stored, gate, value, command_line)
-    reply = _read_answer(graph, run_id, asked, value, command_line, ask=not no_ask)
+    open_gate, value = _find_gate(graph, stored, gate, value, command_line)
+    reply = _read_answer(graph, run_id, open_gate, value, command_line, ask=not no_ask)
     if not no_run:
         model = _choose_lm(graph, stored, command_line, quiet=quiet)
 
-        def go(kept: Any, answerer: Any) -> Any:
+        def continue_run(run_journal: Any, answerer: Any) -> Any:
             return graph.answer(
-                run_id, asked.address, reply, model, max_iters, journal=kept, answer=answerer
+                run_id,
+                open_gate.address,
+                reply,
+                model,
+                max_iters,
+                journal=run_journal,
+                answer=answerer,
             )
 
         options = RunCommandOptions(
-            limits, as_json, quiet, not no_ask, resumes=True, gate=asked.address
+            limits, as_json, quiet, not no_ask, resumes=True, gate=open_gate.address
         )
-        carry_out(graph, run_id, go, command_line, options)
+        carry_out(graph, run_id, continue_run, command_line, options)
         return
 
     async def store(runs: Journal) -> None:
-        await graph.answer(run_id, asked.address, reply, journal=runs, go_on=False)
+        await graph.answer(run_id, open_gate.address, reply, journal=runs, go_on=False)
 
     use(journal, store, write=True)
     if as_json:
-        print_json({"run_id": run_id, "gate": asked.address, "answered": True})
+        print_json({"run_id": run_id, "gate": open_gate.address, "answered": True})
     elif not quiet:
-        note(f"{asked.place} is answered; resume with: {command_line.resume(run_id)}")
+        note(f"{open_gate.place} is answered; resume with: {command_line.resume(run_id)}")
 
 
 def _load_checked(
     module: str | None, journal: str | None, lm: str | None, optimized: str | None
 ) -> tuple[Graph[Any, Any], CommandLine]:
-    """Load the graph of a run and the names on the command line. A missing graph, LM or prompt is
-    refused before the user types anything."""
+    """Load a run's graph, and check the LM and the optimized prompts that the command names. If one
+    is missing, the error comes before the user types an answer."""
     graph = load(module, "-m").graph
     check_lm(graph, lm)
     check_optimized(graph, optimized)
@@ -232,14 +238,16 @@ def _continue(
     options: RunCommandOptions,
 ) -> None:
     run_id = stored.info.run_id
-    over = stored.info.status == "ended"  # an ended run needs no module, LM or answers
-    given = {} if over and not sets else read_secrets(graph, stored, sets, ask=options.ask)
+    has_ended = stored.info.status == "ended"  # an ended run needs no secrets
+    secrets = {} if has_ended and not sets else read_secrets(graph, stored, sets, ask=options.ask)
     model = _choose_lm(graph, stored, command_line, quiet=options.quiet)
 
-    def go(kept: Any, answerer: Any) -> Any:
-        return graph.resume(run_id, model, max_iters, journal=kept, answer=answerer, given=given)
+    def continue_run(run_journal: Any, answerer: Any) -> Any:
+        return graph.resume(
+            run_id, model, max_iters, journal=run_journal, answer=answerer, given=secrets
+        )
 
-    carry_out(graph, run_id, go, command_line, replace(options, ended_before=over))
+    carry_out(graph, run_id, continue_run, command_line, replace(options, ended_before=has_ended))
 
 
 def _choose_lm(
@@ -260,27 +268,29 @@ def _find_gate(
     value: str | None,
     command_line: CommandLine,
 ) -> tuple[OpenGate, str | None]:
-    """The gate and the value that GATE and VALUE mean. If only one gate is open, a single word that
-    names no gate is the value."""
+    """Return the open gate and the value that the arguments GATE and VALUE mean. If only one gate
+    is open, a single argument is the value, unless the argument resembles the name of a gate."""
     run_id = stored.info.run_id
     if stored.info.status == "ended":
         raise refusal(
             f"the run {run_id} has ended: it waits for no answer",
-            fix=f"see how it came out: {command_line.show(run_id)}",
+            fix=f"see its outcome: {command_line.show(run_id)}",
         )
     open_ones = [gate for gate in open_gates(stored) if gate.address not in stored.answers]
-    if len(open_ones) == 1 and (gate is None or (value is None and not _is_name(gate, stored))):
+    if len(open_ones) == 1 and (
+        gate is None or (value is None and not _resembles_name(gate, stored))
+    ):
         gate, value = open_ones[0].address, gate
     names = Counter(map(short_name, open_ones))
     commands: list[str] = []
     for open_one in open_ones:
         name = short_name(open_one) if names[short_name(open_one)] == 1 else open_one.address
-        read_with = _answer_field(graph, open_one)
-        example = "…" if read_with is None else example_of(*read_with)
+        class_and_field = _find_answer_field(graph, open_one)
+        example = "…" if class_and_field is None else example_of(*class_and_field)
         commands.append(command_line.answer_with(run_id, name, example))
     if gate is None:
         waits = f"no answer: {describe_status(stored.info)}"
-        fix = "`bae runs list --status waiting` lists runs that do"
+        fix = "`bae runs list --status waiting` lists waiting runs"
         if open_ones:
             listed = "".join(
                 f"\n  {open_one.address}: {open_one.question}" for open_one in open_ones
@@ -297,33 +307,35 @@ def _find_gate(
         raise
 
 
-def _is_name(word: str, stored: StoredRun) -> bool:
-    """Whether a word resembles the name of a gate. An answer is final, so a mistyped name must not
-    become an answer."""
-    gates = [each for each, _ in all_gates(stored)]
+def _resembles_name(word: str, stored: StoredRun) -> bool:
+    """Return whether a word resembles the name of a gate. A mistyped name must not become an
+    answer, because an answer is final."""
+    gates = [gate for gate, _ in all_gates(stored)]
     names = [name.lower() for gate in gates for name in gate.names]
     return word.lower() in names or bool(get_close_matches(word.lower(), names, n=1, cutoff=0.8))
 
 
-def _answer_field(graph: Graph[Any, Any], gate: OpenGate) -> tuple[type[Node], str] | None:
-    """The class and the field that validate the answer to a gate. None if the graph no longer has
-    the gate."""
-    cls = _class_of(graph, gate)
+def _find_answer_field(graph: Graph[Any, Any], gate: OpenGate) -> tuple[type[Node], str] | None:
+    """Return the class and the field that validate the answer to a gate. Return None if the graph
+    no longer has the gate."""
+    cls = _find_class(graph, gate)
     plan = None if cls is None else plan_of(cls).fields[gate.field_name]
     if cls is None or plan is None or not plan.takes_answer(gate):
         return None
     tool = "" if gate.call is None else gate.call.name
-    wanted = plan.answer_type(tool, gate.parameter.count("("))
-    return answer_field(replace(gate, node_type=cls, type=wanted))
+    answer_type = plan.answer_type(tool, gate.parameter.count("("))
+    return answer_field(replace(gate, node_type=cls, type=answer_type))
 
 
-def _class_of(graph: Graph[Any, Any], gate: OpenGate) -> type[Node] | None:
-    """The class of the node with a gate. None if the graph no longer has it."""
+def _find_class(graph: Graph[Any, Any], gate: OpenGate) -> type[Node] | None:
+    """Return the node class that has a gate, or None if the graph no longer has the gate."""
     try:
-        around = graph_at(graph, gate.path)
+        gate_graph = graph_at(graph, gate.path)
     except BaeError:
         return None
-    cls = next((node for node in around.nodes if node.__name__ == gate.node_type.__name__), None)
+    cls = next(
+        (node for node in gate_graph.nodes if node.__name__ == gate.node_type.__name__), None
+    )
     return cls if cls is not None and gate.field_name in cls.__pydantic_fields__ else None
 
 
@@ -336,18 +348,19 @@ def _read_answer(
     *,
     ask: bool,
 ) -> Any:
-    """The answer to a gate, as the graph accepts it."""
-    read_with = _answer_field(graph, gate)
-    if read_with is None:
+    """Return the answer to a gate, in the form that the graph accepts. Without `value`, ask for the
+    answer at the terminal."""
+    class_and_field = _find_answer_field(graph, gate)
+    if class_and_field is None:
         return value  # the graph reports the mismatch
-    cls, name = read_with
+    cls, name = class_and_field
     if value is not None:
         try:
             return read(cls, name, value).given_to(cls, name)
         except UnfitText as misfit:
-            shown = "what was given" if is_secret(cls, name) else repr(value)
+            answer_text = "the given value" if is_secret(cls, name) else repr(value)
             raise GateError(
-                f"{gate.place}: {shown} is no answer to {gate.question!r}: {misfit}",
+                f"{gate.place}: {answer_text} is no answer to {gate.question!r}: {misfit}",
                 node_type=cls,
                 field_name=name,
                 code="bae-gate-invalid",

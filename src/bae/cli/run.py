@@ -1,5 +1,5 @@
-"""`bae run`: run a graph with a display and a journal. Every command runs or continues a run with
-`carry_out`."""
+"""`bae run`: run a graph with a display and a journal. The commands that continue a run use
+`carry_out` too."""
 
 from __future__ import annotations
 
@@ -90,14 +90,13 @@ def run(
 ) -> None:
     """Run a graph, and print its last node.
 
-    The fields of the start node come from `-i` and `--set`; missing ones are asked for at a
-    terminal. Nodes, dependencies and LLM calls are shown on stderr while it runs, and gates are
-    asked. The result goes to stdout.
-    """
+    The fields of the start node come from `-i` and `--set`. At a terminal, the command asks for
+    missing fields, and for answers to gates. While the graph runs, stderr shows nodes, dependencies
+    and LLM calls. The result goes to stdout."""
     limits, about = budget_of(budget), metadata_of(metadata)
     refuse_both_journals(context, no_journal=no_journal)
     if no_journal and thread is not None:
-        raise typer.BadParameter("a conversation is in a journal", param_hint="--no-journal")
+        raise typer.BadParameter("a conversation needs a journal", param_hint="--no-journal")
     graph = load_proved(module)
     check_lm(graph, lm, begins=True)
     model = lm_with_learned(graph, lm, optimized, quiet=quiet)
@@ -106,12 +105,12 @@ def run(
     file = None if no_journal else journal_for(graph, journal, "this run cannot be resumed")
     name = run_id if run_id is not None else os.urandom(12).hex()
 
-    def go(kept: Any, answer: Any) -> Any:
+    def start_run(run_journal: Any, answer: Any) -> Any:
         return graph.arun(
             start,
             model,
             max_iters,
-            journal=kept,
+            journal=run_journal,
             run_id=name,
             answer=answer,
             thread=thread,
@@ -119,32 +118,33 @@ def run(
         )
 
     options = RunCommandOptions(limits, as_json, quiet, not no_ask)
-    carry_out(graph, name, go, CommandLine(module, file, lm, optimized), options)
+    carry_out(graph, name, start_run, CommandLine(module, file, lm, optimized), options)
 
 
 # --- all runs -------------------------------------------------------------------------------------
 
 Going = Callable[[Any, Any], Awaitable["GraphResult[Any]"]]
-"""Starts or continues a run, with the journal and the function that answers gates."""
+"""A function that starts or continues a run. Its arguments are the journal, or None, and the
+`answer=` function, or None."""
 
-_LOOK: Final = 2.0
-"""Maximum seconds to read an unfinished run from the journal."""
+_READ_SECONDS: Final = 2.0
+"""Maximum seconds for reading an unfinished run from the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunCommandOptions:
-    """Options for running and displaying a run."""
+    """Options of a command that starts or continues a run."""
 
     budget: Budget | None = None
     as_json: bool = False
     quiet: bool = False
     ask: bool = True
     resumes: bool = False
-    """Whether the journal has the run already."""
+    """Whether the command continues a run that is in the journal."""
     gate: str = ""
     """The address of the gate that the command answers."""
     ended_before: bool = False
-    """Whether the run had ended before, so that nothing is done."""
+    """Whether the run had ended before the command. Then nothing runs."""
 
 
 def carry_out(
@@ -154,17 +154,18 @@ def carry_out(
     command_line: CommandLine,
     options: RunCommandOptions,
 ) -> None:
-    """Run or continue a run: open the journal, show the display, ask gates at the terminal, and
-    print the outcome. Raises the run's error, or `typer.Exit` with a nonzero exit code."""
+    """Start or continue a run with `going`: open the journal, show the display, ask for answers to
+    gates at the terminal, and print the outcome. Raise the run's error, or `typer.Exit` with a
+    nonzero exit code."""
     display = display_for(err(), quiet=options.quiet)
     results: list[GraphResult[Any]] = []
 
     def last_words() -> str:
-        # The journal has a run before anything happens in it.
+        # The journal stores a run before its first value: a run with a value can be resumed.
         history = display.history_of(run_id)
         stored = history is not None and any(s.whole or s.sources for s in history.steps())
-        kept = command_line.journal is not None and (options.resumes or stored)
-        return f"resume with: {command_line.resume(run_id)}" if kept else ""
+        can_resume = command_line.journal is not None and (options.resumes or stored)
+        return f"resume with: {command_line.resume(run_id)}" if can_resume else ""
 
     async def begin() -> None:
         async with (
@@ -172,19 +173,19 @@ def carry_out(
             if command_line.journal
             else nullcontext() as journal
         ):
-            with ExitStack() as around:
-                # It is never dropped, even if a terminal is blocked: the outcome is read from it.
-                around.enter_context(observing(display.observe, patience=inf))
+            with ExitStack() as stack:
+                # The outcome is read from the display, so bae must not drop a display that blocks.
+                stack.enter_context(observing(display.observe, patience=inf))
                 if options.budget is not None:
-                    around.enter_context(options.budget)
+                    stack.enter_context(options.budget)
                 asks = options.ask and can_ask()
                 results.append(await going(journal, AtTerminal(display) if asks else None))
 
     began = perf_counter()
-    ended = work(begin, display, last_words, options.budget)
-    outcome = RunOutcome(graph.name, run_id, code=ended.code, seconds=perf_counter() - began)
+    ended_work = work(begin, display, last_words, options.budget)
+    outcome = RunOutcome(graph.name, run_id, code=ended_work.code, seconds=perf_counter() - began)
     outcome.copies = plan_of_graph(graph).hidden
-    error = outcome.error = ended.error
+    error = outcome.error = ended_work.error
     history = display.history_of(run_id)
     if history is not None:
         outcome.take_history(history)
@@ -192,7 +193,7 @@ def carry_out(
     if results:  # a signal during closing does not change the result
         outcome.take_result(results[0])
     else:
-        if ended.code and error is None:
+        if ended_work.code and error is None:
             outcome.kind = "cancelled"
         elif getattr(error, "code", None) == "bae-run-owned":
             outcome.kind = "running"
@@ -213,9 +214,10 @@ def carry_out(
 
 
 async def _read_stored(file: str, run_id: str) -> StoredRun | None:
-    """Read a run from a journal. If the file stays locked, assume that nothing was written."""
+    """Return a run from a journal, or None if the journal does not have the run. If the file stays
+    locked, return None too: assume that nothing was written."""
     try:
-        async with asyncio.timeout(_LOOK), open_to_write(file) as journal:
+        async with asyncio.timeout(_READ_SECONDS), open_to_write(file) as journal:
             return await journal.read(run_id)
     except (JournalError, TimeoutError):
         return None

@@ -1,5 +1,4 @@
-"""`bae runs`: list, show, explain, export and delete the runs of a journal. Commands that continue
-a run are in `resume.py`, replays in `replay.py`."""
+"""`bae runs`: list, show, explain, export and delete the runs of a journal."""
 
 from __future__ import annotations
 
@@ -99,19 +98,19 @@ def list_runs(
 ) -> None:
     """List runs, the newest first.
 
-    A run is queued, running, waiting (for a person), ended, failed or cancelled. One that is
-    interrupted was running when its process went away: `bae runs resume` continues it.
+    A run is queued, running, waiting (for a person), ended, failed, cancelled or interrupted. An
+    interrupted run was running when its process ended: `bae runs resume` continues it.
     """
 
-    wanted = _parse_metadata(metadata)
+    filters = _parse_metadata(metadata)
 
     async def read_list(runs: Journal) -> tuple[list[RunInfo], list[list[dict[str, Any]]]]:
         newest: list[RunInfo] = []
-        async for info in _runs_that_are(runs, status, graph, thread, wanted):
+        async for info in _select_runs(runs, status, graph, thread, filters):
             newest.append(info)
             if len(newest) > limit:
                 break
-        return newest, [await _waiting_data(runs, each) for each in newest] if as_json else []
+        return newest, [await _waiting_data(runs, info) for info in newest] if as_json else []
 
     infos, waiting = use(journal, read_list)
     if as_json:
@@ -128,8 +127,9 @@ def list_runs(
 
 
 async def _waiting_data(runs: Journal, info: RunInfo) -> list[dict[str, Any]]:
-    """The open questions of a run, as JSON. Only the arguments of tool calls need the run's lines;
-    if those are damaged, the calls are left out, and `bae runs show` reports the damage."""
+    """Return the open questions of a run, as JSON. The run's lines are read only if a question is
+    about a tool call. If the lines are damaged, the tool calls are left out: `bae runs show`
+    reports the damage."""
     if all(short_name(gate) == gate.place for gate in info.waiting):
         return parked_data(info.waiting, ())
     try:
@@ -140,27 +140,27 @@ async def _waiting_data(runs: Journal, info: RunInfo) -> list[dict[str, Any]]:
         return parked_data(info.waiting, ())
 
 
-def _parse_metadata(given: list[str] | None) -> dict[str, Any]:
-    """Parse the filter `--metadata`."""
-    wanted = metadata_of(given)
-    for name, value in wanted.items():
+def _parse_metadata(texts: list[str] | None) -> dict[str, Any]:
+    """Parse the values of the filter `--metadata`."""
+    filters = metadata_of(texts)
+    for name, value in filters.items():
         if isinstance(value, list | dict):
-            what = "a list or an object finds no run: give a text, a number, true, false or null"
-            raise typer.BadParameter(f"{name}: {what}", param_hint="'--metadata'")
-    return wanted
+            message = "a list or an object finds no run: give a text, a number, true, false or null"
+            raise typer.BadParameter(f"{name}: {message}", param_hint="'--metadata'")
+    return filters
 
 
-async def _runs_that_are(
+async def _select_runs(
     journal: Journal,
     status: Listed | None,
     graph: str | None,
     thread: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[RunInfo]:
-    """The runs with a status, the newest first. An interrupted run counts as interrupted and not as
-    running, though the journal lists it as both."""
-    wanted = journal.every_run(status=status, graph=graph, thread=thread, metadata=metadata)
-    async for info in wanted:
+    """Yield the runs with a status, the newest first. The journal lists an interrupted run as
+    running too. Here, such a run has only the status interrupted."""
+    infos = journal.every_run(status=status, graph=graph, thread=thread, metadata=metadata)
+    async for info in infos:
         if status in (None, info.standing()):
             yield info
 
@@ -175,30 +175,31 @@ def show(
 ) -> None:
     """Show what happened in a run.
 
-    Its nodes in order, the source of each field, nested graphs, LLM calls and their cost, the
-    outcome, and a timeline: bars above one another are work that was done at the same time.
+    The output has the nodes in order, the source of each field, nested graphs, LLM calls and their
+    cost, the outcome, and a timeline. In the timeline, bars above one another are simultaneous
+    work.
     """
     stored = stored_run(journal, run)
-    told = report_run(stored)
+    report = report_run(stored)
     if as_json:
-        report = as_data(told)
-        info, ran = report.pop("info"), report.pop("timeline")
-        info["waiting"] = parked_data(told.info.waiting, open_gates(stored))
-        print_json({**info, **ran, **report, "ended_at": told.ended_at or None})
+        data = as_data(report)
+        info, timeline_data = data.pop("info"), data.pop("timeline")
+        info["waiting"] = parked_data(report.info.waiting, open_gates(stored))
+        print_json({**info, **timeline_data, **data, "ended_at": report.ended_at or None})
         return
     console = out()
-    for line in heading_lines(told):
+    for line in heading_lines(report):
         print_hanging(console, line, 4)
     if with_timeline:
         console.print()
-        for line in bars_of(told.timeline, console, full=full):
+        for line in bars_of(report.timeline, console, full=full):
             console.print(line, soft_wrap=True)
-    for line in node_lines(told, full=full, width=console.width if console.is_terminal else None):
+    for line in node_lines(report, full=full, width=console.width if console.is_terminal else None):
         print_hanging(console, line, 9)
     console.print()
-    for line in outcome_lines(told):
+    for line in outcome_lines(report):
         print_hanging(console, line, 2)
-    file, status, info = file_to_read(journal), told.timeline.status, told.info
+    file, status, info = file_to_read(journal), report.timeline.status, report.info
     if not can_be_written(file) or status in ("ended", "running"):
         return
     command_line = CommandLine(None if is_configured() else "MODULE", file)
@@ -217,23 +218,25 @@ def show_timeline(
     journal: JournalFile = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Show what ran when in a run, and what decided how long it took.
+    """Show when the work of a run was done, and which work decided how long the run took.
 
-    The critical path is found from the inputs that the fields declare: making any other piece of
-    work faster would not have made the run faster. Waiting for people is left out.
+    bae finds the critical path from the declared inputs of the fields. Only faster work on this
+    path would have made the run faster. The time in which the run waited for people is left out.
     """
     stored = stored_run(journal, run)
     now = time()
-    ran, path = timeline(stored, now=now), critical_path(stored, now=now)
+    run_timeline, path = timeline(stored, now=now), critical_path(stored, now=now)
     if as_json:
         slack = [{"kind": k, "place": p, "seconds": s} for (k, p), s in path.slack.items()]
         data = {**as_data(path), "slack": slack, "seconds": path.seconds}
-        print_json({**as_data(ran), "seconds": ran.seconds, "critical_path": data})
+        print_json(
+            {**as_data(run_timeline), "seconds": run_timeline.seconds, "critical_path": data}
+        )
         return
     console = out()
-    for line in bars_of(ran, console, full=full):
+    for line in bars_of(run_timeline, console, full=full):
         console.print(line, soft_wrap=True)
-    for line in path_lines(path, ran):
+    for line in path_lines(path, run_timeline):
         print_hanging(console, line, 4)
 
 
@@ -323,14 +326,16 @@ def export(
     Such a file can be kept, sent, loaded, shown and replayed.
     """
     if to == "-" and as_json:
-        raise typer.BadParameter("with - the runs themselves are printed", param_hint="--json")
+        raise typer.BadParameter(
+            "the output `-` has the runs, and nothing else", param_hint="--json"
+        )
     if to != "-":
         refuse_existing(to, force=force)
 
     async def write_runs(runs: Journal) -> int:
-        chosen = [await run_meant(runs, each) for each in run or ()] or None
+        chosen = [await run_meant(runs, run_name) for run_name in run or ()] or None
         if chosen is None and status == "running":
-            chosen = [info.run_id async for info in _runs_that_are(runs, status, graph, thread)]
+            chosen = [info.run_id async for info in _select_runs(runs, status, graph, thread)]
             chosen = chosen[::-1]
         target = sys.stdout.buffer if to == "-" else to
         return await runs.export(target, chosen, status=status, graph=graph, thread=thread)
@@ -360,12 +365,14 @@ def load_runs(
 ) -> None:
     """Load runs from a JSON Lines file into a journal.
 
-    The journal is created if needed. The whole file is checked before anything is loaded. An
-    unfinished run is cancelled here, so that it is not continued by accident; `bae runs resume`
-    continues it.
+    The journal is created if needed. bae checks the complete file before it loads a run. An
+    unfinished run is loaded as cancelled, so that no process continues it by accident. `bae runs
+    resume` continues it.
     """
     if source != "-" and not Path(source).exists():
-        raise refusal(f"there is no file {source}", fix="give what `bae runs export` has written")
+        raise refusal(
+            f"there is no file {source}", fix="give a file that `bae runs export` has written"
+        )
 
     async def load_file(runs: Journal) -> list[str]:
         start = sys.stdin.buffer if source == "-" else source
@@ -387,7 +394,9 @@ def save_file(
     run: OneRun,
     file: Annotated[
         str,
-        argument("FILE", "An image or a document of the run: its name, or its hash or beginning."),
+        argument(
+            "FILE", "An image or a document of the run: its name, or the beginning of its hash."
+        ),
     ],
     to: Annotated[str, option("--output -o PATH", "The file to write; `-` for stdout.")],
     force: Force = False,
@@ -398,13 +407,13 @@ def save_file(
     `bae runs show` lists the files of a run.
     """
     stored = stored_run(journal, run)
-    listed = list_files(stored)
+    run_files = list_files(stored)
     beginning = file if file.startswith("sha256:") else f"sha256:{file}"
-    matches = [each for each in listed if each.hash.startswith(beginning)]
-    matches = matches or [each for each in listed if each.name == file]
+    matches = [stored_file for stored_file in run_files if stored_file.hash.startswith(beginning)]
+    matches = matches or [stored_file for stored_file in run_files if stored_file.name == file]
     if len(matches) != 1:
         what = "several files" if matches else "no file"
-        names = ", ".join(in_one_line(match_.about) for match_ in matches or listed)
+        names = ", ".join(in_one_line(match_.about) for match_ in matches or run_files)
         raise refusal(
             f"the run {stored.info.run_id} has {what} of that name or hash: {file}",
             fix=f"name one by more of its hash; there are {names}" if names else "there are none",
@@ -420,7 +429,7 @@ def save_file(
 
 # --- prune, redact ------------------------------------------------------------------------------
 
-_GONE: Final = "interrupted"
+_INTERRUPTED: Final = "interrupted"
 
 
 def _parse_status(text: str) -> str:
@@ -455,35 +464,40 @@ def prune(
 ) -> None:
     """Delete old runs.
 
-    Runs that wait or are in progress stay, unless --status names them; so does a run that another
-    one was forked from. The runs of a conversation stay as long as one of them does. At a terminal
-    it asks first.
+    Without --status, only ended, failed and cancelled runs are deleted. Runs in progress always
+    stay. If a run stays, so do the run that it was forked from and all runs of its conversation. At
+    a terminal, the command asks first.
     """
     chosen = set(cast("Sequence[Listed]", status or ("ended", "failed", "cancelled")))
     if "running" in chosen:
-        note("runs that are in progress stay; --status interrupted has those whose process is gone")
+        note("runs in progress stay; --status interrupted selects runs whose process has ended")
 
-    async def old(runs: Journal, *, delete: bool = False) -> list[str]:
-        than = time() - older_than
-        statuses = sorted({"running" if each == _GONE else each for each in chosen - {"running"}})
-        ids = await runs.older(than, cast("list[Stored]", statuses))
-        if _GONE in chosen:  # do not delete runs that a process works on
+    async def find_old(runs: Journal, *, delete: bool = False) -> list[str]:
+        before = time() - older_than
+        statuses = sorted(
+            {
+                "running" if chosen_status == _INTERRUPTED else chosen_status
+                for chosen_status in chosen - {"running"}
+            }
+        )
+        ids = await runs.older(before, cast("list[Stored]", statuses))
+        if _INTERRUPTED in chosen:  # do not delete runs that a process works on
             running = {info.run_id async for info in runs.every_run(status="running")}
-            gone = {info.run_id async for info in runs.every_run(status=_GONE)}
-            ids = [each for each in ids if each not in running - gone]
+            interrupted = {info.run_id async for info in runs.every_run(status=_INTERRUPTED)}
+            ids = [run_id for run_id in ids if run_id not in running - interrupted]
         if delete:
             await runs.delete(ids)
-            left = set(await old(runs))  # runs with forks that stay
-            ids = [each for each in ids if each not in left]
+            remaining = set(await find_old(runs))  # runs with forks that stay
+            ids = [run_id for run_id in ids if run_id not in remaining]
         return ids
 
     ids: list[str] = []
     if dry_run or not (yes or as_json):
-        ids = use(journal, old, write=True)
+        ids = use(journal, find_old, write=True)
         if not dry_run and ids:
             _confirm(f"Delete {count(len(ids), 'run')}? It cannot be undone.")
     if not dry_run:
-        ids = use(journal, partial(old, delete=True), write=True)
+        ids = use(journal, partial(find_old, delete=True), write=True)
     if as_json:
         print_json({"runs": ids, "deleted": 0 if dry_run else len(ids), "dry_run": dry_run})
         return
@@ -505,9 +519,9 @@ def redact(
 ) -> None:
     """Remove the values of fields from a run for good.
 
-    They are removed from the run and from runs that share its lines, with the prompts and answers
-    that had them. This cannot be undone; at a terminal it asks first. Resuming the run asks for
-    them.
+    bae removes the values from this run and from runs that share its lines. Prompts and answers
+    with these values are removed too. This cannot be undone, so at a terminal the command asks
+    first. When you resume the run, bae asks for the values.
     """
     run_id = stored_run(journal, run, write=True).info.run_id
 
@@ -517,15 +531,15 @@ def redact(
     if not (yes or as_json):
         values = ", ".join(map(in_one_line, places))
         _confirm(f"Take {values} out of the run {in_one_line(run_id)}? It cannot be undone.")
-    done = use(journal, redact_run, write=True)
+    redaction = use(journal, redact_run, write=True)
     if as_json:
-        print_json(done)
+        print_json(redaction)
         return
-    out().print(Text(in_one_line(str(done))), soft_wrap=True)
+    out().print(Text(in_one_line(str(redaction))), soft_wrap=True)
 
 
 def _confirm(question: str) -> None:
-    """Ask for confirmation at a terminal. Without it, end the command."""
+    """At a terminal, ask for confirmation, and end the command if the user declines."""
     if sys.stdin.isatty() and sys.stderr.isatty():
         typer.confirm(question, abort=True, err=True)
 

@@ -1,4 +1,4 @@
-"""`bae serve`: a graph behind HTTP, alone on a port."""
+"""`bae serve`: serves a graph over HTTP."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def serve(
 
     key = find_token(token)
     try:
-        origins = [parse_origin(each) for each in allow_origin or ()]
+        origins = [parse_origin(origin) for origin in allow_origin or ()]
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--allow-origin'") from error
     graph = load_proved(module)
     check_lm(graph, lm, begins=True)
-    # One LM for all runs, so a script continues with its next answer.
+    # All runs share one LM: each run gets the next answer of a scripted LM, not the first.
     model = lm_with_learned(graph, make_lm(graph, lm, quiet=as_json), optimized)
     file = file_to_write(journal)
     names = (*LOOPBACK, host, *(allow_host or ()))
@@ -116,7 +116,8 @@ def serve(
 
 
 def find_token(given: str | None) -> str:
-    """The token for every request: the given token, or a new one."""
+    """Return the token that every request needs: `given`, or a new token. Raise BadParameter if
+    `given` is too short, or not ASCII."""
     if given is None:
         return secrets.token_urlsafe(24)
     if len(given) < SHORTEST_TOKEN or not given.isascii():
@@ -128,7 +129,7 @@ def find_token(given: str | None) -> str:
 
 
 def need_server() -> None:
-    """Raise BaeError where the packages of the extra `serve` are missing."""
+    """Raise BaeError if the packages of the extra `serve` are missing."""
     from bae.lm.extras import install_line, is_there
 
     if not (is_there("starlette") and is_there("uvicorn") and is_there("websockets")):

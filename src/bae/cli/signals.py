@@ -1,5 +1,5 @@
-"""Ctrl-C, SIGTERM and SIGHUP. The first signal cancels the work and lets it clean up; a second one
-exits at once. Commands do long work in `work`."""
+"""Ctrl-C, SIGTERM and SIGHUP. The first signal cancels the work and lets it clean up. A second
+signal exits at once. Commands run their long work with `work`."""
 
 from __future__ import annotations
 
@@ -34,39 +34,40 @@ else:
 T = TypeVar("T")
 
 CAUGHT: Final = ("SIGINT", "SIGTERM", "SIGHUP")
-"""Not every system has all of them."""
+"""The names of the signals that `Signals` handles. Windows has no SIGHUP."""
 
 
 class Signals:
-    """Catches Ctrl-C, SIGTERM and SIGHUP in its block. `code` is the exit code of the signal, or
-    0."""
+    """Handles Ctrl-C, SIGTERM and SIGHUP in its block. `code` is 0 until a signal comes, and then
+    the signal's exit code. `last_words` returns the text to print if a second signal ends the
+    process."""
 
     def __init__(self, last_words: Callable[[], str]) -> None:
         self.code = 0
         self._last_words = last_words
-        self._before: dict[signal.Signals, Any] = {}
+        self._old_handlers: dict[signal.Signals, Any] = {}
         self._stop: Callable[[], object] | None = None
-        self._settings: Any = None
+        self._terminal_settings: Any = None
 
     def __enter__(self) -> Signals:
-        with suppress(Exception):  # no Unix, or no terminal
+        with suppress(Exception):  # not on Unix, or without a terminal
             import termios
 
-            self._settings = termios.tcgetattr(sys.stdin.fileno())
+            self._terminal_settings = termios.tcgetattr(sys.stdin.fileno())
         if threading.current_thread() is threading.main_thread():
             for name in CAUGHT:
-                each: signal.Signals | None = getattr(signal, name, None)
+                signal_: signal.Signals | None = getattr(signal, name, None)
                 # An ignored signal stays ignored, as under nohup or in the background of a script.
-                if each is not None and signal.getsignal(each) is not signal.SIG_IGN:
-                    self._before[each] = signal.signal(each, self._handle)
+                if signal_ is not None and signal.getsignal(signal_) is not signal.SIG_IGN:
+                    self._old_handlers[signal_] = signal.signal(signal_, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each, handler in self._before.items():
-            signal.signal(each, handler)
+        for signal_, handler in self._old_handlers.items():
+            signal.signal(signal_, handler)
 
     def cancels(self, task: asyncio.Task[Any], heard: Callable[[], object]) -> None:
-        """Make the first signal cancel `task` and call `heard`, in the task's loop."""
+        """Make the first signal cancel `task` and call `heard`, both in the running loop."""
 
         def stop() -> None:
             task.cancel()
@@ -75,28 +76,28 @@ class Signals:
         self.calls(stop)
 
     def reset(self) -> None:
-        """Forget a handled signal: the next signal counts as the first."""
+        """Set `code` to 0 and remove the callback. The next signal is handled as a first signal."""
         self.code, self._stop = 0, None
 
     def calls(self, stop: Callable[[], object]) -> None:
-        """Make the first signal call `stop` in the running loop."""
+        """Make the first signal call `stop` in the running loop. If a signal has come already, call
+        `stop` now."""
         loop = asyncio.get_running_loop()
 
         def stop_once() -> None:
-            if self._stop is soon:  # otherwise it was forgotten, or another handler replaced it
+            if self._stop is schedule_stop:  # neither `reset` nor a later call replaced it
                 stop()
 
-        def soon() -> None:
-            with suppress(RuntimeError):  # the loop is closed, so its work is over
+        def schedule_stop() -> None:
+            with suppress(RuntimeError):  # the loop is closed: its work has ended
                 loop.call_soon_threadsafe(stop_once)
 
-        self._stop = soon
+        self._stop = schedule_stop
         if self.code:
             stop()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        # A plain handler instead of a handler of the loop: it works while user code blocks the
-        # loop.
+        # A signal handler of the loop would not run while user code blocks the loop.
         if self.code:
             self._end_at_once()
         self.code = 128 + number
@@ -105,10 +106,10 @@ class Signals:
 
     def _end_at_once(self) -> None:
         with suppress(Exception):  # restore the terminal without waiting for a lock
-            if self._settings is not None:
+            if self._terminal_settings is not None:
                 import termios
 
-                termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, self._settings)
+                termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, self._terminal_settings)
             if os.isatty(2) and os.environ.get("TERM") != "dumb":
                 os.write(2, b"\x1b[?25h")
         with suppress(OSError):  # write without the locks of the stream
@@ -118,7 +119,8 @@ class Signals:
 
 
 def run_until_signal(begun: Coroutine[Any, Any, T]) -> T:
-    """Run a short coroutine, such as a question. A signal cancels it and ends the command."""
+    """Run a short coroutine, such as a question. A signal cancels the coroutine and ends the
+    command."""
     with Signals(str) as signals:
 
         async def run() -> T:
@@ -137,30 +139,33 @@ def run_until_signal(begun: Coroutine[Any, Any, T]) -> T:
 # --- work ----------------------------------------------------------------------------------------
 
 SLOW_STOP: Final = 1.0
-"""Seconds after a signal until a message says that resources are still closing."""
+"""Seconds after a signal until `STOPPING` is printed, if the work has not ended by then."""
 STOPPING: Final = "stopping: closing open resources; Ctrl-C again exits at once"
-_SLACK: Final = 0.1
-"""Seconds past a budget for an interrupted LM call to report itself."""
-_LOOKS: Final = 0.5
-"""Seconds between checks of a budget. A resumed run charges its earlier time in between."""
+_GRACE_SECONDS: Final = 0.1
+"""Seconds to wait after the time of a budget is over. In this time, an LM call that the budget
+stops can report the error."""
+_CHECK_SECONDS: Final = 0.5
+"""Maximum seconds between checks of a budget. When a run is resumed, its earlier time is added to
+the elapsed time, so one check at the end would come too late."""
 
 
 class Showing(AbstractContextManager[Any], Protocol):
-    """A display around the work that can print lines beside it."""
+    """A display that is shown during some work."""
 
     def say(self, text: str) -> None:
-        """Print a line."""
+        """Print a line above the display."""
         ...
 
 
 @dataclass(slots=True)
 class EndedWork(Generic[T]):
-    """How work ended: with a value, with an error, or by a signal with an exit code. Interrupted
-    work may also have a partial value."""
+    """How work ended."""
 
     value: T | None = None
+    """The result. Interrupted work may have a partial result."""
     error: BaseException | None = None
     code: int = 0
+    """The exit code of the signal that stopped the work, or 0."""
 
 
 def work(
@@ -169,33 +174,33 @@ def work(
     last_words: Callable[[], str],
     budget: Budget | None = None,
 ) -> EndedWork[T]:
-    """Do some work in its own loop, inside `display`. The first signal cancels it and lets it close
-    its resources; a second one exits at once with `last_words`. The `budget` stops it when its
-    seconds are used up."""
+    """Run the coroutine of `begin` in a new event loop, inside `display`. The first signal cancels
+    the work and lets it close its resources. A second signal prints `last_words` and exits at once.
+    If the seconds of `budget` are used up, the work is cancelled too."""
     ended: EndedWork[T] = EndedWork()
-    because: list[BaeError] = []
+    reasons: list[BaeError] = []
     worker: list[asyncio.Task[T]] = []
 
     def stop(error: BaeError) -> None:
-        because.append(error)
+        reasons.append(error)
         worker[0].cancel()
 
     def reason(cancelled: BaseException) -> BaeError | None:
         if signals.code:
             return None
-        if not because:
-            because.append(_ended_itself(cancelled))
-        return because[0]
+        if not reasons:
+            reasons.append(_make_self_ended_error(cancelled))
+        return reasons[0]
 
     async def guard() -> T:
         try:
             return await begin()
         except (SystemExit, KeyboardInterrupt) as error:
-            raise _ended_itself(error) from error
+            raise _make_self_ended_error(error) from error
 
     async def watch(budget: Budget, seconds: float) -> None:
-        while (left := seconds - budget.elapsed + _SLACK) > 0:  # noqa: ASYNC110  it polls a clock
-            await asyncio.sleep(min(left, _LOOKS))
+        while (seconds_left := seconds - budget.elapsed + _GRACE_SECONDS) > 0:  # noqa: ASYNC110  it polls a clock
+            await asyncio.sleep(min(seconds_left, _CHECK_SECONDS))
         stop(budget.spent("seconds"))
 
     async def supervise() -> None:
@@ -209,7 +214,7 @@ def work(
         clock = None if budget is None or limit is None else loop.create_task(watch(budget, limit))
         try:
             ended.value = await task
-            ended.error = because[0] if because else None
+            ended.error = reasons[0] if reasons else None
         except asyncio.CancelledError as cancelled:
             ended.error = reason(cancelled)
         except BaseException as error:
@@ -225,23 +230,24 @@ def work(
             try:
                 runner.get_loop().run_until_complete(main)
             except (SystemExit, KeyboardInterrupt) as error:
-                # asyncio does not contain these in a task: run the loop again to close resources.
+                # asyncio raises these out of the loop: run the loop again to close resources.
                 if main.done() or not worker:
                     raise
-                stop(_ended_itself(error))
+                stop(_make_self_ended_error(error))
     return ended
 
 
-def _ended_itself(error: BaseException) -> BaeError:
-    """The error of a run whose user code raised an exception that ends a program or a task."""
-    what = "it was cancelled"
+def _make_self_ended_error(error: BaseException) -> BaeError:
+    """Return the error of a run whose user code raised an exception that ends a program or a
+    task."""
+    cause = "it was cancelled"
     fix = "cancel only tasks that this code has started, and raise no CancelledError"
     if isinstance(error, SystemExit | KeyboardInterrupt):
         exited = isinstance(error, SystemExit)
-        what = "sys.exit() was called" if exited else "a KeyboardInterrupt was raised"
+        cause = "sys.exit() was called" if exited else "a KeyboardInterrupt was raised"
         fix = "raise an exception that names the problem, and let bae end the run"
     return BaeError(
-        f"the run was ended by its own code: {what}{place_of(error)}",
+        f"the run was ended by its own code: {cause}{place_of(error)}",
         code="bae-run-ended-itself",
         cause=error,
         fix=fix,
@@ -249,8 +255,8 @@ def _ended_itself(error: BaseException) -> BaeError:
 
 
 class _UnawaitedThreads(ThreadPoolExecutor):
-    """The threads of `asyncio.to_thread`. Closing the loop does not wait for busy threads, so the
-    outcome is printed first."""
+    """The threads of `asyncio.to_thread`. Closing the loop does not wait for busy threads, so bae
+    can print the outcome at once."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Release the threads without waiting."""
@@ -258,7 +264,8 @@ class _UnawaitedThreads(ThreadPoolExecutor):
 
 
 class _ToDisplay(logging.Handler):
-    """Shows log messages of bae above the display, which other output would break."""
+    """Prints log messages of bae above the display. Printed directly, they would break the
+    display."""
 
     def __init__(self, display: Showing) -> None:
         super().__init__(logging.WARNING)
@@ -267,7 +274,7 @@ class _ToDisplay(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print one message."""
         try:
-            # Write an argument of the API as an option of the command.
+            # The user knows the option `--lm`, not the argument of the API.
             message = re.sub(r'\blm="([^"]+)"', r"--lm \1", record.getMessage())
             self._display.say(f"note: {message}")
         except Exception:  # logging handlers ignore their own failures

@@ -1,4 +1,4 @@
-"""The start node of a run, built from -i, --set, and questions at a terminal for missing fields."""
+"""Build the start node of a run from -i, --set, and questions at the terminal."""
 
 from __future__ import annotations
 
@@ -57,43 +57,47 @@ def start_fields(
     command: str,
     later: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The fields of a start node, as JSON values. `command` is the command line so far, for
-    examples.
+    """Return the fields of a start node, as JSON values.
 
-    With `ask`, a terminal asks for missing fields: for all fields if neither -i nor --set gives
-    any, otherwise for those without a default. The caller gives the fields in `later`, and then no
-    field with a default is asked for.
+    With `ask`, the terminal asks for required fields that are missing. If one is missing and
+    neither -i nor --set was used, the terminal also asks for fields with a default.
+
+    `later` names fields that the caller adds afterwards. If there are any, the terminal asks only
+    for other required fields. Errors show an example that begins with `command`.
     """
     fields = _read_input(cls, input_text) if input_text is not None else {}
-    placed = split_sets(sets, partial(_split_place, cls))
+    targets = split_sets(sets, partial(_split_place, cls))
     for (name, *inner), text in sorted(
-        placed, key=lambda each: len(each[0])
-    ):  # an object before the fields inside it
+        targets, key=lambda target: len(target[0])
+    ):  # set an object before the fields inside it
         if inner:
-            keys, annotation = _inner_keys(cls, name, inner)
-            fields[name] = _with_part(fields.get(name), keys, _json_or_text(text, annotation))
+            keys, annotation = _find_inner_keys(cls, name, inner)
+            fields[name] = _replace_part(
+                fields.get(name), keys, _parse_json_or_text(text, annotation)
+            )
         elif name in cls.__pydantic_fields__:
             fields[name] = read_text(cls, name, text).data
         else:
-            fields[name] = _json_or_text(text, Any)
+            fields[name] = _parse_json_or_text(text, Any)
     plain = [field for field in plan_of(cls, strict=True).plain if field.name not in fields]
     missing = [field.name for field in plain if field.required and field.name not in later]
     if missing and not (ask and can_ask()):
         raise _missing_fields_error(cls, missing, command)
     if missing:
-        nothing = input_text is None and not sets and not later
-        fields |= _ask_fields(cls, [each.name for each in plain] if nothing else missing)
+        asks_all = input_text is None and not sets and not later
+        fields |= _ask_fields(cls, [field.name for field in plain] if asks_all else missing)
     return fields
 
 
 def read_sets(cls: type[Node], sets: Sequence[str]) -> dict[str, Any]:
-    """The fields that --set names, as validated values."""
-    given = split_sets(sets, partial(_find_field, cls))
-    return {name: read_text(cls, name, text).value for name, text in given}
+    """Return the fields that --set names, as validated values."""
+    targets = split_sets(sets, partial(_find_field, cls))
+    return {name: read_text(cls, name, text).value for name, text in targets}
 
 
 def read_text(cls: type[Node], name: str, text: str) -> Typed:
-    """Read a text as the value of a field. The error names the field and the text."""
+    """Parse a text as the value of a field. The error names the field, and shows the text unless
+    the field is secret."""
     try:
         return read(cls, name, text)
     except UnfitText as misfit:
@@ -106,8 +110,8 @@ def read_text(cls: type[Node], name: str, text: str) -> Typed:
 
 
 def split_sets(sets: Sequence[str], find: Callable[[str], T]) -> list[tuple[T, str]]:
-    """Split each `--set FIELD=VALUE` into the target, as `find` returns it, and the VALUE. A target
-    given twice is an error."""
+    """Split each `--set FIELD=VALUE` into a target and the text VALUE. `find` returns the target
+    for a FIELD. Raise Misuse if two settings have the same target."""
     targets: list[tuple[T, str]] = []
     for setting in sets:
         name, equals, text = setting.partition("=")
@@ -119,7 +123,7 @@ def split_sets(sets: Sequence[str], find: Callable[[str], T]) -> list[tuple[T, s
                 "morning'",
             )
         place = find(name.strip())
-        if any(place == each for each, _ in targets):
+        if any(place == target for target, _ in targets):
             raise Misuse(
                 f"--set gives {name.strip()} twice",
                 code="bae-start-fields",
@@ -133,11 +137,11 @@ def split_sets(sets: Sequence[str], find: Callable[[str], T]) -> list[tuple[T, s
 
 
 def _read_input(cls: type[Node], input_text: str) -> dict[str, Any]:
-    """The fields that -i gives. If the start node has only one field to give, its bare value is
-    enough, as JSON or text."""
+    """Return the fields that -i gives, as JSON values. If the start node needs only one field, -i
+    may be the field's value alone, as JSON or text."""
     text, where = _read_input_text(input_text)
     plain = plan_of(cls, strict=True).plain
-    to_give = [field.name for field in plain if field.required] or [each.name for each in plain]
+    to_give = [field.name for field in plain if field.required] or [field.name for field in plain]
     only = to_give[0] if len(to_give) == 1 else None
     fix = f"give a JSON object with the fields of {cls.__name__}: {', '.join(to_give)}"
     try:
@@ -147,11 +151,11 @@ def _read_input(cls: type[Node], input_text: str) -> dict[str, Any]:
             raise _misfit_error(None, [f"what -i gives{where} is not JSON: {error}"], fix) from None
         return {only: text.removesuffix("\n")}
     if isinstance(data, dict):
-        named = cast(dict[str, Any], data)
-        if only is not None and named and not named.keys() & _field_names(cls).keys():
+        values = cast(dict[str, Any], data)
+        if only is not None and values and not values.keys() & _field_names(cls).keys():
             with suppress(UnfitText):  # the only field is an object itself
-                return {only: read_json(cls, only, named).data}
-        return {_find_field(cls, name): each for name, each in named.items()}
+                return {only: read_json(cls, only, values).data}
+        return {_find_field(cls, name): value for name, value in values.items()}
     if only is None:
         raise _misfit_error(None, [f"what -i gives{where} is no JSON object"], fix)
     try:
@@ -161,7 +165,7 @@ def _read_input(cls: type[Node], input_text: str) -> dict[str, Any]:
 
 
 def _read_input_text(input_text: str) -> tuple[str, str]:
-    """The text that -i names, and its origin."""
+    """Return the text that -i names, and its origin for error messages, such as ` on stdin`."""
     try:
         if input_text == "-":
             return read_stdin(), " on stdin"
@@ -180,26 +184,24 @@ def _read_input_text(input_text: str) -> tuple[str, str]:
 # --- --set --------------------------------------------------------------------------------------
 
 
-def _with_part(around: Any, inner: Sequence[str], value: Any) -> dict[str, Any]:
-    """A copy of an object with the value at `inner` replaced."""
-    changed = dict(cast(Mapping[str, Any], around)) if isinstance(around, Mapping) else {}
+def _replace_part(parent: Any, inner: Sequence[str], value: Any) -> dict[str, Any]:
+    """Return a copy of an object in which the value at the path `inner` is replaced."""
+    changed = dict(cast(Mapping[str, Any], parent)) if isinstance(parent, Mapping) else {}
     first, *rest = inner
-    changed[first] = _with_part(changed.get(first), rest, value) if rest else value
+    changed[first] = _replace_part(changed.get(first), rest, value) if rest else value
     return changed
 
 
-def _json_or_text(text: str, annotation: Any) -> Any:
+def _parse_json_or_text(text: str, annotation: Any) -> Any:
     if text.startswith("@") and _is_file(annotation):
         try:
             return next(with_read_files([text], annotation))
         except UnfitText as misfit:
-            raise _misfit_error(
-                None, [str(misfit)], "name a file that there is after the @"
-            ) from None
+            raise _misfit_error(None, [str(misfit)], "name an existing file after the @") from None
     try:
         TypeAdapter[Any](annotation).validate_json(text)
         return loads(text)
-    except Exception:  # no JSON, or invalid here: validating the whole field explains why
+    except Exception:  # not JSON, or not valid: the validation of the complete field explains why
         return text
 
 
@@ -209,14 +211,14 @@ def _is_file(annotation: Any) -> bool:
 
 
 def _split_place(cls: type[Node], place: str) -> list[str]:
-    """The path of `a.b`: the field, then the names inside it."""
+    """Split a place such as `a.b` into the name of the field, and the names inside the field."""
     # A dot may be part of an alias.
     name, *inner = [place] if place in _field_names(cls) else place.split(".")
     return [_find_field(cls, name), *inner]
 
 
 def _find_field(cls: type[Node], name: str) -> str:
-    """The name of the field with this name or alias."""
+    """Return the name of the field that has this name or alias."""
     names = _field_names(cls)
     if name in names:
         return names[name]
@@ -225,8 +227,8 @@ def _find_field(cls: type[Node], name: str) -> str:
     raise _unknown_field_error(cls.__name__, name, list(cls.__pydantic_fields__))
 
 
-def _inner_keys(cls: type[Node], name: str, inner: Sequence[str]) -> tuple[list[str], Any]:
-    """The JSON keys of the nested fields, and the type of the innermost field."""
+def _find_inner_keys(cls: type[Node], name: str, inner: Sequence[str]) -> tuple[list[str], Any]:
+    """Return the JSON keys of nested fields, and the type of the innermost field."""
     annotation: Any = cls.__pydantic_fields__[name].annotation
     keys: list[str] = []
     for part in inner:
@@ -234,8 +236,8 @@ def _inner_keys(cls: type[Node], name: str, inner: Sequence[str]) -> tuple[list[
         models = [member for member in members if issubclass(member, BaseModel)]
         model = next((model for model in models if part in _field_names(model)), None)
         if model is None and models:
-            known = [field for model in models for field in model.__pydantic_fields__]
-            raise _unknown_field_error(models[0].__name__, part, known)
+            inner_names = [field for model in models for field in model.__pydantic_fields__]
+            raise _unknown_field_error(models[0].__name__, part, inner_names)
         if model is None:
             annotation = Any
         else:
@@ -243,18 +245,18 @@ def _inner_keys(cls: type[Node], name: str, inner: Sequence[str]) -> tuple[list[
             annotation = model.__pydantic_fields__[field].annotation
             config = model.model_config
             if not (config.get("populate_by_name") or config.get("validate_by_name")):
-                # Aliases come first, since JSON uses them.
+                # JSON uses aliases: take the first entry, which is an alias if there is one.
                 part = next(alias for alias, name in _field_names(model).items() if name == field)
         keys.append(part)
     return keys, annotation
 
 
 def _field_names(cls: type[BaseModel]) -> dict[str, str]:
-    """Every name and alias of the fields, aliases first, with the name of the field."""
+    """Map each alias and each name to the name of its field. Aliases come first."""
     names: dict[str, str] = {}
     for name, info in cls.__pydantic_fields__.items():
-        several: list[Any] = getattr(info.validation_alias, "choices", [])
-        for alias in (info.validation_alias, *several, info.alias):
+        choices: list[Any] = getattr(info.validation_alias, "choices", [])
+        for alias in (info.validation_alias, *choices, info.alias):
             if isinstance(alias, str):
                 names.setdefault(alias, name)
     return names | {name: name for name in cls.__pydantic_fields__}
@@ -274,27 +276,29 @@ def _ask_fields(cls: type[Node], names: Sequence[str]) -> dict[str, Any]:
                 answers[name] = typed.data
     except EOFError:
         err().print()
-        what = f"{cls.__name__}.{name} was not given"
-        raise _misfit_error(None, [what], "answer it, or give it with --set") from None
+        message = f"{cls.__name__}.{name} was not given"
+        raise _misfit_error(None, [message], "answer it, or give it with --set") from None
     return answers
 
 
 def build_node(cls: type[Node], fields: dict[str, Any]) -> Node:
-    """Build a node from JSON fields. If the class has its own constructor, it is called."""
+    """Build a node from JSON fields. If the class has its own constructor, call it."""
     names = frozenset(fields)
     try:
         if cls.__init__ is Node.__init__:
             return from_answer(cls, fields, names)
         return cls(**validate_values(cls, fields, names))
     except ValidationError as error:
-        wrong: list[str] = []
-        for each in error.errors(include_url=False):
-            place = [str(part) for part in each["loc"]]
-            # Do not show the whole node as a value.
-            shown = (each.get("input"),) if place else ()
+        problems: list[str] = []
+        for fault in error.errors(include_url=False):
+            place = [str(part) for part in fault["loc"]]
+            # Without a place, the value is the complete node: do not show it.
+            value = (fault.get("input"),) if place else ()
             hidden = any(n in cls.__pydantic_fields__ and is_secret(cls, n) for n in place[:1])
-            wrong.append(_describe_misfit(".".join(place), *shown, why=each["msg"], hidden=hidden))
-        raise _misfit_error(cls, wrong) from None
+            problems.append(
+                _describe_misfit(".".join(place), *value, why=fault["msg"], hidden=hidden)
+            )
+        raise _misfit_error(cls, problems) from None
 
 
 # --- errors -------------------------------------------------------------------------------------
@@ -302,43 +306,45 @@ def build_node(cls: type[Node], fields: dict[str, Any]) -> Node:
 
 def _misfit_error(
     cls: type[Node] | None,
-    wrong: list[str],
-    fix: str = "give values that the fields take: JSON, or text where that does not fit",
+    problems: list[str],
+    fix: str = "give values that are valid for the fields: JSON, or plain text",
     cause: BaseException | None = None,
 ) -> BaeError:
-    message = "\n  ".join(wrong)
+    message = "\n  ".join(problems)
     if cls is not None:
         message = f"{cls.__name__} cannot be built from these values\n  {message}"
     return BaeError(message, code="bae-start-fields", fix=fix, cause=cause)
 
 
 def _describe_misfit(place: str, *value: Any, why: str, hidden: bool) -> str:
-    """One line about a value that does not fit."""
+    """Describe in one line why a value does not fit. Without a value, give only the reason."""
     if not value:
         return f"{place}: {why}" if place else why
-    shown = json.dumps(value[0], ensure_ascii=False, default=repr)
-    shown = "the value" if hidden else cut_text(in_one_line(shown), _LONGEST)
-    return f"{place}: {shown} does not fit: {why}"
+    text = json.dumps(value[0], ensure_ascii=False, default=repr)
+    text = "the value" if hidden else cut_text(in_one_line(text), _LONGEST)
+    return f"{place}: {text} does not fit: {why}"
 
 
-def _unknown_field_error(owner: str, name: str, known: list[str]) -> BaeError:
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    meant = f"did you mean {near[0]}? " if near else ""
-    has = f"{'Its fields are' if near else 'give one of its fields:'} {', '.join(known)}"
-    has = has if known else "leave it out: it has no fields"
-    return _misfit_error(None, [f"{owner} has no field {name}"], f"{meant}{has}")
+def _unknown_field_error(owner: str, name: str, field_names: list[str]) -> BaeError:
+    matches = get_close_matches(name, field_names, n=1, cutoff=0.5)
+    suggestion = f"did you mean {matches[0]}? " if matches else ""
+    fields_text = (
+        f"{'Its fields are' if matches else 'give one of its fields:'} {', '.join(field_names)}"
+    )
+    fields_text = fields_text if field_names else "leave it out: it has no fields"
+    return _misfit_error(None, [f"{owner} has no field {name}"], f"{suggestion}{fields_text}")
 
 
 def _missing_fields_error(cls: type[Node], missing: list[str], command: str) -> BaeError:
-    """The error about missing fields. Its fix is the command line with them."""
+    """Return the error about missing fields. Its fix is a complete command line with examples."""
     listed: list[str] = []
     for name in missing:
         info = cls.__pydantic_fields__[name]
         about = f" ({info.description})" if info.description else ""
         listed.append(f"{name}: {describe_type(info.annotation)}{about}")
-    secret = [name for name in missing if is_secret(cls, name)]
-    fix = " ".join([command, *(set_example(cls, name) for name in missing if name not in secret)])
-    if secret:
-        fix += f" -i @FILE  (a file of JSON with {', '.join(secret)}: the shell keeps typed text)"
-    what = f"{cls.__name__} needs {', '.join(missing)}, and there is no terminal to ask at"
-    return _misfit_error(None, [what, *listed], fix)
+    secrets = [name for name in missing if is_secret(cls, name)]
+    fix = " ".join([command, *(set_example(cls, name) for name in missing if name not in secrets)])
+    if secrets:
+        fix += f" -i @FILE  (a file of JSON with {', '.join(secrets)}: the shell keeps typed text)"
+    message = f"{cls.__name__} needs {', '.join(missing)}, and there is no terminal to ask at"
+    return _misfit_error(None, [message, *listed], fix)

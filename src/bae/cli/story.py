@@ -1,4 +1,4 @@
-"""Runs as `bae runs` prints them: a list, or one run with its heading, nodes, fields and
+"""Print runs for `bae runs`: a list of runs, or one run with its heading, nodes, fields and
 outcome."""
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ STYLES: Final = {
 }
 """The color of each status."""
 _CUT: Final = 100
-"""Maximum characters of a value without a terminal."""
+"""Maximum characters of a value if the output is not a terminal."""
 CALLS: Final = 10
 """Maximum number of tool calls shown for a node."""
 _LEAST: Final = 20
-"""Minimum characters of a value."""
+"""Minimum characters of a value, however narrow the terminal is."""
 _GRAPHS: Final = 8
-"""Maximum number of graphs, including the run itself."""
+"""Number of graphs that are always shown, including the run itself."""
 
 
 # --- a list of runs -----------------------------------------------------------------------------
 
 
 def print_runs(infos: Sequence[RunInfo]) -> None:
-    """Print a table of runs. Without a terminal, ids are complete and times absolute, for
-    scripts."""
+    """Print a table of runs. If the output is not a terminal, ids are complete and times are
+    absolute, for scripts."""
     console, now = out(), time()
     rows: list[list[Text]] = []
     for info in infos:
         status = info.standing(now)
         run_id, began = info.run_id, when(info.started)
         if console.is_terminal:
-            run_id, began = short_id(run_id), _ago(info.started, now)
+            run_id, began = short_id(run_id), _describe_age(info.started, now)
         cells = [run_id, info.graph, status, began, long(info.lasted(now)), _describe_run(info)]
         styles = ["", "", STYLES[status], "", "", "dim"]
         rows.append([Text(in_one_line(c), s) for c, s in zip(cells, styles, strict=True)])
@@ -62,7 +62,7 @@ def print_runs(infos: Sequence[RunInfo]) -> None:
     print_table(console, [Column(title, right=False) for title in titles], rows)
 
 
-def _ago(at: float, now: float) -> str:
+def _describe_age(at: float, now: float) -> str:
     seconds = max(0.0, now - at)
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
@@ -71,7 +71,8 @@ def _ago(at: float, now: float) -> str:
 
 
 def _describe_run(info: RunInfo) -> str:
-    """The open question of a run, its error, or its origin."""
+    """Describe a run by its open questions, its error, its parent, or the process that works on
+    it."""
     if info.waiting and info.status == "waiting":
         return "; ".join(
             f"{gate.place}: {gate.question}{' (answered)' if gate.answered else ''}"
@@ -87,56 +88,56 @@ def _describe_run(info: RunInfo) -> str:
 # --- one run ------------------------------------------------------------------------------------
 
 
-def heading_lines(told: RunReport) -> Iterator[Text]:
-    """The run's name, time and usage."""
-    info, status = told.info, told.timeline.status
+def heading_lines(report: RunReport) -> Iterator[Text]:
+    """Yield the heading of a run: name, status, times, usage, files and resumes."""
+    info, status = report.info, report.timeline.status
     head = Text(f"{in_one_line(info.graph)}, run {in_one_line(info.run_id)}: ", style="bold")
     yield head.append(status, style=STYLES[status])
     so_far = " so far" if status in ("running", "waiting") else ""
-    yield _dim(f"  started {when(info.started)}, lasted {long(told.seconds)}{so_far}")
+    yield _dim(f"  started {when(info.started)}, lasted {long(report.seconds)}{so_far}")
     if info.parent:
         yield _dim(f"  forked from {info.parent}")
     if info.thread is not None:
         yield _dim(f"  thread {in_one_line(info.thread)}")
     if info.metadata:
         yield _dim(f"  metadata {in_one_line(json.dumps(info.metadata, ensure_ascii=False))}")
-    if told.usage != Usage():
-        yield _dim(f"  {describe_usage(told.usage)}")
-    for file in told.files:
+    if report.usage != Usage():
+        yield _dim(f"  {describe_usage(report.usage)}")
+    for file in report.files:
         yield _dim(f"  {in_one_line(file.about)}")
-    for resumed in told.resumed:
+    for resumed in report.resumed:
         yield _dim(f"  resumed {when(resumed.at)}")
         for change in resumed.changes:
             yield from (_dim(f"    {line}") for line in change.splitlines())
 
 
-def node_lines(told: RunReport, *, full: bool, width: int | None) -> Iterator[Text]:
-    """The nodes of a run, then of its nested graphs. Lines are cut to `width` unless `full` is
-    true."""
+def node_lines(report: RunReport, *, full: bool, width: int | None) -> Iterator[Text]:
+    """Yield lines for the nodes of a run, then for the nodes of its nested graphs. Unless `full` is
+    true, some nodes and graphs are left out, and values are cut to fit `width`."""
     room = None if full else width or 0
-    shown = told.graphs if full else _select_graphs(told.graphs)
-    for graph in shown:
+    graphs = report.graphs if full else _select_graphs(report.graphs)
+    for graph in graphs:
         yield Text(f"\n  in {in_one_line(graph.path)}" if graph.path else "", style="bold")
         indent = "    " if graph.path else ""
         first, left_out, last = (graph.nodes, 0, ()) if full else _split_ends(graph.nodes)
         for node in first:
-            yield from _node(node, indent, room)
+            yield from _node_lines(node, indent, room)
         if left_out:
             yield _dim(f"{indent}  … {left_out} more nodes: --full shows them")
         for node in last:
-            yield from _node(node, indent, room)
-    if len(shown) < len(told.graphs):
-        left_out = len(told.graphs) - len(shown)
+            yield from _node_lines(node, indent, room)
+    if len(graphs) < len(report.graphs):
+        left_out = len(report.graphs) - len(graphs)
         text = f"{left_out} more graph{'' if left_out == 1 else 's'} inside"
         yield Text(f"\n  … {text}: --full shows them", style="dim")
 
 
-def outcome_lines(told: RunReport) -> Iterator[Text]:
-    """The outcome of a run."""
-    info, status = told.info, told.timeline.status
+def outcome_lines(report: RunReport) -> Iterator[Text]:
+    """Yield lines for the outcome of a run, or for the gates that it waits at."""
+    info, status = report.info, report.timeline.status
     match status:
         case "ended":
-            yield Text(f"ended at {told.ended_at}" if told.ended_at else "ended", style="green")
+            yield Text(f"ended at {report.ended_at}" if report.ended_at else "ended", style="green")
         case "waiting":
             for gate in info.waiting:
                 answered = " (answered)" if gate.answered else ""
@@ -151,7 +152,7 @@ def outcome_lines(told: RunReport) -> Iterator[Text]:
 
 
 def describe_usage(usage: Usage) -> str:
-    """The usage of LM calls."""
+    """Describe the usage of LM calls in one line."""
     parts = [count(usage.calls, "LM call"), *describe_spending(usage)]
     parts += ["cost unknown"] if usage.cost is None else []
     return ", ".join([*parts, *usage.models])
@@ -164,7 +165,7 @@ def _dim(text: str) -> Text:
 def _split_ends(
     nodes: Sequence[NodeReport],
 ) -> tuple[Sequence[NodeReport], int, Sequence[NodeReport]]:
-    """The first and last of many nodes, and the number between them."""
+    """Return the first nodes, the number of nodes to leave out, and the last nodes."""
     if len(nodes) <= NODES:
         return nodes, 0, ()
     half = NODES // 2
@@ -172,36 +173,37 @@ def _split_ends(
 
 
 def _select_graphs(graphs: Sequence[GraphReport]) -> Sequence[GraphReport]:
-    """The run itself, its first nested graphs, and a few unfinished ones."""
+    """Return the run itself, its first nested graphs, and a few later graphs that are
+    unfinished."""
     rest = [graph for graph in graphs[_GRAPHS:] if not all(node.whole for node in graph.nodes)]
     return [*graphs[:_GRAPHS], *rest[:ITEMS]]
 
 
-def _node(node: NodeReport, indent: str, room: int | None) -> Iterator[Text]:
+def _node_lines(node: NodeReport, indent: str, room: int | None) -> Iterator[Text]:
     head = Text(f"{indent}{node.step:>3}  ").append(node.name, style="bold")
     if not node.whole:
-        head.append("  (not whole yet)", style="yellow")
-    if made := _describe_making(node):
-        head.append(f"   <- {in_one_line(made)}", style="dim")
+        head.append("  (not complete yet)", style="yellow")
+    if making := _describe_making(node):
+        head.append(f"   <- {in_one_line(making)}", style="dim")
     yield head
     for call in node.calls:
-        yield from _call(call, f"{indent}       ", full=room is None)
-    shown = [field for field in node.fields if field.state != "absent"]
-    longest = max((len(field.field) for field in shown), default=0)
-    for field in shown:
-        yield _field(field, f"{indent}       {field.field.ljust(longest)}  ", room)
+        yield from _answer_lines(call, f"{indent}       ", full=room is None)
+    fields = [field for field in node.fields if field.state != "absent"]
+    longest = max((len(field.field) for field in fields), default=0)
+    for field in fields:
+        yield _make_field_line(field, f"{indent}       {field.field.ljust(longest)}  ", room)
         if field.is_calls and room is not None:
-            yield from _calls(field.calls, f"{indent}         ", room)
-    listed = {call.place for field in shown for call in field.calls}
-    for made in node.rounds:
+            yield from _call_lines(field.calls, f"{indent}         ", room)
+    listed = {call.place for field in fields for call in field.calls}
+    for round_ in node.rounds:
         if room is None:
-            yield from _round(made, f"{indent}       ")
-        elif not any(call.place in listed for call in made.calls):
-            yield from _calls(made.calls, f"{indent}         ", room)
+            yield from _round_lines(round_, f"{indent}       ")
+        elif not any(call.place in listed for call in round_.calls):
+            yield from _call_lines(round_.calls, f"{indent}         ", room)
 
 
 def _describe_making(node: NodeReport) -> str:
-    """The LM's part in making a node."""
+    """Describe how a node was made: by a choice, a fill, tool rounds or a fork."""
     parts: list[str] = []
     if node.chosen_among:
         parts.append(f"chosen among {', '.join(n or 'the end' for n in node.chosen_among)}")
@@ -217,8 +219,9 @@ def _describe_making(node: NodeReport) -> str:
     return "; ".join(parts)
 
 
-def _call(call: JudgedAnswer, indent: str, *, full: bool) -> Iterator[Text]:
-    """The error of an answer; with `full`, its whole content."""
+def _answer_lines(call: JudgedAnswer, indent: str, *, full: bool) -> Iterator[Text]:
+    """Yield lines for an LM answer. Without `full`, the lines have the error of an invalid answer,
+    and the usage of a call by a body. With `full`, the prompt and the answer follow."""
     if call.verdict == "used":
         yield _dim(f"{indent}{call.by} asked an LM: {describe_usage(call.usage)}")
         return
@@ -241,29 +244,29 @@ def _call(call: JudgedAnswer, indent: str, *, full: bool) -> Iterator[Text]:
             yield from (Text(f"{indent}    {in_one_line(line)}") for line in lines)
 
 
-def _calls(calls: Sequence[MadeCall], indent: str, room: int) -> Iterator[Text]:
-    """A line for each tool call; of many calls, the first and the last ones."""
+def _call_lines(calls: Sequence[MadeCall], indent: str, room: int) -> Iterator[Text]:
+    """Yield a line for each tool call. Of many calls, show only the first and the last."""
     half = CALLS // 2
-    shown = calls if len(calls) <= CALLS else (*calls[:half], *calls[-half:])
-    for call in shown:
-        if len(calls) > CALLS and call is shown[half]:
-            yield _dim(f"{indent}… {len(calls) - len(shown)} more calls: --full shows them")
-        yield _call_line(call, indent, room)
+    shown_calls = calls if len(calls) <= CALLS else (*calls[:half], *calls[-half:])
+    for call in shown_calls:
+        if len(calls) > CALLS and call is shown_calls[half]:
+            yield _dim(f"{indent}… {len(calls) - len(shown_calls)} more calls: --full shows them")
+        yield _make_call_line(call, indent, room)
 
 
-def _call_line(call: MadeCall, indent: str, room: int) -> Text:
+def _make_call_line(call: MadeCall, indent: str, room: int) -> Text:
     took = f"   {long(call.seconds)}" if call.seconds >= 0.001 else ""
     took += f"   as {call.reused}" if call.reused else ""
     took += f"   {call.person} by a person" if call.person else ""
-    line, left = Text(indent), (room or _CUT) - len(indent) - len(took) - 4
-    line.append(cut_text(in_one_line(call.text), max(left // 2, _LEAST)), style="cyan")
+    line, free = Text(indent), (room or _CUT) - len(indent) - len(took) - 4
+    line.append(cut_text(in_one_line(call.text), max(free // 2, _LEAST)), style="cyan")
     style = "" if call.state == "done" else "yellow"
-    outcome = cut_text(in_one_line(_outcome(call)), max(left - line.cell_len, _LEAST))
+    outcome = cut_text(in_one_line(_describe_outcome(call)), max(free - line.cell_len, _LEAST))
     return line.append(" -> ").append(outcome, style=style).append(took, style="dim")
 
 
-def _outcome(call: MadeCall) -> str:
-    """The result of a call, or the reason why it has none."""
+def _describe_outcome(call: MadeCall) -> str:
+    """Return the result of a tool call, or the reason why it has no result."""
     match call.state:
         case "done":
             return json.dumps(with_placeholders(call.result), ensure_ascii=False)
@@ -277,30 +280,31 @@ def _outcome(call: MadeCall) -> str:
             return "not begun"
 
 
-def _round(made: ToolRound, indent: str) -> Iterator[Text]:
-    """A whole round: the LM's text, its calls with arguments and results, and the replies."""
-    yield Text(f"{indent}{in_one_line(f'{made.by}, round {made.number}')}")
-    if made.text:
+def _round_lines(round_: ToolRound, indent: str) -> Iterator[Text]:
+    """Yield all lines of a tool round: the LM's text, its calls with arguments and results, and the
+    replies of bae."""
+    yield Text(f"{indent}{in_one_line(f'{round_.by}, round {round_.number}')}")
+    if round_.text:
         yield _dim(f"{indent}  text:")
-        yield from (Text(f"{indent}    {in_one_line(line)}") for line in made.text.splitlines())
-    for call in made.calls:
+        yield from (Text(f"{indent}    {in_one_line(line)}") for line in round_.text.splitlines())
+    for call in round_.calls:
         took = f", {long(call.seconds)}" if call.seconds else ""
         took += f", {call.person} by a person" if call.person else ""
         yield _dim(f"{indent}  {call.id}: {call.name}{took}")
         yield Text(f"{indent}    {in_one_line(call.text)}", style="cyan")
         is_text = call.state == "done" and isinstance(call.result, str)
-        for line in (str(call.result) if is_text else _outcome(call)).splitlines():
+        for line in (str(call.result) if is_text else _describe_outcome(call)).splitlines():
             yield Text(f"{indent}    {in_one_line(line)}")
-    for reply in made.told:
+    for reply in round_.told:
         yield Text(f"{indent}  told: {in_one_line(reply)}", style="yellow")
 
 
-def _field(field: Provenance, start: str, room: int | None) -> Text:
-    source, value = in_one_line(_source(field)), in_one_line(_value(field))
+def _make_field_line(field: Provenance, start: str, room: int | None) -> Text:
+    source, value = in_one_line(_describe_source(field)), in_one_line(_describe_value(field))
     if room is not None:
         source = cut_text(source, _CUT)
-        left = _CUT if room == 0 else room - len(start) - (len(source) + 6 if source else 0)
-        value = cut_text(value, max(left, _LEAST))
+        free = _CUT if room == 0 else room - len(start) - (len(source) + 6 if source else 0)
+        value = cut_text(value, max(free, _LEAST))
     line = Text(start).append(value)
     if source:
         style = {"failed": "red", "waiting": "yellow"}.get(field.state, "cyan")
@@ -309,8 +313,8 @@ def _field(field: Provenance, start: str, room: int | None) -> Text:
     return line
 
 
-def _source(field: Provenance) -> str:
-    """The source of the value."""
+def _describe_source(field: Provenance) -> str:
+    """Describe the source of a field's value, or why the field has no value."""
     took = f", {long(field.seconds)}" if field.seconds and field.seconds >= 0.001 else ""
     by_state = {
         "failed": f"{field.by} failed: {field.error}",
@@ -326,16 +330,16 @@ def _source(field: Provenance) -> str:
     }
     if field.state in by_state or field.source in by_source:
         return by_state.get(field.state) or by_source[field.source]
-    many = len(field.items) or len(field.calls)
-    told = Told(field.by, many, is_repeated=field.origin is not None, took=took)
-    return kind_named(field.source).phrase(told)
+    item_count = len(field.items) or len(field.calls)
+    source_facts = Told(field.by, item_count, is_repeated=field.origin is not None, took=took)
+    return kind_named(field.source).phrase(source_facts)
 
 
-def _value(field: Provenance) -> str:
+def _describe_value(field: Provenance) -> str:
     if field.is_calls and field.calls:
         return ", ".join(dict.fromkeys(call.name for call in field.calls))
     if field.kept != "value":
         return {"live": "(live)", "withheld": WITHHELD}.get(field.kept, "")
     type_prefix = f"{field.value['type']} " if is_node(field.value) else ""
-    shown: Any = field.value["fields"] if is_node(field.value) else field.value
-    return type_prefix + json.dumps(with_placeholders(shown), ensure_ascii=False)
+    content: Any = field.value["fields"] if is_node(field.value) else field.value
+    return type_prefix + json.dumps(with_placeholders(content), ensure_ascii=False)

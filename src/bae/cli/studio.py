@@ -1,5 +1,5 @@
-"""`bae studio`: a page on this machine for graphs, a journal and a team. It uses the API of
-`bae.serve`."""
+"""`bae studio`: serves a page for graphs, a journal and a team on this machine. The page uses the
+API of `bae.serve`."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ EPILOG: Final = examples(
     "bae studio --team . --open",
 )
 PORT: Final = 8421
-"""The default port. It is fixed because a browser keeps its login by address."""
+"""The default port. It is fixed because a browser stores a login for one address."""
 _PORTS: Final = 20
-"""How many ports are tried, from `PORT` on."""
+"""How many ports the studio tries, starting at `PORT`."""
 
 
 def studio(
@@ -88,7 +88,7 @@ def studio(
         str | None,
         option(
             "--token TOKEN",
-            "A token for scripts, besides those of browsers. Default: a new one.",
+            "A token for scripts. Browsers have tokens of their own. Default: a new token.",
             envvar="BAE_STUDIO_TOKEN",
         ),
     ] = None,
@@ -98,21 +98,21 @@ def studio(
 ) -> None:
     """Open a page to watch, chat with and steer runs and teams.
 
-    The printed link logs in one browser, which stays logged in for 30 days, also when the studio is
-    restarted. Press Enter for another link, or call the same command again.
+    The printed link logs in one browser for 30 days, also if the studio is restarted meanwhile.
+    Press Enter for another link, or call the same command again.
 
-    Without MODULE the runs of the journal are shown, and nothing can be started or answered. With
-    --team, plans can be made and approved, and the team can be started and steered.
+    Without MODULE, the page shows the runs of the journal, and can start and answer nothing. With
+    --team, the page can also make and approve plans, and start and steer the team.
     """
     need_server()
     from bae.serve.access import parse_origin
 
     key = find_token(token)
     try:
-        origins = [parse_origin(each) for each in allow_origin or ()]
+        origins = [parse_origin(origin) for origin in allow_origin or ()]
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--allow-origin'") from error
-    graphs, named = load_graphs(modules, journal, team)
+    graphs, arguments = load_graphs(modules, journal, team)
     for graph in graphs.values():
         if lm is not None:
             check_lm(graph, lm)
@@ -125,7 +125,7 @@ def studio(
     source = StudioSource(
         modules=modules or (),
         graphs=graphs,
-        named=named,
+        named=arguments,
         file=file,
         team=None if team is None else Path(team).resolve(),
         named_lm=None if lm is None else absolute_lm(lm),
@@ -173,27 +173,29 @@ async def _serve(
         show(opens=opens)
         if not as_json:
             note("the link logs in one browser; Enter prints another, Ctrl-C stops the studio")
-        with _on_enter(partial(show, opens=False)):
+        with _call_on_enter(partial(show, opens=False)):
             await asyncio.Event().wait()
 
 
 async def _listen(stack: AsyncExitStack, studio: Studio, host: str, port: int | None) -> str:
-    """Listen on `port`, or without it on the first free port from `PORT` on. Returns the
-    address."""
+    """Listen on `port`, and return the address. Without a port, take the first free port, starting
+    at `PORT`."""
     from bae.serve.server import listening
 
     if port is not None:
         return await stack.enter_async_context(listening(studio.api, host, port, app=studio))
-    for each in range(PORT, PORT + _PORTS):
+    for number in range(PORT, PORT + _PORTS):
         try:
-            opened = listening(studio.api, host, each, app=studio)
+            opened = listening(studio.api, host, number, app=studio)
             url = await stack.enter_async_context(opened)
         except BaeError as error:
-            if error.code != "bae-serve-address" or each == PORT + _PORTS - 1:
+            if error.code != "bae-serve-address" or number == PORT + _PORTS - 1:
                 raise
             continue
-        if each != PORT:
-            note(f"port {PORT} is taken, so this studio is on {each}; --port chooses another port")
+        if number != PORT:
+            note(
+                f"port {PORT} is taken, so this studio is on {number}; --port chooses another port"
+            )
         return url
     raise AssertionError
 
@@ -201,7 +203,8 @@ async def _listen(stack: AsyncExitStack, studio: Studio, host: str, port: int | 
 def _print_links(
     url: str, logins: Logins, key: str | None, source: StudioSource, *, opens: bool, as_json: bool
 ) -> None:
-    """Print a new link to the studio, or with `as_json` the facts about the studio."""
+    """Print a new link to the studio. With `as_json`, print the link and facts about the studio as
+    JSON."""
     link = f"{_local_address(url)}/#token={logins.make_link_token()}"
     if as_json:
         about = {"url": url, "link": link, "token": key, "graphs": [*source.graphs]}
@@ -213,13 +216,15 @@ def _print_links(
 
 
 def _local_address(url: str) -> str:
-    """The address for a browser on this machine, also if the server listens on all addresses."""
+    """Return the address for a browser on this machine, even if the server listens on all
+    addresses."""
     return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
 @contextmanager
 def _open_logins() -> Generator[Logins]:
-    """The logins of this user. If they cannot be stored, they are forgotten with this process."""
+    """Open the stored logins of this user. If logins cannot be stored, they end with this
+    process."""
     from bae.serve.studio_login import Logins, login_file
 
     with ExitStack() as stack:
@@ -232,7 +237,7 @@ def _open_logins() -> Generator[Logins]:
 
 
 def _find_running(logins: Logins, serves: dict[str, Any]) -> str | None:
-    """The address of a running studio that serves the same parts."""
+    """Return the address of a running studio that serves the same parts, or None."""
     from urllib.request import ProxyHandler, build_opener
 
     url = logins.find_server(serves)
@@ -247,8 +252,8 @@ def _find_running(logins: Logins, serves: dict[str, Any]) -> str | None:
 
 
 @contextmanager
-def _on_enter(call: Any) -> Generator[None]:
-    """Call `call` for each line that is typed at the terminal."""
+def _call_on_enter(call: Any) -> Generator[None]:
+    """Call `call` for each line that the user types, as long as the block runs."""
     loop = asyncio.get_running_loop()
     listens = False
 

@@ -1,5 +1,4 @@
-"""`StudioSource`: the graphs, the journal and the team that `bae studio` serves, with their API and
-their page."""
+"""`StudioSource`: the graphs, the journal and the team that `bae studio` serves."""
 
 from __future__ import annotations
 
@@ -28,27 +27,30 @@ if TYPE_CHECKING:
 def load_graphs(
     modules: Sequence[str] | None, journal: str | None, team: str | None
 ) -> tuple[dict[str, Graph[Any, Any]], dict[str, str]]:
-    """Load the named graphs, or without names the graph that the project configures. Returns the
-    graphs by their names, and the argument of the command line for each name."""
+    """Load the graphs that the command line names. If the command line names no graph, journal or
+    team, load the graph that the project configures. Return the graphs by name, and the
+    command-line argument of each graph by the graph's name."""
     arguments: list[str | None] = [*(modules or ())]
     if not arguments and journal is None and team is None and is_configured():
         arguments = [None]
     graphs: dict[str, Graph[Any, Any]] = {}
     argument_of: dict[str, str] = {}
-    for each in arguments:
-        graph = load_proved(each)
+    for module in arguments:
+        graph = load_proved(module)
         if graph.name in graphs:
             raise Misuse(
-                f"{argument_of[graph.name]} and {each} have graphs of the same name, {graph.name}",
+                f"{argument_of[graph.name]} and {module} have graphs of the same name, "
+                f"{graph.name}",
                 code="bae-command-refused",
                 fix='give one of them another name, Graph(…, name="…"), or serve only one of them',
             )
-        graphs[graph.name], argument_of[graph.name] = graph, each or ""
+        graphs[graph.name], argument_of[graph.name] = graph, module or ""
     return graphs, argument_of
 
 
 def absolute_lm(name: str) -> str:
-    """The name of an LM for a process in another folder."""
+    """Return the name of an LM for a process in another folder, with an absolute path if it names a
+    file."""
     kind, _, rest = name.partition(":")
     file, colon, more = rest.partition(":")
     if kind in ("python", "scripted", "local") and os.path.isfile(file):
@@ -58,14 +60,15 @@ def absolute_lm(name: str) -> str:
 
 @dataclass(frozen=True)
 class StudioSource:
-    """The parts that a studio serves."""
+    """The parts that a studio serves, and the options of its server."""
 
     modules: Sequence[str]
     graphs: dict[str, Graph[Any, Any]]
     named: dict[str, str]
-    """The argument of the command line by the name of a graph; empty for a configured graph."""
+    """The command-line argument of each graph, by the graph's name. It is empty for the graph that
+    the project configures."""
     file: str | None
-    """The journal; None means the journal of the team."""
+    """The journal, or None for the journal of the team."""
     team: Path | None
     named_lm: str | None
     lm: str
@@ -95,7 +98,7 @@ class StudioSource:
             else:
                 assert agents is not None
                 run_journal = agents
-            # Without a graph, runs are read-only. A team adds endpoints that change it.
+            # Without a graph, runs are read-only. A team can be steered, which needs all rights.
             can_act = bool(self.graphs) or team is not None
             api = self._make_api(run_journal, self.graphs, logins, reads_only=not can_act)
             runs: dict[str, API] = {}
@@ -153,13 +156,13 @@ class StudioSource:
         return self.file or f"runs of the team in {self.team}"
 
     def run_command(self, graph: str) -> str:
-        """The command that starts a run of a graph in a terminal, in the journal of the studio."""
+        """Return the terminal command that starts a run of a graph in the journal of the studio."""
         words = ["bae", "run", *filter(None, [self.named[graph]])]
         return shlex.join([*words, "--journal", self.file] if self.file else words)
 
     @property
     def serve_command(self) -> str:
-        """The command that also serves more graphs."""
+        """The command that starts this studio with one more graph, named MODULE."""
         words = ["bae", "studio", *self.modules, "MODULE"]
         words += ["--journal", self.file] if self.file else []
         words += ["--team", os.path.relpath(self.team)] if self.team else []
@@ -167,7 +170,7 @@ class StudioSource:
 
 
 async def _open_team(stack: AsyncExitStack, folder: Path) -> tuple[Team, Journal]:
-    """The team of a repository, and the journal of its agents' runs."""
+    """Open the team of a repository, and the journal of its agents' runs."""
     from bae.cli.team_project import need_team, open_team
 
     need_team("bae studio --team")

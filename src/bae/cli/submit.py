@@ -1,4 +1,4 @@
-"""`bae submit`: stores a run for a worker to carry out."""
+"""`bae submit`: stores a run that a worker carries out."""
 
 from __future__ import annotations
 

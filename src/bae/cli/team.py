@@ -116,8 +116,8 @@ def init(
         typer.Option(
             metavar="junit:PATH",
             help=(
-                "The JUnit file that any other test command writes, or a pattern for several, such "
-                "as `junit:reports/*.xml`."
+                "The JUnit file that another test command writes, or a pattern for several files, "
+                "such as `junit:reports/*.xml`."
             ),
         ),
     ] = None,
@@ -160,9 +160,9 @@ def init(
     """Set up a team for a project.
 
     Languages, the test command and the setup command are detected from the files. You are asked
-    about unclear points. The tests run once, as the team will run them. If they cannot run, the
-    likely cause and a command that fixes it are printed, and the exit code is 1. The state is
-    stored beside the repository, in `.NAME.team`. Run it again to change the settings.
+    about unclear points. The tests run once, as the team will run them. If the tests cannot run,
+    the likely cause and a command that fixes it are printed, and the exit code is 1. The state is
+    stored beside the repository, in `.NAME.team`. Run `init` again to change the settings.
     """
     settings: dict[str, Any] = {
         "update_checkout": update_checkout,
@@ -196,47 +196,53 @@ async def _init(
     if repository is None and await asyncio.to_thread(path.is_dir):
         await Repository.refuse_bare(path)
     if repository is not None:
-        await repository.commit_id("HEAD")  # raises if work has no commit to start from
+        await repository.commit_id("HEAD")  # raises if there is no commit to start from
     root = repository.root if repository is not None else path
     root = await asyncio.to_thread(root.resolve)
     state = store_path(root)
-    before = None
+    existing = None
     if state.exists():
         async with await Store.open(state) as store:
-            before = await _find_project(store, root)
-    subfolder = find_folder(root, folder) if folder is not None else before.folder if before else ""
+            existing = await _find_project(store, root)
+    subfolder = (
+        find_folder(root, folder) if folder is not None else existing.folder if existing else ""
+    )
     committed = None
     if repository is not None:
         committed = split_paths((await repository.run_git("ls-files", "-z"))[1])
     detected = await asyncio.to_thread(detect, root, subfolder, committed)
     command = split_command(test)
-    if before is not None and before.folder == subfolder:
-        command = command or before.test_command
+    if existing is not None and existing.folder == subfolder:
+        command = command or existing.test_command
     if report is None:  # the stored report belongs to the stored command
-        report = before.report if before and command == before.test_command else ""
+        report = existing.report if existing and command == existing.test_command else ""
     if not command:
         command = await _ask_test_command(detected, asks)
     project = detected.project(
-        branch=branch or (before.branch if before else "bae/team"),
+        branch=branch or (existing.branch if existing else "bae/team"),
         test_command=command,
-        setup=split_command(setup) if setup is not None else (before and before.setup) or None,
-        requirements=before.requirements if before else "",
+        setup=split_command(setup) if setup is not None else (existing and existing.setup) or None,
+        requirements=existing.requirements if existing else "",
         report=report,
     )
-    place = root / subfolder
-    problems = await asyncio.to_thread(find_command_problems, command, place, report, project.setup)
+    test_folder = root / subfolder
+    problems = await asyncio.to_thread(
+        find_command_problems, command, test_folder, report, project.setup
+    )
     if problems:
         raise refusal("\n".join(problems), fix="name a test command with --test")
-    if problems := await asyncio.to_thread(find_setup_problems, project.setup, place):
+    if problems := await asyncio.to_thread(find_setup_problems, project.setup, test_folder):
         raise refusal("\n".join(problems), fix="name a setup command with --setup")
     if repository is None:
         repository = await Repository.create(path)
         note(f"made a git repository in {directory}")
-    if before is not None:
-        kept_fields = {"id", "update_checkout", "allow", "allow_unsandboxed"}
-        project = project.model_copy(update={name: getattr(before, name) for name in kept_fields})
-        if before.root != project.root:
-            note(f"moved here from {before.root}, with its tasks")
+    if existing is not None:
+        stored_fields = {"id", "update_checkout", "allow", "allow_unsandboxed"}
+        project = project.model_copy(
+            update={name: getattr(existing, name) for name in stored_fields}
+        )
+        if existing.root != project.root:
+            note(f"moved here from {existing.root}, with its tasks")
     project = with_settings(project, **settings)
     async with await Store.open(state) as store:
         project = await store.save_project(project)
@@ -253,22 +259,22 @@ async def _init(
 
 
 async def _check_base(project: Project, repository: Repository, store: Store) -> None:
-    """Run the tests once on the commit that work would start from. Raises BaseError if they cannot
-    run."""
+    """Run the tests once on the commit that tasks would start from. Raise BaseError if the tests
+    cannot run."""
     from bae.team.git import BRANCHES
     from bae.team.workbench import open_reports
     from bae.team.workspaces import ManifestError, WorkspaceError
 
     commit = await repository.commit_id("HEAD")
-    team = await repository.resolve(BRANCHES + project.branch)
-    if team is not None and not await repository.contains(commit, team):
-        commit = team
+    team_commit = await repository.resolve(BRANCHES + project.branch)
+    if team_commit is not None and not await repository.contains(commit, team_commit):
+        commit = team_commit
     note("running the tests once …")
     tasks = await store.tasks(project.id)
     names = [name for task in tasks for name in task.tests]
     try:
         check = await open_reports(project, repository, store, {}).check(commit, names)
-    except ManifestError as error:  # no task can ask a person yet
+    except ManifestError as error:  # there is no task yet that could ask a person about it
         fix = "commit the manifests on your branch, and run `bae team init` again"
         raise WorkspaceError(error.message, fix=fix) from error
     check.raise_problem()
@@ -276,7 +282,8 @@ async def _check_base(project: Project, repository: Repository, store: Store) ->
 
 
 async def _find_project(store: Store, root: Path) -> Project | None:
-    """The project of a repository; otherwise a project whose repository has left its path."""
+    """Return the project of a repository. If there is none, return a project whose repository is no
+    longer at its stored path: the repository was probably moved."""
     import asyncio
 
     projects = await store.projects()
@@ -288,7 +295,7 @@ async def _find_project(store: Store, root: Path) -> Project | None:
 
 
 async def _ask_test_command(detected: Detected, asks: bool) -> tuple[str, ...]:
-    """The test command, as detected or as the person enters it."""
+    """Return the detected test command. If the detection has questions, ask at the terminal."""
     from bae.team.test_runs import write_command
 
     if not detected.questions:
@@ -327,8 +334,8 @@ async def plan(
         typer.Option(
             metavar="FILE",
             help=(
-                "A file with the answers: each question as a heading and its answer below, as this "
-                "command writes it."
+                "A file with the answers. Each question is a heading, and its answer is below. If "
+                "questions are open, this command writes such a file."
             ),
         ),
     ] = None,
@@ -393,7 +400,7 @@ async def plan(
 
 
 def _note_step(run: object, record: Record) -> None:
-    """Report each step of planning, and the problems of refused answers."""
+    """Print each step of planning, and the errors of answers that bae refused."""
     from bae.journal import AnswerJudged, FillStarted
 
     if isinstance(record, FillStarted) and record.target.__name__ in _STEPS:
@@ -446,7 +453,7 @@ async def requirements(
 ) -> None:
     """Print or replace the requirements document.
 
-    Every worker reads it.
+    Every worker reads this document.
     """
     if file is None:
         out().print(in_lines(team.project.requirements), markup=False, soft_wrap=True)
@@ -480,7 +487,7 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     flaky_by_task = await team.store.flaky_tests(team.project.id)
     flaky = list(dict.fromkeys(name for names in flaky_by_task.values() for name in names))
     reviews = await team.store.reviews(team.project.id)
-    newest_reviews = {task_id: each[-1] for task_id, each in reviews.items()}
+    newest_reviews = {task_id: task_reviews[-1] for task_id, task_reviews in reviews.items()}
     if as_json:
         print_json(
             {
@@ -528,13 +535,13 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
             "reviews": _describe_reviews(newest_reviews, tasks),
         }
     )
-    costs = {task_id: spent_text(each) for task_id, each in by_task.items()}
+    costs = {task_id: spent_text(task_spent) for task_id, task_spent in by_task.items()}
     print_tasks(tasks, blockers, interrupted=interrupted, spent=costs)
     print_blockers(blockers, tasks)
 
 
 def _describe_reviews(newest: Mapping[int, Review], tasks: Sequence[Task]) -> str:
-    """The findings in the newest review of each task, as text."""
+    """Describe the findings in the newest review of each task."""
     if not newest:
         return ""
     findings = [finding for review in newest.values() for finding in review.findings]

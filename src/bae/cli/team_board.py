@@ -1,4 +1,4 @@
-"""The work of a team in the terminal: a live board, or without a terminal a line for each event.
+"""Show the work of a team: at a terminal as a live board, elsewhere as a line for each event.
 Control characters in texts of LLMs and tests never reach the terminal."""
 
 from __future__ import annotations
@@ -92,10 +92,13 @@ async def watch(
     after: int | None = None,
     journal: Journal | None = None,
 ) -> None:
-    """Show a project's work until the caller cancels. At a terminal, a board is drawn; its last
-    picture stays on the screen. Elsewhere, each event with a number above `after` and each step of
-    an agent is printed as a line; with None, only new events. `journal` is the open journal of the
-    agents' runs. Another process may do the work."""
+    """Show a project's work until the caller cancels. Another process may do the work.
+
+    At a terminal, draw a board, and leave its last picture on the screen. Elsewhere, print a line
+    for each new event and each step of an agent. With `after`, also print the stored events with a
+    greater number. `journal` is the open journal of the agents' runs. By default, it is opened
+    here.
+    """
     if journal is None:
         async with store.journal() as opened:
             return await watch(store, project_id, console, after=after, journal=opened)
@@ -103,9 +106,9 @@ async def watch(
     board = await read_board(store, project_id, signs_for(console))
     last_picture: RenderableType = ""
 
-    def draw() -> RenderableType:  # a few times a second, and in another thread
+    def draw() -> RenderableType:  # another thread calls `draw` a few times a second
         nonlocal last_picture
-        with suppress(Exception):  # an error keeps the last picture and must not end the thread
+        with suppress(Exception):  # on an error, show the last picture: the thread must not end
             last_picture = board.draw(*console.size, time())
         return last_picture
 
@@ -157,14 +160,15 @@ async def watch(
 
 
 async def _show_rest(store: Store, project_id: int, number: int, show: _Show) -> None:
-    """Show the events after a number, so that the last picture is up to date."""
+    """Show the events after `number`, so that the last picture is up to date."""
     await show(await store.events(project_id, number, most=PAST))
 
 
 async def _follow(
     store: Store, project_id: int, number: int
 ) -> AsyncGenerator[Sequence[StoredEvent]]:
-    """Batches of events, a few a second, without an end. A slow viewer subscribes again."""
+    """Yield batches of new events forever, a few batches a second. If the feed drops a slow viewer,
+    subscribe again."""
     feed = store.feed(project_id)
     while True:
         async with subscribe(feed, number) as events:
@@ -177,7 +181,8 @@ async def _follow(
 
 
 async def read_board(store: Store, project_id: int, signs: Signs = UNICODE) -> Board:
-    """A project's current board, without the details that only events have."""
+    """Return a project's current board, without test results and other details of earlier
+    events."""
     board = Board(await store.project(project_id), signs)
     await board.refresh(store)
     return board
@@ -216,11 +221,11 @@ class Board:
         self.spent = await read_spent(store, project_id=project_id)
 
     def has_task(self, task_id: int) -> bool:
-        """Whether a task belongs to the project."""
+        """Return whether a task belongs to the project."""
         return any(task.id == task_id for task in self.tasks)
 
     def add_events(self, events: Sequence[StoredEvent]) -> None:
-        """Add events to the board."""
+        """Add events to the recent events and to the activities of tasks."""
         for event in events:
             if text := self._describe(event.event):
                 in_order = sorted([*self.recent, event], key=lambda event: event.at)
@@ -228,7 +233,7 @@ class Board:
                 self._note_activity(event, text)
 
     def describe_event(self, stored: StoredEvent) -> Text | None:
-        """An event as a line, or None if another event shows the same."""
+        """Return an event as a line, or None if another event has the same information."""
         description = self._describe(stored.event)
         if not description:
             return None
@@ -250,10 +255,10 @@ class Board:
         return _describe(event)
 
     def draw(self, width: int, height: int, now: float) -> RenderableType:
-        """The board for a terminal of this size."""
+        """Return the picture of the board for a terminal of this size."""
         below = [*self._draw_agents(), *self._draw_questions(width)]
         task_rows = height - len(below) - 3
-        event_rows = task_rows - len(self.tasks) - 1  # tasks have precedence
+        event_rows = task_rows - len(self.tasks) - 1  # tasks get their rows before events
         if self.recent and event_rows > 0:
             below += [Text(), *filter(None, map(self.describe_event, [*self.recent][-event_rows:]))]
         return Group(
@@ -268,7 +273,7 @@ class Board:
         tasks = sorted(self.tasks, key=lambda task: ORDER.index(task.status))
         hidden_tasks = tasks[most_rows - 1 :] if len(tasks) > most_rows else []
         table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-        table.add_column(no_wrap=True, min_width=len("? in progress"))  # no jumps between statuses
+        table.add_column(no_wrap=True, min_width=len("? in progress"))  # keeps columns in place
         table.add_column(no_wrap=True, max_width=width // 4)
         if shows_titles := width >= 120:
             table.add_column(no_wrap=True, width=width // 4)
@@ -311,7 +316,9 @@ class Board:
             done_keys = {task.key for task in self.tasks if task.status in DONE}
             if task.feature:
                 staged = (task for task in self.tasks if task.status is _S.STAGED)
-                done_keys |= {each.key for each in staged if each.feature == task.feature}
+                done_keys |= {
+                    staged_task.key for staged_task in staged if staged_task.feature == task.feature
+                }
             open_keys = [key for key in task.depends_on if key not in done_keys]
             yield (
                 headline(task.reason) or (f"after {', '.join(open_keys)}" if open_keys else ""),
@@ -350,7 +357,7 @@ class Board:
             yield self._make_line((f"  {more} more: bae team blockers", "dim"))
 
     def _make_line(self, *parts: _Part) -> Text:
-        """One line without control characters, cut at the edge of the terminal."""
+        """Return one line without control characters. The terminal cuts the line at its edge."""
         text = Text(no_wrap=True, overflow="ellipsis" if self.signs is UNICODE else "crop")
         for part, style in parts:
             text.append(self.signs.writable(in_one_line(part)), style or None)
@@ -378,7 +385,7 @@ class Board:
 
 
 def _describe(event: Event) -> str:
-    """An event in one line for a person; empty if another event shows the same."""
+    """Describe an event in one line. Empty if another event has the same information."""
     match event:
         case TaskStatusChanged(status=status, reason=reason):
             description = f"{status.label}: {headline(reason)}" if reason else status.label
@@ -410,7 +417,7 @@ def _describe(event: Event) -> str:
 
 
 def _describe_tests(event: TestResult) -> str:
-    """The number of tests by outcome. The next correction or question shows the problem."""
+    """Count the tests by outcome. The problem itself is in the next correction or question."""
     counts = ", ".join(f"{n} {in_one_line(name)}" for name, n in event.counts.items() if n)
     if counts and event.passed and event.problem:
         return f"{counts}; not accepted"

@@ -1,5 +1,5 @@
-"""The output of `bae team`: the project, the graph of tasks, the details of a task, questions and
-counts."""
+"""Print the output of `bae team`: the project, the graph of tasks, the details of a task, questions
+and counts."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def print_fields(fields: Mapping[str, str]) -> None:
 
 
 def print_next(*commands: str) -> None:
-    """Print the next commands to type, on stderr."""
+    """Print on stderr the commands that the user may type next."""
     for number, command in enumerate(commands):
         line = Text("next: " if not number else "      ", style="dim").append(command, style="cyan")
         err().print(line, soft_wrap=True)
 
 
 def print_address(console: Console, address: Address, *, is_token_given: bool = False) -> None:
-    """Print the address of a served team, and how to use its API. A token that the user chose is
-    left out."""
+    """Print the address of a served team, and an example request. The token is left out if the user
+    chose it."""
     token = "$BAE_TEAM_TOKEN" if is_token_given else address.token
     fields = {
         "api": address.url,
@@ -114,9 +114,12 @@ def print_tasks(
     interrupted: bool = False,
     spent: Mapping[int, str] | None = None,
 ) -> None:
-    """Print the tasks as a graph. A task is below the dependency with the longest chain.
-    `questions` replace the reasons of their tasks. With `interrupted`, no process works on tasks in
-    progress. `spent` is the spending of each task, by its number."""
+    """Print the tasks as a tree. Above a task is the dependency with the longest chain of
+    dependencies.
+
+    If a task has one of the `questions`, its reason is left out. With `interrupted`, tasks in
+    progress are marked as interrupted. `spent` has the spending of tasks as text, by task number.
+    """
     if not tasks:
         out().print("There are no tasks yet.")
         return
@@ -137,7 +140,8 @@ def draw_tasks(
     interrupted: bool = False,
     spent: Mapping[int, str] | None = None,
 ) -> Tree:
-    """The graph of the tasks as a tree. A task with several dependencies names the others."""
+    """Return the tasks as a tree, as `print_tasks` prints it. A task with several dependencies
+    names the dependencies that are not above the task."""
     from rich.tree import Tree
 
     root = Tree("", hide_root=True)
@@ -231,13 +235,13 @@ def print_task(
             "commit": task.commit or "",
             "flaky tests": ", ".join(flaky),
             "description": task.description,
-            "done when": "\n".join(f"- {each}" for each in task.criteria),
+            "done when": "\n".join(f"- {criterion}" for criterion in task.criteria),
             "notes": "\n".join(f"- {note}" for note in task.notes),
         }
     )
     for blocker in blockers:
         answer = "open" if blocker.answer is None else blocker.answer
-        # The output below a question usually comes from an attempt, which is printed next.
+        # The output below a question is often the failure of an attempt, which is printed next.
         repeats = any(
             attempt.failure and attempt.failure in blocker.question for attempt in attempts
         )
@@ -261,7 +265,8 @@ def print_task(
 def print_blockers(
     blockers: Sequence[Blocker], tasks: Sequence[Task], *, full: bool = False
 ) -> None:
-    """Print questions with their tasks. `full` adds the output below each question."""
+    """Print questions with the keys of their tasks. With `full`, print the output below each
+    question too."""
     by_id = {task.id: task for task in tasks}
     for blocker in blockers:
         line = Text(f"{blocker.id:>3} ", style="bold yellow")
@@ -277,26 +282,30 @@ def print_blockers(
 
 
 def as_data(models: Sequence[Any]) -> list[dict[str, Any]]:
-    """Models as JSON values."""
+    """Return models as JSON values."""
     return [model.model_dump(mode="json") for model in models]
 
 
 def counts_text(counts: Mapping[TaskStatus, int], in_progress: str = "") -> str:
-    """The number of tasks by status, the most important first. `in_progress` replaces the label of
-    tasks in progress."""
+    """Describe the number of tasks by status, the most important status first. `in_progress`
+    replaces the label of tasks in progress."""
     labels = {_S.IN_PROGRESS: in_progress or _S.IN_PROGRESS.label}
-    parts = [f"{counts[each]} {labels.get(each, each.label)}" for each in ORDER if counts.get(each)]
+    parts = [
+        f"{counts[status]} {labels.get(status, status.label)}"
+        for status in ORDER
+        if counts.get(status)
+    ]
     return ", ".join(parts) or "no tasks yet"
 
 
 def staged_text(tasks: Sequence[Task]) -> str:
-    """The branches of incomplete features with merged tasks; empty if there are none."""
+    """Name the branches of incomplete features that have merged tasks. Empty if there are none."""
     branches = sorted({task.feature_branch for task in tasks if task.status is _S.STAGED})
     return f"{', '.join(branches)}, until the feature is complete" if branches else ""
 
 
 def spent_text(spending: Spent) -> str:
-    """The spending as text; empty without calls."""
+    """Describe the spending. Empty if there were no LM calls."""
     if not spending.calls:
         return ""
     parts = [count(spending.calls, "LM call")]

@@ -1,4 +1,4 @@
-"""The common parts of the `bae team` commands: the team of the repository, the LM, questions at the
+"""Common parts of the `bae team` commands: the team of the repository, the LM, questions at the
 terminal, and the tasks and files that a person names."""
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ UpdateCheckout = Annotated[
     typer.Option(
         "--update-checkout/--no-update-checkout",
         help=(
-            "Fast-forward your checkout to each merge, if it is clean. Default: the setting of "
+            "If your checkout is clean, fast-forward it to each merge. Default: the setting of "
             "`init`, at first no."
         ),
     ),
@@ -69,9 +69,9 @@ Allow = Annotated[
     typer.Option(
         metavar="GLOBS",
         help=(
-            "Guarded files, which run on your machine or instruct later workers, that tasks may "
-            "change without asking you, such as `package.json,.github/**`. An empty text means "
-            "none."
+            "Guarded files that tasks may change without asking you, such as "
+            "`package.json,.github/**`. Guarded files run on your machine or instruct later "
+            "workers. An empty text means none."
         ),
     ),
 ]
@@ -87,23 +87,23 @@ class Team:
     repository: Repository
 
     async def tasks(self) -> list[Task]:
-        """All tasks of the project."""
+        """Return all tasks of the project."""
         return await self.store.tasks(self.project.id)
 
     async def task(self, named: str) -> Task:
-        """The task that a person names by its key or number."""
+        """Return the task that a person names by its key or number."""
         from bae.team.steering import find_task
 
         return await find_task(self.store, self.project.id, named)
 
     async def is_running(self) -> bool:
-        """Whether a run is in progress, in any process."""
+        """Return whether any process runs the team."""
         from bae.team.team_run import is_running
 
         return await is_running(self.repository)
 
     async def is_interrupted(self) -> bool:
-        """Whether a killed run left tasks in progress that no process works on."""
+        """Return whether a killed run left tasks in progress."""
         has_started = any(task.status == "in_progress" for task in await self.tasks())
         return has_started and not (await self.is_running() or await self.repository.is_in_use())
 
@@ -115,10 +115,13 @@ def team_command(
     options: Mapping[str, Any] | None = None,
     interrupted: str | None = None,
 ) -> Callable[[Callable[Concatenate[Team, P], Coroutine[Any, Any, None]]], Callable[P, None]]:
-    """Add an async function to a group as a command, with `lines` as its examples. Its first
-    argument is the team of the repository around this directory. It gets the parameters `options`
-    as keywords. `interrupted` is the note on Ctrl-C; with an empty text, Ctrl-C is the normal end
-    of the command."""
+    """Add an async function to a group as a command, with `lines` as its examples.
+
+    The function's first argument is the team of the repository around this directory. `options` are
+    further parameters, which the function gets as keyword arguments. On Ctrl-C, the note
+    `interrupted` is printed. If `interrupted` is an empty text, Ctrl-C ends the command without an
+    error.
+    """
 
     def add(work: Callable[Concatenate[Team, P], Coroutine[Any, Any, None]]) -> Callable[P, None]:
         @wraps(work)
@@ -137,8 +140,10 @@ def team_command(
 
         _, *parameters = inspect.signature(work, eval_str=True).parameters.values()
         extra_parameters = [
-            inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-            for each, kind in (options or {}).items()
+            inspect.Parameter(
+                option_name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind
+            )
+            for option_name, kind in (options or {}).items()
         ]
         parameters = [
             parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD
@@ -150,8 +155,8 @@ def team_command(
 
 
 def run_async(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run the work of a command. Ctrl-C, SIGTERM and SIGHUP cancel the work, so that everything it
-    started ends too. Raises BaeError if the packages of the extra `team` are missing."""
+    """Run the work of a command. Ctrl-C, SIGTERM and SIGHUP cancel the work, and everything that it
+    started ends too. Raise BaeError if the packages of the extra `team` are missing."""
     from bae.cli.signals import run_until_signal
 
     need_team("bae team")
@@ -159,7 +164,8 @@ def run_async(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def need_team(by: str) -> None:
-    """Raise BaeError if the packages of the extra `team` are missing. `by` needs them."""
+    """Raise BaeError if the packages of the extra `team` are missing. `by` is the command that
+    needs the packages."""
     from bae.lm.extras import need
 
     need("sqlalchemy", extra="team", by=by)
@@ -167,7 +173,7 @@ def need_team(by: str) -> None:
 
 @asynccontextmanager
 async def open_team(folder: Path | None = None) -> AsyncGenerator[Team]:
-    """The team of the repository around a folder. Default: this directory."""
+    """Open the team of the repository around a folder. Default: this directory."""
     from bae.team.git import Repository
     from bae.team.store import Store, store_path
 
@@ -195,9 +201,9 @@ def with_settings(
     allow_unsandboxed: bool | None = None,
     allow: str | None = None,
 ) -> Project:
-    """The project with the given settings changed. None leaves a setting as it is."""
+    """Return the project with changed settings. A setting that is None does not change."""
     globs = (
-        None if allow is None else tuple(each for each in map(str.strip, allow.split(",")) if each)
+        None if allow is None else tuple(glob for glob in map(str.strip, allow.split(",")) if glob)
     )
     settings: dict[str, Any] = {
         "update_checkout": update_checkout,
@@ -209,13 +215,13 @@ def with_settings(
 
 
 def find_work_tree(path: Path) -> Path | None:
-    """The nearest directory at or above a path with a `.git`, or None."""
+    """Return `path`, or its nearest parent, that has a `.git`. Return None if there is none."""
     path = path.resolve()
-    return next((each for each in (path, *path.parents) if (each / ".git").exists()), None)
+    return next((folder for folder in (path, *path.parents) if (folder / ".git").exists()), None)
 
 
 def find_folder(root: Path, named: str) -> str:
-    """The path from the root of a repository to a folder that a person names."""
+    """Return the path of a folder that a person names, from the root of the repository."""
     path = (root / named).resolve()
     if not path.is_relative_to(root) or not path.is_dir():
         raise refusal(
@@ -226,7 +232,8 @@ def find_folder(root: Path, named: str) -> str:
 
 
 def find_lm(name: str | None) -> LM:
-    """The named LM; otherwise the LM that this machine offers, with a note."""
+    """Return the named LM. Without a name, return the default LM of this machine, and print a note
+    about the choice."""
     from bae.lm.registry import (
         VARIABLE,
         cached_lm,
@@ -252,7 +259,7 @@ def find_lm(name: str | None) -> LM:
 
 
 def load_workers(team: Team, source: str | None) -> Sequence[str]:
-    """Import the workers of a file or module. Returns the kinds of tasks that have a worker."""
+    """Import the workers of a file or module. Return the kinds of tasks that have a worker."""
     from bae.lm.registry import load_module
     from bae.team.worker import worker_kinds
 
@@ -272,7 +279,7 @@ def load_workers(team: Team, source: str | None) -> Sequence[str]:
 
 
 def find_user() -> str | None:
-    """The name of the user at the command line, or None if the system knows no name."""
+    """Return the name of the user at the command line, or None if the system has no name."""
     import getpass
 
     try:
@@ -282,14 +289,14 @@ def find_user() -> str | None:
 
 
 def can_ask() -> bool:
-    """Whether there is a person at the terminal."""
+    """Return whether there is a person at the terminal."""
     from bae.cli import questions
 
     return questions.can_ask()
 
 
 async def ask(question: str, default: str = "") -> str:
-    """Ask at the terminal. Enter takes the default. Ctrl-D raises EOFError."""
+    """Ask at the terminal. Enter alone takes the default. Raise EOFError on Ctrl-D."""
     from rich.text import Text
 
     from bae.cli.questions import forget_typed, typed_line
@@ -304,8 +311,8 @@ async def ask(question: str, default: str = "") -> str:
 
 
 def answer_at_terminal() -> GateAnswerer:
-    """An `answer=` that asks the person at the terminal, one question at a time. After Ctrl-D, all
-    other questions stay open."""
+    """Return an `answer=` function that asks at the terminal, one question at a time. After Ctrl-D,
+    this question and all later questions stay open."""
     import asyncio
 
     from bae.run import Waiting
@@ -328,12 +335,12 @@ def answer_at_terminal() -> GateAnswerer:
 
 
 def read_text(value: str) -> str:
-    """The value of an option: the text itself, or after `@` the content of the named file."""
+    """Return the text of an option. If the option is `@FILE`, return the text of the file."""
     return read_file(value[1:]) if value.startswith("@") else value
 
 
 def read_file(path: str) -> str:
-    """The text of a file that a person names; `-` is stdin."""
+    """Return the text of a file that a person names. `-` means stdin."""
     try:
         return read_stdin() if path == "-" else given_files.read_text(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -341,7 +348,7 @@ def read_file(path: str) -> str:
 
 
 def split_command(command: str | None) -> tuple[str, ...]:
-    """The words of a command that a person types."""
+    """Split a command that a person types into words. Without a command, return no words."""
     try:
         return tuple(shlex.split(command or ""))
     except ValueError as error:

@@ -53,13 +53,14 @@ async def diff(
 ) -> None:
     """Show the change of a task, merged or not.
 
-    It is the merged commit, otherwise the difference between the task's branch and its start. It is
-    colored at a terminal, and plain git output elsewhere.
+    For a merged task, this is the merged commit. Otherwise it is the difference between the task's
+    branch and the commit that the branch started from. The output is colored at a terminal, and
+    plain git output elsewhere.
     """
     from bae.team import diff_task
 
-    named = await team.task(task)
-    text = await diff_task(team.project, team.repository, named, stat=stat)
+    chosen_task = await team.task(task)
+    text = await diff_task(team.project, team.repository, chosen_task, stat=stat)
     if out().is_terminal:
         _print_diff(text)
     else:
@@ -83,7 +84,7 @@ _STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def _write(text: str) -> None:
-    """Write git's output byte for byte, so that git can apply it."""
+    """Write git's output to stdout byte for byte, so that git can apply the output."""
     sys.stdout.flush()
     sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
     sys.stdout.buffer.flush()
@@ -107,9 +108,9 @@ async def log(
     """
     from bae.team import read_task_log
 
-    named = await team.task(task)
+    chosen_task = await team.task(task)
     async with team.store.journal() as journal:
-        task_log = await read_task_log(team.store, journal, named)
+        task_log = await read_task_log(team.store, journal, chosen_task)
     if as_json:
         print_json(task_log.model_dump(mode="json"))
     else:
@@ -194,17 +195,17 @@ _INDENT: Final = 10
 async def merge(team: Team, into: Into = None, as_json: AsJSON = False) -> None:
     """Merge the team's work into a branch of yours.
 
-    It is one merge commit, with you as its author. Its message lists the tasks, the tests that
-    prove each, and the findings of reviewers. With conflicts or uncommitted changes of yours,
+    You are the author of the merge commit. Its message lists the tasks with the tests that prove
+    them, and the findings of reviewers. If there are conflicts, or you have uncommitted changes,
     nothing is changed, and the exit code is 1.
     """
     from bae.team import merge_work
 
     delivery = await merge_work(team.project, team.repository, team.store, into)
     if as_json:
-        print_json(_list_delivery(delivery))
+        print_json(_delivery_as_json(delivery))
     elif delivery.commit is None:
-        await _note_nothing(team, delivery)
+        await _note_nothing_to_merge(team, delivery)
     else:
         from bae.cli.wording import in_lines
 
@@ -234,15 +235,15 @@ async def patch(
 ) -> None:
     """Write the team's work as one patch, and merge nothing.
 
-    Its header lists the tasks, the tests that prove each, and the findings of reviewers. It applies
-    to your branch, or to --into BRANCH.
+    The header of the patch lists the tasks with the tests that prove them, and the findings of
+    reviewers. The patch applies to your branch, or to --into BRANCH.
     """
     from bae.cli.wording import count
     from bae.team import format_patch
 
     delivery, text = await format_patch(team.project, team.repository, team.store, into)
     if not text:
-        await _note_nothing(team, delivery)
+        await _note_nothing_to_merge(team, delivery)
     elif file is None or file == "-":
         _write(text)
     else:
@@ -279,11 +280,11 @@ async def clean(
         return
     for name in names:
         out().print(name, markup=False, soft_wrap=True)
-    many = count(len(names), "branch").replace("branchs", "branches")
-    note(f"{many} would be deleted" if dry_run else f"{many} deleted")
+    branch_count = count(len(names), "branch").replace("branchs", "branches")
+    note(f"{branch_count} would be deleted" if dry_run else f"{branch_count} deleted")
 
 
-async def _note_nothing(team: Team, delivery: Delivery) -> None:
+async def _note_nothing_to_merge(team: Team, delivery: Delivery) -> None:
     from bae.cli.team_output import staged_text
 
     note(f"there is nothing to merge: {delivery.into} has all merged tasks of {delivery.branch}")
@@ -291,7 +292,7 @@ async def _note_nothing(team: Team, delivery: Delivery) -> None:
         note(f"staged: {staged}")
 
 
-def _list_delivery(delivery: Delivery) -> dict[str, object]:
+def _delivery_as_json(delivery: Delivery) -> dict[str, object]:
     return {
         "into": delivery.into,
         "commit": delivery.commit,

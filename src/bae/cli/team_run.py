@@ -104,8 +104,8 @@ async def run(
         typer.Option(
             "--allow-network",
             help=(
-                "Let the program of --worker use this machine's network. Without it, bae asks at a "
-                "terminal."
+                "Let the program of --worker use this machine's network. Without "
+                "this option, bae asks at a terminal."
             ),
         ),
     ] = False,
@@ -156,8 +156,8 @@ async def run(
         Literal["auto", "whole", "blocks"],
         typer.Option(
             help=(
-                "The form of edits that the model is asked for: whole files, SEARCH/REPLACE "
-                "blocks, or by the length of each file."
+                "The form of the model's edits: `whole` files, SEARCH/REPLACE `blocks`, or `auto`, "
+                "which depends on the length of each file."
             ),
         ),
     ] = "auto",
@@ -193,13 +193,13 @@ async def run(
 ) -> None:
     """Let the team work on the approved tasks.
 
-    It works until all tasks are merged, or need you. Each task starts the moment the tasks it
-    depends on are merged. Its worker looks at the code, edits it in its own worktree, runs tests in
-    a sandbox, and submits. Work that tests prove is merged into the team's branch. Your own branch
-    and files stay as they are, unless you ask with --update-checkout.
+    The team works until every task is merged or needs you. A task starts as soon as its
+    dependencies are merged. A worker reads the code, edits it in a worktree of its own, runs tests
+    in a sandbox, and submits the work. Work that tests prove is merged into the team's branch. Your
+    own branch and files do not change without --update-checkout.
 
-    The exit code is 0 if all tasks are completed, merged or skipped, 3 if one waits for an answer,
-    4 if another run is in progress, and 1 otherwise.
+    The exit code is 0 if all tasks are completed, merged or skipped, 3 if a task waits for an
+    answer, 4 if another run is in progress, and 1 otherwise.
     """
     options: dict[str, Any] = {
         "max_agents": max_agents,
@@ -231,7 +231,7 @@ async def run(
     model = find_lm(lm) if lm is not None or isinstance(worker_mode, str) else None
     store_and_project = team.store, team.project.id
     async with AsyncExitStack() as stack:
-        # Events and the summary show all failures, so the log prints nothing.
+        # The log prints nothing, because events and the summary show all failures.
         worker_log, no_output = logging.getLogger("bae.team.worker_runs"), logging.NullHandler()
         worker_log.addHandler(no_output)
         stack.callback(worker_log.removeHandler, no_output)
@@ -258,14 +258,14 @@ async def run(
             await stack.enter_async_context(_run_beside(board))
         summary = await LeadAgent(bench, model, **options).run()
     is_board_shown = err().is_terminal and out().is_terminal and not quiet
-    await _report(team, summary, as_json=as_json, is_board_shown=is_board_shown)
+    await _print_summary(team, summary, as_json=as_json, is_board_shown=is_board_shown)
 
 
 async def _find_worker(
     name: Literal["auto", "loop", "oneshot", "claude-code", "codex"], *, allow_network: bool
 ) -> Literal["auto", "loop", "oneshot"] | CodingProgram:
-    """The mode of workers, or their coding program, which needs a person's permission to use the
-    network."""
+    """Return the mode of workers, or their coding program. A coding program uses the network, so a
+    person at the terminal is asked to allow it, unless `allow_network` is true."""
     if name != "claude-code" and name != "codex":
         return name
     from bae.team.known_programs import PROGRAMS
@@ -281,7 +281,7 @@ async def _find_worker(
 
 
 async def _check_team(team: Team, *, require_sandbox: bool) -> list[Task]:
-    """Report everything that is missing before anything is spent. Returns all tasks."""
+    """Return all tasks. Raise an error if the team cannot run, before an LLM is called."""
     import asyncio
 
     from bae.team import sandbox
@@ -311,8 +311,11 @@ async def _check_team(team: Team, *, require_sandbox: bool) -> list[Task]:
     return tasks
 
 
-async def _report(team: Team, summary: TeamSummary, *, as_json: bool, is_board_shown: bool) -> None:
-    """Print the outcome of a run, unless the board has shown it, and set the exit code."""
+async def _print_summary(
+    team: Team, summary: TeamSummary, *, as_json: bool, is_board_shown: bool
+) -> None:
+    """Print the outcome of a run. Raise typer.Exit if tasks are not done. If the board was shown,
+    do not print the tasks and questions again."""
     from bae.cli.team_output import counts_text, spent_text, staged_text
     from bae.team.models import TaskStatus
 
@@ -388,8 +391,8 @@ async def _print_dry_run(team: Team, tasks: list[Task], max_agents: int, retries
     plan = plan_dry_run(approved, max_agents=max_agents, held=held_tasks, retries=retries)
     if None in await read_paused(team.store, team.project.id):
         note("the run is paused: nothing is started before bae team resume")
-    for number, each in enumerate(plan.rounds, 1):
-        out().print(f"{number:>3}  {', '.join(task.key for task in each)}", soft_wrap=True)
+    for number, round_ in enumerate(plan.rounds, 1):
+        out().print(f"{number:>3}  {', '.join(task.key for task in round_)}", soft_wrap=True)
     path = " -> ".join(task.key for task in plan.critical_path)
     out().print(f"The longest chain: {path or 'none'}", soft_wrap=True)
     for task in plan.left:
@@ -399,8 +402,8 @@ async def _print_dry_run(team: Team, tasks: list[Task], max_agents: int, retries
 
 @asynccontextmanager
 async def _run_beside(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
-    """Run work beside the block, until the block ends. Its failure is reported, and does not end
-    the block."""
+    """Run `work` as long as the block runs. If the work fails, print a note after the block, and do
+    not raise the error."""
     import asyncio
 
     task = asyncio.create_task(work)

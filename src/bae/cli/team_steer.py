@@ -54,8 +54,8 @@ async def watch(
 ) -> None:
     """Show the work live, until Ctrl-C.
 
-    It shows tasks, agents, questions and the latest events, also if another process does the work.
-    Without a terminal, each event and each step of an agent is a line.
+    A board shows tasks, agents, questions and the latest events, also if another process does the
+    work. Without a terminal, the command prints a line for each event and each step of an agent.
     """
     from bae.cli.team_board import watch as show
 
@@ -91,9 +91,9 @@ async def serve(
 ) -> None:
     """Serve the team over HTTP, until Ctrl-C.
 
-    The API shows the plan, the tasks, the work and the open questions, takes answers and steers the
-    team. Its endpoints are in /openapi.json. Every request needs a token, on this machine too. To
-    watch the work at a terminal, use `bae team watch`.
+    The API shows the plan, the tasks, the work and the open questions. It also takes answers and
+    steers the team. /openapi.json describes the endpoints. Every request needs a token, on this
+    machine too. To watch the work at a terminal, use `bae team watch`.
     """
     import asyncio
 
@@ -103,8 +103,8 @@ async def serve(
     from bae.team.team_server import serving
 
     key, hosts = find_token(token), allow_host or ()
-    here = team.store, team.project.id
-    async with serving(*here, host=host, port=port, token=key, hosts=hosts) as address:
+    store_and_project = team.store, team.project.id
+    async with serving(*store_and_project, host=host, port=port, token=key, hosts=hosts) as address:
         if as_json:
             print_json({"url": address.url, "token": address.token if token is None else None})
         else:
@@ -122,11 +122,11 @@ async def blockers(
     as_json: AsJSON = False,
 ) -> None:
     """List the questions that tasks wait for."""
-    listed = await team.store.blockers(team.project.id, open_only=not every)
+    questions = await team.store.blockers(team.project.id, open_only=not every)
     if as_json:
-        print_json(as_data(listed))
-    elif listed:
-        print_blockers(listed, await team.tasks(), full=full)
+        print_json(as_data(questions))
+    elif questions:
+        print_blockers(questions, await team.tasks(), full=full)
     else:
         out().print("No task waits for an answer.")
 
@@ -156,26 +156,28 @@ async def answer(
 ) -> None:
     """Answer a question, so that its task continues.
 
-    The task continues at once if the team is running, and in the next run otherwise.
+    If the team is running, the task continues at once, otherwise in the next run.
     """
     keys = {task.id: task.key for task in await team.tasks()}
     waiting = await team.store.blockers(team.project.id, open_only=True)
     if question is not None:
-        waiting = [each for each in waiting if question in (str(each.id), keys[each.task_id])]
+        waiting = [
+            blocker for blocker in waiting if question in (str(blocker.id), keys[blocker.task_id])
+        ]
     if not waiting:
         missing = f"there is no open question {question or ''}".rstrip()
         raise refusal(missing, fix="bae team blockers --all")
     if text is None and not can_ask():
         raise refusal("there is no answer", fix="bae team answer QUESTION 'ANSWER'")
     running = await team.is_running()
-    for each in waiting[: 1 if text is not None else None]:
+    for blocker in waiting[: 1 if text is not None else None]:
         reply = read_text(text) if text is not None else None
         try:
-            reply = reply or await ask(f"{keys[each.task_id]}: {each.summary}")
+            reply = reply or await ask(f"{keys[blocker.task_id]}: {blocker.summary}")
         except EOFError:
             break
-        await team.store.answer_blocker(each.id, reply, by=find_user())
-        note(f"{keys[each.task_id]} continues{'' if running else ' in the next run'}")
+        await team.store.answer_blocker(blocker.id, reply, by=find_user())
+        note(f"{keys[blocker.task_id]} continues{'' if running else ' in the next run'}")
     if not running:
         print_next("bae team run")
 
@@ -189,8 +191,8 @@ async def add_note(
         typer.Argument(metavar="TEXT", help="The note; `@FILE` reads it from a file."),
     ],
 ) -> None:
-    """Send a note to the worker of a task. The LLM reads it before its next round, a coding program
-    with its next turn."""
+    """Send a note to the worker of a task. An LLM reads the note before its next round, and a
+    coding program with its next turn."""
     request = await _steer(team, "note", task, read_text(text))
     key = request.task.key if request and request.task else task
     note(f"the worker of {key} reads the note before its next LM call or turn")
@@ -199,13 +201,13 @@ async def add_note(
 @team_command(group, "bae team stop", "bae team stop report")
 async def stop(team: Team, task: OneOrAll = None) -> None:
     """Stop a task, or the run, after its current round or attempt."""
-    await _ask_for(team, "stop", task)
+    await _request(team, "stop", task)
 
 
 @team_command(group, "bae team kill", "bae team kill report")
 async def kill(team: Team, task: OneOrAll = None) -> None:
     """End a task, or the run, now. Unmerged work stays on its branch."""
-    await _ask_for(team, "kill", task)
+    await _request(team, "kill", task)
 
 
 @team_command(group, "bae team pause", "bae team pause report")
@@ -214,13 +216,13 @@ async def pause(team: Team, task: OneOrAll = None) -> None:
 
     A task in progress stops after its current round or attempt.
     """
-    await _ask_for(team, "pause", task)
+    await _request(team, "pause", task)
 
 
 @team_command(group, "bae team resume", "bae team resume report")
 async def resume(team: Team, task: OneOrAll = None) -> None:
     """Continue a task, or the run, that was paused."""
-    await _ask_for(team, "resume", task)
+    await _request(team, "resume", task)
 
 
 @team_command(group, "bae team retry", "bae team retry report")
@@ -233,21 +235,21 @@ async def retry(
         ),
     ] = None,
 ) -> None:
-    """Do a task again, or all failed tasks.
+    """Retry a task, or all failed tasks.
 
     A task can be retried if it failed, was cancelled or skipped, or is blocked.
     """
-    await _ask_for(team, "retry", task)
+    await _request(team, "retry", task)
 
 
 @team_command(group, "bae team skip report")
 async def skip(team: Team, task: OneTask) -> None:
     """Do without a task. Tasks that depend on it continue."""
-    await _ask_for(team, "skip", task)
+    await _request(team, "skip", task)
 
 
-async def _ask_for(team: Team, action: Action, named: str | None) -> None:
-    request = await _steer(team, action, named)
+async def _request(team: Team, action: Action, task_name: str | None) -> None:
+    request = await _steer(team, action, task_name)
     if request is None:
         note("no run is in progress")
         return
@@ -255,8 +257,10 @@ async def _ask_for(team: Team, action: Action, named: str | None) -> None:
     note(f"{action} {request.task.key if request.task else 'the run'}: {when}")
 
 
-async def _steer(team: Team, action: Steering, named: str | None, text: str = "") -> Steered | None:
+async def _steer(
+    team: Team, action: Steering, task_name: str | None, text: str = ""
+) -> Steered | None:
     from bae.team.steering import steer
 
-    here = team.store, team.repository, team.project.id
-    return await steer(*here, action, named, text=text, by=find_user())
+    team_parts = team.store, team.repository, team.project.id
+    return await steer(*team_parts, action, task_name, text=text, by=find_user())

@@ -58,26 +58,28 @@ _FIELDS: Final = {
         "-d",
         help="What the worker has to do; `@FILE` reads it from a file.",
     ),
-    "kind": _make_option(str | None, "--kind", help="The worker: backend, frontend, test or docs."),
+    "kind": _make_option(
+        str | None, "--kind", help="The kind of worker: backend, frontend, test or docs."
+    ),
     "criteria": _make_option(
         list[str] | None,
         "--criterion",
         "-c",
         metavar="TEXT",
-        help="A criterion that shows when it is done. Repeat for several.",
+        help="A criterion that shows when the task is done. Repeat for several.",
     ),
     "files": _make_option(
         list[str] | None,
         "--file",
         "-f",
         metavar="FILE",
-        help="An existing file that it is likely to change. Repeat for several.",
+        help="An existing file that the task is likely to change. Repeat for several.",
     ),
     "new_files": _make_option(
         list[str] | None,
         "--new-file",
         metavar="FILE",
-        help="A file that it creates. Repeat for several.",
+        help="A file that the task creates. Repeat for several.",
     ),
     "tests": _make_option(
         list[str] | None,
@@ -101,9 +103,9 @@ _FIELDS: Final = {
         Literal["new-tests", "named-tests", "failing-tests", "none"] | None,
         "--proof",
         help=(
-            "The proof that it is done: new tests that fail without it (usual), the tests that "
-            "--test names, acceptance tests of its feature that fail, or none, which must be "
-            "approved --without-tests."
+            "The proof that the task is done: new tests that fail without the work (usual), the "
+            "tests that --test names, failing acceptance tests of the feature, or none. A task "
+            "without a proof must be approved with --without-tests."
         ),
     ),
     "feature": _make_option(
@@ -111,7 +113,7 @@ _FIELDS: Final = {
         "--feature",
         metavar="NAME",
         help=(
-            "The feature that it belongs to. The tasks of a feature reach the team's branch "
+            "The feature that the task belongs to. The tasks of a feature reach the team's branch "
             "together."
         ),
     ),
@@ -119,8 +121,8 @@ _FIELDS: Final = {
         Literal["add-tests", "change-tests", "change-test-setup"] | None,
         "--may",
         help=(
-            "The changes to existing tests that it may make: add to them (usual), also change and "
-            "remove them, or also change how tests are run."
+            "The changes to existing tests that the task may make: only add tests (usual), also "
+            "change and remove tests, or also change how tests are run."
         ),
     ),
     "edits_tests": _make_option(
@@ -129,7 +131,7 @@ _FIELDS: Final = {
         help="The same as --may change-tests, or --may add-tests.",
     ),
 }
-"""The options of `add` and `edit`, by the fields of a task that they set."""
+"""The options of `add` and `edit`. Each option sets the task field that is its key."""
 
 
 @group.callback()
@@ -141,7 +143,7 @@ def tasks(context: typer.Context) -> None:
 
 @team_command(group, "bae team tasks list", "bae team tasks list --json", name="list")
 async def list_(team: Team, as_json: AsJSON = False) -> None:
-    """Draw the tasks as a graph, each below a task that it depends on."""
+    """Draw the tasks as a graph. Each task is below one of its dependencies."""
     planned = await team.tasks()
     if as_json:
         print_json(as_data(planned))
@@ -152,17 +154,17 @@ async def list_(team: Team, as_json: AsJSON = False) -> None:
 @team_command(group, "bae team tasks show add-login")
 async def show(team: Team, task: OneTask, as_json: AsJSON = False) -> None:
     """Show one task with its plan, attempts, reviews, questions and answers."""
-    named = await team.task(task)
-    attempts = await team.store.attempts(named.id)
+    chosen_task = await team.task(task)
+    attempts = await team.store.attempts(chosen_task.id)
     all_blockers = await team.store.blockers(team.project.id)
-    blockers = [blocker for blocker in all_blockers if blocker.task_id == named.id]
-    flaky = (await team.store.flaky_tests(team.project.id)).get(named.id, ())
-    reviews = (await team.store.reviews(team.project.id)).get(named.id, ())
+    blockers = [blocker for blocker in all_blockers if blocker.task_id == chosen_task.id]
+    flaky = (await team.store.flaky_tests(team.project.id)).get(chosen_task.id, ())
+    reviews = (await team.store.reviews(team.project.id)).get(chosen_task.id, ())
     if as_json:
         extra = {"attempts": as_data(attempts), "blockers": as_data(blockers), "flaky": flaky}
-        print_json(named.model_dump(mode="json") | extra | {"reviews": as_data(reviews)})
+        print_json(chosen_task.model_dump(mode="json") | extra | {"reviews": as_data(reviews)})
     else:
-        print_task(named, attempts, blockers, flaky, reviews)
+        print_task(chosen_task, attempts, blockers, flaky, reviews)
 
 
 @team_command(
@@ -184,15 +186,15 @@ async def approve(
 ) -> None:
     """Approve the named tasks, or all tasks, so that they may run.
 
-    A task without tests is approved only by its name, with --without-tests or at a terminal. It
-    ends as merged, not as completed.
+    A task without tests must be named with --without-tests, or confirmed at a terminal. When its
+    work is merged, its status is merged instead of completed.
     """
     if without_tests and not tasks:
         raise Misuse("--without-tests is for tasks that are named", fix="name each of them")
-    named = [await team.task(task) for task in tasks] if tasks else await team.tasks()
-    if not named:
+    chosen_tasks = [await team.task(task) for task in tasks] if tasks else await team.tasks()
+    if not chosen_tasks:
         raise refusal("there are no tasks", fix="bae team plan 'WHAT TO BUILD'")
-    waiting = [task for task in named if not task.approved]
+    waiting = [task for task in chosen_tasks if not task.approved]
     untested = [task for task in waiting if task.proof == "none"]
     for task in untested:
         note(f"without tests: {task.key}, {in_one_line(task.title)}{_describe_files(task)}")
@@ -235,7 +237,7 @@ async def add(
     title: Annotated[str | None, typer.Argument(metavar="TITLE", help="One line.")] = None,
     key: Annotated[
         str | None,
-        typer.Option("--key", help="Its short name. Default: from the title."),
+        typer.Option("--key", help="The short name of the task. Default: made from the title."),
     ] = None,
     source: Annotated[
         str | None,
@@ -243,8 +245,7 @@ async def add(
     ] = None,
     **fields: Any,
 ) -> None:
-    """Add a task, or the tasks in a file. Tasks that you add are approved, unless their proof is
-    none."""
+    """Add a task, or the tasks in a file. Added tasks are approved, unless their proof is none."""
     from bae.team.steering import check_files
 
     if (title is None) == (source is None):
@@ -253,11 +254,11 @@ async def add(
         planned = _read_tasks(read_file(source), source)
     else:
         planned = [await _read_fields(team, title=title, key=key, **fields)]
-    added = [_check_task(each) for each in planned]
+    added = [_make_task(values) for values in planned]
     await check_files(team.store, team.repository, team.project, added)
     await team.store.add_tasks(team.project.id, added, by=find_user())
     print_tasks(await team.tasks())
-    _note_kinds(*(each.kind for each in added))
+    _note_kinds(*(task.kind for task in added))
     _note_untested(*added)
 
 
@@ -275,16 +276,16 @@ async def edit(
     key: Annotated[str | None, typer.Option("--key", help="A new key.")] = None,
     **fields: Any,
 ) -> None:
-    """Change a task that is neither in progress nor merged. Other fields stay."""
+    """Change a task that is neither in progress nor merged. Fields without an option stay."""
     from bae.team.models import headline
     from bae.team.steering import change_task, check_files
 
-    named = await team.task(task)
+    chosen_task = await team.task(task)
     changes = await _read_fields(team, title=title, key=key, **fields)
-    planned = change_task(named, changes)
+    planned = change_task(chosen_task, changes)
     if "files" in changes or "new_files" in changes:
         await check_files(team.store, team.repository, team.project, [planned])
-    edited = await team.store.edit_task(named.id, planned, by=find_user())
+    edited = await team.store.edit_task(chosen_task.id, planned, by=find_user())
     print_task(edited.model_copy(update={"reason": headline(edited.reason)}), (), ())
     _note_kinds(planned.kind)
     _note_untested(planned)
@@ -294,9 +295,9 @@ async def edit(
 
 @team_command(group, "bae team tasks drop add-login")
 async def drop(team: Team, tasks: Annotated[list[str], _TASKS]) -> None:
-    """Drop tasks that are neither in progress nor merged. Their branches stay."""
+    """Drop tasks that are neither in progress nor merged. The branches of the tasks stay."""
     ids = {(await team.task(task)).id for task in tasks}
-    # Tasks that others depend on come last.
+    # A task is dropped after the tasks that depend on it.
     for task in reversed(await team.tasks()):
         if task.id in ids:
             await team.store.drop_task(task.id, by=find_user())
@@ -304,7 +305,7 @@ async def drop(team: Team, tasks: Annotated[list[str], _TASKS]) -> None:
 
 
 async def _read_fields(team: Team, **fields: Any) -> dict[str, Any]:
-    """The fields of a task that a command line sets."""
+    """Return the task fields that the options of a command set."""
     values = {name: value for name, value in fields.items() if value is not None}
     if "edits_tests" in values:
         level = "change-tests" if values.pop("edits_tests") else "add-tests"
@@ -318,14 +319,14 @@ async def _read_fields(team: Team, **fields: Any) -> dict[str, Any]:
     return values
 
 
-def print_brief(named: str, *, with_tools: bool, as_json: bool) -> None:
+def print_brief(task_name: str, *, with_tools: bool, as_json: bool) -> None:
     """Print the first brief for the worker of a task: `bae prompts --task`."""
 
     async def write() -> None:
         from bae.team.worker import preview_brief
 
         async with open_team() as team:
-            task = await team.task(named)
+            task = await team.task(task_name)
             brief = await preview_brief(team.store, team.repository, task, with_tools=with_tools)
         if as_json:
             print_json({"task": task.key, "brief": brief})
@@ -336,13 +337,13 @@ def print_brief(named: str, *, with_tools: bool, as_json: bool) -> None:
 
 
 def _note_untested(*tasks: PlannedTask) -> None:
-    """Point out tasks that a person must approve by name."""
+    """Print the command that approves tasks without tests, if there are any."""
     if untested := [task.key for task in tasks if task.proof == "none"]:
         print_next(f"bae team tasks approve {' '.join(untested)} --without-tests")
 
 
 def _note_kinds(*kinds: str) -> None:
-    """Point out kinds of tasks without a built-in worker."""
+    """Print a note for each kind of task that has no built-in worker."""
     from bae.team.planning import KINDS
 
     for kind in dict.fromkeys(kind for kind in kinds if kind not in KINDS):
@@ -363,8 +364,8 @@ def _read_tasks(text: str, source: str) -> list[dict[str, Any]]:
         ) from error
 
 
-def _check_task(values: dict[str, Any]) -> PlannedTask:
-    """A task from a person's input. A missing key is derived from the title."""
+def _make_task(values: dict[str, Any]) -> PlannedTask:
+    """Return the task that a person describes. If the key is missing, derive it from the title."""
     from bae.team.steering import make_task
 
     if not values.get("key"):

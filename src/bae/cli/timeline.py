@@ -1,5 +1,5 @@
-"""The timeline of a run as bars for a terminal, with a row for each piece of work: simultaneous
-work appears at the same columns. Long maps and runs are shortened to a few rows."""
+"""Draw the timeline of a run as bars for a terminal, with a row for each piece of work.
+Simultaneous work is in the same columns. Long maps and long runs are shortened to a few rows."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from bae.journal.report import Span, Timeline, TimelineEntry
 from bae.sources import Style, Told, kind_named
 
 BarRow = tuple[str, TimelineEntry]
-"""A label, and the work of the bar after it."""
+"""The label of a row, and the work that its bar shows."""
 ITEMS: Final = 3
-"""The number of map items with a row, and of failed items with a row."""
+"""How many items of a map have a row. Up to as many later items that failed have a row too."""
 NODES: Final = 40
-"""The number of nodes of one graph with a row."""
+"""How many nodes of a graph have a row."""
 _WIDEST: Final = 160
 """The maximum width of a timeline in columns."""
 _ROOMY: Final = 60
-"""The minimum width in columns for start times."""
+"""The minimum width of a timeline with start times, in columns."""
 _WORTH: Final = 0.01
-"""Minimum seconds of slack for a line about it."""
+"""The minimum slack that is printed, in seconds."""
 _GAPS: Final = 4
 """The maximum number of gaps that are listed one by one."""
 _STYLES: Final[dict[Style, str]] = {
@@ -67,17 +67,17 @@ _ASCII: Final = Pen("=", "-", "/", ".", "~")
 
 
 def bars_of(timeline: Timeline, console: Console, *, full: bool = False) -> Iterator[Text]:
-    """The lines of a timeline, as wide as the console. `full` includes every row."""
+    """Yield the lines of a timeline, as wide as the console. With `full`, yield every row."""
     pen = Pen() if console.encoding.lower().startswith("utf") else _ASCII
     rows = rows_of(timeline, full=full, more=pen.more)
     if not rows:
         return
     width = max(40, min(console.width, _WIDEST))
-    # Gaps have no length on the axis; their lengths are listed below it.
+    # Gaps have no length on the axis. The lines below the rows give their lengths.
     since = ["from", *(long(timeline.worked_by(work.start)) for _, work in rows)]
     lasted = ["took", *(long(work.seconds) for _, work in rows)]
     ends = ["", *("" if work.outcome == "done" else work.outcome for _, work in rows)]
-    columns = [each for each in (since if width >= _ROOMY else [], lasted, ends) if any(each)]
+    columns = [texts for texts in (since if width >= _ROOMY else [], lasted, ends) if any(texts)]
     widths = [max(map(cell_len, column)) for column in columns]
     right = sum(width + 2 for width in widths)
     room = min(max(cell_len(label) for label, _ in rows), max(8, (width - right) // 2))
@@ -85,7 +85,7 @@ def bars_of(timeline: Timeline, console: Console, *, full: bool = False) -> Iter
     begin, end = "0 s", long(timeline.seconds)
     axis = f"{begin}{' ' * max(1, scale.columns - len(begin) - len(end))}{end}"
     labels = [Text(), *(Text(name, "bold" if w.kind == "node" else "") for name, w in rows)]
-    bars = [Text(axis, "dim"), *(_bar(work, scale, pen) for _, work in rows)]
+    bars = [Text(axis, "dim"), *(_draw_bar(work, scale, pen) for _, work in rows)]
     for index, (line, bar) in enumerate(zip(labels, bars, strict=True)):
         line.truncate(room, overflow="ellipsis" if pen.more == "…" else "crop")
         line.pad_right(room - line.cell_len)
@@ -98,12 +98,13 @@ def bars_of(timeline: Timeline, console: Console, *, full: bool = False) -> Iter
                 line.append(f"  {text.rjust(wide)}", "dim")
         line.rstrip()
         yield line
-    for each in _legend(rows, scale, pen) if scale.gaps else ():
-        yield Text(f"{' ' * room}  {each}", style="dim")
+    for legend_line in _legend_lines(rows, scale, pen) if scale.gaps else ():
+        yield Text(f"{' ' * room}  {legend_line}", style="dim")
 
 
 def path_lines(path: CriticalPath, ran: Timeline) -> Iterator[Text]:
-    """The critical path in words: its parts, each with the time that the run waited for it."""
+    """Yield the critical path in words: for each part, the time that the run waited for the
+    part."""
     if not path.parts:
         return
     exact = "" if path.is_exact else " (estimated: the run is of an old version)"
@@ -112,32 +113,34 @@ def path_lines(path: CriticalPath, ran: Timeline) -> Iterator[Text]:
     for part in path.parts:
         took = "a person was asked" if part.waits else long(part.seconds)
         yield Text(in_one_line(f"  {part.place}  {part.name}  {took}"))
-    spare = max(path.slack.items(), key=lambda each: each[1], default=None)
+    spare = max(path.slack.items(), key=lambda item: item[1], default=None)
     if spare is not None and spare[1] >= _WORTH:
         (_, place), seconds = spare
         yield Text(in_one_line(f"most slack: {place} could have taken {long(seconds)} longer"))
 
 
 class _Scale:
-    """Maps times to columns. A time without a process, as between a crash and the resume, has one
-    column, however long it was."""
+    """Maps times to columns. A gap is a time without a process, such as between a crash and the
+    resume. All gaps have the same width."""
 
     def __init__(self, timeline: Timeline, columns: int) -> None:
         self.columns = columns
         self._timeline = timeline
         lives = [*timeline.lives]
-        if timeline.end > lives[-1].end:  # it is parked, and waits until now
+        if timeline.end > lives[-1].end:  # the run is parked, and waits until now
             lives.append(Span(timeline.end, timeline.end))
         self._starts = [life.start for life in lives]
         self.gaps = [max(0.0, after.start - life.end) for life, after in pairwise(lives)]
-        self._wide = 2 if 2 * len(self.gaps) <= columns // 2 else 0
-        self._room = columns - self._wide * len(self.gaps)
+        self._gap_width = 2 if 2 * len(self.gaps) <= columns // 2 else 0
+        self._work_width = columns - self._gap_width * len(self.gaps)
         self.gap_columns = {
-            self._column(life.end, index) + 1 for index, life in enumerate(lives[:-1]) if self._wide
+            self._column(life.end, index) + 1
+            for index, life in enumerate(lives[:-1])
+            if self._gap_width
         }
 
     def columns_of(self, spans: Sequence[Span]) -> set[int]:
-        """The columns of some spans, at least one for each."""
+        """Return the columns that the spans cover. Each span covers at least one column."""
         columns: set[int] = set()
         for span in spans:
             columns.update(range(self._place(span.start), self._place(span.end) + 1))
@@ -150,10 +153,10 @@ class _Scale:
     def _column(self, at: float, life: int) -> int:
         total = self._timeline.seconds
         part = self._timeline.worked_by(at) / total if total > 0 else 0.0
-        return int(min(1.0, part) * (self._room - 1)) + self._wide * life
+        return int(min(1.0, part) * (self._work_width - 1)) + self._gap_width * life
 
 
-def _bar(work: TimelineEntry, scale: _Scale, pen: Pen) -> Text:
+def _draw_bar(work: TimelineEntry, scale: _Scale, pen: Pen) -> Text:
     covered = scale.columns_of(work.spans)
     sign = pen.node if work.kind == "node" else pen.work
     role = _ENTRIES.get(work.kind) or kind_named(work.kind).style
@@ -171,72 +174,75 @@ def _bar(work: TimelineEntry, scale: _Scale, pen: Pen) -> Text:
     return line
 
 
-def _legend(rows: Sequence[BarRow], scale: _Scale, pen: Pen) -> Iterator[str]:
-    """The lengths of the gaps, and the sign of waiting."""
+def _legend_lines(rows: Sequence[BarRow], scale: _Scale, pen: Pen) -> Iterator[str]:
+    """Yield the lengths of the gaps, and the meaning of the sign for waiting."""
     lengths = ", ".join(long(gap) for gap in scale.gaps)
     if len(scale.gaps) > _GAPS:
         lengths = f"{len(scale.gaps)} times, {long(sum(scale.gaps))} in all"
-    yield f"{pen.gap} no process worked on it: {lengths}"
+    yield f"{pen.gap} no process worked on the run: {lengths}"
     if any(scale.gap_columns & scale.columns_of(w.spans) for _, w in rows if w.waits):
         yield f"{pen.wait} a person was waited for"
 
 
 def rows_of(timeline: Timeline, *, full: bool = False, more: str = "…") -> list[BarRow]:
-    """The rows of a timeline: all of them, or a readable number. `more` precedes the number of
-    omitted rows."""
+    """Return the rows of a timeline: all rows with `full`, otherwise a readable number. `more` is
+    the sign before the number of omitted rows."""
     quick = timeline.seconds / 200
 
-    def rows(every: Sequence[TimelineEntry], indent: str) -> Iterator[BarRow]:
-        shown = every if full else _select_work(every)
-        known = {id(each) for each in shown}
-        left_out = [each for each in every if id(each) not in known]
+    def rows(entries: Sequence[TimelineEntry], indent: str) -> Iterator[BarRow]:
+        selected = entries if full else _select_work(entries)
+        selected_ids = {id(entry) for entry in selected}
+        left_out = [entry for entry in entries if id(entry) not in selected_ids]
         before = None
         if left_out:  # the row before the omitted rows
-            earlier = [each for each in shown if each.start <= left_out[0].start]
-            before = earlier[-1] if earlier else shown[-1]
-        for each in shown:
-            yield in_one_line(f"{indent}{_label(each)}"), each
-            inside = [work for work in each.inside if full or not _is_dull(work, each, quick)]
+            earlier = [entry for entry in selected if entry.start <= left_out[0].start]
+            before = earlier[-1] if earlier else selected[-1]
+        for entry in selected:
+            yield in_one_line(f"{indent}{_make_label(entry)}"), entry
+            inside = [
+                work for work in entry.inside if full or not _is_redundant(work, entry, quick)
+            ]
             yield from rows(inside, f"{indent}  ")
-            if each is before:
+            if entry is before:
                 yield f"{indent}{more} {len(left_out)} more", _sum_work(left_out)
 
     return list(rows(timeline.work, ""))
 
 
-def _select_work(every: Sequence[TimelineEntry]) -> Sequence[TimelineEntry]:
-    """The first items, and the first failed items after them. Of many nodes, the first and
-    the last."""
-    items = [each for each in every if each.kind == "item"]
+def _select_work(entries: Sequence[TimelineEntry]) -> Sequence[TimelineEntry]:
+    """Select the work that has rows. Of many map items, take the first items, and the first later
+    items that are not done. Of many nodes, take the first and the last."""
+    items = [entry for entry in entries if entry.kind == "item"]
     if len(items) > ITEMS + 1:
         bad = [item for item in items[ITEMS:] if item.outcome != "done"][:ITEMS]
-        return [*(each for each in every if each.kind != "item"), *items[:ITEMS], *bad]
-    if len(every) > NODES:
+        return [*(entry for entry in entries if entry.kind != "item"), *items[:ITEMS], *bad]
+    if len(entries) > NODES:
         half = NODES // 2
-        return [*every[:half], *every[-half:]]
-    return every
+        return [*entries[:half], *entries[-half:]]
+    return entries
 
 
 def _sum_work(works: Sequence[TimelineEntry]) -> TimelineEntry:
-    """Several pieces of work as one, from the first start to the last end."""
+    """Join several pieces of work into one, from the first start to the last end."""
     span = Span(min(work.start for work in works), max(work.end for work in works))
     outcome = next((work.outcome for work in works if work.outcome != "done"), "done")
     return replace(works[0], spans=(span,), outcome=outcome)
 
 
-def _is_dull(work: TimelineEntry, around: TimelineEntry, quick: float) -> bool:
-    """Whether the row around it has the same information: an instant body, the only work, or the
-    start node of a nested graph."""
+def _is_redundant(work: TimelineEntry, parent: TimelineEntry, quick: float) -> bool:
+    """Return whether a row for `work` would add nothing to the row of `parent`. This is true for an
+    instant body, for a body that is the only work, and for an instant start node of a nested
+    graph."""
     no_time = work.seconds <= quick and work.outcome == "done"
     if work.kind == "node":
-        return no_time and not work.inside and len(around.inside) > 1
-    return work.kind == "body" and (no_time or len(around.inside) == 1)
+        return no_time and not work.inside and len(parent.inside) > 1
+    return work.kind == "body" and (no_time or len(parent.inside) == 1)
 
 
-def _label(work: TimelineEntry) -> str:
-    step, _, named = work.place.rpartition("/")[2].partition(":")
-    field = named.partition(".")[2]
-    items = sum(each.kind == "item" for each in work.inside) + len(work.marks)
+def _make_label(work: TimelineEntry) -> str:
+    step, _, name = work.place.rpartition("/")[2].partition(":")
+    field = name.partition(".")[2]
+    items = sum(entry.kind == "item" for entry in work.inside) + len(work.marks)
     if work.kind not in _ENTRIES:
         return f"{field} <- {kind_named(work.kind).row(Told(work.name, items))}"
     return {

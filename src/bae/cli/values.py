@@ -1,5 +1,5 @@
-"""Field values, parsed from text and printed. A text is JSON if the field accepts it, otherwise
-plain text. `--set`, gates and questions share these rules."""
+"""Parse field values from text, and print nodes. A text is read as JSON if the result is valid for
+the field, otherwise as plain text. `--set`, gates and questions share this rule."""
 
 from __future__ import annotations
 
@@ -37,51 +37,53 @@ _YES_OR_NO: Final = {"y": True, "yes": True, "n": False, "no": False}
 
 
 class UnfitText(Exception):
-    """The text is not a value of the field; the message says why."""
+    """The text is not a valid value of the field. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A parsed text: the JSON value, and the validated `value` of the field."""
+    """A text that was parsed for a field."""
 
     data: Any
+    """The JSON value."""
     value: Any
+    """The validated value of the field."""
 
     def given_to(self, cls: type[Node], name: str) -> Any:
-        """The value to pass to code that validates it again: the JSON value, if the field accepts
-        it outside of JSON too."""
+        """Return the value for code that validates the value again. This is the JSON value if the
+        field accepts it as a Python value too, otherwise the validated value."""
         try:
             validate_values(cls, {name: self.data})
-        except Exception:  # validators may raise anything; the validated value fits
+        except Exception:  # validators may raise anything
             return self.value
         return self.data
 
 
 def read(cls: type[Node], name: str, text: str) -> Typed:
-    """Parse a text for a field. Raises `UnfitText`."""
-    why = UnfitText("it is no value of the field")
+    """Parse a text as the value of a field. Raise `UnfitText` if the text is not valid."""
+    problem = UnfitText("it is no value of the field")
     annotation = cls.__pydantic_fields__[name].annotation
-    readings = _readings(text, annotation)
+    readings = _read_possible_values(text, annotation)
     if "@" in text and holds_file(cls, name):
         readings = with_read_files(readings, annotation)
     for reading in readings:
         try:
             return read_json(cls, name, reading)
         except UnfitText as misfit:
-            why = misfit
-    raise why
+            problem = misfit
+    raise problem
 
 
 def read_json(cls: type[Node], name: str, data: Any) -> Typed:
-    """Validate a JSON value for a field. Raises `UnfitText`."""
+    """Validate a JSON value for a field. Raise `UnfitText` if the value is not valid."""
     try:
         return Typed(data, validate_values(cls, {name: data}, json_fields=frozenset({name}))[name])
     except Exception as error:  # validators may raise anything
-        raise UnfitText(_reason(error, name)) from error
+        raise UnfitText(_describe_error(error, name)) from error
 
 
 def loads(text: str) -> Any:
-    """Parse JSON. Raises ValueError."""
+    """Parse JSON. Raise ValueError if the text is not JSON, or is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -89,17 +91,17 @@ def loads(text: str) -> Any:
 
 
 def with_read_files(readings: Iterable[Any], annotation: Any) -> Iterator[Any]:
-    """Replace `@PATH` by the file of that path, in a text or a list, for a field of images or
-    documents. Raises `UnfitText` if a file cannot be read."""
+    """Yield the possible values with each `@PATH`, alone or in a list, replaced by the image or
+    document at PATH. Raise `UnfitText` if a file cannot be read."""
     origins = [get_origin(member) for member in union_members(annotation)]
     for reading in readings:
-        read = with_paths_read(reading, read_file_at)
-        is_one = isinstance(reading, str) and read is not reading
-        yield [read] if is_one and list in origins else read
+        replaced = with_paths_read(reading, read_file_at)
+        is_one = isinstance(reading, str) and replaced is not reading
+        yield [replaced] if is_one and list in origins else replaced
 
 
 def read_file_at(path: str) -> File:
-    """Read an image or document. Raises `UnfitText`."""
+    """Read an image or document. Raise `UnfitText` if the file cannot be read."""
     try:
         return file_of(read_file(path, MAX_BYTES), Path(path).name)
     except OSError as error:
@@ -108,31 +110,32 @@ def read_file_at(path: str) -> File:
         raise UnfitText(f"{path}: {error}") from error
 
 
-def _readings(text: str, annotation: Any) -> Iterator[Any]:
-    """The possible values of a text, the most likely first. Offered words match in any case."""
+def _read_possible_values(text: str, annotation: Any) -> Iterator[Any]:
+    """Yield the possible values of a text, the most likely first. The letter case of choices is
+    ignored."""
     word = text.strip().lower()
     if is_yes_or_no(annotation) and word in _YES_OR_NO:
         yield _YES_OR_NO[word]  # a strict field accepts no text
     with suppress(ValueError):
         yield loads(text)
     yield text
-    yield from (each for each in choices_of(annotation) if each.lower() == word)
-    # Names of enum members come last, since the name of one member may be the value of another.
-    for member in _members(annotation):
+    yield from (choice for choice in choices_of(annotation) if choice.lower() == word)
+    # Names of enum members come last: the name of a member may be the value of another member.
+    for member in _enum_members(annotation):
         if member.name.lower() == word:
             yield to_jsonable_python(member.value)
     yield text.strip()
 
 
-def _reason(error: Exception, name: str) -> str:
+def _describe_error(error: Exception, name: str) -> str:
     if not isinstance(error, ValidationError):
         return describe(error)
     reasons: list[str] = []
-    for each in error.errors(include_url=False):
-        place = [str(part) for part in each["loc"]]
+    for fault in error.errors(include_url=False):
+        place = [str(part) for part in fault["loc"]]
         if place[:1] == [name]:
             place = place[1:]
-        reasons.append(f"{'.'.join(place)}: {each['msg']}" if place else each["msg"])
+        reasons.append(f"{'.'.join(place)}: {fault['msg']}" if place else fault["msg"])
     return "; ".join(reasons)
 
 
@@ -140,32 +143,32 @@ def _reason(error: Exception, name: str) -> str:
 
 
 def is_secret(cls: type[Node], name: str) -> bool:
-    """Whether a field and texts typed for it must stay hidden. During a run, copies of secrets
-    count too."""
+    """Return whether a field, and the texts that the user types for the field, must be hidden.
+    During a run, this also applies to fields with copies of secrets."""
     veil = veil_of(cls)
     return name in secret_fields(cls) or (veil is not None and name in veil.masked)
 
 
 def is_yes_or_no(annotation: Any) -> bool:
-    """Whether a field is a bool, or an optional bool."""
+    """Return whether a type is `bool` or `bool | None`."""
     return {member for member in union_members(annotation) if member is not NoneType} == {bool}
 
 
 def choices_of(annotation: Any) -> list[str]:
-    """The allowed texts of a Literal or an Enum."""
+    """Return the texts of the choices of a Literal or an Enum. Empty for other types."""
     choices: list[str] = []
     for member in union_members(annotation):
         if get_origin(member) is Literal:
             choices.extend(spell_value(value) for value in get_args(member))
         elif isinstance(member, type) and issubclass(member, Enum):
-            choices.extend(spell_value(each) for each in member)
+            choices.extend(spell_value(enum_member) for enum_member in member)
         elif member is not NoneType:
             return []
     return list(dict.fromkeys(choices))
 
 
-def _members(annotation: Any) -> list[Enum]:
-    """The members of the enums in a type."""
+def _enum_members(annotation: Any) -> list[Enum]:
+    """Return the members of all enums in a union."""
     members: list[Enum] = []
     for kind in union_members(annotation):
         if isinstance(kind, type) and issubclass(kind, Enum):
@@ -174,8 +177,8 @@ def _members(annotation: Any) -> list[Enum]:
 
 
 def describe_type(annotation: Any, *, in_thread: bool = False) -> str:
-    """The accepted texts in a few words: `yes or no`, `red | blue`, `1 (LOW) | 2 (HIGH)`, `int`.
-    With `in_thread`, an approval may also hold for the thread."""
+    """Describe the texts that a type accepts: `yes or no`, `red | blue`, `1 (LOW) | 2 (HIGH)`,
+    `int`. With `in_thread`, an approval may also apply to the rest of the thread."""
     if is_yes_or_no(annotation):
         return "yes or no"
     if annotation is Approval:
@@ -183,10 +186,12 @@ def describe_type(annotation: Any, *, in_thread: bool = False) -> str:
         return f'yes | no: why | {wider} | {{"arguments": …}}'
     if annotation is Interruption:
         return "yes to repeat it | no | what happened"
-    names = {spell_value(member): member.name for member in _members(annotation)}
+    names = {spell_value(member): member.name for member in _enum_members(annotation)}
     choices = [
-        each if names.get(each, each).lower() == each.lower() else f"{each} ({names[each]})"
-        for each in choices_of(annotation)
+        choice
+        if names.get(choice, choice).lower() == choice.lower()
+        else f"{choice} ({names[choice]})"
+        for choice in choices_of(annotation)
     ]
     if choices:
         return " | ".join(choices)
@@ -204,8 +209,8 @@ def describe_type(annotation: Any, *, in_thread: bool = False) -> str:
 
 
 def answer_field(gate: OpenGate) -> tuple[type[Node], str]:
-    """The class and the field that validate the answer to a gate. A question about a tool call has
-    a class for its answers."""
+    """Return the class and the field that validate the answer to a gate. For a question about a
+    tool call, make such a class."""
     if not gate.parameter:
         return gate.node_type, gate.field_name
     return create_model("Answer", __base__=_Answer, answer=(gate.type, ...)), "answer"
@@ -216,47 +221,51 @@ class _Answer(Node):
 
 
 def spell_value(value: Any) -> str:
-    """The text to type for a value of a Literal or a member of an Enum."""
+    """Return the text that a user types for a value of a Literal, or for a member of an Enum."""
     if isinstance(value, Enum):
         value = value.value
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def example_of(cls: type[Node], name: str) -> str | None:
-    """An example value for a field, valid if one can be found. None for a secret: people copy
-    examples, and the shell keeps them."""
+    """Return an example value for a field. The example is valid, unless none can be found. Return
+    None for a secret, because people copy examples into the shell, which stores them."""
     if is_secret(cls, name):
         return None
     annotation: Any = cls.__pydantic_fields__[name].annotation
     if holds_file(cls, name):
         return "@FILE"
     is_yes = is_yes_or_no(annotation) or any(
-        annotation is each for each in (Approval, Interruption)
+        annotation is kind for kind in (Approval, Interruption)
     )
     candidates = ["yes"] if is_yes else choices_of(annotation)[:1]
     if str in union_members(annotation):
         candidates.append(_TEXT)
-    for each in (*candidates, _sample(cls, name)):
+    for candidate in (*candidates, _make_sample(cls, name)):
         with suppress(UnfitText):
-            read(cls, name, each)
-            return each
+            read(cls, name, candidate)
+            return candidate
     return _TEXT
 
 
 def set_example(cls: type[Node], name: str) -> str:
-    """An example `--set` for a field."""
+    """Return an example of `--set` for a field."""
     return f"--set {shlex.quote(f'{name}={example_of(cls, name) or _TEXT}')}"
 
 
-def _sample(cls: type[Node], name: str) -> str:
+def _make_sample(cls: type[Node], name: str) -> str:
     from bae.testing import sample
 
     try:
         schema = cls.model_json_schema(by_alias=False)
-        made: Any = sample({**schema["properties"][name], "$defs": schema.get("$defs", {})})
+        sample_value: Any = sample({**schema["properties"][name], "$defs": schema.get("$defs", {})})
     except Exception:  # there is no JSON schema, or no sample for it
         return _TEXT
-    text = made if isinstance(made, str) else json.dumps(made, ensure_ascii=False)
+    text = (
+        sample_value
+        if isinstance(sample_value, str)
+        else json.dumps(sample_value, ensure_ascii=False)
+    )
     return text if len(text) <= _LONGEST_EXAMPLE else _TEXT
 
 
@@ -269,115 +278,123 @@ _CALL: Final = 100
 
 
 def print_node(node: Node, console: Console, copies: Copies | None = None) -> None:
-    """Print a node: its class as a title, its fields below. A terminal gets wrapped columns; a file
-    or pipe gets one line for each value. `copies` is `GraphPlan.hidden`."""
-    fields = with_placeholders(_with_short_calls(node, fields_of(node, copies)))
+    """Print a node: the name of its class, then its fields. A terminal gets wrapped columns. A file
+    or a pipe gets a line for each value. `copies` is `GraphPlan.hidden`."""
+    fields = with_placeholders(_shorten_calls(node, fields_of(node, copies)))
     if not console.is_terminal:
-        lines = [type(node).__name__, *_plain(fields, "  ")]
+        lines = [type(node).__name__, *_field_lines(fields, "  ")]
         console.print(Text("\n".join(lines)), soft_wrap=True)
         return
     console.print(Text(type(node).__name__, style="bold green"))
     if fields:
-        console.print(_table(fields, "  "))
+        console.print(_make_table(fields, "  "))
 
 
 def fields_of(node: Node, copies: Copies | None = None) -> dict[str, Any]:
-    """The fields of a node as JSON values, without secrets: fields declared secret, their `copies`,
-    and nested fields with `repr=False`."""
+    """Return the fields of a node as JSON values, without secrets. Secrets are the fields that are
+    declared secret, the fields in `copies`, and nested fields with `repr=False`."""
     cls = type(node)
     hidden = {*secret_fields(cls), *hidden_fields(cls), *(copies or {}).get(cls, ())}
-    held = {**node.__dict__, **(node.__pydantic_extra__ or {})}
-    cleaned = {n: without_hidden_parts(v, WITHHELD) for n, v in held.items() if n not in hidden}
-    within = {name for name, value in cleaned.items() if value is not held[name]}
+    all_values = {**node.__dict__, **(node.__pydantic_extra__ or {})}
+    cleaned = {
+        n: without_hidden_parts(v, WITHHELD) for n, v in all_values.items() if n not in hidden
+    }
+    cleaned_names = {name for name, value in cleaned.items() if value is not all_values[name]}
     try:
-        shown: dict[str, Any] = node.model_dump(
-            mode="json", exclude=hidden | within, fallback=repr, warnings=False
+        dumped: dict[str, Any] = node.model_dump(
+            mode="json", exclude=hidden | cleaned_names, fallback=repr, warnings=False
         )
-    except Exception:  # a serializer in user code failed: use the values as they are
-        shown = {n: each for n, each in held.items() if n not in hidden | within}
-    values = shown | {n: cleaned[n] for n in within} | dict.fromkeys(hidden, WITHHELD)
-    order = dict.fromkeys((*cls.__pydantic_fields__, *held, *shown))
-    return {name: _jsonable(values[name]) for name in order if name in values}
+    except Exception:  # a serializer in user code failed: use the Python values
+        dumped = {
+            n: field_value
+            for n, field_value in all_values.items()
+            if n not in hidden | cleaned_names
+        }
+    values = dumped | {n: cleaned[n] for n in cleaned_names} | dict.fromkeys(hidden, WITHHELD)
+    order = dict.fromkeys((*cls.__pydantic_fields__, *all_values, *dumped))
+    return {name: _to_json(values[name]) for name in order if name in values}
 
 
-def _with_short_calls(node: BaseModel, fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a node, with each tool call as one line, in nested nodes too."""
+def _shorten_calls(node: BaseModel, fields: dict[str, Any]) -> dict[str, Any]:
+    """Replace each tool call in the fields of a node, and of nested nodes, by one line."""
     for name, value in node.__dict__.items():
-        calls, shown = cast("list[Any]", value), fields.get(name)
+        calls, dumped = cast("list[Any]", value), fields.get(name)
         is_calls = isinstance(value, list) and all(isinstance(call, ToolCall) for call in calls)
-        if is_calls and isinstance(shown, list):
-            fields[name] = [_describe_call(each) for each in cast("list[dict[str, Any]]", shown)]
-        elif isinstance(value, Node) and isinstance(shown, dict):
-            _with_short_calls(value, cast("dict[str, Any]", shown))
+        if is_calls and isinstance(dumped, list):
+            fields[name] = [
+                _describe_call(call_data) for call_data in cast("list[dict[str, Any]]", dumped)
+            ]
+        elif isinstance(value, Node) and isinstance(dumped, dict):
+            _shorten_calls(value, cast("dict[str, Any]", dumped))
     return fields
 
 
 def _describe_call(call: dict[str, Any]) -> str:
     error = call["error"]
-    came_to = result_text(call["result"]) if error is None else f"error: {cut_text(error, _CALL)}"
-    return f"{call_text(call['name'], call['arguments'], _CALL)} -> {came_to}"
+    outcome = result_text(call["result"]) if error is None else f"error: {cut_text(error, _CALL)}"
+    return f"{call_text(call['name'], call['arguments'], _CALL)} -> {outcome}"
 
 
-def _jsonable(value: Any) -> Any:
-    """A value as JSON, or its text if JSON has no form for it."""
+def _to_json(value: Any) -> Any:
+    """Return a value as JSON. If JSON has no form for the value, return its `repr`."""
     try:
         return to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
     except Exception:  # a serializer in user code may raise anything
         return repr(value)
 
 
-def _plain(fields: Mapping[str, Any], before: str) -> Iterator[str]:
+def _field_lines(fields: Mapping[str, Any], before: str) -> Iterator[str]:
     for name, value in fields.items():
-        yield from _entry(f"{before}{in_one_line(name)}:", value, before + "  ")
+        yield from _value_lines(f"{before}{in_one_line(name)}:", value, before + "  ")
 
 
-def _entry(start: str, value: Any, below: str) -> Iterator[str]:
-    """The lines of one value; the first line begins with its label."""
+def _value_lines(start: str, value: Any, below: str) -> Iterator[str]:
+    """Yield the lines of a value. The first line begins with `start`."""
     if isinstance(value, dict) and value:
         yield start
-        yield from _plain(cast("dict[str, Any]", value), below)
+        yield from _field_lines(cast("dict[str, Any]", value), below)
     elif isinstance(value, list) and value:
         yield start
-        for each in cast("list[Any]", value):
-            yield from _item(each, below)
+        for item in cast("list[Any]", value):
+            yield from _item_lines(item, below)
     else:
-        lines = f"{start} {in_lines(_plain_value(value), len(below))}".split("\n")
+        lines = f"{start} {in_lines(_plain_text(value), len(below))}".split("\n")
         yield from (line.rstrip() for line in lines)
 
 
-def _item(value: Any, before: str) -> Iterator[str]:
+def _item_lines(value: Any, before: str) -> Iterator[str]:
     if not (isinstance(value, dict) and value):
-        yield from _entry(f"{before}-", value, before + "  ")
+        yield from _value_lines(f"{before}-", value, before + "  ")
         return
-    for index, line in enumerate(_plain(cast("dict[str, Any]", value), before + "  ")):
+    for index, line in enumerate(_field_lines(cast("dict[str, Any]", value), before + "  ")):
         yield line if index else f"{before}- {line[len(before) + 2 :]}"
 
 
-def _table(fields: Mapping[str, Any], before: str = "") -> Table:
+def _make_table(fields: Mapping[str, Any], before: str = "") -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, overflow="ellipsis", max_width=24)
     table.add_column(overflow="fold", ratio=1)
     for name, value in fields.items():
-        table.add_row(Text(f"{before}{in_one_line(name)}", style="bold"), _cell(value))
+        table.add_row(Text(f"{before}{in_one_line(name)}", style="bold"), _make_cell(value))
     return table
 
 
-def _cell(value: Any) -> Any:
+def _make_cell(value: Any) -> Any:
     if isinstance(value, dict) and value:
-        return _table(cast("dict[str, Any]", value))
+        return _make_table(cast("dict[str, Any]", value))
     if isinstance(value, list) and value:
-        listed = Table.grid(padding=(0, 1))
-        listed.add_column(width=1)
-        listed.add_column(overflow="fold", ratio=1)
-        for each in cast("list[Any]", value):
-            listed.add_row(Text("-", style="dim"), _cell(each))
-        return listed
+        table = Table.grid(padding=(0, 1))
+        table.add_column(width=1)
+        table.add_column(overflow="fold", ratio=1)
+        for item in cast("list[Any]", value):
+            table.add_row(Text("-", style="dim"), _make_cell(item))
+        return table
     quiet = value is None or value == WITHHELD
-    return Text(in_lines(_plain_value(value)), style="dim" if quiet else "")
+    return Text(in_lines(_plain_text(value)), style="dim" if quiet else "")
 
 
-def _plain_value(value: Any) -> str:
-    """A value without parts, as text for people."""
+def _plain_text(value: Any) -> str:
+    """Return the text of a value that is not a filled list or object."""
     if isinstance(value, str):
         return value
     if value is None or isinstance(value, bool):

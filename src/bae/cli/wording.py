@@ -1,6 +1,6 @@
-"""Short texts for values, times, tokens, costs and errors, safe to print whatever their origin:
-without control sequences for a terminal, and without characters that a stream cannot encode. All
-commands format values, messages and names here."""
+"""Format values, times, tokens, costs and errors as short texts for all commands. The texts are
+safe to print, whatever their origin: they have no control sequences for a terminal, and no
+characters that a stream cannot encode."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ from bae.usage import Usage
 WITHHELD: Final = "(withheld)"
 """The text in place of a secret."""
 _JOINERS: Final = "\u200c\u200d"
-"""Joiners hold parts of an emoji, or letters of some scripts, together. Terminals ignore them."""
+"""Characters that join the parts of an emoji, or the letters of some scripts. Terminals
+do not interpret them."""
 _NOT_PLAIN: Final = re.compile(r"[^\x20-\x7e\n]")
 
 
 def in_one_line(text: str) -> str:
-    """A text in one line. Control characters, marks of text direction and lone surrogates are
-    escaped, as `\\x1b`; line ends and other gaps become spaces."""
+    """Return a text as one line that is safe to print. Control characters, marks of text direction
+    and lone surrogates are escaped, for example as `\\x1b`. Line ends and other white space become
+    spaces."""
     if text.isprintable():
         return text
-    return "".join(each if _is_safe(each) else _spell(each) for each in text)
+    return "".join(char if _is_safe(char) else _escape(char) for char in text)
 
 
 def in_lines(text: str, below: int = 0) -> str:
-    """A safe text with its lines. Lines after the first are indented by `below`."""
+    """Return a text that is safe to print, with its line ends. Lines after the first are indented
+    by `below` spaces."""
     if text.isprintable():
         return text
     lines = text.replace("\r\n", "\n").replace("\t", "    ").split("\n")
@@ -43,20 +46,20 @@ def in_lines(text: str, below: int = 0) -> str:
 
 
 def without_controls(text: str) -> str:
-    """The text with control sequences escaped. Line ends stay."""
+    """Escape the control characters of a text, except line ends."""
     if text.isprintable():
         return text
-    return "".join(each if each == "\n" or _is_safe(each) else _spell(each) for each in text)
+    return "".join(char if char == "\n" or _is_safe(char) else _escape(char) for char in text)
 
 
 def in_json(value: Any, *, ascii_only: bool = False) -> str:
-    """JSON with readable characters. Control characters and lone surrogates are escaped."""
+    """Return a value as indented JSON. Control characters and lone surrogates are escaped."""
     text = json.dumps(value, indent=2, ensure_ascii=ascii_only)
-    return _NOT_PLAIN.sub(lambda match: _in_json(match[0]), text)
+    return _NOT_PLAIN.sub(lambda match: _escape_json(match[0]), text)
 
 
 def cut_text(text: str, longest: int) -> str:
-    """Cut a text to a length."""
+    """Cut a text to at most `longest` characters. The last character of a cut text is `…`."""
     return text if len(text) <= longest else f"{text[: max(0, longest - 1)]}…"
 
 
@@ -64,11 +67,11 @@ def _is_safe(char: str) -> bool:
     return char.isprintable() or char in _JOINERS
 
 
-def _spell(char: str) -> str:
+def _escape(char: str) -> str:
     return " " if char.isspace() else repr(char)[1:-1]
 
 
-def _in_json(char: str) -> str:
+def _escape_json(char: str) -> str:
     return char if _is_safe(char) else json.dumps(char)[1:-1]
 
 
@@ -79,112 +82,122 @@ LONGEST: Final = 400
 _DEEPEST: Final = 5
 """Maximum depth of nested values."""
 _CONTAINERS: Final[dict[Any, Any]] = {
-    cast("type[Any]", each).__repr__: each for each in (list, tuple, dict)
+    cast("type[Any]", kind).__repr__: kind for kind in (list, tuple, dict)
 }
-"""The built-in classes by the method that writes their values."""
+"""The built-in containers by their `__repr__` method, which most subclasses share."""
 _AS_TEXT: Final = ("datetime", "decimal", "pathlib", "uuid", "ipaddress", "pydantic_core")
 """Modules whose classes are shown as text."""
 
 _JOINER: Final = re.compile(r"\\\\|\\u(200[cd])")
-"""An escaped backslash, or a joiner: the parts of an emoji stay together."""
+"""Finds escaped joiners in a `repr`, to restore them. It also finds escaped backslashes, because
+the text after them is no joiner."""
 
 
 def text_of(value: Any, longest: int = LONGEST) -> str:
-    """A value in one line of limited length, safe for a terminal. A model is shown as its fields,
-    without its name."""
+    """Return a value as one line that is safe to print and has at most `longest` characters. A
+    model is shown as its fields, without its name."""
     try:
         if isinstance(value, BaseModel) and type(value).__repr__ is BaseModel.__repr__:
-            text = _join(_write_fields(value, _DEEPEST), " ")
+            text = _join(_format_fields(value, _DEEPEST), " ")
         else:
-            text = _write(value, _DEEPEST)
+            text = _format(value, _DEEPEST)
     except Exception:  # a class may raise anything here
         text = f"<{type(value).__name__}>"
-    # Cut only afterwards: the end of a URL may be further on.
+    # Cut last: a password may not be recognized in a URL without its end.
     return cut_text(in_one_line(remove_passwords(text[: 4 * LONGEST])), longest)
 
 
 def inline_text_of(value: Any) -> str:
-    """A value in one line, for use inside other text: a model with its name."""
+    """Return a value as one line for use inside other text. A model has its name."""
     if isinstance(value, BaseModel) and type(value).__repr__ is BaseModel.__repr__:
         return f"{type(value).__name__}({text_of(value)})"
     return text_of(value)
 
 
-def _write(value: Any, depth: int) -> str:
-    """A value as Python writes it. Only the beginning of a long value is formatted, so that no run
-    waits. A class with its own `__repr__` is written by that, which may hide values."""
+def _format(value: Any, depth: int) -> str:
+    """Return a value in the way that Python writes it. Only the beginning of a long value is
+    formatted, so that a run does not wait. A class with its own `__repr__` is formatted by that
+    method, which may hide values."""
     kind = cast("type[Any]", type(value))
-    writes = kind.__repr__
+    write_method = kind.__repr__
     if isinstance(value, Secret | SecretStr | SecretBytes):
         return WITHHELD
     if isinstance(value, Enum):
         return f"{kind.__name__}.{value.name}"
     if isinstance(value, type):
         return cast("type[Any]", value).__name__
-    if writes in (str.__repr__, bytes.__repr__):
-        return _JOINER.sub(_joiner, repr(value[: 4 * LONGEST]))
+    if write_method in (str.__repr__, bytes.__repr__):
+        return _JOINER.sub(_restore_joiner, repr(value[: 4 * LONGEST]))
     if kind.__module__ in _AS_TEXT:
         return str(value)
-    if writes is object.__repr__:
+    if write_method is object.__repr__:
         return f"<{kind.__name__}>"
-    inside, written_as = depth - 1, _CONTAINERS.get(writes)
-    if written_as in (list, tuple):
-        text = _join((_write(each, inside) for each in value), ", ") if depth else "…"
-        return f"[{text}]" if written_as is list else f"({text})"
-    if written_as is dict:
-        pairs = (f"{_write(key, inside)}: {_write(each, inside)}" for key, each in value.items())
+    inner_depth, container = depth - 1, _CONTAINERS.get(write_method)
+    if container in (list, tuple):
+        text = _join((_format(item, inner_depth) for item in value), ", ") if depth else "…"
+        return f"[{text}]" if container is list else f"({text})"
+    if container is dict:
+        pairs = (
+            f"{_format(key, inner_depth)}: {_format(item, inner_depth)}"
+            for key, item in value.items()
+        )
         return f"{{{_join(pairs, ', ') if depth else '…'}}}"
     if isinstance(value, ToolCall):
-        given = (f"{name}={_write(each, inside)}" for name, each in value.arguments.items())
-        return f"{value.name}({_join(given, ', ') if depth else '…'})"
-    if writes is BaseModel.__repr__:
-        return f"{kind.__name__}({_join(_write_fields(value, inside), ', ') if depth else '…'})"
+        arguments = (
+            f"{name}={_format(item, inner_depth)}" for name, item in value.arguments.items()
+        )
+        return f"{value.name}({_join(arguments, ', ') if depth else '…'})"
+    if write_method is BaseModel.__repr__:
+        return (
+            f"{kind.__name__}({_join(_format_fields(value, inner_depth), ', ') if depth else '…'})"
+        )
     return repr(value)
 
 
-def _joiner(spelled: re.Match[str]) -> str:
+def _restore_joiner(spelled: re.Match[str]) -> str:
     return chr(int(spelled[1], 16)) if spelled[1] else spelled[0]
 
 
-def _write_fields(model: BaseModel, depth: int) -> Iterator[str]:
+def _format_fields(model: BaseModel, depth: int) -> Iterator[str]:
     for name, value in model.__repr_args__():
-        yield f"{name}={_write(value, depth)}"
+        yield f"{name}={_format(value, depth)}"
 
 
 def _join(parts: Iterable[str], between: str) -> str:
-    """Join parts up to the maximum length. Further parts are not formatted."""
-    shown: list[str] = []
+    """Join parts until the text is long enough. Later parts are never formatted."""
+    texts: list[str] = []
     length = 0
     for part in parts:
-        shown.append(part)
+        texts.append(part)
         length += len(part)
         if length > 4 * LONGEST:
             break
-    return between.join(shown)
+    return between.join(texts)
 
 
 def describe_duration(seconds: float) -> str:
-    """A duration such as `0.4 s` or `2 min 05 s`. Empty for no measurable time."""
+    """Return a duration such as `0.4 s` or `2 min 05 s`. Empty for less than 5 ms."""
     if seconds < 0.005:
         return ""
     if seconds < 0.095:
         return f"{seconds:.2f} s"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
-    minutes, left = divmod(round(seconds), 60)
+    minutes, remaining = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {left:02} s"
+        return f"{minutes} min {remaining:02} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min"
 
 
 def count(number: int, what: str) -> str:
-    """A number with its unit, such as `1 node` or `1,204 tokens`."""
+    """Return a number with its noun, such as `1 node` or `1,204 tokens`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def cost(usage: Usage) -> str:
-    """The cost of calls: `$0.0041`, `$0` for a free model, or that the cost is unknown."""
+    """Return the cost of LM calls: `$0.0041`, `$0` for a free model, or `cost unknown`. Empty
+    without calls."""
     if not usage.calls:
         return ""
     if usage.cost is None:
@@ -199,13 +212,13 @@ def cost(usage: Usage) -> str:
 
 
 def describe_spending(usage: Usage) -> list[str]:
-    """Tokens and cost of calls, if there are any."""
+    """Return texts for the tokens and the cost of LM calls, without zeros and unknown costs."""
     tokens = [count(usage.tokens, "token")] if usage.tokens else []
     return [*tokens, *([cost(usage)] if usage.cost else [])]
 
 
 def size_of(value: Any) -> str:
-    """The size of a JSON value, such as `12 items, 3.4 KB`."""
+    """Return the size of a JSON value, such as `12 items, 3.4 KB`."""
     try:
         size = len(value) if isinstance(value, str) else len(json.dumps(value, default=str))
     except ValueError:  # a value that contains itself
@@ -217,21 +230,23 @@ def size_of(value: Any) -> str:
 
 
 def call_text(name: str, arguments: Mapping[str, Any], longest: int = LONGEST) -> str:
-    """A tool call in one line, such as `search(query='kettle')`. Long arguments are cut."""
-    each = max(12, longest // max(1, len(arguments)))
-    given = _join((f"{key}={text_of(value, each)}" for key, value in arguments.items()), ", ")
-    return cut_text(in_one_line(f"{name}({given})"), longest)
+    """Return a tool call as one line, such as `search(query='kettle')`. Long arguments are cut."""
+    longest_argument = max(12, longest // max(1, len(arguments)))
+    arguments_text = _join(
+        (f"{key}={text_of(value, longest_argument)}" for key, value in arguments.items()), ", "
+    )
+    return cut_text(in_one_line(f"{name}({arguments_text})"), longest)
 
 
 def result_text(value: Any, longest: int = 60) -> str:
-    """The result of a tool. A long result is cut, and its size is added."""
+    """Return the result of a tool as one line. A long result is cut, and its size is added."""
     value = with_placeholders(value)
     text = text_of(value, longest + 1)
     return text if len(text) <= longest else f"{cut_text(text, longest)} ({size_of(value)})"
 
 
 def summary_of(nodes: int, seconds: float, usage: Usage) -> str:
-    """A run in one line: `3 nodes in 4.3 s · 2 LM calls · 1,204 tokens · $0.0041`."""
+    """Summarize a run in one line: `3 nodes in 4.3 s · 2 LM calls · 1,204 tokens · $0.0041`."""
     parts = [f"{count(nodes, 'node')} in {describe_duration(seconds) or '0 s'}"]
     if usage.calls:
         parts.append(count(usage.calls, "LM call"))
@@ -244,7 +259,7 @@ def summary_of(nodes: int, seconds: float, usage: Usage) -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """An error in one line: the message, and causes that add information."""
+    """Return an error as one line: its message, and the messages of causes that add information."""
     try:
         line = error.message if isinstance(error, BaeError) else describe(error)
         cause = error.cause if isinstance(error, BaeError) else None

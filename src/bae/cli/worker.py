@@ -1,4 +1,4 @@
-"""`bae worker`: carries out the runs of a journal until it is stopped."""
+"""`bae worker`: carries out the runs of a journal until a signal stops the worker."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def worker(
         float,
         option(
             "--poll SECONDS",
-            "How often the journal is searched for runs.",
+            "Seconds between two searches of the journal for runs.",
             callback=above_zero,
         ),
     ] = 1.0,
@@ -79,18 +79,19 @@ def worker(
     """Carry out the runs of a journal: queued runs, interrupted runs, and parked runs whose gates
     have answers.
 
-    Start any number of workers, on any number of machines. SIGTERM or Ctrl-C stops a worker: it
-    takes no more runs and hands over its runs, and another worker continues them at once. A second
-    signal ends it immediately. Then other workers continue its runs when its lease is over.
+    Start any number of workers, on any number of machines. SIGTERM or Ctrl-C stops a worker. It
+    then takes no more runs and hands over its runs, which another worker continues at once. A
+    second signal ends the worker immediately. Then other workers continue its runs when its lease
+    is over.
     """
     from bae.engine import Worker
 
     names: list[str | None] = [*(module or ())]
     graphs = load_worker_graphs(names or [None], sets or ())
-    for index, each in enumerate(graphs):
-        if each.lm is None:  # one LM for all runs of a graph
-            model = make_lm(each.graph, lm, quiet=as_json)
-            graphs[index] = replace(each, lm=model)
+    for index, worker_graph in enumerate(graphs):
+        if worker_graph.lm is None:  # all runs of a graph share one LM
+            model = make_lm(worker_graph.graph, lm, quiet=as_json)
+            graphs[index] = replace(worker_graph, lm=model)
     dispatcher = engine_of(engine, address, namespace, task_queue, poll)
     file = file_to_write(journal)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
@@ -135,5 +136,5 @@ def worker(
 
 
 def shown_of(journal: Any) -> str:
-    """The path or the address of a journal, without a password."""
+    """Return the path or the address of a journal, without a password."""
     return str(getattr(journal, "url", None) or getattr(journal, "path", journal))

@@ -20,7 +20,7 @@ from bae.graph_plan import plan_of_graph
 from bae.history import History
 from bae.journal.lines import AskerData, ErrorData, StoredNode, damaged_line_error, parse_line
 from bae.journal.node_codec import call_codec, node_codec, secret_needed, unreadable
-from bae.journal.outside import CallName, named_call
+from bae.journal.outside_nodes import CallName, named_call
 from bae.journal.shape import Json, ShapeView
 from bae.markers import OpenGate
 from bae.node import Node

@@ -14,7 +14,7 @@ from bae.calls import asked_at, is_by_value, recalled_behind, siblings_of
 from bae.draft import validate_values
 from bae.history import History
 from bae.journal.node_codec import call_codec, node_codec, read_gate_answer, unreadable
-from bae.journal.outside import call_name
+from bae.journal.outside_nodes import call_name
 from bae.past import FindNext, Past
 from bae.place import Place
 from bae.plan import plan_of

@@ -17,12 +17,12 @@ from bae.exceptions import JournalError
 from bae.files import Attached, File, collect_files, in_use, visible
 from bae.graph_plan import plan_of_graph
 from bae.journal.cancellation import CancelWatch
-from bae.journal.keepable import STORABLE, prove_storable
 from bae.journal.lines import FOLLOWS, Encoder, line_of
 from bae.journal.node_codec import dump_gate_answer, node_codec, read_gate_answer, unstorable_fields
-from bae.journal.outside import OutsideWriter
+from bae.journal.outside_nodes import OutsideWriter
 from bae.journal.run_checks import check_names
 from bae.journal.shape import Shape, shape_of
+from bae.journal.storability import STORABLE, prove_storable
 from bae.journal.store import Journal, keeps_files, store_answer, without_files
 from bae.journal.stored_runs import (
     Claim,

@@ -90,13 +90,15 @@ def _find(model: str, provider: str | None) -> _Listed | None:
     if provider is None:
         # "anthropic/claude-…" and "anthropic:claude-…" name the provider themselves.
         names += [(after, before) for before, _, after in map(model.partition, "/:") if after]
-    for name, by in names:
+    for name, provider_name in names:
         try:
-            price = package.calc_price(package.Usage(), name, provider_id=by)
+            price = package.calc_price(package.Usage(), name, provider_id=provider_name)
         except LookupError:
             continue
         prices = price.model_price
-        listed = _Listed(name, by, prices.input_mtok is not None, prices.output_mtok is not None)
+        listed = _Listed(
+            name, provider_name, prices.input_mtok is not None, prices.output_mtok is not None
+        )
         if not listed.prices_input and not listed.prices_output:
             return None  # priced by the hour, or by the page
         token_prices = cast(dict[str, Any], vars(prices)).values()

@@ -135,13 +135,13 @@ def for_claude_program(schema: Any) -> Any:
     result = {k: v for k, v in simple.items() if k in _SHARED and v not in (inf, -inf)}
     # The drafts share no keyword for a type per list position, or a type per kind of key. So every
     # position and every key may have any of the types.
-    for kinds, others in (
+    for kinds, keyword in (
         ([*simple.get("prefixItems", ())], "items"),
         ([*simple.get("patternProperties", {}).values()], "additionalProperties"),
     ):
         if kinds:
-            kinds += [result[others]] if isinstance(result.get(others), dict) else []
-            result[others] = {"anyOf": [k for n, k in enumerate(kinds) if k not in kinds[:n]]}
+            kinds += [result[keyword]] if isinstance(result.get(keyword), dict) else []
+            result[keyword] = {"anyOf": [k for n, k in enumerate(kinds) if k not in kinds[:n]]}
     described = [
         f"{key}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
         for key, value in part.items()
@@ -161,8 +161,8 @@ def _find_fault(part: Schema) -> str | None:
         return "it has a value of several types without alternatives"
     if _is_any(part):
         return "it has a value of any type"
-    named = "properties" in part or part.get("additionalProperties") is False
-    if kind == "object" and (part.get("additionalProperties", False) is not False or not named):
+    is_named = "properties" in part or part.get("additionalProperties") is False
+    if kind == "object" and (part.get("additionalProperties", False) is not False or not is_named):
         return "it has an object whose keys are not all named"
     if any("$ref" in branch for branch in part.get("allOf", ())):
         return "it has a reference in allOf"

@@ -1,5 +1,6 @@
-"""Models of PydanticAI: one request for each question, with the schema in the provider's channel
-for structured output. PydanticAI's own retries are off, since bae validates the answers itself."""
+"""A backend for PydanticAI's models. It sends one request for each question, with the schema in the
+provider's channel for structured output. PydanticAI's own retries are off, because bae validates
+the answers itself."""
 
 from __future__ import annotations
 
@@ -51,31 +52,35 @@ Output = Literal["auto", "native", "tool", "prompted"]
 
 
 class PydanticAIBackend(Backend):
-    """A model of PydanticAI: its name, such as "openai:gpt-5-mini", or a model object. The default
-    is "openai:gpt-5-mini".
+    """Asks a model of PydanticAI: `PydanticAIBackend("openai:gpt-5-mini")`.
+
+    `model` is PydanticAI's name for the model, or one of its model objects. The default is
+    "openai:gpt-5-mini".
 
     Pass a model object to use your own client or server:
-    `OpenAIChatModel("qwen", provider=OpenAIProvider(base_url="http://localhost:8000/v1"))`. Then
-    give each event loop that runs at the same time its own backend, and make the client with
-    `max_retries=0`, since otherwise PydanticAI copies the client for every call.
+    `OpenAIChatModel("qwen", provider=OpenAIProvider(base_url="http://localhost:8000/v1"))`. If
+    several event loops run at the same time, give each loop its own backend. Make the client with
+    `max_retries=0`, or PydanticAI copies the client for every call.
 
-    - `base_url`: the address of the provider. With "openai:MODEL" or "openai-chat:MODEL" it is a
-      compatible server: bae uses chat completions, and does not send your key for OpenAI.
+    - `base_url`: the provider's address. With "openai:MODEL" or "openai-chat:MODEL", the address is
+      a server with OpenAI's chat completions, and bae does not send your OpenAI key to it.
     - `api_key`: the key, if it is not in the environment variable that PydanticAI reads.
     - `model_settings`: PydanticAI's model settings, such as `{"temperature": 0, "max_tokens":
       500}`.
-    - `timeout`: seconds for the whole call.
-    - `max_bytes`: the largest response to read, after decompression. Responses to your own client
-      are not bounded.
-    - `output`: how the schema is sent. "native" is the provider's channel for structured output,
-      "tool" the arguments of a tool, "prompted" a text in the prompt. "auto" is the first of these
-      that the model supports, and "tool" if Claude's channel cannot enforce the schema.
-    - `stream`: whether to read the answer while it is written. By default, if the run is observed
-      and PydanticAI can stream the model.
+    - `timeout`: the most seconds for the whole call.
+    - `max_bytes`: the largest response to read, after decompression. Your own client has no such
+      bound.
+    - `output`: how the schema is sent. "native" uses the provider's channel for structured output,
+      "tool" the arguments of a tool, and "prompted" a text in the prompt. "auto" uses the first of
+      these three ways that the model supports. If Claude's channel cannot enforce the schema,
+      "auto" uses "tool".
+    - `stream`: whether to read the answer while the model writes it. By default, bae streams if
+      somebody observes the run and PydanticAI can stream the model.
 
-    Tools are native if the model's profile says that it calls tools. The schema is sent next to
-    them if the model accepts both. `Native("web_search")`, `"web_fetch"` and `"code_execution"` are
-    PydanticAI's tools with PydanticAI's options, if the model's profile has them.
+    If the model's profile supports tools, tool calls are native. If the model accepts tools and a
+    schema together, bae sends both. `Native("web_search")`, `Native("web_fetch")` and
+    `Native("code_execution")` are PydanticAI's native tools and take PydanticAI's options. The
+    model's profile must support them.
     """
 
     def __init__(
@@ -100,7 +105,7 @@ class PydanticAIBackend(Backend):
         if not isinstance(model, (str, models.Model, NoneType)):
             raise TypeError(
                 f"PydanticAIBackend({type(model).__name__}): give the name of a model, as "
-                '"openai:gpt-5-mini", or a model of PydanticAI; a client goes into one: '
+                '"openai:gpt-5-mini", or a model of PydanticAI. A model can use your client: '
                 "OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client))"
             )
         self.timeout = timeout
@@ -113,40 +118,43 @@ class PydanticAIBackend(Backend):
         self._api_key = api_key
         if not isinstance(self._given, str) and (base_url or api_key):
             raise TypeError(
-                "PydanticAIBackend takes base_url and api_key with the name of a model alone: give "
-                "them to the provider of the model"
+                "PydanticAIBackend takes base_url and api_key only with the name of a model: give "
+                "them to the provider of the model object"
             )
         self._bounded: WeakSet[Any] = WeakSet()
+        """The HTTP clients whose responses are bounded already."""
         self._unused: list[Model] = []
+        """Models that no event loop uses yet."""
         self._streams: bool | None = None
-        """Whether the model streams. None until that is known."""
+        """Whether the model's server streams. None until a request has shown it."""
         self.model = self._given if isinstance(self._given, str) else self._given.model_name
         if model is not None:
-            # Make the model now: imports need not delay a request, and a wrong name is reported
-            # at once.
+            # This makes the model, so that the first request does not wait for imports and a wrong
+            # name fails here.
             self.least_cost(Usage())
-        self._models = PerLoop(lambda: _InLoop(self._next(), self._bound), _InLoop.leave)
+        self._models = PerLoop(lambda: _InLoop(self._take_model(), self._bound), _InLoop.leave)
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The model settings that change answers, without secrets, and `output` and the address."""
-        given = {n: v for n, v in self.model_settings.items() if n not in _NO_MATTER}
-        shown = to_jsonable_python(without_secrets(given))
+        """The settings that change answers, without secrets: the model settings, `output` and the
+        address."""
+        settings = {n: v for n, v in self.model_settings.items() if n not in _NO_EFFECT_ON_ANSWERS}
+        shown = to_jsonable_python(without_secrets(settings))
         return {"model_settings": shown, "output": self.output, "base_url": self._about.base_url}
 
     def set_options(self, options: Mapping[str, str], shown: str, known: Sequence[str]) -> None:
-        """Set model settings from the options in the name of an LM. `shown` is that name for
-        errors, and `known` are the options that are not model settings."""
+        """Set model settings from the options in an LM's name. Error messages use `shown` for the
+        name, and list `known`, the options that are not model settings."""
         self.model_settings |= read_settings(self._peek_model(), options, shown, known)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The keys of the model and of the settings."""
+        """The keys that the model sends, and the keys in the model settings."""
         return self._about.secrets
 
     @property
     def calls_tools(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - read only
-        """Whether the model's profile says that it calls tools."""
+        """Whether the model calls tools natively, according to its profile."""
         return self._about.calls_tools
 
     @property
@@ -156,21 +164,22 @@ class PydanticAIBackend(Backend):
 
     @property
     def context_window(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride] - read only
-        """How many tokens a request may have, according to the model's profile."""
+        """The most tokens that a request may have, according to PydanticAI. None if unknown."""
         return self._about.window
 
     @property
     def takes_files(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride] - read only
-        """The kinds of files that the model's profile does not exclude."""
+        """The kinds of files that the model takes: all kinds that its profile does not rule out."""
         return self._about.files
 
     @property
     def file_limits(self) -> FileLimits:  # pyright: ignore[reportIncompatibleVariableOverride] - read only
-        """The limits of the model's provider."""
+        """The limits of the model's provider on the files of a request."""
         return limits_of(self._about.provider, self._about.window)
 
     def least_cost(self, usage: Usage) -> float | None:
-        """The cost of a request with this usage, by the prices of the model's provider."""
+        """Return the cost of a request with this usage, by the prices of the model's provider. None
+        if unknown."""
         return cost_of(self._about.name, usage, self._about.provider)
 
     async def aclose(self) -> None:
@@ -182,7 +191,8 @@ class PydanticAIBackend(Backend):
         """Send one request to the model."""
         model = await (await self._models.get()).enter()
         answer_tool = answer_tool_name(prompt)
-        # With several models it is unknown which answers next, so no message is echoed.
+        # An echo belongs to one model. With several models, any of them may answer, so there is no
+        # echo.
         echoed = None if self._about.is_several else f"{self._about.provider}:{self._about.name}"
         messages = conversation(prompt, echoed or "", answer_tool)
         token = responses_arrived.set([])
@@ -193,18 +203,18 @@ class PydanticAIBackend(Backend):
             settings = self._settings_for(model, prompt)
             if prompt.tools and _thinks_manually(model, settings) and has_unsigned_calls(messages):
                 settings["anthropic_thinking"] = {"type": "disabled"}
-            asked = partial(self._request, model, answer_tool, prompt, parameters, settings)
-            response, before = await asked(messages)
-            for _ in range(_MOST_PAUSES):  # while the provider runs its own tools
+            request = partial(self._request, model, answer_tool, prompt, parameters, settings)
+            response, earlier = await request(messages)
+            for _ in range(_MOST_PAUSES):  # a provider may pause while it runs its own tools
                 if response.state != "suspended":
                     break
-                before += usage_of(response)
-                more, refused = await asked([*messages, response])
-                before += refused
+                earlier += usage_of(response)
+                more, refused = await request([*messages, response])
+                earlier += refused
                 response = replace(more, parts=[*response.parts, *more.parts])
             options = {"has_tools": bool(prompt.tools)}
             answer = answer_in(response, self._who, answer_tool, echoed, **options)
-            return replace(answer, usage=before + answer.usage) if before.calls else answer
+            return replace(answer, usage=earlier + answer.usage) if earlier.calls else answer
         except Exception as error:
             mask_error(error, self.secrets)
             failure = _error_for(self._who, error, self.timeout)
@@ -217,7 +227,7 @@ class PydanticAIBackend(Backend):
                     failure, self._base_url, has_schema=bool(prompt.schema)
                 )
             elif isinstance(failure, BaeLMError) and failure.code == "bae-lm-unreachable":
-                # The name has no address, and the provider has a default, such as Ollama's.
+                # The address is a default, such as Ollama's, so the user may not know it.
                 failure.fix = f"{failure.fix}. The address is {self._about.base_url}"
             raise failure from error
         finally:
@@ -232,15 +242,18 @@ class PydanticAIBackend(Backend):
         settings: Any,
         messages: Sequence[ModelMessage],
     ) -> tuple[ModelResponse, Usage]:
-        """Request a response, and stream its parts to observers. Returns the response and the usage
-        of an earlier refused try: if a model may have refused the request because of streaming, it
-        is asked again without, so that an observer cannot make a run fail."""
+        """Request a response, and stream its parts to observers.
+
+        If the model may have refused the request because of streaming, ask again without streaming.
+        So an observer cannot make a run fail. Return the response, and the usage of such a refused
+        request.
+        """
         from pydantic_ai.direct import model_request, model_request_stream
 
         options: dict[str, Any] = {"model_settings": settings}
         options["model_request_parameters"] = parameters
-        is_wanted = text_is_followed.get() and self._streams is not False
-        if not (is_wanted if self.stream is None else self.stream) or not _can_stream(model):
+        is_observed = text_is_followed.get() and self._streams is not False
+        if not (is_observed if self.stream is None else self.stream) or not _can_stream(model):
             response = await model_request(model, messages, **options)
             tell_thoughts(response, self.secrets)
             return response, Usage()
@@ -264,22 +277,23 @@ class PydanticAIBackend(Backend):
 
     @cached_property
     def _about(self) -> _About:
-        """The facts about the first model, which is made for this and used later."""
-        made = self._make()
-        self._unused.append(made)
-        secrets = (*_keys_in(made), *secrets_in(self.model_settings))
-        base_url = remove_passwords(_address(made) or "") or None
-        profiles = list(_profiles(made))
-        kinds = [{each.kind for each in p.get("supported_native_tools", ())} for p in profiles]
+        """What bae knows about the model. The first access makes a model, which a request then
+        uses."""
+        model = self._make()
+        self._unused.append(model)
+        secrets = (*_keys_in(model), *secrets_in(self.model_settings))
+        base_url = remove_passwords(_address(model) or "") or None
+        profiles = list(_profiles(model))
+        kinds = [{tool.kind for tool in p.get("supported_native_tools", ())} for p in profiles]
         return _About(
-            made.model_name,
-            made.system,
+            model.model_name,
+            model.system,
             base_url,
             secrets,
             len(profiles) > 1,
             all(profile.get("supports_tools", True) for profile in profiles),
             frozenset(_NATIVES.intersection(*kinds)),
-            made.context_window,
+            model.context_window,
             frozenset(
                 kind
                 for kind in ("image", "document")
@@ -295,27 +309,29 @@ class PydanticAIBackend(Backend):
     def _make(self) -> Model:
         if not isinstance(self._given, str):
             return self._given
-        made = make_model(self._given, self._base_url, self._api_key)
-        client: Any = getattr(made, "client", None)
+        model = make_model(self._given, self._base_url, self._api_key)
+        client: Any = getattr(model, "client", None)
         if hasattr(client, "max_retries"):
-            client.max_retries = 0  # see `_settings_for`; here the client need not be copied
-        return made
+            # Now `_settings_for` need not set it, which would copy the client for every call.
+            client.max_retries = 0
+        return model
 
     def _peek_model(self) -> Model:
-        """The model that is used next, without taking it."""
+        """Return the model that the next event loop will use. It stays unused."""
         if not self._unused:
             self._unused.append(self._make())
         return self._unused[-1]
 
-    def _next(self) -> Model:
+    def _take_model(self) -> Model:
+        """Return an unused model for an event loop, or make one."""
         try:
             return self._unused.pop()
         except IndexError:
             return self._make()
 
     def _bound(self, model: Model) -> None:
-        for each in _every_model(model):
-            client: Any = getattr(getattr(each, "_provider", None), "_own_http_client", None)
+        for inner in _every_model(model):
+            client: Any = getattr(getattr(inner, "_provider", None), "_own_http_client", None)
             if client is not None and client not in self._bounded:
                 self._bounded.add(client)
                 bound_responses(client, self._who, self.max_bytes)
@@ -324,14 +340,15 @@ class PydanticAIBackend(Backend):
         settings: dict[str, Any] = {"request_timeout": self.timeout}
         client: Any = getattr(model, "client", None)
         if getattr(client, "max_retries", None) != 0 and _takes_max_retries(model):
-            settings["max_retries"] = 0  # bae retries itself and counts the tries
+            settings["max_retries"] = 0  # bae retries itself, and counts the tries
         settings |= self.model_settings
         if prompt.tools and not prompt.may_call:
             settings["tool_choice"] = "none"  # the tools stay declared
         return settings
 
     def _parameters(self, model: Model, prompt: Prompt, answer_tool: str) -> Any:
-        """The schema, prepared for each way to send it. PydanticAI picks the way."""
+        """Return the tools and the schema in the form of PydanticAI. PydanticAI picks the way to
+        send the schema, so the schema is there for each way."""
         from pydantic_ai.models import ModelRequestParameters
         from pydantic_ai.output import OutputObjectDefinition
         from pydantic_ai.tools import ToolDefinition
@@ -341,12 +358,12 @@ class PydanticAIBackend(Backend):
             return ModelRequestParameters(output_mode="text", **tools)
         try:
             profile = cast(Mapping[str, Any], model.profile)
-        except NotImplementedError:  # a model that wraps several has no common profile
+        except NotImplementedError:  # a wrapper of several models has no profile
             profile = None
         claude = bool(profile and profile.get("anthropic_enforces_strict_schema_limits"))
         schema = dict(prompt.schema)
         output = self.output
-        # With "auto", each of several models uses the way that it supports.
+        # With several models (no profile), "auto" lets each model use the way that it supports.
         if output == "auto" and profile is not None:
             output = "tool" if profile.get("supports_tools", True) else "prompted"
             native = profile.get("supports_json_schema_output", False)
@@ -356,7 +373,8 @@ class PydanticAIBackend(Backend):
                 output = "native"
         if claude and output == "native":
             schema = with_descriptions(schema)
-        # PydanticAI finds out whether the schema can be strict, except for untyped values.
+        # With None, PydanticAI finds out whether the schema can be strict, but it overlooks untyped
+        # values.
         strict = False if is_untyped(schema) else None
         tool = ToolDefinition(
             name=answer_tool,
@@ -375,12 +393,14 @@ class PydanticAIBackend(Backend):
 
 
 class _About(NamedTuple):
+    """Facts about a model of PydanticAI."""
+
     name: str
     provider: str
     base_url: str | None
     secrets: tuple[str, ...]
     is_several: bool
-    """Whether it wraps several models."""
+    """Whether the model wraps several models."""
     calls_tools: bool
     native_tools: frozenset[str]
     window: int | None
@@ -388,19 +408,19 @@ class _About(NamedTuple):
 
 
 def _can_stream(model: Model) -> bool:
-    """Whether PydanticAI can stream the answers of a model and of the models that it wraps."""
-    unable: Any = import_module("pydantic_ai.models").Model.request_stream
+    """Return whether PydanticAI can stream the answers of a model and of all models inside it."""
+    base_method: Any = import_module("pydantic_ai.models").Model.request_stream
 
-    def streams(each: Any) -> bool:
-        has_function = getattr(each, "stream_function", True) is not None
-        return has_function and getattr(each.request_stream, "__func__", None) is not unable
+    def streams(inner: Any) -> bool:
+        has_function = getattr(inner, "stream_function", True) is not None
+        return has_function and getattr(inner.request_stream, "__func__", None) is not base_method
 
     return all(map(streams, _every_model(model)))
 
 
 def _may_be_for_streaming(error: Exception) -> bool:
-    """Whether a request may have failed because it asked for a stream. For example, the account may
-    not stream this model, or the server sends no stream."""
+    """Return whether a request may have failed because it asked for a stream. For example, the
+    account may not be allowed to stream this model, or the server cannot stream."""
     from pydantic_ai import exceptions as raised
 
     if isinstance(error, raised.ModelHTTPError):
@@ -410,45 +430,47 @@ def _may_be_for_streaming(error: Exception) -> bool:
 
 
 def _tags_of(model: Model) -> Tags:
-    """The tags around the thoughts of a model."""
+    """Return the tags that a model writes around its thoughts."""
     try:
         return cast("Mapping[str, Any]", model.profile).get("thinking_tags", TAGS)
-    except NotImplementedError:  # it wraps several models
+    except NotImplementedError:  # a wrapper of several models has no profile
         return TAGS
 
 
 def _profiles(model: Model) -> Iterator[Mapping[str, Any]]:
-    """The profiles of all models that may answer. A model that wraps several has no own profile."""
+    """Yield the profiles of all models that may answer. A wrapper of several models has no profile
+    itself."""
     inner = cast("Sequence[Model]", getattr(model, "models", ()))
     if inner:
-        for each in inner:
-            yield from _profiles(each)
+        for model in inner:
+            yield from _profiles(model)
     else:
         yield cast("Mapping[str, Any]", model.profile)
 
 
 def _natives(prompt: Prompt) -> list[Any]:
-    """The tools that the provider runs."""
+    """Return the tools that the provider runs, in the form of PydanticAI."""
     from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
-    made: list[Any] = []
+    natives: list[Any] = []
     for tool in prompt.tools:
         if tool.native is not None:
             try:
-                made.append(NATIVE_TOOL_TYPES[tool.name](**tool.native))
+                natives.append(NATIVE_TOOL_TYPES[tool.name](**tool.native))
             except TypeError as error:
                 raise BaeLMError(
                     f"Native({tool.name!r}) has options that PydanticAI does not take: {error}",
                     code="bae-lm-request-refused",
                     sent=False,
                     cause=error,
-                    fix=f"give those of pydantic_ai.native_tools for {tool.name}",
+                    fix=f"give the options that pydantic_ai.native_tools has for {tool.name}",
                 ) from error
-    return made
+    return natives
 
 
 def _thinks_manually(model: Model, settings: Mapping[str, Any]) -> bool:
-    """Whether the model is Claude and requires thinking at the start of each message with calls."""
+    """Return whether the settings make Claude think without adapting how much. Claude then requires
+    thinking at the start of each message with calls."""
     if model.system != "anthropic":
         return False
     thinking = settings.get("anthropic_thinking")
@@ -459,12 +481,13 @@ def _thinks_manually(model: Model, settings: Mapping[str, Any]) -> bool:
 
 
 def _takes_max_retries(model: Model) -> bool:
-    """Whether the model has the setting `max_retries`. Otherwise it would warn."""
-    return all("max_retries" not in each.unsupported_settings for each in _every_model(model))
+    """Return whether all models support the setting `max_retries`. A model that does not support it
+    would warn."""
+    return all("max_retries" not in inner.unsupported_settings for inner in _every_model(model))
 
 
 def _every_model(model: Any) -> Iterator[Any]:
-    """A model and the models that it wraps."""
+    """Yield a model and all models inside it."""
     yield model
     for inner in (*getattr(model, "models", ()), getattr(model, "wrapped", None)):
         if inner is not None:
@@ -472,8 +495,8 @@ def _every_model(model: Any) -> Iterator[Any]:
 
 
 def _keys_in(model: Model) -> Iterator[str]:
-    for each in _every_model(model):
-        client: Any = getattr(each, "client", None)
+    for inner in _every_model(model):
+        client: Any = getattr(inner, "client", None)
         for name in ("api_key", "auth_token"):
             key: Any = getattr(client, name, None)
             if isinstance(key, str):
@@ -488,9 +511,7 @@ def _address(model: Model) -> str | None:
 
 
 class _InLoop:
-    """A model in one event loop. On `enter`, PydanticAI replaces a client that was closed with
-    another loop. `leave` closes the client if the provider made it, but not a client of the
-    user."""
+    """A model in one event loop."""
 
     def __init__(self, model: Model, bound: Callable[[Model], None]) -> None:
         self.model = model
@@ -499,6 +520,8 @@ class _InLoop:
         self.entering = asyncio.Lock()
 
     async def enter(self) -> Model:
+        """Return the model. On the first call, PydanticAI replaces a client that another loop has
+        closed."""
         async with self.entering:
             if not self.entered:
                 await self.model.__aenter__()
@@ -507,14 +530,15 @@ class _InLoop:
         return self.model
 
     async def leave(self) -> None:
+        """Close the client if the provider made it. The user's own client stays open."""
         if self.entered:
             self.entered = False
             await self.model.__aexit__(None, None, None)
 
 
 def _error_for(who: str, error: Exception, timeout: float) -> Exception:
-    """The error to raise instead of an error from PydanticAI. Errors that are not about the call
-    are returned unchanged."""
+    """Return the error to raise instead of an error from PydanticAI. An error that is not about the
+    call is returned unchanged."""
     from pydantic_ai import exceptions as raised
 
     match error:
@@ -530,7 +554,7 @@ def _error_for(who: str, error: Exception, timeout: float) -> Exception:
             )
         case _:
             failure = error_for(who, error, timeout)
-            # A used-up quota is reported as too many requests, but waiting does not help.
+            # Providers report a used-up quota as too many requests, but waiting does not help.
             is_quota = isinstance(error, raised.ModelQuotaExceededError)
             if isinstance(failure, BaeLMError) and is_quota:
                 failure.retryable = False
@@ -538,7 +562,7 @@ def _error_for(who: str, error: Exception, timeout: float) -> Exception:
 
 
 def _fix_for_server(error: BaeLMError, base_url: str, *, has_schema: bool) -> str | None:
-    """The fix for an error of a server whose address the caller gave."""
+    """Return the fix for an error of a server whose address is in `base_url`."""
     if error.status == 404 and urlsplit(base_url).path in ("", "/"):
         shown = remove_passwords(base_url).rstrip("/")
         return f"{error.fix}: most addresses end in /v1, as {shown}/v1"
@@ -548,11 +572,12 @@ def _fix_for_server(error: BaeLMError, base_url: str, *, has_schema: bool) -> st
 
 
 _NOT_STREAMED = frozenset({400, 405, 406, 415, 422, 501})
-"""HTTP statuses from servers that do not stream, or that do not know an option of streams."""
+"""HTTP statuses of servers that cannot stream, or that do not know an option for streams."""
 _ONE_REFUSED = Usage(calls=1)
+"""The usage of a request that was refused because of streaming."""
 _MOST_PAUSES = 20
-"""How often a message that the provider has paused is continued."""
+"""How often bae continues a message that the provider has paused."""
 _NATIVES = frozenset({"web_search", "web_fetch", "code_execution"})
-"""The provider tools that need only options."""
-_NO_MATTER = frozenset({"timeout", "request_timeout", "max_retries"})
+"""The provider tools that need nothing but options."""
+_NO_EFFECT_ON_ANSWERS = frozenset({"timeout", "request_timeout", "max_retries"})
 """Model settings that do not change answers."""

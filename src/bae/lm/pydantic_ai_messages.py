@@ -1,5 +1,5 @@
-"""Conversion between bae's conversations and PydanticAI's messages, with tool calls and results,
-and the answer in a response."""
+"""Conversion between bae's conversations and PydanticAI's messages. `conversation` makes the
+messages of a request, and `answer_in` reads the answer from a response."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
 
     from bae.files import Attached
 
-_TYPES_OF_URLS = {"image": "image/png", "document": "application/pdf"}
-"""The media type to assume for a URL without a known suffix. PydanticAI requires a type."""
+_DEFAULT_TYPES = {"image": "image/png", "document": "application/pdf"}
+"""The media types of URLs without a known suffix, by kind of file. PydanticAI requires a type."""
 _NOT_TAKEN = "This answer was not taken. Read what follows."
 
 
 def conversation(prompt: Prompt, echoed: str, answer_tool: str) -> list[ModelMessage]:
-    """The conversation in the format of PydanticAI. Messages with the echo `echoed` are sent back
-    unchanged."""
+    """Return the conversation in PydanticAI's format. If a message has an echo under the name
+    `echoed`, the echo is sent back unchanged."""
     messages: list[ModelMessage] = []
     ids: dict[str, str] = {}
-    untaken: list[str] = []
+    unaccepted: list[str] = []
     for message in prompt.conversation:
         if message.role == "assistant":
-            response, untaken = _model_response(message, echoed, ids)
+            response, unaccepted = _model_response(message, echoed, ids)
             messages.append(response)
         else:
-            messages.append(_model_request(message, prompt.system, ids, untaken, answer_tool))
-            untaken = []
+            messages.append(_model_request(message, prompt.system, ids, unaccepted, answer_tool))
+            unaccepted = []
     return messages
 
 
 def has_unsigned_calls(messages: Sequence[ModelMessage]) -> bool:
-    """Whether a message of the model has tool calls without thinking before them. Claude refuses
-    that while thinking is enabled."""
+    """Return whether a message of the model has tool calls but does not start with thinking. While
+    thinking is enabled, Claude refuses such messages."""
     from pydantic_ai.messages import ModelResponse
 
     responses = [message.parts for message in messages if isinstance(message, ModelResponse)]
@@ -56,8 +56,8 @@ def has_unsigned_calls(messages: Sequence[ModelMessage]) -> bool:
 
 
 def tool_definitions(prompt: Prompt) -> list[ToolDefinition]:
-    """The tools that bae runs. They are not strict: bae validates the arguments anyway, and
-    providers limit the number of strict schemas in a request."""
+    """Return the tools that bae runs, in PydanticAI's format. Their schemas are not strict: bae
+    validates the arguments anyway, and providers limit the strict schemas of a request."""
     from pydantic_ai.tools import ToolDefinition
 
     return [
@@ -75,14 +75,14 @@ def tool_definitions(prompt: Prompt) -> list[ToolDefinition]:
 def _model_response(
     message: Message, echoed: str, ids: dict[str, str]
 ) -> tuple[ModelResponse, list[str]]:
-    """A message of the model, and the ids of its calls of the answer tool. Adds the provider's ids
-    of its other calls to `ids`."""
+    """Return a message of the model in PydanticAI's format, and the ids of its calls to the answer
+    tool. If the message's echo is sent, add the provider's ids of its other calls to `ids`."""
     from pydantic_ai.messages import ModelResponse, ToolCallPart
     from pydantic_ai.messages import TextPart as ModelText
 
     calls = [part for part in message.parts if isinstance(part, CallPart)]
-    given: Any = message.echo
-    echo = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    stored: Any = message.echo
+    echo = cast("dict[str, Any]", stored) if isinstance(stored, dict) else {}
     response = _load_echo(echo) if echo.get("model") == echoed else None
     if response is not None:
         answers: list[str] = echo.get("answers", [])
@@ -96,8 +96,8 @@ def _model_response(
     parts: list[Any] = []
     for part in message.parts:
         if isinstance(part, CallPart):
-            given = part.arguments
-            args = {"invalid_json": given} if isinstance(given, str) else dict(given)
+            stored = part.arguments
+            args = {"invalid_json": stored} if isinstance(stored, str) else dict(stored)
             parts.append(ToolCallPart(part.name, args, part.id))
         elif part.text.strip():
             parts.append(ModelText(part.text))
@@ -105,8 +105,8 @@ def _model_response(
 
 
 def _load_echo(echo: dict[str, Any]) -> ModelResponse | None:
-    """The message of an echo. None if another version of PydanticAI wrote it in another format;
-    then the message is sent from its text and its calls."""
+    """Return the message of an echo. None if another version of PydanticAI wrote the echo in
+    another format. The caller then sends the message's text and calls."""
     from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse
 
     try:
@@ -117,13 +117,18 @@ def _load_echo(echo: dict[str, Any]) -> ModelResponse | None:
 
 
 def _model_request(
-    message: Message, system: str, ids: Mapping[str, str], untaken: Sequence[str], answer_tool: str
+    message: Message,
+    system: str,
+    ids: Mapping[str, str],
+    unaccepted: Sequence[str],
+    answer_tool: str,
 ) -> ModelRequest:
-    """A message to the model: results first, then text."""
+    """Return a message to the model in PydanticAI's format. Results come before text. `unaccepted`
+    are the ids of calls to the answer tool whose answers were invalid."""
     from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
 
     parts: list[Any] = [
-        ToolReturnPart(answer_tool, _NOT_TAKEN, id, outcome="failed") for id in untaken
+        ToolReturnPart(answer_tool, _NOT_TAKEN, id, outcome="failed") for id in unaccepted
     ]
     for part in message.parts:
         if isinstance(part, ResultPart):
@@ -143,7 +148,8 @@ def _model_request(
 
 
 def _contents(parts: Sequence[FilePart]) -> list[Any]:
-    """Files in the format of PydanticAI. If there are several, each follows its label."""
+    """Return files in PydanticAI's format. If there are several files, a label comes before each
+    file."""
     contents: list[Any] = []
     for part in parts:
         if len(parts) > 1:
@@ -159,22 +165,24 @@ def _content(file: Attached) -> Any:
 
     if isinstance(file, FileUrl):
         kind = PydanticAIImageUrl if file.kind == "image" else PydanticAIDocumentUrl
-        made = kind(url=file.url)
+        content = kind(url=file.url)
         try:
-            _ = made.media_type
+            _ = content.media_type
         except ValueError:  # the URL has no suffix of a known type
-            made = kind(url=file.url, media_type=_TYPES_OF_URLS[file.kind])
-        made.force_download = cast(Any, _NeverHere(file))
-        return made
+            content = kind(url=file.url, media_type=_DEFAULT_TYPES[file.kind])
+        content.force_download = cast(Any, _FetchRefusal(file))
+        return content
     if not isinstance(file, File):
         raise TypeError(f"{file!r} is no file")
     return BinaryContent(file.data, media_type=file.media_type, identifier=file.hash[7:15])
 
 
-class _NeverHere:
-    """A value for `force_download` that forbids PydanticAI to fetch a URL in this process, which it
-    would do for models whose API accepts no URLs. PydanticAI compares the value first, which raises
-    the error here."""
+class _FetchRefusal:
+    """A value for `force_download` that keeps PydanticAI from fetching a URL in this process.
+
+    If a model's API accepts no URLs, PydanticAI would fetch the URL. Before that, PydanticAI
+    compares `force_download` with another value, and the comparison raises an error here.
+    """
 
     def __init__(self, file: FileUrl) -> None:
         self._file = file
@@ -184,40 +192,40 @@ class _NeverHere:
 
     def __eq__(self, other: object) -> bool:
         file = self._file
-        own = "Image" if file.kind == "image" else "Document"
+        class_name = "Image" if file.kind == "image" else "Document"
         raise BaeLMError(
-            f"{file.placeholder}: the API of this model takes no address of such a file, and bae"
-            " fetches none",
+            f"{file.placeholder}: this model's API accepts no URL of such a file, and bae does not"
+            " fetch files",
             code="bae-lm-files",
             sent=False,
-            fix=f"fetch it with your own code, and give {own}.from_bytes(data)",
+            fix=f"fetch it with your own code, and give {class_name}.from_bytes(data)",
         )
 
     __hash__ = object.__hash__
 
 
-# --- what comes back --------------------------------------------------------------------------
+# --- Responses --------------------------------------------------------------------------------
 
 
 def answer_in(
     response: ModelResponse, who: str, answer_tool: str, echoed: str | None, *, has_tools: bool
 ) -> Answer:
-    """The answer in a response. If the request `has_tools`, the answer includes the calls of tools
-    that bae runs. With `echoed`, it includes an echo of the message under that name."""
+    """Return the answer in a response. If the request `has_tools`, the answer includes the calls to
+    tools that bae runs. If `echoed` is a name, the answer includes an echo under that name."""
     from pydantic_ai.messages import TextPart as ModelText
     from pydantic_ai.messages import ToolCallPart
 
     text = "".join(part.content for part in response.parts if isinstance(part, ModelText))
-    called = [part for part in response.parts if isinstance(part, ToolCallPart)]
-    answers = [part for part in called if part.tool_name == answer_tool or not has_tools]
-    given = _as_text(answers[0].args) if answers else text
+    call_parts = [part for part in response.parts if isinstance(part, ToolCallPart)]
+    answers = [part for part in call_parts if part.tool_name == answer_tool or not has_tools]
+    answer = _as_text(answers[0].args) if answers else text
     usage = usage_of(response)
     match response.finish_reason:
         case "length":
-            return Answer(given, usage, "cut-off")
+            return Answer(answer, usage, "cut-off")
         case "content_filter":
             details = response.provider_details or {}
-            return Answer(given or str(details.get("refusal") or ""), usage, "refused")
+            return Answer(answer or str(details.get("refusal") or ""), usage, "refused")
         case "error":
             raise BaeLMError(
                 f"{who} ended its answer with an error",
@@ -229,43 +237,44 @@ def answer_in(
         case _:
             pass
     if not has_tools:
-        return Answer(given, usage)
+        return Answer(answer, usage)
     calls = tuple(
         CallPart(part.tool_call_id, part.tool_name, _arguments(part))
-        for part in called
+        for part in call_parts
         if part not in answers
     )
-    ran = _ran(response)
+    ran = _find_provider_calls(response)
     if calls:
-        given = text
+        answer = text
     elif ran and not answers:
-        given = _last_text(response)
+        answer = _last_text(response)
     echo = None
     are_objects = not any(isinstance(call.arguments, str) for call in calls)
-    if echoed is not None and are_objects and (called or text.strip()):
-        echo = _echo(response, echoed, [part.tool_call_id for part in answers])
-    return Answer(given, usage, calls=calls, ran=ran, echo=echo)
+    if echoed is not None and are_objects and (call_parts or text.strip()):
+        echo = _make_echo(response, echoed, [part.tool_call_id for part in answers])
+    return Answer(answer, usage, calls=calls, ran=ran, echo=echo)
 
 
-def _as_text(given: Any) -> str:
-    """The arguments as JSON text, in the words of the model if they are known."""
-    return given if isinstance(given, str) and given else json.dumps(given or {})
+def _as_text(arguments: Any) -> str:
+    """Return arguments as JSON text. If PydanticAI has the model's own text, return that text."""
+    return arguments if isinstance(arguments, str) and arguments else json.dumps(arguments or {})
 
 
 def _arguments(part: BaseToolCallPart[Any]) -> dict[str, Any] | str:
-    """The arguments of a call, or their text if that is no JSON object."""
-    given: Any = part.args or {}
-    if isinstance(given, str):
+    """Return the arguments of a call. If they are no JSON object that can be stored, return their
+    text."""
+    arguments: Any = part.args or {}
+    if isinstance(arguments, str):
         try:
-            given = json.loads(given)
+            arguments = json.loads(arguments)
         except (ValueError, RecursionError):
             return str(part.args)
-    is_sent_back = isinstance(given, dict) and can_be_stored(given)
-    return cast("dict[str, Any]", given) if is_sent_back else str(part.args)
+    is_storable = isinstance(arguments, dict) and can_be_stored(arguments)
+    return cast("dict[str, Any]", arguments) if is_storable else str(part.args)
 
 
 def _last_text(response: ModelResponse) -> str:
-    """The text after the last tool that the provider has run."""
+    """Return the text after the last tool call that the provider has run."""
     from pydantic_ai.messages import NativeToolReturnPart
     from pydantic_ai.messages import TextPart as ModelText
 
@@ -278,38 +287,39 @@ def _last_text(response: ModelResponse) -> str:
     return "".join(texts)
 
 
-def _ran(response: ModelResponse) -> tuple[tuple[CallPart, ResultPart], ...]:
-    """The calls that the provider has run, with their results."""
+def _find_provider_calls(response: ModelResponse) -> tuple[tuple[CallPart, ResultPart], ...]:
+    """Return the calls that the provider has run, each with its result."""
     from pydantic_ai.messages import NativeToolCallPart, NativeToolReturnPart
 
     results = {
         part.tool_call_id: part for part in response.parts if isinstance(part, NativeToolReturnPart)
     }
-    made: list[tuple[CallPart, ResultPart]] = []
+    ran: list[tuple[CallPart, ResultPart]] = []
     for part in response.parts:
         if isinstance(part, NativeToolCallPart) and part.tool_call_id in results:
             id, name, end = part.tool_call_id, part.tool_name, results[part.tool_call_id]
             result = ResultPart(id, name, end.model_response_str(), end.outcome != "success")
-            made.append((CallPart(id, name, _arguments(part)), result))
-    return tuple(made)
+            ran.append((CallPart(id, name, _arguments(part)), result))
+    return tuple(ran)
 
 
-def _echo(response: ModelResponse, echoed: str, answers: list[str]) -> Any:
-    """The message as JSON to store. It leaves out files, which PydanticAI reads back as other
-    objects, and a password in the address of the provider."""
+def _make_echo(response: ModelResponse, echoed: str, answers: list[str]) -> Any:
+    """Return the message as JSON to store. The JSON lacks files, because PydanticAI would read them
+    back as other objects. It also lacks a password in the provider's address."""
     from pydantic_ai.messages import FilePart, ModelMessagesTypeAdapter
     from pydantic_ai.usage import RequestUsage
 
     parts = [part for part in response.parts if not isinstance(part, FilePart)]
-    asked_at = remove_passwords(response.provider_url or "") or None
-    plain = replace(response, parts=parts, usage=RequestUsage(), provider_url=asked_at)
+    url = remove_passwords(response.provider_url or "") or None
+    plain = replace(response, parts=parts, usage=RequestUsage(), provider_url=url)
     (message,) = ModelMessagesTypeAdapter.dump_python([plain], mode="json")
     echo = {"model": echoed, "message": message}
     return as_echo({**echo, "answers": answers} if answers else echo)
 
 
 def usage_of(response: ModelResponse) -> Usage:
-    """The usage of a request, with its cost if it is known."""
+    """Return the usage of a request. The cost comes from the provider or from the price list. None
+    if both are unknown."""
     used = response.usage
     model = read_name(response.model_name)
     usage = Usage(

@@ -1,5 +1,5 @@
-"""Streamed answers of PydanticAI's models: the text and the thoughts are passed to observers as
-they arrive. Some servers send thoughts as text between tags."""
+"""Streamed answers of PydanticAI's models. Text and thoughts go to observers as they arrive. Some
+servers send thoughts as text between tags."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ if TYPE_CHECKING:
 Tags = tuple[str, str]
 
 TAGS: Final[Tags] = ("<think>", "</think>")
-"""The tags around thoughts at the beginning of a text."""
+"""The usual tags around the thoughts at the beginning of a text."""
 
 
 class StreamedParts:
-    """Passes the parts of one response to observers. The arguments of `answer_tool` are the answer;
-    with `has_tools`, the arguments of other tools are not. `tags` are the model's tags."""
+    """Passes the parts of a response to observers.
+
+    The arguments of the tool `answer_tool` are the answer. Without `has_tools`, the request offers
+    no other tool, so the arguments of any call are the answer. `tags` are the model's tags around
+    thoughts.
+    """
 
     def __init__(
         self, answer_tool: str, secrets: Iterable[str], *, has_tools: bool, tags: Tags = TAGS
@@ -29,19 +33,20 @@ class StreamedParts:
         self._answer_tool, self._secrets, self._has_tools = answer_tool, (*secrets,), has_tools
         self._tags = tags
         self._kinds: dict[int, str] = {}
-        """The kinds of parts by their index. Calls of one message may arrive interleaved."""
+        """The kind of each part, by the part's index. The pieces of several calls may arrive
+        interleaved."""
         self._has_text = self._has_thoughts = False
         self._text = _TaggedText(tags)
         self.is_empty = True
-        """Whether nothing was streamed yet."""
+        """Whether no event has arrived yet."""
 
     def begin(self) -> None:
-        """Start the next response of a message that was paused."""
+        """Start the next response of a paused message."""
         self._kinds.clear()
         self._text = _TaggedText(self._tags)
 
     def take(self, event: ModelResponseStreamEvent) -> None:
-        """Take an event of the stream."""
+        """Pass an event of the stream to observers."""
         from pydantic_ai.messages import PartDeltaEvent, PartStartEvent
 
         self.is_empty = False
@@ -49,10 +54,10 @@ class StreamedParts:
             case PartStartEvent(index=index, part=part):
                 self._start(index, part)
             case PartDeltaEvent(index=index, delta=delta):
-                added: Any = getattr(delta, "content_delta", None)
-                if added is None:
-                    added = getattr(delta, "args_delta", None)
-                self._take(self._kinds.get(index, ""), added)
+                piece: Any = getattr(delta, "content_delta", None)
+                if piece is None:
+                    piece = getattr(delta, "args_delta", None)
+                self._take(self._kinds.get(index, ""), piece)
             case _:
                 pass
 
@@ -66,7 +71,7 @@ class StreamedParts:
             tell(Discard())
         if kind == "thinking":
             if self._has_thoughts:
-                self._think("\n\n")  # the next part of a summary
+                self._think("\n\n")  # separates the parts of a summary
             if _may_be_tagged(part):
                 kind = "text"
                 self._text.open()
@@ -75,17 +80,17 @@ class StreamedParts:
         self._kinds[index] = kind
         self._take(kind, getattr(part, "args" if kind == "answer" else "content", None))
 
-    def _take(self, kind: str, added: Any) -> None:
-        if not added:
+    def _take(self, kind: str, piece: Any) -> None:
+        if not piece:
             return
-        added = added if isinstance(added, str) else json.dumps(added)
+        piece = piece if isinstance(piece, str) else json.dumps(piece)
         match kind:
             case "thinking":
-                self._think(added)
+                self._think(piece)
             case "answer":
-                self._tell(added)
+                self._tell(piece)
             case "text":
-                for is_thought, text in self._text.take(added):
+                for is_thought, text in self._text.take(piece):
                     if is_thought:
                         self._think(text)
                     else:
@@ -112,31 +117,32 @@ def tell_thoughts(response: ModelResponse, secrets: Iterable[str]) -> None:
 
 
 class _TaggedText:
-    """The text of a message, in pieces. The text between tags at its beginning is thinking."""
+    """The text of a message, which arrives in pieces. If the text begins with a tag, the part up to
+    the closing tag is thinking."""
 
     def __init__(self, tags: Tags) -> None:
         self._open, self._close = tags
         self._state = "before"
-        self._held = ""
-        """The end of the text so far, which may be the beginning of a tag."""
+        self._tail = ""
+        """The end of the text so far, if it may be the beginning of a tag."""
 
     def open(self) -> None:
-        """Begin thinking: PydanticAI has seen the tag in its own piece."""
+        """Start thinking, because PydanticAI has found the opening tag."""
         if self._state == "before":
-            self._state, self._held = "inside", ""
+            self._state, self._tail = "inside", ""
 
     def close(self) -> None:
-        """End thinking: PydanticAI has seen the tag."""
+        """End thinking, because PydanticAI has found the closing tag."""
         if self._state == "inside":
-            self._state, self._held = "after", ""
+            self._state, self._tail = "after", ""
 
     def take(self, piece: str) -> Iterator[tuple[bool, str]]:
-        """Take a piece. Yields texts, each with whether it is thinking."""
-        text, self._held = self._held + piece, ""
+        """Yield the texts in a piece, as pairs: whether the text is thinking, and the text."""
+        text, self._tail = self._tail + piece, ""
         if self._state == "before":
             begin = text.lstrip()
             if self._open.startswith(begin):
-                self._held = text
+                self._tail = text
                 return
             self._state = "inside" if begin.startswith(self._open) else "after"
             text = begin[len(self._open) :] if self._state == "inside" else text
@@ -145,8 +151,8 @@ class _TaggedText:
             if tag:
                 self._state = "after"
             else:
-                self._held = _cut_off(thought, self._close)
-                thought = thought.removesuffix(self._held)
+                self._tail = _find_partial_tag(thought, self._close)
+                thought = thought.removesuffix(self._tail)
             if thought:
                 yield True, thought
             text = rest
@@ -154,16 +160,18 @@ class _TaggedText:
             yield False, text
 
 
-def _cut_off(text: str, tag: str) -> str:
-    """The end of a text that may be the beginning of a tag."""
+def _find_partial_tag(text: str, tag: str) -> str:
+    """Return the longest end of a text that may be the beginning of a tag. May be empty."""
     sizes = range(min(len(tag) - 1, len(text)), 0, -1)
     return next((tag[:size] for size in sizes if text.endswith(tag[:size])), "")
 
 
 def without_tags(parts: Sequence[ModelResponsePart], tags: Tags) -> list[ModelResponsePart]:
-    """The parts of a streamed message with thinking separated from text. PydanticAI does that
-    itself for messages that are not streamed; in a stream it recognizes a tag only as its own
-    piece."""
+    """Return the parts of a streamed message with thinking separated from text.
+
+    For messages that are not streamed, PydanticAI separates thinking itself. In a stream, it
+    recognizes a tag only if the tag is a piece of its own.
+    """
     from pydantic_ai.messages import TextPart, ThinkingPart
 
     for at, part in enumerate(parts):
@@ -183,6 +191,6 @@ def without_tags(parts: Sequence[ModelResponsePart], tags: Tags) -> list[ModelRe
 
 
 def _may_be_tagged(part: Any) -> bool:
-    """Whether a thinking part may come from tags. Thinking that a provider sends as such has an id
-    or a signature."""
+    """Return whether a thinking part may come from tags. If the provider sends a part as thinking,
+    the part has an id or a signature."""
     return part.id in (None, "content") and not part.signature

@@ -1,6 +1,6 @@
 """LMs by name, such as "local", "claude-cli:sonnet" or "anthropic". `resolve` makes an LM from its
-name, `list_lm_kinds` lists the kinds and what each still needs on this machine, and
-`find_default_lm` finds the LM for runs without an `lm`."""
+name. `list_lm_kinds` lists the kinds of LMs with their missing requirements. `find_default_lm`
+finds the LM for runs without `lm=`."""
 
 from __future__ import annotations
 
@@ -40,41 +40,42 @@ _log = logging.getLogger("bae.lm")
 def resolve(name: str) -> LM:
     """Make an LM from its name.
 
-    - `local`, or `local:model.gguf`: a model inside this process, no key and no network
+    - `local` or `local:model.gguf`: a model inside this process, without key and network
     - `claude-cli` or `claude-cli:sonnet`: the Claude command line program
     - `anthropic` or `anthropic:MODEL`: Anthropic's API
     - `openai:MODEL`: OpenAI's API, through PydanticAI
     - `openai:MODEL@http://127.0.0.1:8000/v1`: a server with OpenAI's chat completions
     - `ollama:MODEL`, `google:MODEL`, `bedrock:MODEL`, …: any provider of PydanticAI, also with
       `pydantic-ai:` before it
-    - `dspy:PROVIDER/MODEL`: any model DSPy knows; `dspy`: the LM of `dspy.configure`
+    - `dspy:PROVIDER/MODEL`: any model that DSPy knows
+    - `dspy`: the LM of `dspy.configure`
     - `scripted:FILE.json`: answers from a file, for tests
-    - `python:FILE.py:NAME` or `python:MODULE:NAME`: an LM of yours, or a function that makes one
+    - `python:FILE.py:NAME` or `python:MODULE:NAME`: your own LM, or a function that makes an LM
 
-    Options follow a `?`: `anthropic?effort=low&max_tokens=800`. They are arguments of the backend,
-    or settings of the provider's model.
+    Options follow a `?`: `anthropic?effort=low&max_tokens=800`. An option is an argument of the
+    backend, or a setting of the provider's model.
 
-    Each call makes a new LM. A name passed as `lm=` makes its LM once and uses it again.
+    Each call makes a new LM. For a name passed as `lm=`, bae makes the LM once and reuses it.
     """
     parsed, kind = _parse(name)
     make = _maker(kind)
     model = parsed.model
     if kind.name == "openai" or kind.through:
         model = f"{parsed.kind}:{model}"
-    given = (model,) if model else ()
+    arguments = (model,) if model else ()
     if not parsed.address and not parsed.options:
-        return make(*given)
-    return make_with_options(make, given, parsed, shown_name(name))
+        return make(*arguments)
+    return make_with_options(make, arguments, parsed, shown_name(name))
 
 
 def check_lm_name(name: str) -> None:
     """Raise `BaeLMError` if no LM has this name. The code is `bae-lm-unknown-name`, or
-    `bae-lm-option` for a wrong option. No LM is made, and no package is imported."""
+    `bae-lm-option` for a wrong option. No LM is made, and no provider's package is imported."""
     _parse(name)
 
 
 def name_error(name: str) -> BaeLMError | None:
-    """The error for a name that no LM has, or None. No LM is made."""
+    """Return the error if no LM has this name, or None. No LM is made."""
     try:
         _parse(name)
     except BaeLMError as error:
@@ -83,36 +84,36 @@ def name_error(name: str) -> BaeLMError | None:
 
 
 def no_lm_takes(name: str, files: str) -> bool:
-    """Whether the class of the named LM rules out files of this kind. False if that depends on the
-    model. No LM is made."""
+    """Return whether no model behind this name takes files of the kind `files`. If that depends on
+    the model, return False. No LM is made."""
     try:
         maker = _maker(_parse(name)[1])
     except BaeLMError:
         return False
-    taken = getattr(maker, "takes_files", None)
-    return isinstance(taken, frozenset) and files not in taken
+    kinds = getattr(maker, "takes_files", None)
+    return isinstance(kinds, frozenset) and files not in kinds
 
 
 def _parse(name: str) -> tuple[LMNameParts, LMKind]:
-    """Parse a name into its parts and its kind. Raises `BaeLMError` if no LM has that name."""
+    """Parse a name into its parts and its kind. Raise `BaeLMError` if no LM has the name."""
     if not isinstance(cast(object, name), str):
         raise BaeLMError(
             f"the name of an LM is a text, and not {name!r}",
             code="bae-lm-unknown-name",
             fix=f"give one of these names: {_forms()}",
         )
-    own = KINDS.get(name.strip().partition(":")[0])
-    parsed = parse_lm_name(name, is_file=own is not None and own.is_file)
+    own_kind = KINDS.get(name.strip().partition(":")[0])
+    parsed = parse_lm_name(name, is_file=own_kind is not None and own_kind.is_file)
     kind = find_kind(parsed.kind)
     if kind is None:
         names = (*KINDS, *_SYNONYMS)
-        near = _name_for_model(name.strip()) or get_close_matches(
+        suggestions = _name_for_model(name.strip()) or get_close_matches(
             parsed.kind.lower(), names, 1, 0.7
         )
-        near = [_SYNONYMS.get(each, each) for each in near]
+        suggestions = [_SYNONYMS.get(suggestion, suggestion) for suggestion in suggestions]
         guess = (
-            f"did you mean {shown_name(near[0])}? The names are"
-            if near
+            f"did you mean {shown_name(suggestions[0])}? The names are"
+            if suggestions
             else "give one of these names"
         )
         raise BaeLMError(
@@ -122,7 +123,7 @@ def _parse(name: str) -> tuple[LMNameParts, LMKind]:
         )
     if kind.needs_rest and not parsed.model:
         raise BaeLMError(
-            f"{shown_name(name)} is not the whole name",
+            f"{shown_name(name)} is not a complete name",
             code="bae-lm-unknown-name",
             fix=f"write {kind.forms}",
         )
@@ -139,7 +140,8 @@ def _parse(name: str) -> tuple[LMNameParts, LMKind]:
             fix=f"write {kind.example}",
         )
     if parsed.options and "pydantic_ai" not in kind.packages:
-        # Settings of PydanticAI's models are checked when one is made: that takes its imports.
+        # The options of PydanticAI's models are checked when bae makes the model, because the check
+        # needs PydanticAI.
         read_arguments(_maker(kind), parsed, shown_name(name))
     return parsed, kind
 
@@ -150,9 +152,9 @@ def _maker(kind: LMKind) -> Any:
 
 
 def _forms() -> str:
-    """The forms of names for error messages: bae's own kinds and PydanticAI's providers."""
-    own = ", ".join(kind.forms for kind in OWN_KINDS)
-    return f"{own}; and, each as PROVIDER:MODEL, {', '.join(each.name for each in PROVIDERS)}"
+    """Return all forms of names for error messages: bae's own kinds and PydanticAI's providers."""
+    own_forms = ", ".join(kind.forms for kind in OWN_KINDS)
+    return f"{own_forms}; and, each as PROVIDER:MODEL, {', '.join(kind.name for kind in PROVIDERS)}"
 
 
 _SYNONYMS: Final = {
@@ -163,30 +165,35 @@ _SYNONYMS: Final = {
     "lmstudio": "openai:MODEL@http://127.0.0.1:1234/v1",
     "llamacpp": "openai:MODEL@http://127.0.0.1:8080/v1",
 }
-"""Other common names of providers, each with the name to write."""
+"""Other common names of providers, with the name that bae knows."""
 
 
 def cached_lm(name: str) -> LM:
-    """The LM of a name, cached. A script is made again each time, since its answers are used up. So
-    are the user's own LM, which may be a script, and the LM of `dspy.configure`, which may have
-    changed."""
+    """Return the LM with this name. The first call makes the LM, and later calls reuse it.
+
+    Three kinds of LMs are made again on each call:
+
+    - `scripted:…`, because the answers of the earlier LM may be used up
+    - `python:…`, because the user's own LM may be a script too
+    - `dspy`, because `dspy.configure` may have set another LM
+    """
     name = name.strip()
-    again = name == "dspy" or name.startswith(("scripted:", "python:"))
-    return resolve(name) if again else _made(name)
+    is_fresh = name == "dspy" or name.startswith(("scripted:", "python:"))
+    return resolve(name) if is_fresh else _resolve_once(name)
 
 
-_made = cache(resolve)
+_resolve_once = cache(resolve)
 
 
 KINDS: Final[Mapping[str, LMKind]] = {kind.name: kind for kind in (*OWN_KINDS, *PROVIDERS)}
-"""Every kind of LM that has a name, bae's own first."""
+"""Every kind of LM that has a name. bae's own kinds come first."""
 
 
 def find_kind(name: str) -> LMKind | None:
-    """The kind with this name, or None. PydanticAI's gateway has a name for each provider behind
-    it, and a newer PydanticAI may know more providers than `KINDS`."""
-    gateway, mark, provider = name.partition("/")
-    if mark and gateway == "gateway":
+    """Return the kind with this name, or None. The name may also be "gateway/PROVIDER", for
+    PydanticAI's gateway, or a provider that only a newer PydanticAI knows."""
+    gateway, slash, provider = name.partition("/")
+    if slash and gateway == "gateway":
         behind = find_kind(provider)
         if behind is None:
             return None
@@ -199,12 +206,13 @@ def find_kind(name: str) -> LMKind | None:
 
 
 def advice_for(package: str) -> str:
-    """What to pass instead of an object from a package. Empty if no backend uses the package."""
+    """Return what to pass as an LM instead of an object from `package`. Empty if no backend uses
+    the package."""
     return next((kind.objects[package] for kind in KINDS.values() if package in kind.objects), "")
 
 
 def _name_for_model(name: str) -> list[str]:
-    """Suggest the full name for a bare model name, which people often try first."""
+    """Suggest a complete name for a bare model name, because people often try that first."""
     kind, _, address = name.partition("@http")
     if address and kind in KINDS:
         return [f"{kind}:MODEL@http{address}"]
@@ -219,29 +227,30 @@ def _name_for_model(name: str) -> list[str]:
 
 
 def list_lm_kinds() -> list[LMKind]:
-    """List every kind of LM that has a name, with what it still needs on this machine. Imports no
-    package and calls no LM."""
+    """List every kind of LM that has a name, with the requirements that this machine lacks. Import
+    no package and call no LM."""
     return [replace(kind, missing=find_missing(kind)) for kind in KINDS.values()]
 
 
 def candidates() -> list[LMKind]:
-    """The kinds that `find_default_lm` considers, in its order."""
+    """Return the kinds that `find_default_lm` considers, in its order."""
     kinds = {kind.name: replace(kind, missing=find_missing(kind)) for kind in OWN_KINDS}
     return [kinds[name] for name in ("anthropic", "openai", "claude-cli", "local")]
 
 
 @dataclass(frozen=True, slots=True)
 class DefaultName:
-    """The name of the LM for runs without `lm=`, and why it is chosen. An empty name means that
-    there is no such LM."""
+    """The name of the LM for runs without `lm=`."""
 
     name: str
+    """The name. Empty if there is no LM for such runs."""
     why: str
+    """The reason for this name, or why there is no LM."""
 
 
 def configured_lm() -> Any:
-    """The `dspy.LM` set by `dspy.configure`, if runs without `lm=` use it; otherwise None. Does not
-    import dspy: a program that called `dspy.configure` has imported it."""
+    """Return the `dspy.LM` of `dspy.configure` if runs without `lm=` may use it, or None. dspy is
+    not imported, because a program that calls `dspy.configure` has imported it."""
     dspy = sys.modules.get("dspy")
     if dspy is None or os.environ.get(VARIABLE, "").strip() not in ("", "dspy"):
         return None
@@ -250,14 +259,14 @@ def configured_lm() -> Any:
 
 def find_default_name() -> DefaultName:
     """Find the name of the LM for runs without `lm=`, without making the LM."""
-    named = os.environ.get(VARIABLE, "").strip()
-    if named == "none":
+    from_environment = os.environ.get(VARIABLE, "").strip()
+    if from_environment == "none":
         return DefaultName("", f"{VARIABLE}=none forbids one")
-    if named:
-        error = name_error(named)
+    if from_environment:
+        error = name_error(from_environment)
         if error is not None:
             return DefaultName("", f"{VARIABLE} is set, but {error.message}")
-        return DefaultName(named, f"{VARIABLE} names it")
+        return DefaultName(from_environment, f"{VARIABLE} names it")
     if configured_lm() is not None:
         return DefaultName("dspy", "dspy.configure(lm=…) has set it")
     kinds = candidates()
@@ -269,22 +278,29 @@ def find_default_name() -> DefaultName:
 
 
 def find_default_lm(why: str) -> LM:
-    """Find the LM for runs without `lm=`: the LM that `BAE_LM` names, then the LM set by
-    `dspy.configure`, then the first of Anthropic, OpenAI, the Claude CLI and the local model that
-    is ready. The error for a missing LM quotes `why`, which says what needs it."""
-    named = os.environ.get(VARIABLE, "").strip()
-    error = name_error(named) if named and named != "none" else None
+    """Find the LM for runs without `lm=`, in this order:
+
+    1. the LM that the environment variable `BAE_LM` names
+    2. the LM of `dspy.configure`
+    3. the first that is ready of Anthropic, OpenAI, the Claude CLI and the local model
+
+    If there is no LM, raise `BaeLMError`. Its message quotes `why`, which says what needs an LM.
+    """
+    from_environment = os.environ.get(VARIABLE, "").strip()
+    error = (
+        name_error(from_environment) if from_environment and from_environment != "none" else None
+    )
     if error is not None:
         error.message = f"the variable {VARIABLE} is set, but {error.message}"
         raise error
     name, kinds = find_default_name().name, candidates()
-    if not named:
+    if not from_environment:
         for kind in kinds if name != "dspy" else ():
             if kind.example == name:
                 break
-            packages = [isinstance(each, MissingPackage) for each in kind.missing]
+            packages = [isinstance(item, MissingPackage) for item in kind.missing]
             if packages and all(packages) and kind.name != "local":
-                # The key suggests that the user meant this LM, so warn before using another.
+                # The user has a key for this LM and may expect it, so warn before using another.
                 _log.warning(
                     "there is a key for %s, but its package is not installed: %s",
                     kind.example,
@@ -311,8 +327,8 @@ _CODING_LMS: Final = ("anthropic", "openai", "claude-cli")
 
 
 def refuse_local(name: str) -> None:
-    """Raise BaeLMError if the LM chosen without a name is the model inside bae, which cannot write
-    code."""
+    """Raise `BaeLMError` if `name` is the local model, which is too small to write code. `name` is
+    the LM that bae chose itself."""
     if name.partition(":")[0] != "local":
         return
     lines = ["name one with --lm, or lm=…; `bae lm list` says more"]
@@ -328,40 +344,41 @@ def refuse_local(name: str) -> None:
 
 
 def find_coding_lm(why: str) -> LM:
-    """Find the LM for a team without `lm=`, as `find_default_lm` does. Raises BaeLMError if that is
-    the model inside bae."""
+    """Find the LM for a team without `lm=`, as `find_default_lm` does. Raise `BaeLMError` if
+    bae finds only the local model."""
     refuse_local(find_default_name().name)
     return find_default_lm(why)
 
 
 class LazyLM(Policy):
-    """The LM of `find_default_lm`, found on first use, since the rest of a resumed run may need no
-    LM. `why` says what needs an LM."""
+    """The LM of `find_default_lm`. It is found on first use, because the rest of a resumed run may
+    need no LM. `why` says what needs an LM."""
 
     def __init__(self, why: str) -> None:
         self._why = why
         self._found: Backend | None = None
 
     def find(self) -> LM:
-        """Find the LM. Raises `BaeLMError` if this machine has none."""
+        """Find the LM. Raise `BaeLMError` if this machine has no LM."""
         return find_default_lm(self._why)
 
     @property
     def inner(self) -> Backend:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """The LM as a backend. Raises `BaeLMError` if this machine has none."""
+        """The LM as a backend. Raises `BaeLMError` if this machine has no LM."""
         if self._found is None:
             self._found = as_backend(self.find())
         return self._found
 
     def pinned(self, lm: LM) -> LM:
-        """The LM itself: no LM with a name has learned prompts."""
+        """Return `lm`, because an LM with a name has no learned prompts."""
         return lm
 
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
-        """Nothing: no LM with a name has a budget around it."""
+        """Do nothing, because an LM with a name has no budget around it."""
 
     def budgets(self) -> list[Budget]:
-        """No budgets, as above. The LM is not looked for."""
+        """Return no budgets, because an LM with a name has no budget around it. This does not look
+        for the LM."""
         return []
 
     async def aclose(self) -> None:
@@ -373,11 +390,12 @@ class LazyLM(Policy):
         return f"{type(self).__name__}({'' if self._found is None else repr(self._found)})"
 
 
-# --- LMs of the user's own --------------------------------------------------------------------
+# --- The user's own LMs -----------------------------------------------------------------------
 
 
 def imported_lm(where: str) -> LM:
-    """Load the LM of `FILE.py:NAME` or `MODULE:NAME`. Modules in the current directory work too."""
+    """Load the LM at `FILE.py:NAME` or `MODULE:NAME`. `NAME` is an LM, or a function that makes an
+    LM. Modules in the current directory work too."""
     place, _, name = where.rpartition(":")
     if not place or not name.isidentifier():
         raise _no_lm_there(f"{where!r} names no LM in a file or module")
@@ -394,19 +412,19 @@ def imported_lm(where: str) -> LM:
 
 
 def load_module(place: str) -> ModuleType:
-    """Load a module by its file or by its name. Modules in the current directory work too."""
+    """Load a module by its file (`….py`) or its name. Modules in the current directory work too."""
     if not place.endswith(".py"):
         if str(Path.cwd()) not in sys.path:
             sys.path.insert(0, str(Path.cwd()))
         return import_module(place)
     path = Path(place).resolve()
-    with open_file(path):  # Python would wait for a pipe
+    with open_file(path):  # refuses a pipe, which Python would wait for
         pass
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    # Classes look up the names in their annotations in sys.modules.
+    # Classes resolve the names in their annotations through sys.modules.
     sys.modules.setdefault(path.stem, module)
     spec.loader.exec_module(module)
     return module

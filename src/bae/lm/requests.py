@@ -1,5 +1,5 @@
-"""One request to a model and its answer. A request is charged to the active budgets, is sent again
-after an error that may pass, stops when the time of a budget is over, and reports its usage."""
+"""Requests to a model and their answers. bae counts each request against the active budgets, sends
+it again after a temporary error, stops it when a budget's time is over, and reports its usage."""
 
 from __future__ import annotations
 
@@ -54,39 +54,48 @@ class _Unparsed:
 UNPARSED: Final = _Unparsed()
 _ONE_CALL: Final = Usage(calls=1)
 _RECORD_DEPTH: Final = 16
-"""The deepest level of a value in a record or in a node."""
+"""How deep a value may be nested in a record or a node that contains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a model: its `text`, or a `value` if the JSON is parsed already.
-
-    `stop` says why the answer ended: "end"; "cut-off" by a limit on its length; or "refused", and
-    then `text` is the model's reason. Set `sent=False` if no request was sent, for example because
-    the backend has its own cache. Otherwise at least one call is charged.
-
-    `calls` are the complete tool calls that the model asks for; then `text` is the text before
-    them. `ran` are the calls that the provider has run itself, each with its result. `echo` is JSON
-    that this backend needs back unchanged together with the results: bae stores it with the round
-    and passes it as the `echo` of that message in the next prompts. Put the model's name into the
-    echo, and ignore the echo of another model: the message's text and calls are enough to send it.
-
-    `thinking` is the model's reasoning before the answer. bae collects it from the `Thought` events
-    of the call.
-    """
+    """The answer of a model. A backend sets the `text`, or the `value` if it parses the JSON."""
 
     text: str = ""
+    """The text of the answer. If there are `calls`, it is the text before the calls. If the model
+    refused, it is the reason."""
+
     usage: Usage = _ONE_CALL
+
     stop: Literal["end", "cut-off", "refused"] = "end"
+    """Why the answer ended: the model finished ("end"), a limit on the length cut it off
+    ("cut-off"), or the model refused to answer ("refused")."""
+
     value: Any = UNPARSED
+    """The parsed JSON of the answer."""
+
     sent: bool = True
+    """Whether a request was sent. If True, the budgets count at least one call. Pass False if, for
+    example, the backend's own cache answered."""
+
     calls: tuple[CallPart, ...] = ()
+    """The complete tool calls that the model asks for."""
+
     ran: tuple[tuple[CallPart, ResultPart], ...] = ()
+    """The tool calls that the provider has run itself, each with its result."""
+
     echo: Any = None
+    """JSON that the backend needs back, unchanged, together with the results of the calls. bae
+    stores the echo and passes it as `Message.echo` in the next prompts. Put the model's name into
+    the echo. If a message has another model's echo, ignore the echo and send the message's text and
+    calls."""
+
     thinking: str = ""
+    """The model's thoughts before the answer. bae collects them from the `Thought` events of the
+    call."""
 
     def using(self, usage: Usage) -> Answer:
-        """A copy with another usage and `sent=True`. Faster than `replace`."""
+        """Return a copy with another usage and `sent=True`. Faster than `replace`."""
         tools = self.calls, self.ran, self.echo
         return Answer(self.text, usage, self.stop, self.value, True, *tools, self.thinking)
 
@@ -103,14 +112,14 @@ class Answer:
 
 
 def as_echo(message: dict[str, Any]) -> dict[str, Any] | None:
-    """A message as `Answer.echo`, or None if it cannot be stored, for example because it contains
-    half a character. Without an echo, the message is sent from its text and its calls."""
+    """Return a message as `Answer.echo`. None if the message cannot be stored, for example because
+    it contains half a character. Without an echo, backends send the message's text and calls."""
     return message if can_be_stored(message) else None
 
 
 def can_be_stored(value: Any) -> bool:
-    """Whether a model's JSON can be written into a record and read back. Half a character, NaN, an
-    infinite number and deep nesting prevent that."""
+    """Return whether bae can write a model's JSON into a record and read it back. Half a character,
+    NaN, an infinite number or deep nesting makes this impossible."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         from_json(f"{'[' * _RECORD_DEPTH}{text}{']' * _RECORD_DEPTH}")
@@ -120,14 +129,14 @@ def can_be_stored(value: Any) -> bool:
 
 
 async def ask(backend: Backend, prompt: Prompt) -> Answer:
-    """Ask once, and send the request again after an error that may pass. This function reports the
-    usage of the answer; `send` reports the usage of failed requests."""
+    """Ask a backend. After a temporary error, send the request again. This function reports the
+    usage of the answer, and `send` reports the usage of failed requests."""
 
     def request() -> Awaitable[Answer]:
-        asking = backend.request(prompt)
-        if type(asking) is CoroutineType:
-            return asking
-        return awaitable(asking, backend, "request")
+        pending = backend.request(prompt)
+        if type(pending) is CoroutineType:
+            return pending
+        return awaitable(pending, backend, "request")
 
     def send_again() -> Awaitable[Answer]:
         return retrying(request, backend.retries, backend.first_wait, is_worth=_is_resent)
@@ -146,16 +155,17 @@ async def ask(backend: Backend, prompt: Prompt) -> Answer:
     if not answer.usage.attempts:  # no request was sent
         answer = replace(answer, usage=replace(answer.usage, attempts=1))
     report_usage(answer.usage)
-    around = asked_under.get()
-    if around is not None:
-        around.least_calls = 0  # a backend has answered, perhaps from a cache
+    outer = asked_under.get()
+    if outer is not None:
+        outer.least_calls = 0  # a backend has answered, perhaps from a cache
     return answer
 
 
 def _collect_thought(
     thoughts: list[str], listener: Callable[[CallEvent], None] | None, event: CallEvent
 ) -> None:
-    """Collect the model's thoughts, drop them on a restart, and pass each event on."""
+    """Add the model's thoughts to `thoughts`, and clear `thoughts` on a restart. Pass every event
+    to the listener."""
     match event:
         case Thought(text):
             thoughts.append(text)
@@ -175,21 +185,24 @@ _NO_METER: Final[Meter] = (_ignore, None)
 
 
 async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -> Answer:
-    """Call a backend's `answer` once and charge the active budgets. Each budget is checked before
-    anything is sent. With `asks_others` the backend may ask further backends, which are charged
-    separately; the usage reported during the call is then its usage."""
+    """Call a backend's `answer` once and charge the active budgets. The budgets are checked before
+    `answer` is called.
+
+    With `asks_others`, the backend may ask further backends, whose requests are charged separately.
+    If any usage is reported during the call, the total is this request's usage.
+    """
     if in_use() and (files := prompt.files):
         check_files(backend, prompt, files)
-    scope, around, reservation = scope_in_force.get(), asked_under.get(), None
+    scope, outer, reservation = scope_in_force.get(), asked_under.get(), None
     if scope is not None:
-        if around is not None:
-            around.settle(None)
+        if outer is not None:
+            outer.settle(None)
         reservation = Reservation(scope.budgets, backend, prompt)
-    under = reservation if asks_others else None
-    token = None if under is around else asked_under.set(under)
+    inner = reservation if asks_others else None
+    token = None if inner is outer else asked_under.set(inner)
     reported: list[Usage] = []
     since = perf_counter()
-    named = (backend.model,) if backend.model else ()
+    models = (backend.model,) if backend.model else ()
     try:
         if asks_others:
             with metered(alone=True) as reported:
@@ -197,10 +210,10 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
                     backend, await awaitable(backend.answer(prompt), backend, "answer")
                 )
         else:
-            asking: Awaitable[Answer] = backend.answer(prompt)
-            if type(asking) is not CoroutineType:
-                asking = awaitable(asking, backend, "answer")
-            answer = mask_answer(check_answer(backend, await asking), (*backend.secrets,))
+            pending: Awaitable[Answer] = backend.answer(prompt)
+            if type(pending) is not CoroutineType:
+                pending = awaitable(pending, backend, "answer")
+            answer = mask_answer(check_answer(backend, await pending), (*backend.secrets,))
     except BaseException as error:
         mask_error(error, backend.secrets)
         used = Usage.total(reported) if reported else _used_by_failure(backend, error)
@@ -210,7 +223,7 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
                 used,
                 calls=used.calls or (0 if reported else 1),
                 seconds=perf_counter() - since,
-                models=used.models or named,
+                models=used.models or models,
             )
             report_usage(used)
         if reservation is not None:
@@ -228,7 +241,7 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
         # An adapted LM counts its own attempts.
         attempts=used.attempts or 1,
         seconds=perf_counter() - since,
-        models=used.models or named,
+        models=used.models or models,
     )
     if reservation is None:
         pass
@@ -245,7 +258,7 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
 
 
 def check_answer(backend: Backend, answer: object) -> Answer:
-    """Raise if a backend returned something other than an `Answer`."""
+    """Return the answer of a backend. Raise `BaeLMError` if it is no `Answer`."""
     if isinstance(answer, Answer):
         return answer
     name = type(backend).__name__
@@ -257,7 +270,7 @@ def check_answer(backend: Backend, answer: object) -> Answer:
 
 
 def mask_answer(answer: Answer, secrets: Iterable[str]) -> Answer:
-    """Mask the secrets in an answer."""
+    """Return an answer with its secrets masked."""
     value, used = answer.value, answer.usage
     if value is not UNPARSED:
         value = mask_parts(value, lambda text: mask(text, secrets))
@@ -286,33 +299,34 @@ def _mask_call(call: CallPart, secrets: Iterable[str]) -> CallPart:
 
 
 async def in_time(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask, and stop as soon as the time of an active budget is over."""
+    """Call `ask`. As soon as the time of an active budget is over, cancel the call and raise
+    `BudgetError`."""
     timed = [budget for budget in budgets_in_force() if budget.seconds is not None]
     if not timed:
         return await ask()
-    left, short = min(((b.remaining.seconds or 0.0, b) for b in timed), key=itemgetter(0))
-    if left <= 0:
-        raise short.spent("seconds")
-    bound = asyncio.timeout(left)
+    seconds, budget = min(((b.remaining.seconds or 0.0, b) for b in timed), key=itemgetter(0))
+    if seconds <= 0:
+        raise budget.spent("seconds")
+    bound = asyncio.timeout(seconds)
     try:
         async with bound:
             return await ask()
     except TimeoutError as error:
         if not bound.expired():
             raise
-        raise short.spent("seconds", cause=error) from error
+        raise budget.spent("seconds", cause=error) from error
 
 
 def worth_retrying(error: BaseException) -> bool:
-    """Whether sending the same request again may help."""
+    """Return whether it may help to send the same request again."""
     if isinstance(error, BaeLMError):
         return error.retryable
     return isinstance(error, ConnectionError | TimeoutError)
 
 
 def _is_resent(error: BaseException) -> bool:
-    """Whether a backend itself sends a request again. Only `bae.lm.Retry` repeats a request that
-    timed out, since the next one would probably take as long."""
+    """Return whether bae sends a request again without `bae.lm.Retry`. bae does not repeat a
+    request that timed out, because the next request would probably take as long."""
     failures = getattr(error, "failures", ())
     if failures:
         return any(map(_is_resent, failures))
@@ -334,39 +348,39 @@ async def retrying(
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     is_worth: Callable[[BaseException], bool],
 ) -> T:
-    """Call `ask` until it succeeds, and up to `retries` more times after errors for which
-    `is_worth` is true.
+    """Call `ask`. If it raises an error for which `is_worth` returns True, call it again, up to
+    `retries` times.
 
-    The first wait is `first` seconds, and each further wait is `factor` times longer, up to
-    `longest`. Each is shortened at random by up to the share `jitter`, so that callers that failed
-    together do not return together. If a provider asks for a longer wait, `ask` waits at least that
-    long; if it asks for more than `longest`, there is no further call. Observers see each retry.
-    The last error is raised with a note on the retries.
+    The first wait is `first` seconds. Each further wait is `factor` times longer, up to `longest`.
+    Each wait is shortened at random by up to the share `jitter`, so that callers that failed
+    together do not come back together. If a provider asks for a longer wait, the wait is at least
+    that long. If a provider asks for more than `longest`, there is no further call. Observers see
+    each retry. The last error is raised with a note on the retries.
     """
     waited = 0.0
     delay = min(first, longest)
-    before: BaseException | None = None
+    last: BaseException | None = None
     for tries in range(1, retries + 2):
         try:
             return await ask()
         except Exception as error:
-            again = is_worth(error)
-            wanted = getattr(error, "retry_after", None) or 0.0
-            if again and tries <= retries and wanted <= longest:
+            may_help = is_worth(error)
+            requested_wait = getattr(error, "retry_after", None) or 0.0
+            if may_help and tries <= retries and requested_wait <= longest:
                 spread = delay * jitter * random.random()
-                pause = max(delay - spread, wanted + spread if wanted else 0.0)
-                before = error
+                pause = max(delay - spread, requested_wait + spread if requested_wait else 0.0)
+                last = error
                 tell(Restart(error, pause))
             else:
-                if before is not None:
+                if last is not None:
                     error.add_note(
                         f"tried {tries} times, with {waited:.1f} s of waiting between; the failure"
-                        f" before this was {describe(before)}"
+                        f" before this was {describe(last)}"
                     )
-                if again and tries <= retries:
+                if may_help and tries <= retries:
                     error.add_note(
-                        f"not tried again: the provider asks to wait {wanted:g} s, and the longest"
-                        f" allowed is {longest:g} s"
+                        f"not tried again: the provider asks to wait {requested_wait:g} s, and the"
+                        f" longest allowed is {longest:g} s"
                     )
                 raise
         delay = min(delay * factor, longest)
@@ -376,7 +390,7 @@ async def retrying(
 
 
 def _used_by_failure(backend: Backend, error: BaseException) -> Usage | None:
-    """The usage of a failed request, as far as it is known. None if nothing was sent."""
+    """Return the usage of a failed request, as far as bae knows it. None if nothing was sent."""
     if isinstance(error, BudgetError):
         return None
     if isinstance(error, BaeLMError):
@@ -388,10 +402,10 @@ def _used_by_failure(backend: Backend, error: BaseException) -> Usage | None:
 
 
 def _is_refused(error: BaseException) -> bool:
-    """Whether a provider has refused a request and charges nothing for it."""
-    return isinstance(error, BaeLMError) and error.usage is None and error.status in _NOTHING_DONE
+    """Return whether a provider has refused a request and charges nothing for it."""
+    return isinstance(error, BaeLMError) and error.usage is None and error.status in _UNCHARGED
 
 
-_NOTHING_DONE = frozenset({*range(400, 500), 500, 503, 529} - {408})
-"""HTTP statuses for which providers charge nothing. Any other status from 500 up may come from a
-proxy after the model has answered."""
+_UNCHARGED = frozenset({*range(400, 500), 500, 503, 529} - {408})
+"""HTTP statuses of requests that cost nothing. Other statuses from 500 up are not here, because a
+proxy may send them after the model has answered."""

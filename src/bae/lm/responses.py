@@ -12,42 +12,44 @@ from bae.exceptions import BaeLMError
 from bae.lm.http import malformed_error, status_error
 
 responses_arrived: ContextVar[list[int] | None] = ContextVar("bae_responses", default=None)
-"""The statuses of the responses to a call. A failure after a response is due to its content; an
-earlier failure is not."""
+"""The HTTP statuses of the responses to a call. If a call fails and there is a status, the cause is
+the content of a response."""
 
 MAX_BYTES: Final = 50_000_000
-"""The largest response. A model's answer has some thousand bytes."""
+"""The largest response in bytes. A usual answer has only some thousand bytes."""
 
 MOST_COPIED: Final = 20_000_000_000
-"""The most bytes that may be copied while a stream is parsed: some seconds of work. Anthropic's SDK
-copies the event so far for each line that is added to it, and the event loop waits."""
+"""The most bytes that an SDK may copy while it parses a stream, which is some seconds of work. For
+each new line of an event, Anthropic's SDK copies all earlier lines of the event, and the event loop
+waits."""
 
 _END_OF_EVENT: Final = (b"\n\n", b"\r\r", b"\r\n\r\n")
 
 
 def bound_responses(client: Any, who: str, most: int) -> None:
-    """Have an httpx client read at most `most` bytes of a response and follow no redirect. A hook
-    decompresses the response chunk by chunk, since httpx would decompress any amount at once."""
+    """Make an httpx client read at most `most` bytes of a response and follow no redirect. A hook
+    decompresses the response chunk by chunk, because httpx would decompress any amount at once."""
 
     async def bound(response: Any) -> None:
         arrived = responses_arrived.get()
         if arrived is not None:
             arrived.append(response.status_code)
         if response.is_redirect:
-            moved = str(response.headers.get("location", ""))
-            raise status_error(who, response.status_code, f"it redirects to {moved!r}")
+            target = str(response.headers.get("location", ""))
+            raise status_error(who, response.status_code, f"it redirects to {target!r}")
         encoding = response.headers.pop("content-encoding", "").strip().lower()
         base = next(k for k in type(response.stream).__mro__ if k.__name__ == "AsyncByteStream")
         response.stream = _bounded_stream(base)(response.stream, encoding, who, most)
 
-    # A response in an encoding that was not asked for stays encoded, so it is not valid JSON.
+    # A response in any other encoding stays encoded, so it fails as invalid JSON.
     client.headers["accept-encoding"] = "gzip"
     client.event_hooks["response"].append(bound)
 
 
 @cache
 def _bounded_stream(base: type[Any]) -> type[Any]:
-    """The bounded stream class for httpx or for its successor: each accepts only its own base."""
+    """Return a bounded stream class with the given base. httpx and its successor each accept only
+    streams with their own base class."""
 
     class BoundedStream(base):
         def __init__(self, inner: Any, encoding: str, who: str, most: int) -> None:
@@ -58,16 +60,17 @@ def _bounded_stream(base: type[Any]) -> type[Any]:
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             unzip = zlib.decompressobj(zlib.MAX_WBITS | 16) if self.encoding == "gzip" else None
-            left, event, copied, last = self.most, 0, 0, b""
+            remaining, event, copied, last = self.most, 0, 0, b""
             async for chunk in self.inner:
                 data = chunk
                 if unzip is not None:
                     try:
-                        data = b"" if unzip.eof else unzip.decompress(chunk, left + 1)
+                        data = b"" if unzip.eof else unzip.decompress(chunk, remaining + 1)
                     except zlib.error as error:
                         raise malformed_error(self.who, error) from error
-                left -= len(data) or len(chunk)  # what decompresses to nothing is read as well
-                if left < 0:
+                # A chunk that decompresses to nothing counts with its own size.
+                remaining -= len(data) or len(chunk)
+                if remaining < 0:
                     raise _too_large(self.who, self.most)
                 for line in data.splitlines(keepends=True):
                     event += len(line)

@@ -1,5 +1,5 @@
-"""Node classes as DSPy signatures: fields with a source become inputs, fields that a model fills
-become outputs, and the signature has the instruction of the class."""
+"""Node classes as DSPy signatures. Fields with a source become inputs. Fields that a model fills
+become outputs."""
 
 from __future__ import annotations
 
@@ -22,43 +22,47 @@ from bae.prompts.values import asked_fields, in_order
 from bae.secrets import MASK
 
 SOURCE = "source"
-"""The input with the previous node of the run."""
+"""The name of the input with the previous node of the run."""
 
 
 def node_to_signature(node_cls: type[Node], is_start: bool = False) -> Any:
-    """The `dspy.Signature` of a node class.
+    """Make the `dspy.Signature` of a node class.
 
-    Fields with a source (`Dep`, `Recall`, `Map`, `Gate`) are inputs. Plain fields are outputs; on
-    the start node they are inputs, since the caller passes them. Tool calls are neither. Types,
-    constraints, defaults and `Field(description=…)` are kept. The instruction comes from the
-    `NodeConfig`; the default is the class name, since docstrings are for people. If dspy reserves
-    the name of a field (`instructions`, `config`, `lm`, …), the signature appends an underscore to
-    it, and the model sees the original name.
+    Fields with a source (`Dep`, `Recall`, `Map`, `Gate`) become inputs. Plain fields become
+    outputs. On the start node, plain fields become inputs too, because the caller passes their
+    values. A field for tool calls is left out. The signature has the types, constraints, defaults
+    and descriptions of the node's fields.
+
+    The instruction comes from the `NodeConfig`. The default instruction is the class name, because
+    docstrings are for people. If dspy reserves the name of a field (`instructions`, `config`, `lm`,
+    …), the signature's field has an underscore at the end. The model sees the node's name.
     """
     plan = plan_of(node_cls, strict=True)
     fields = plan.fields
-    made: dict[str, tuple[Any, FieldInfo]] = {}
-    for name, each in fields.items():
-        if each.fills == "calls":  # tool calls are not part of the answer
+    dspy_fields: dict[str, tuple[Any, FieldInfo]] = {}
+    for name, plan_field in fields.items():
+        if plan_field.fills == "calls":  # tool calls are not part of the answer
             continue
-        field = _dspy_field(each.info, is_start or each.fills == "source")
-        if not each.info.repr and name not in plan.revealed:
+        field = _dspy_field(plan_field.info, is_start or plan_field.fills == "source")
+        if not plan_field.info.repr and name not in plan.revealed:
             _extra(field)[_HIDDEN] = True
         if _is_reserved(name):
             _extra(field)[_NAME] = name
             name = _free_name(name, fields)
-        made[name] = _dspy_type(each.info), field
-    return _signature(made, plan.instruction, node_cls.__name__)
+        dspy_fields[name] = _dspy_type(plan_field.info), field
+    return _signature(dspy_fields, plan.instruction, node_cls.__name__)
 
 
 def has_instruction(signature: Any, instruction: str) -> bool:
-    """Whether a signature has this instruction. dspy may change the indentation."""
+    """Return whether a signature has this instruction. White space may differ, because dspy may
+    change the indentation."""
     return signature.instructions.split() == instruction.split()
 
 
 def with_source(signature: Any) -> Any:
-    """Add a first input: the previous node of the run, as a mapping from the name of its class to
-    its fields. The input is named `source`, or `source_` if there is such a field."""
+    """Return a signature with one more input, for the previous node of the run. The input comes
+    first and maps the node's class name to its fields. Its name is `source`, or `source_` if the
+    signature has a field `source`."""
     name = _free_name(SOURCE, signature.fields) if SOURCE in signature.fields else SOURCE
     field = _mark_known(load_dspy("with_source").InputField(desc="the step before this one"))
     return _signature({name: (dict[str, Any], field), **signature.fields}, signature.instructions)
@@ -66,7 +70,7 @@ def with_source(signature: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def choice_signature(names: tuple[str, ...]) -> Any:
-    """The signature of a choice among names from the known values. Without names, of any answer."""
+    """Make the signature of a choice among `names`. Without names, any answer is valid."""
     dspy = load_dspy("choice_signature")
     known = _mark_known(dspy.InputField(desc="what is known"))
     choice = dspy.OutputField(desc="what comes next")
@@ -75,15 +79,16 @@ def choice_signature(names: tuple[str, ...]) -> Any:
     return _signature(fields, "Choice", "Choice")
 
 
-# Optimizers make a new signature for every change, so the cache must be bounded.
+# Optimizers make a new signature for every change. Without a bound, the cache would keep them all.
 @lru_cache(maxsize=1024)
 def answer_class(signature: Any) -> type[Node]:
-    """The outputs of a signature as a class, with the names that a model sees."""
+    """Make a node class whose fields are the outputs of a signature. The fields have the names that
+    a model sees."""
     fields: dict[str, Any] = {}
     for name, info in signature.output_fields.items():
-        reasons = info.annotation is load_dspy("answer_class").Reasoning
-        kind: Any = str if reasons else info.annotation
-        about: dict[str, Any] = {
+        is_reasoning = info.annotation is load_dspy("answer_class").Reasoning
+        kind: Any = str if is_reasoning else info.annotation
+        arguments: dict[str, Any] = {
             "default": info.default,
             "default_factory": info.default_factory,
             "examples": info.examples,
@@ -91,17 +96,17 @@ def answer_class(signature: Any) -> type[Node]:
         }
         extra = _extra(info)
         if extra["desc"] != f"${{{name}}}":  # dspy's default description
-            about["description"] = extra["desc"]
-        about["json_schema_extra"] = {k: v for k, v in extra.items() if k not in _OWN} or None
+            arguments["description"] = extra["desc"]
+        arguments["json_schema_extra"] = {k: v for k, v in extra.items() if k not in _OWN} or None
         typed = Annotated[(kind, *info.metadata)] if info.metadata else kind
-        fields[model_name(name, info)] = typed, FieldInfo(**about)
+        fields[model_name(name, info)] = typed, FieldInfo(**arguments)
     title = "Answer" if signature.__name__ == "StringSignature" else signature.__name__
     return create_model(title, __base__=Node, __module__=__name__, **fields)
 
 
 def known_inputs(signature: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs of a signature among `values`, as the JSON of a prompt. A value that JSON cannot
-    express is left out."""
+    """Return the `values` that are inputs of a signature, as the JSON of a prompt. Leave out a
+    value that JSON cannot express."""
     known: dict[str, Any] = {}
     context: dict[str, Any] = {}
     for name, field in signature.input_fields.items():
@@ -121,7 +126,8 @@ def known_inputs(signature: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answered_outputs(signature: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The outputs of a signature among `values`, as JSON with the names that a model sees."""
+    """Return the `values` that are outputs of a signature, as JSON with the names that a model
+    sees."""
     return {
         model_name(name, field): to_jsonable_python(values[name], by_alias=False)
         for name, field in signature.output_fields.items()
@@ -136,19 +142,19 @@ def check_outputs(cls: type[Node], signature: Any) -> None:
     if missing:
         raise ValueError(
             f"the predictor for {cls.__name__} has no output {', '.join(missing)}: make it from "
-            f"node_to_signature({cls.__name__}), and optimize it again where the class has changed "
-            "since"
+            f"node_to_signature({cls.__name__}); if the class has changed since, optimize it again"
         )
 
 
 def model_name(name: str, field: FieldInfo) -> str:
-    """The name that a model sees for a field of a signature: the name of the node's field."""
+    """Return the name that a model sees for a field of a signature, which is the name of the node's
+    field."""
     return _extra(field).get(_NAME, name)
 
 
 def is_known(field: FieldInfo) -> bool:
-    """Whether an input holds several named values, which are shown next to the context, not inside
-    it."""
+    """Return whether an input is a mapping of named values. A prompt shows such values next to the
+    context, not inside it."""
     return bool(_extra(field).get(_KNOWN))
 
 
@@ -178,7 +184,7 @@ def _signature(fields: Mapping[str, Any], instruction: str, name: str = "StringS
 
 
 def _dspy_type(info: FieldInfo) -> Any:
-    """The type of a field with its constraints and validators, but without its source."""
+    """Return the type of a field with its constraints and validators, but without its source."""
     annotation: Any = info.annotation
     while not isinstance(annotation, _ACCEPTED_TYPES):
         # dspy accepts no type alias and no NewType, so resolve them.
@@ -188,11 +194,11 @@ def _dspy_type(info: FieldInfo) -> Any:
                 break
         else:
             annotation = Any
-    metadata = [each for each in info.metadata if not isinstance(each, Marker)]
+    metadata = [item for item in info.metadata if not isinstance(item, Marker)]
     typed: Any = Annotated[(annotation, *metadata)] if metadata else annotation
     try:
         TypeAdapter(typed)
-    except PydanticSchemaGenerationError:  # such as a client, which pydantic cannot validate
+    except PydanticSchemaGenerationError:  # pydantic cannot validate it, such as a client
         return _instance_type(annotation) if isinstance(annotation, type) else Any
     return typed
 
@@ -201,23 +207,23 @@ def _instance_type(cls: Any) -> Any:
     return InstanceOf[cls]
 
 
-def _dspy_field(info: FieldInfo, given: bool) -> FieldInfo:
+def _dspy_field(info: FieldInfo, is_input: bool) -> FieldInfo:
     dspy = load_dspy("node_to_signature")
-    about: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if info.description:
-        about["desc"] = about["description"] = info.description
+        arguments["desc"] = arguments["description"] = info.description
     if info.examples:
-        about["examples"] = info.examples
+        arguments["examples"] = info.examples
     if info.discriminator:
-        about["discriminator"] = info.discriminator
+        arguments["discriminator"] = info.discriminator
     if info.default_factory is not None and not info.default_factory_takes_validated_data:
-        about["default_factory"] = info.default_factory
+        arguments["default_factory"] = info.default_factory
     elif info.default_factory is None and info.default is not PydanticUndefined:
-        about["default"] = info.default
-    made: FieldInfo = dspy.InputField(**about) if given else dspy.OutputField(**about)
+        arguments["default"] = info.default
+    field: FieldInfo = dspy.InputField(**arguments) if is_input else dspy.OutputField(**arguments)
     if info.json_schema_extra and not callable(info.json_schema_extra):
-        made.json_schema_extra = {**_extra(info), **_extra(made)}
-    return made
+        field.json_schema_extra = {**_extra(info), **_extra(field)}
+    return field
 
 
 def _mark_known(field: FieldInfo) -> FieldInfo:
@@ -230,7 +236,7 @@ def _extra(field: FieldInfo) -> dict[str, Any]:
 
 
 def _is_reserved(name: str) -> bool:
-    return name in _CALL or hasattr(load_dspy("node_to_signature").Signature, name)
+    return name in _RESERVED or hasattr(load_dspy("node_to_signature").Signature, name)
 
 
 def _free_name(name: str, others: Collection[str]) -> str:
@@ -240,15 +246,16 @@ def _free_name(name: str, others: Collection[str]) -> str:
     return name
 
 
-_CALL = frozenset(
+_RESERVED = frozenset(
     {"_trace", "bae", "config", "demos", "lm", "new_signature", "prediction", "signature"}
 )
-"""Reserved names: arguments of a predictor's call, and `bae`, the origin of an example."""
+"""Names that fields of a signature must not have: the arguments of a predictor's call, and `bae`,
+which stores the origin of an example."""
 
 _ACCEPTED_TYPES: Any = (
     type,
     types.GenericAlias,
     types.UnionType,
-    type(typing.List[int]),  # noqa: UP006  the class of such aliases
+    type(typing.List[int]),  # noqa: UP006  the class of the old aliases
     typing._SpecialForm,  # pyright: ignore[reportPrivateUsage]  it has no public name
 )

@@ -1,5 +1,5 @@
-"""The tool loop: a conversation in which the model calls tools until it answers. It is the same for
-models with native tool calls and for models that call tools by structured output."""
+"""The tool loop: a conversation in which the model calls tools until it answers. The loop is the
+same for native tool calls and for tool calls by structured output."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ async def fill_with_tools(
     scene: Scene,
     box: Toolbox,
 ) -> N:
-    """Have the model call tools and then fill a `target`."""
+    """Let the model call tools until it fills a `target`, and return the `target`."""
     if (refused := tools_refused(backend, box.plan)) is not None:
         raise refused
     asked, is_native = asked_fields(target), backend.calls_tools
     question = fill_prompt(target, asked, resolved, instruction, previous, scene.offering(None))
     await box.open(lambda: question.text)
     prompts = ToolPrompts(question, box.specs, is_native=is_native, takes_files=backend.takes_files)
-    tried: list[Attempt] = []
+    wrong_attempts: list[Attempt] = []
     thoughts: list[str] = []
     while True:
-        made = box.open_round
-        if made is None:
+        round_ = box.open_round
+        if round_ is None:
             must_answer = box.must_answer(is_native)
             box.check_limit()
             if must_answer and not asked:
@@ -72,20 +72,20 @@ async def fill_with_tools(
             text = answer.text
             if not text and answer.value is not UNPARSED:
                 text = attempt(1, prompt, answer).answer
-            made = _record_round(box, replace(answer, text=text), is_native, must_answer)
+            round_ = _record_round(box, replace(answer, text=text), is_native, must_answer)
         else:  # the run is resumed in this round
-            must_answer = box.must_answer(is_native, before=made)
-            prompt = prompts.next(box, must_answer, rounds=box.rounds[: made.number - 1])
-            text = made.text
-        if made.calls:
+            must_answer = box.must_answer(is_native, before=round_)
+            prompt = prompts.next(box, must_answer, rounds=box.rounds[: round_.number - 1])
+            text = round_.text
+        if round_.calls:
             tell(Discard())
-            await box.run_calls(made, not must_answer)
+            await box.run_calls(round_, not must_answer)
             if box.wrong_rounds > backend.attempts:
                 raise box.wrong_too_often(backend.attempts)
             continue
-        final = Answer(text, Usage(), made.stop, thinking="\n\n".join(thoughts))
+        final = Answer(text, Usage(), round_.stop, thinking="\n\n".join(thoughts))
         thoughts.clear()
-        # The only field may have the name of the wrapper; then it is asked for without a wrapper.
+        # If the only field has the wrapper's name, the last round asks for it without a wrapper.
         is_plain = is_native or (must_answer and asked == (WRAPPER,))
         fields = _read_values(final, target, asked, is_plain, box)
         node: Any = fields
@@ -95,31 +95,35 @@ async def fill_with_tools(
             node = build(target, asked, filled, values, scene)
         exchange = _last_exchange(prompt)
         if not isinstance(node, Wrong):
-            tell(attempt(made.number, exchange, final))
-            if await box.accept(made, node):
+            tell(attempt(round_.number, exchange, final))
+            if await box.accept(round_, node):
                 return node
             continue
-        tried.append(attempt(made.number, exchange, final, node))
-        tell(tried[-1])
+        wrong_attempts.append(attempt(round_.number, exchange, final, node))
+        tell(wrong_attempts[-1])
         await backend.reject(prompt)
         form = text_form(target)
-        again = correction(tried[-1], (), form) if form else correction(tried[-1], ())
-        box.reply(made, again.correction)
+        turn = (
+            correction(wrong_attempts[-1], (), form) if form else correction(wrong_attempts[-1], ())
+        )
+        box.reply(round_, turn.correction)
         if node.verdict == "refused" or box.wrong_rounds > backend.attempts:
-            raise fill_error(target, tried, node.cause)
+            raise fill_error(target, wrong_attempts, node.cause)
 
 
 def _next_prompt(backend: Backend, box: Toolbox, prompts: ToolPrompts, must_answer: bool) -> Prompt:
-    """The next request. If it is longer than the model or `Tools(context=…)` allows, the results of
-    the oldest rounds are cut."""
+    """Return the next request. If the request is longer than the model or `Tools(context=…)`
+    allows, cut the results of the oldest rounds."""
     prompt, cut = prompts.next(box, must_answer), box.cut
-    bounds = [each for each in (box.marker.context, backend.context_window) if each is not None]
+    bounds = [
+        tokens for tokens in (box.marker.context, backend.context_window) if tokens is not None
+    ]
     if not bounds:
         return prompt
     most = min(bounds)
-    left = [round_.number for round_ in box.rounds[:-1] if round_.calls and round_.number > cut]
+    uncut = [round_.number for round_ in box.rounds[:-1] if round_.calls and round_.number > cut]
     while (size := estimate_tokens(prompt)) > most:
-        if not left:
+        if not uncut:
             raise box.error(
                 f"the conversation has about {size:,} tokens, and the limit is {most:,}; the "
                 "results of earlier rounds are cut already",
@@ -127,7 +131,7 @@ def _next_prompt(backend: Backend, box: Toolbox, prompts: ToolPrompts, must_answ
                 "model with a larger window",
                 code="bae-tools-context",
             )
-        cut = left.pop(0)
+        cut = uncut.pop(0)
         prompt = prompts.next(box, must_answer, cut)
     if cut > box.cut:
         box.cut_results(cut)
@@ -135,40 +139,41 @@ def _next_prompt(backend: Backend, box: Toolbox, prompts: ToolPrompts, must_answ
 
 
 def _record_round(box: Toolbox, answer: Answer, is_native: bool, must_answer: bool) -> Round:
-    """Record an answer as a round."""
+    """Record an answer as a round, and return the round."""
     text = readable(answer.text, 0)  # half a character cannot be stored or sent back
     if is_native:
         ran = tuple((_storable(call), _readable(result)) for call, result in answer.ran)
-        if answer.stop != "end":  # it may end in half a call, which no provider accepts back
+        if answer.stop != "end":  # may end in half a call, which every provider would refuse
             return box.take(text, (), None, answer.usage, ran, answer.stop)
         calls = tuple(map(_storable, answer.calls))
         return box.take(text, calls, answer.echo, answer.usage, ran)
-    action = None if must_answer or answer.stop != "end" else _action(answer.text, box)
+    action = None if must_answer or answer.stop != "end" else _parse_action(answer.text, box)
     if isinstance(action, CallPart):
         action = _storable(action)
-        written = action_text(action, box.specs, asked_fields(box.plan.node))
-        return box.take(written, (action,), None, answer.usage)
+        call_text = action_text(action, box.specs, asked_fields(box.plan.node))
+        return box.take(call_text, (action,), None, answer.usage)
     return box.take(text, (), None, answer.usage, (), answer.stop)
 
 
 def _storable(call: CallPart) -> CallPart:
-    """A copy of a call that can be stored and sent back. Arguments that cannot be stored become a
-    text, and the model is told that they are no JSON object."""
-    given = call.arguments
-    if isinstance(given, str):
-        given = readable(given, 0)
+    """Return a copy of a call that can be stored and sent back. If the arguments cannot be stored,
+    a text replaces them, and the model gets the error that they are no JSON object."""
+    arguments = call.arguments
+    if isinstance(arguments, str):
+        arguments = readable(arguments, 0)
     else:
-        fits = isinstance(cast(object, given), Mapping) and can_be_stored(given)
-        given = dict(given) if fits else "(they cannot be stored)"
-    return CallPart(call.id, readable(call.name), given)
+        is_storable = isinstance(cast(object, arguments), Mapping) and can_be_stored(arguments)
+        arguments = dict(arguments) if is_storable else "(they cannot be stored)"
+    return CallPart(call.id, readable(call.name), arguments)
 
 
 def _readable(result: ResultPart) -> ResultPart:
     return replace(result, result=readable(result.result, 0))
 
 
-def _action(text: str, box: Toolbox) -> CallPart | dict[str, Any] | str | None:
-    """The action of a round in structured output, or None if the text is no such round."""
+def _parse_action(text: str, box: Toolbox) -> CallPart | dict[str, Any] | str | None:
+    """Return the action in a round of structured output: a call, an answer, or an error. None if
+    the text is no such round."""
     value = read_json(Answer(text))
     if isinstance(value, Wrong) or value.keys() != {WRAPPER}:
         return None
@@ -178,11 +183,12 @@ def _action(text: str, box: Toolbox) -> CallPart | dict[str, Any] | str | None:
 def _read_values(
     answer: Answer, target: type[Node], asked: tuple[str, ...], is_plain: bool, box: Toolbox
 ) -> dict[str, Any] | Wrong:
-    """The values in an answer. `is_plain` means that it cannot be a structured round."""
+    """Return the field values in an answer. If `is_plain`, the answer is not in the wrapper of a
+    structured round."""
     if not asked:
         return {} if answer.stop == "end" else no_text(answer)
     form = text_form(target)
-    action = None if is_plain else _action(answer.text, box)
+    action = None if is_plain else _parse_action(answer.text, box)
     if isinstance(action, str):
         return Wrong("invalid", (action,), asked)
     if isinstance(action, CallPart):
@@ -198,8 +204,8 @@ def _read_values(
 async def _finish(
     target: type[N], resolved: Mapping[str, Any], scene: Scene, box: Toolbox
 ) -> N | None:
-    """Build a node that has only tool calls and no fields to answer, once no more calls are
-    allowed. Returns None if it is not accepted."""
+    """Build a node that has tool calls and no fields for the LLM. The caller does this once no more
+    calls are allowed. Return None if the node is not accepted."""
     node = build(target, (), {}, {**resolved, box.field.name: box.calls}, scene)
     if isinstance(node, Wrong):
         raise box.error("; ".join(node.errors), f"fix the validators of {target.__name__}")
@@ -211,10 +217,10 @@ async def _finish(
 
 
 def _last_exchange(prompt: Prompt) -> Prompt:
-    """The prompt with only the last message to the model. Earlier rounds are recorded already, and
-    so is the answer if the run was resumed after it."""
+    """Return the prompt with only the last messages to the model. The records have the earlier
+    rounds already. If the run was resumed after the answer, they have the answer too."""
     conversation = prompt.conversation
     while conversation[-1].role == "assistant":
         conversation = conversation[:-1]
-    last = max((n for n, each in enumerate(conversation) if each.role == "assistant"), default=-1)
+    last = max((n for n, m in enumerate(conversation) if m.role == "assistant"), default=-1)
     return replace(prompt, conversation=conversation[last + 1 :] or conversation)

@@ -1,5 +1,6 @@
-"""Graphs behind HTTP: an API to start, follow, answer and inspect runs. `router` makes the API,
-which FastAPI and Starlette can mount, and its argument `auth` decides the rights of users."""
+"""An HTTP API to start, follow, answer and inspect the runs of graphs. `router` makes the API.
+FastAPI and Starlette can mount the API. The hook `auth` of `router` decides what each user may
+do."""
 
 from typing import TYPE_CHECKING
 

@@ -15,59 +15,69 @@ from bae.journal.stored_runs import RunInfo
 from bae.serve.problems import Refused
 
 Verb = Literal["read", "run", "answer", "edit", "admin"]
-"""What a user may do: "read" runs, "run" graphs (start, resume and cancel), "answer" gates and tool
-approvals, "edit" (fork runs with other values), "admin" (delete)."""
+"""What a user may do:
+
+- "read": see runs.
+- "run": start, resume and cancel runs.
+- "answer": answer gates and tool approvals.
+- "edit": fork runs with other values.
+- "admin": delete runs.
+"""
 VERBS: Final[frozenset[Verb]] = frozenset(("read", "run", "answer", "edit", "admin"))
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user of the API: a `name`, which is stored with the user's answers, and the verbs that the
-    user may do."""
+    """A user of the API. `name` is stored with the user's runs and answers. `can` has the verbs
+    that the user may do."""
 
     name: str
     can: frozenset[Verb] = VERBS
     data: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False, compare=False)
-    """Other data of the hook about the user, for `visible`."""
+    """Other data about the user. The `auth` hook may set this data for a `visible` function."""
 
 
 Auth = Callable[[HTTPConnection], Awaitable[User | None]]
-"""The hook: an async function of a request or a WebSocket. It returns the user, or None to refuse
-the request. The token in the first message of a WebSocket is passed as its `Authorization`
-header."""
+"""The `auth` hook: an async function of a request or a WebSocket. The hook returns the user, or
+None to refuse the request. If a client sends its token in the first message of a WebSocket, the
+hook finds the token in the `Authorization` header."""
 Visible = Callable[[User, RunInfo], bool]
-"""Whether a user may see a run. It is called for every run of a list, so it must be quick."""
+"""A function that decides whether a user may see a run. The API calls this function for every run
+of a list, so the function must be quick."""
 STARTED_BY: Final = "by"
-"""The key in the metadata of a run for the name of the user who started it."""
+"""The key in a run's metadata for the name of the user who started the run."""
 
 
 def bearer(token: str | Mapping[str, User], *, user: User | None = None) -> Auth:
-    """Users by the token in `Authorization: Bearer …`. Give one token, or a mapping of tokens to
-    users."""
+    """Return a hook that finds the user by the token in the header `Authorization: Bearer …`.
+    `token` is one token, or a mapping of tokens to users. If `token` is one token, `user` is its
+    user."""
     users = {token: user or User("token")} if isinstance(token, str) else dict(token)
     if not users or not all(user.strip() and user.isascii() for user in users):
         raise ValueError("bearer(…): give a token of ASCII characters that is not empty")
-    encoded = [(each.encode(), of) for each, of in users.items()]
+    encoded_tokens = [(known_token.encode(), owner) for known_token, owner in users.items()]
 
     async def find_user(request: HTTPConnection) -> User | None:
         sent_token = token_of(request).encode()
         match: User | None = None
-        for each, of in encoded:  # all tokens, so that the time reveals nothing
-            if secrets.compare_digest(each, sent_token):
-                match = of
+        # Compare all tokens: an early end would reveal by its time which token matched.
+        for known_token, owner in encoded_tokens:
+            if secrets.compare_digest(known_token, sent_token):
+                match = owner
         return match
 
     return find_user
 
 
 def token_of(request: HTTPConnection) -> str:
-    """The token in the header of a request; empty if there is none."""
+    """Return the token in the header of a request, or "" without a token."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def public(*, user: User | None = None) -> Auth:
-    """Every client is this user. By default the user may do everything."""
+    """Return a hook that returns the same user for every request. By default, this user may do
+    everything."""
     everybody = user or User("public")
 
     async def find_user(request: HTTPConnection) -> User | None:
@@ -82,26 +92,28 @@ _OWN_SITE: Final = ("same-origin", "none")
 
 @dataclass(frozen=True, slots=True)
 class Gatekeeper:
-    """Refuses requests to other host names, and requests that a web page of another site may have
-    caused. A host may be given with or without its port; "*" allows every host."""
+    """Refuses requests to other host names, and requests from web pages of other sites."""
 
     hosts: frozenset[str]
+    """The host names of the API, with or without a port. "*" allows every host."""
     origins: frozenset[str]
+    """The web pages of other sites that may use the API."""
 
     def check_host(self, request: HTTPConnection) -> str:
-        """The host of a request. Raises `Refused` unless it is among `hosts`."""
+        """Return the host that a request names. Raises `Refused` if `hosts` does not allow the
+        host."""
         host = request.headers.get("host", "").lower()
         if self.hosts.isdisjoint(("*", host, _host_name(host))):
             raise Refused(
                 403,
                 "bae-serve-host",
                 f"{host[:100]!r} is not served here",
-                "name it where the API is made: router(…, hosts=[…]), or bae serve --allow-host",
+                "allow the host: router(…, hosts=[…]), or bae serve --allow-host",
             )
         return host
 
     def check(self, request: HTTPConnection) -> None:
-        """Raise `Refused` for another host, or for a page of another site."""
+        """Raise `Refused` for a request to another host, or from a page of another site."""
         host = self.check_host(request)
         origin = request.headers.get("origin")
         if origin is not None and not self._is_own(origin, host):
@@ -109,8 +121,7 @@ class Gatekeeper:
                 403,
                 "bae-serve-origin",
                 f"a page of {origin[:100]!r} may not use this API",
-                "name it where the API is made: router(…, origins=[…]), or bae serve "
-                "--allow-origin",
+                "allow the origin: router(…, origins=[…]), or bae serve --allow-origin",
             )
         site = request.headers.get("sec-fetch-site", "none")
         if site not in _OWN_SITE and origin not in self.origins:
@@ -118,11 +129,12 @@ class Gatekeeper:
                 403,
                 "bae-serve-origin",
                 f"a page of another site sent the request ({site[:20]!r})",
-                "name its origin where the API is made: router(…, origins=[…])",
+                "allow the page's origin: router(…, origins=[…]), or bae serve --allow-origin",
             )
 
     def headers_for(self, request: HTTPConnection) -> dict[str, str]:
-        """The CORS headers of a response to a page of one of the `origins`."""
+        """Return the CORS headers for a page of one of the `origins`, and no headers for another
+        page."""
         origin = request.headers.get("origin")
         if origin is None or origin not in self.origins:
             return {}
@@ -146,7 +158,8 @@ class Gatekeeper:
 
 
 def parse_origin(origin: str) -> str:
-    """An origin as browsers send it, in lower case. Raises ValueError for any other text."""
+    """Return an origin in lower case. Raises ValueError if a browser would not send `origin`, such
+    as an address with a path."""
     parts = urlsplit(origin)
     if not parts.scheme or not parts.netloc or origin != f"{parts.scheme}://{parts.netloc}":
         raise ValueError(
@@ -157,6 +170,6 @@ def parse_origin(origin: str) -> str:
 
 
 def _host_name(host: str) -> str:
-    """The name in a Host header, without its port."""
+    """Return the name in a Host header, without the port."""
     name, colon, port = host.rpartition(":")
     return name if colon and port.isdecimal() else host

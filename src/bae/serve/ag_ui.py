@@ -1,6 +1,6 @@
-"""The AG-UI 1.0 endpoint, by which chat front ends talk to a graph. A thread of AG-UI is a thread
-of the journal, a run that answers no interrupt is a turn, and the records of the run become
-events."""
+"""The AG-UI 1.0 endpoint, through which a chat front end talks to a graph. A thread of AG-UI is a
+thread of the journal. A run of AG-UI is a turn of the thread, or an answer to interrupts. The front
+end gets the records of bae's run as events."""
 
 from __future__ import annotations
 
@@ -52,18 +52,19 @@ if TYPE_CHECKING:
     from bae.node import Node
 
 LONGEST: Final = 32 << 20
-"""The maximum size of a request in bytes: it has all messages with their images."""
+"""The maximum size of a request in bytes. A request has all messages of the thread, with their
+images."""
 MESSAGE: Final = "ag_ui_message"
-"""The key in the metadata of a run for the id of the message that began the turn."""
+"""The key in a run's metadata for the id of the message that began the turn."""
 _OVER: Final = ("ended", "failed", "cancelled")
 _STALE: Final = ("bae-gate-answered", "bae-gate-cancelled", "bae-gate-timeout", "bae-gate-unknown")
-"""Codes of errors for answers to closed questions."""
+"""The codes of errors for answers to closed questions."""
 _BUSY: Final = "a run without messages follows the turn; POST /runs/R/cancel cancels it"
 
 
 @dataclass(slots=True)
 class _Conversation:
-    """A request for a thread: its runs, the oldest first, and the messages that the client has."""
+    """A request for a thread. `infos` has the thread's runs, the oldest first."""
 
     call: ApiCall
     graph: Graph[Any, Any]
@@ -73,8 +74,12 @@ class _Conversation:
     async def snapshot(
         self, info: RunInfo | None, message: AnyMessage | None = None, *, replays: bool = True
     ) -> tuple[list[dict[str, Any]], bool]:
-        """The messages before the reply of a run, and whether they must be sent because the client
-        has other messages. With `replays` the client gets the whole run again."""
+        """Return the messages before the reply of the run `info`. Also return whether the client
+        needs the messages, because its own messages differ.
+
+        Without `info`, the messages are those of all ended turns. With `replays`, the client gets
+        all events of the run again. A client that has a message of the run then needs the messages.
+        """
         turns = await self._find_turns(info)
         expected = [id for turn in turns for id in (_user_id(turn), reply_id(turn.run_id))]
         expected += [] if info is None else [_user_id(info)]
@@ -97,30 +102,32 @@ class _Conversation:
         return messages, True
 
     async def _find_turns(self, info: RunInfo | None) -> list[RunInfo]:
-        """The turns that a run, or the next run, continues. A fork replaces turns."""
+        """Return the ended turns before the run `info`, or all ended turns if `info` is None. Turns
+        that a fork replaced are left out."""
         ended = self._ended_before(info)
-        if not any(each.parent for each in ended):
+        if not any(turn.parent for turn in ended):
             return ended
-        open_runs = {each.run_id: each for each in ended}
+        unvisited = {turn.run_id: turn for turn in ended}
         turns: list[RunInfo] = []
         run_id = ended[-1].run_id
-        while run_id in open_runs:
-            turns.append(open_runs.pop(run_id))
+        while run_id in unvisited:
+            turns.append(unvisited.pop(run_id))
             run_id = (await self._read_turn(turns[-1]))[2]
         return turns[::-1]
 
     def _ended_before(self, info: RunInfo | None) -> list[RunInfo]:
-        """The turns that ended before a run."""
+        """Return the ended turns before the run `info`, or all ended turns if `info` is None. Turns
+        that a fork replaced are included."""
         before = self.infos
         if info is not None:
             ids = [info.run_id for info in self.infos]
-            # A fork replaces its parent.
+            # A fork replaces its parent: neither the parent nor later turns come before the fork.
             places = [ids.index(name) for name in (info.run_id, info.parent) if name in ids]
             before = self.infos[: min(places, default=len(ids))]
-        return [each for each in before if each.status == "ended"]
+        return [turn for turn in before if turn.status == "ended"]
 
     async def _read_turn(self, info: RunInfo) -> tuple[str, str, str]:
-        """The message of the user in a turn, the reply, and the id of the turn before it."""
+        """Return the user's message in a turn, the reply, and the run id of the previous turn."""
         journal = self.call.api.journal
         stored = await journal.read_texts(info.run_id)
         lines = len(stored.lines)
@@ -129,7 +136,7 @@ class _Conversation:
 
 
 async def run_agent(call: ApiCall) -> Response:
-    """Begin a turn of a thread, answer interrupts, or continue a stream."""
+    """Begin a turn of a thread, answer interrupts, or show a thread."""
     starts, request = starts_of(call), call.body
     assert isinstance(request, AgentRequest)
     graph = starts.graph
@@ -142,7 +149,7 @@ async def run_agent(call: ApiCall) -> Response:
             409,
             "bae-ag-ui-thread",
             f"the thread {request.thread_id} is a conversation with the graph {infos[-1].graph}",
-            "give a conversation with another graph a thread of its own",
+            "use another thread for a conversation with another graph",
         )
     talk = _Conversation(call, graph, request, infos)
     if request.resume:
@@ -154,7 +161,7 @@ async def run_agent(call: ApiCall) -> Response:
         raise Refused(
             422,
             "bae-ag-ui-tool",
-            "the last message is the result of a tool of the page, which no model here calls",
+            "the last message is the result of a tool of the page, but no model calls these tools",
             "make it a tool of the graph: Tools(…); or have a person answer: Gate(…)",
             place=f"body.messages.{len(request.messages) - 1}",
         )
@@ -162,8 +169,8 @@ async def run_agent(call: ApiCall) -> Response:
 
 
 async def _show_thread(talk: _Conversation, *, error: Refused | None = None) -> Response:
-    """The conversation so far, for a page that was loaded. The response follows a turn in progress.
-    An `error` is sent last."""
+    """Send the conversation so far, for a page that was loaded. If a turn is in progress, the
+    response follows that turn. An `error` comes last."""
     newest = talk.infos[-1] if talk.infos else None
     if newest is not None and newest.status not in _OVER:
         return await _follow_run(talk, newest, error=error)
@@ -175,6 +182,8 @@ async def _show_thread(talk: _Conversation, *, error: Refused | None = None) -> 
 
 
 async def _begin_turn(talk: _Conversation, message: AnyMessage) -> Response:
+    """Start a run with the user's message, and follow the run. If the message began a run before,
+    follow or repeat that run."""
     call, request, graph = talk.call, talk.request, talk.graph
     api, run_id = call.api, request.run_id
     starts = starts_of(call)
@@ -183,10 +192,11 @@ async def _begin_turn(talk: _Conversation, message: AnyMessage) -> Response:
         return await _follow_run(talk, existing)
     earlier = [info for info in talk.infos if info.metadata.get(MESSAGE) == message.id]
     answered = next(
-        (each for each in reversed(earlier) if each.status not in ("failed", "cancelled")), None
+        (info for info in reversed(earlier) if info.status not in ("failed", "cancelled")), None
     )
     if answered is not None and answered.status != "ended":
-        return await _follow_run(talk, answered)  # such as a page that was loaded again
+        # The message began a run that has not ended: the page was loaded again, for example.
+        return await _follow_run(talk, answered)
     fields, unused = start_fields(starts, request, message)
     with visible(await find_named_files(call, fields)):
         start = read_start(starts, request, fields)
@@ -248,7 +258,8 @@ async def _repeat_turn(
 
 
 async def _find_turn(talk: _Conversation, run_id: str, message: AnyMessage) -> RunInfo | None:
-    """The run with this id, if it is this turn. Raises `Refused` for another run."""
+    """Return the run with the id `run_id` if `message` began that run in this thread. Return None
+    if there is no run with this id. Raises `Refused` if another message began the run."""
     try:
         info = await talk.call.api.journal.info(run_id)
     except JournalError as error:
@@ -269,8 +280,8 @@ async def _find_turn(talk: _Conversation, run_id: str, message: AnyMessage) -> R
 
 
 async def _answer_interrupts(talk: _Conversation, entries: Sequence[ResumeEntry]) -> Response:
-    """Answer gates of the newest run that has asked, and follow the run. Gates without an answer
-    stay open, and the end of the stream asks about them again."""
+    """Answer the gates that `entries` names, and follow the run that asked. A gate without an
+    answer stays open. The last event of the stream asks the client about this gate again."""
     call, request = talk.call, talk.request
     if "answer" not in call.user.can:
         raise Refused(
@@ -280,8 +291,8 @@ async def _answer_interrupts(talk: _Conversation, entries: Sequence[ResumeEntry]
     is_new = message is not None and message.id not in map(_user_id, talk.infos)
     try:
         if message is not None and is_new and all(entry.status == "cancelled" for entry in entries):
-            # The user writes another message instead.
-            with suppress(Refused):  # the question is closed
+            # The user cancels the questions, and writes another message instead.
+            with suppress(Refused):  # the questions are closed: there is nothing to cancel
                 info, *_ = await _find_asking_run(talk, entries)
                 if info.status not in _OVER:
                     await call.api.journal.cancel(info.run_id, timeout=CANCEL_SECONDS)
@@ -298,7 +309,8 @@ async def _answer_interrupts(talk: _Conversation, entries: Sequence[ResumeEntry]
         refused = refusal_of(error)
         if refused is None or refused.status >= 500:
             raise
-        if refused.body.type in _STALE:  # otherwise the page would ask the same question forever
+        if refused.body.type in _STALE:
+            # Without the current questions, the page would ask the closed question forever.
             talk.infos = (await thread_of(call, request.thread_id))[::-1]
             return await _show_thread(talk, error=refused)
         return AgentStream(call, None, error=refused)
@@ -315,13 +327,13 @@ async def _answer_interrupts(talk: _Conversation, entries: Sequence[ResumeEntry]
 async def _find_asking_run(
     talk: _Conversation, entries: Sequence[ResumeEntry]
 ) -> tuple[RunInfo, int, dict[str, ResumeEntry]]:
-    """The run of the thread that has asked all these questions, its last line, and the entries by
-    the address of the gate."""
+    """Return the newest run of the thread that asked all these questions, the number of its last
+    record, and the entries by gate address."""
     for info in reversed(talk.infos):
-        own = interrupt_id(info.run_id, "")
-        if not all(entry.interrupt_id.startswith(own) for entry in entries):
+        prefix = interrupt_id(info.run_id, "")
+        if not all(entry.interrupt_id.startswith(prefix) for entry in entries):
             continue
-        answers = {entry.interrupt_id.removeprefix(own): entry for entry in entries}
+        answers = {entry.interrupt_id.removeprefix(prefix): entry for entry in entries}
         stored = await talk.call.api.journal.read(info.run_id)
         gates = await off_loop(len(stored.lines), all_gates, stored)
         if answers.keys() <= {gate.address for gate, _ in gates}:
@@ -338,6 +350,8 @@ async def _find_asking_run(
 async def _store_answers(
     call: ApiCall, talk: _Conversation, entries: Mapping[str, ResumeEntry]
 ) -> None:
+    """Store the answers to a run's gates, and resume the run. If the user cancels a gate that is
+    not a tool approval, cancel the run instead."""
     run_id = call.path["run"]
     gates = {gate.gate: gate for gate in (await list_gates(call)).gates}
     answers: list[tuple[str, Any]] = []
@@ -352,7 +366,7 @@ async def _store_answers(
                 answers.append((gate.gate, {"approve": False, "reason": CANCELLED}))
             else:
                 is_cancelled = True
-    if is_cancelled:  # the run cannot continue without the answer
+    if is_cancelled:  # the run cannot continue without an answer to the cancelled gate
         await call.api.journal.cancel(run_id, timeout=CANCEL_SECONDS)
         return
     for gate, value in answers:
@@ -368,7 +382,8 @@ async def _follow_run(
     error: Refused | None = None,
     unused: Sequence[str] = (),
 ) -> Response:
-    """The events of a run from its beginning. An interrupted run is resumed first."""
+    """Stream all events of a run. If the run is interrupted, or waits and can continue, resume the
+    run first."""
     if info.is_interrupted() or (info.status == "waiting" and info.can_continue()):
         await resume_answered(replace(talk.call, path={"run": info.run_id}), talk.graph)
     messages, is_sent = await talk.snapshot(info, message)
@@ -383,14 +398,15 @@ async def _follow_run(
 
 
 def _user_id(info: RunInfo) -> str:
-    """The id of the message that began a run."""
+    """Return the id of the message that began a run."""
     message_id = info.metadata.get(MESSAGE)
     return message_id if isinstance(message_id, str) else f"{info.run_id}:user"
 
 
 def _is_in_step(messages: list[dict[str, Any]], expected: list[str], replayed: str | None) -> bool:
-    """Whether a client has exactly the expected messages with text, in this order. It must have no
-    message of a run that is `replayed`."""
+    """Return whether a client has the messages with the `expected` ids in this order, and no other
+    user message or reply. If `replayed` is the id of a run, the client must not have another
+    message of that run."""
     missing_ids = [*expected]
     for message in messages:
         id: str = message["id"]
@@ -406,7 +422,7 @@ def _is_in_step(messages: list[dict[str, Any]], expected: list[str], replayed: s
 
 
 async def show_agent(call: ApiCall) -> Response:
-    """The capabilities of a graph as an AG-UI agent."""
+    """Show the capabilities of a graph as an AG-UI agent."""
     starts = starts_of(call)
     graph, plans = starts.graph, [*plan_of_graph(starts.graph).plans.values()]
     files = {file_in(field_schema(graph.start, name)) for name in file_fields(graph.start)}

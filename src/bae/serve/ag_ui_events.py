@@ -1,5 +1,5 @@
-"""The records of a run as events of AG-UI 1.0: steps by place, tool calls, and the reply while it
-is written."""
+"""The records of a run as events of AG-UI 1.0: steps, tool calls, and the reply while the LLM
+writes the reply."""
 
 from __future__ import annotations
 
@@ -22,55 +22,58 @@ if TYPE_CHECKING:
 
 AgentEvent = dict[str, Any]
 AGAIN: Final = "~"
-"""Separates the id of a reply from its number, if an earlier text of the reply was void."""
+"""Separates the id of a reply from a number. A reply gets a number if an earlier text of the reply
+became void."""
 
 
 def reply_id(run_id: str) -> str:
-    """The id of the message that replies in a run."""
+    """Return the id of the message with a run's reply."""
     return f"{run_id}:reply"
 
 
 def interrupt_id(run_id: str, address: str) -> str:
-    """The id of the question of a gate. It includes the run, since gates of other turns have the
-    same addresses."""
+    """Return the id of a gate's question. The id includes the run, because gates of other turns
+    have the same addresses."""
     return f"{run_id}:{address}"
 
 
 class RunEvents:
-    """Makes events from the records of a run. `messages` are the messages that the client has. No
-    event withdraws sent text, so the client gets all messages again, without the void text."""
+    """Makes events from the records of a run. AG-UI has no event that withdraws a text. If a sent
+    text becomes void, the client gets all messages again, without that text."""
 
     def __init__(
         self, graph: Graph[Any, Any], stored: StoredRun, messages: Iterable[Mapping[str, Any]]
     ) -> None:
         self.run_id = stored.info.run_id
         self.messages: list[dict[str, Any]] = [dict(message) for message in messages]
+        """The messages that the client has."""
         self.history = StoredHistory(ShapeView(stored.shape, stored.info.shape))
         self._reader = LineReader(history=self.history)
         self._text_fields = {cls.__name__: plan_of(cls).text for cls in graph.terminal_nodes}
         self._events: list[AgentEvent] = []
         self._steps: dict[Step, str] = {}
-        """The open steps with their names."""
+        """The names of the open steps."""
         self._text_by_place: dict[str, str] = {}
-        """The text in progress, by place."""
+        """The texts in progress."""
         self._place = ""
-        """The place of the text that is open as a message."""
+        """The place of the text in the open message."""
         self._sent_text = ""
         self._text_id = ""
         self._reply_count = 0
         self._thoughts: dict[str, str] = {}
-        """The ids of thoughts in progress, by place."""
+        """The message ids of the thoughts in progress, by place."""
         self._thought_count = 0
 
     def read(self, lines: Iterable[Line], *, muted: bool = False) -> list[AgentEvent]:
-        """The events of the next lines. With `muted` there are none, since the client has them."""
+        """Read the next records, and return their events. With `muted`, return no events, because
+        the client has the events already."""
         self.history.on_change = None if muted else self._add_change
         for line in lines:
             self._reader.read(line)
         return self._take_events()
 
     def write(self, pieces: Iterable[TextPiece]) -> list[AgentEvent]:
-        """The events of text in progress."""
+        """Return the events for pieces of text in progress."""
         for piece in pieces:
             place = Place.parse(piece.place)
             if place is None:
@@ -86,7 +89,7 @@ class RunEvents:
         return self._take_events()
 
     def reply(self, text: str) -> list[AgentEvent]:
-        """The events of the final reply."""
+        """Return the events for the final reply."""
         self._end_thoughts()
         if self._text_id and not text.startswith(self._sent_text):
             self._withdraw_text()
@@ -95,7 +98,8 @@ class RunEvents:
         return self._take_events()
 
     def close(self, *, is_void: bool) -> list[AgentEvent]:
-        """End all open messages and steps. With `is_void`, text that no record has is withdrawn."""
+        """Return the events that end all open messages and steps. With `is_void`, the open text is
+        withdrawn, because no record has that text."""
         self._end_thoughts()
         if self._text_id:
             (self._withdraw_text if is_void else self._end_text)()
@@ -105,7 +109,8 @@ class RunEvents:
         return self._take_events()
 
     def call_ids(self) -> dict[str, str]:
-        """The ids of tool calls, by the addresses of the gates that ask about them."""
+        """Return the ids of the tool calls that wait for a person or had to wait. The keys are the
+        addresses of the calls' gates."""
         return {
             gate.gate.address: self._id_of(call)
             for step in self.history.steps()
@@ -131,8 +136,8 @@ class RunEvents:
             case Step() if change == "ended" and work in self._steps:
                 self._add("STEP_FINISHED", stepName=self._steps.pop(work))
             case LMQuestion(loop=loop) if change == "round" and loop is not None:
-                ended_round = loop.rounds[-1]
-                for request in (*ended_round.ran, *ended_round.calls):
+                round_ = loop.rounds[-1]
+                for request in (*round_.ran, *round_.calls):
                     call = loop.calls[request["id"]]
                     self._add_call(call, request["arguments"])
                     if call.is_native:
@@ -167,8 +172,9 @@ class RunEvents:
     # The text of the reply
 
     def _show_text(self, place: str, text: str) -> None:
-        """Show the text at a place so far. Void text is withdrawn only when different text arrives,
-        because the new text often begins in the same way."""
+        """Send a text in progress. If neither the text nor the sent text begins with the other,
+        withdraw the sent text first. A void text is withdrawn only now, because the new text often
+        begins in the same way."""
         if not text:
             return
         self._end_thoughts()
@@ -179,7 +185,7 @@ class RunEvents:
             self._send_text(text)
 
     def _send_text(self, text: str) -> None:
-        """Send the rest of a text after the part that was sent."""
+        """Send the part of a text that was not sent yet."""
         if not self._text_id:
             again = f"{AGAIN}{self._reply_count}" if self._reply_count else ""
             self._text_id, self._sent_text = f"{reply_id(self.run_id)}{again}", ""
@@ -208,21 +214,21 @@ class RunEvents:
             self._end_thought(piece.place)
         if not piece.delta:
             return
-        message = self._thoughts.get(piece.place)
-        if message is None:
+        message_id = self._thoughts.get(piece.place)
+        if message_id is None:
             self._thought_count += 1
-            message = self._thoughts[piece.place] = (
+            message_id = self._thoughts[piece.place] = (
                 f"{self.run_id}:thought{AGAIN}{self._thought_count}"
             )
-            self._add("REASONING_START", messageId=message)
-            self._add("REASONING_MESSAGE_START", messageId=message, role="reasoning")
-        self._add("REASONING_MESSAGE_CONTENT", messageId=message, delta=piece.delta)
+            self._add("REASONING_START", messageId=message_id)
+            self._add("REASONING_MESSAGE_START", messageId=message_id, role="reasoning")
+        self._add("REASONING_MESSAGE_CONTENT", messageId=message_id, delta=piece.delta)
 
     def _end_thought(self, place: str) -> None:
-        message = self._thoughts.pop(place, None)
-        if message is not None:
-            self._add("REASONING_MESSAGE_END", messageId=message)
-            self._add("REASONING_END", messageId=message)
+        message_id = self._thoughts.pop(place, None)
+        if message_id is not None:
+            self._add("REASONING_MESSAGE_END", messageId=message_id)
+            self._add("REASONING_END", messageId=message_id)
 
     def _end_thoughts(self) -> None:
         for place in [*self._thoughts]:
@@ -230,10 +236,10 @@ class RunEvents:
 
 
 def _share_beginning(text: str, other_text: str) -> bool:
-    """Whether one text is the beginning of the other."""
+    """Return whether one of two texts begins with the other text."""
     return text.startswith(other_text) or other_text.startswith(text)
 
 
 def _as_text(value: Any) -> str:
-    """A value of a tool call as text: JSON, unless it is a text."""
+    """Return a text as it is, and any other value of a tool call as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,5 +1,5 @@
-"""The request of an AG-UI client: the last message of the user becomes the start of a run, and
-answers to interrupts become answers to gates."""
+"""The request of an AG-UI client. The user's last message becomes the start of a run. Answers to
+interrupts become answers to gates."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ Id = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class _RequestPart(BaseModel):
-    """A part of a request. Unknown parts of newer clients are ignored."""
+    """A part of a request. bae ignores parts that only newer clients send."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="ignore")
 
 
 class PartSource(_RequestPart):
-    """The source of the bytes of an image or a document."""
+    """The bytes of an image or a document, or the address of the bytes."""
 
     type: Literal["data", "url", "file"]
     value: str
 
 
 class ContentPart(_RequestPart):
-    """A part of a message: a text, or a file."""
+    """A part of a message: a text or a file."""
 
     type: Annotated[str, Field(max_length=50)]
     text: str = ""
@@ -47,7 +47,7 @@ class ContentPart(_RequestPart):
 
 
 class AnyMessage(BaseModel):
-    """A message of the client. Only the content of the last message is read."""
+    """A message of the client. bae reads the content of the last message only."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -57,7 +57,7 @@ class AnyMessage(BaseModel):
 
 
 class ResumeEntry(_RequestPart):
-    """An answer to an interrupt, by its id."""
+    """An answer to the interrupt with the id `interrupt_id`."""
 
     interrupt_id: Annotated[str, Field(min_length=1, max_length=2_000)]
     status: Literal["resolved", "cancelled"]
@@ -65,9 +65,8 @@ class ResumeEntry(_RequestPart):
 
 
 class AgentRequest(_RequestPart):
-    """The input of an AG-UI 1.0 run: the thread, the id of the run, the messages, and answers to
-    interrupts. `forwardedProps` and `state` give fields of the start node besides the message.
-    `tools` and `context` are not used."""
+    """The input of an AG-UI 1.0 run. `forwardedProps` and `state` have fields of the start node,
+    besides the field for the message. bae does not use `tools` and `context`."""
 
     thread_id: Id
     run_id: Id
@@ -81,26 +80,26 @@ class AgentRequest(_RequestPart):
 
     @property
     def state_fields(self) -> Json:
-        """The fields of the state, if it is an object."""
+        """The fields of `state`, or no fields if `state` is no object."""
         state: object = self.state
         return cast("Json", state) if isinstance(state, dict) else {}
 
     @property
     def forwarded_fields(self) -> Json:
-        """The fields of `forwardedProps`, if it is an object."""
+        """The fields of `forwardedProps`, or no fields if `forwardedProps` is no object."""
         props: object = self.forwarded_props
         return cast("Json", props) if isinstance(props, dict) else {}
 
     @property
     def new_message(self) -> AnyMessage | None:
-        """The message of the user that begins a turn; None if the last message is not from the
-        user."""
+        """The user's message that begins a turn. None if the last message is not from the user."""
         last = self.messages[-1] if self.messages else None
         return last if last is not None and last.role == "user" else None
 
 
 def message_field(start: type[Node]) -> str:
-    """The field of a start node that takes the message of the user. Raises `Refused`."""
+    """Return the name of the start node's field for the user's message. Raises `Refused` if there
+    is no such field."""
     name = plan_of(start).text
     if name and any(field.name == name for field in plan_of(start).plain):
         return name
@@ -114,16 +113,19 @@ def message_field(start: type[Node]) -> str:
 
 
 def file_fields(start: type[Node]) -> list[str]:
-    """The fields of a start node that take images or documents."""
+    """Return the names of the start node's fields for images or documents."""
     return [field.name for field in plan_of(start).plain if holds_file(start, field.name)]
 
 
 def start_fields(
     starts: Starts, request: AgentRequest, message: AnyMessage
 ) -> tuple[Json, list[str]]:
-    """The fields of the start node, and the reasons why parts of the message are unused. The
-    message gives the text and the files; `forwardedProps` gives the other fields, then
-    `state`. Other names belong to the page. Raises `Refused` if every part is unused."""
+    """Return the fields of the start node, and a reason for each unused part of the message.
+
+    The text and the files come from the message. The other fields come from `forwardedProps` and
+    `state`. If both have a field, `forwardedProps` wins. Other names are ignored, because they
+    belong to the page. Raises `Refused` if every part of the message is unused.
+    """
     start = starts.graph.start
     text_field, at = message_field(start), len(request.messages) - 1
     parts = _parts_of(message.content, ["body", "messages", at, "content"])
@@ -142,14 +144,14 @@ def start_fields(
     fields[text_field] = "\n".join(part.text for part in parts if part.type == "text")
     if unused and len(unused) == len(parts):
         raise unused[0]
-    return fields, [f"{each.body.detail}; {each.body.fix}" for each in unused]
+    return fields, [f"{problem.body.detail}; {problem.body.fix}" for problem in unused]
 
 
 _PARTS: Final = TypeAdapter(Annotated[list[ContentPart], Field(max_length=100)])
 
 
 def _parts_of(content: Any, place: list[str | int]) -> list[ContentPart]:
-    """The parts of a message."""
+    """Return the parts of a message's content."""
     if isinstance(content, str):
         return [ContentPart(type="text", text=content)]
     if not isinstance(content, list):
@@ -161,8 +163,8 @@ def _parts_of(content: Any, place: list[str | int]) -> list[ContentPart]:
 
 
 def read_start(starts: Starts, request: AgentRequest, fields: Json) -> Node:
-    """The start node with these fields. Raises `Refused` with the place where the client gave a
-    wrong field."""
+    """Return the start node with these fields. If a field is wrong, raises `Refused` with the place
+    of the field in the request."""
     try:
         return starts.node(fields)
     except Refused as refused:
@@ -171,8 +173,8 @@ def read_start(starts: Starts, request: AgentRequest, fields: Json) -> Node:
         faults: list[InputFault] = []
         for fault in refused.body.errors:
             name, *rest = fault.loc[2:] or [""]
-            of_state = name in request.state_fields and name not in request.forwarded_fields
-            source: list[str | int] = ["body", "state" if of_state else "forwardedProps"]
+            is_state = name in request.state_fields and name not in request.forwarded_fields
+            source: list[str | int] = ["body", "state" if is_state else "forwardedProps"]
             loc = [*content, *rest] if name == text_field else [*source, name, *rest]
             faults.append(InputFault(loc=loc, msg=fault.msg))
         first = faults[0]
@@ -198,10 +200,10 @@ _FILES: Final[Mapping[str, tuple[type[File], type[FileUrl]]]] = {
 
 
 def _read_file(part: ContentPart, place: list[str | int]) -> File | FileUrl | Refused:
-    """The file of a part, from its bytes or its address, or the reason why no graph uses the part.
-    Nothing is fetched."""
-    kinds, source = _FILES.get(part.type), part.source
-    if kinds is None:
+    """Return the file of a part, from the bytes or the address in the part. Return a refusal if no
+    graph takes such a part. Raises `Refused` for invalid bytes. No address is fetched."""
+    classes, source = _FILES.get(part.type), part.source
+    if classes is None:
         return wrong_input(place, f"no graph takes {part.type}", "send text, images or documents")
     fix = 'send them: { type: "data", value: base64, mimeType: "…" }'
     if source is None:
@@ -210,9 +212,9 @@ def _read_file(part: ContentPart, place: list[str | int]) -> File | FileUrl | Re
         return wrong_input(place, f"the bytes of the {part.type} are at a provider", fix)
     try:
         if source.type == "url" and source.value[:5].lower() != "data:":
-            return kinds[1](source.value)
+            return classes[1](source.value)
         is_url = source.value[:5].lower() == "data:"
-        return kinds[0].from_data_url(source.value if is_url else f"data:;base64,{source.value}")
+        return classes[0].from_data_url(source.value if is_url else f"data:;base64,{source.value}")
     except ValueError as error:
         fix = f"send the bytes of the {part.type} in base64"
         raise wrong_input(place, str(error), fix) from None
@@ -221,8 +223,8 @@ def _read_file(part: ContentPart, place: list[str | int]) -> File | FileUrl | Re
 def _place_file(
     start: type[Node], fields: Json, file: File | FileUrl, place: list[str | int]
 ) -> Refused | None:
-    """Put a file into the first field that takes it and is empty or a list. Returns the reason if
-    there is none."""
+    """Put a file into the first field that takes the file. A field with a value takes a file only
+    if the field is a list. If no field takes the file, return the refusal."""
     names = file_fields(start)
     for name in names:
         adapter: TypeAdapter[Any] = TypeAdapter(plan_of(start).fields[name].annotation)
@@ -265,17 +267,17 @@ RESPONSE: Final[Json] = {
     "required": ["approved"],
     "additionalProperties": False,
 }
-"""The schema of an answer about a tool call."""
+"""The JSON schema of an answer about a tool call."""
 _NAMES: Final = {"approved": "approve", "editedArgs": "arguments"}
 
 
 def is_approval(gate: GateView) -> bool:
-    """Whether a gate asks if a tool may be called."""
+    """Return whether a gate asks if the model may call a tool."""
     return gate.tool is not None and gate.answer_schema in _ANY_APPROVAL
 
 
 def answer_of(gate: GateView, payload: Any) -> Any:
-    """The answer to a gate from the payload of an AG-UI client."""
+    """Return the answer to a gate, from the payload of an AG-UI client."""
     if is_approval(gate) and isinstance(payload, dict):
         parts = cast("Json", payload).items()
         return {_NAMES.get(name, name): value for name, value in parts}

@@ -1,4 +1,4 @@
-"""The response to an AG-UI request: server-sent events that follow a run until it ends or waits for
+"""The response to an AG-UI request. Server-sent events follow a run until the run ends or waits for
 a person."""
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from bae.tasks import wait_until_ended
 
 PROTOCOL: Final = "1.0"
 _FEW: Final = 50
-"""How many lines are read on the event loop; more are read in a thread."""
+"""The maximum number of records that are read on the event loop. More records are read in a
+thread."""
 _STOPPED: Final = {
     "": (
         "bae-serve-closing",
@@ -47,24 +48,32 @@ _STOPPED: Final = {
     "deleted": ("bae-run-unknown", "the run was deleted"),
     "reset": ("bae-run-unknown", "the run was replaced by another"),
 }
-"""The code and the message for a stream that ends before its run."""
+"""The code and the message for a stream that ends before the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """A run to follow, and the messages that the client has before it. `muted` is the last line
-    whose events the client has."""
+    """A run for a stream to follow."""
 
     info: RunInfo
     messages: Sequence[dict[str, Any]]
+    """The messages before the run's reply. The client has these messages."""
     muted: int = -1
+    """The number of the last record whose events the client has; -1 if the client has no events."""
 
 
 class AgentStream(EventResponse):
-    """The events of one AG-UI run. The stream begins with RUN_STARTED. All messages follow, if the
-    client has other messages. The stream ends with RUN_FINISHED or RUN_ERROR. With an `error` it
-    has no other events, unless the error `is_late`. `unused` explains which parts of the request
-    the graph does not use. Closing the connection does not affect the run."""
+    """The events of one AG-UI run. Closing the connection does not affect bae's run.
+
+    - RUN_STARTED is the first event.
+    - `messages` come next, unless `messages` is None because the client has the same messages.
+    - The events of the run to `follow` come next. Without such a run, the result in `details` comes
+      next.
+    - RUN_FINISHED or RUN_ERROR is the last event.
+
+    With an `error`, the stream has no events of a run, unless the error `is_late`. A late error is
+    sent after these events. `unused` explains which parts of the message the graph does not use.
+    """
 
     def __init__(
         self,
@@ -125,13 +134,13 @@ class AgentStream(EventResponse):
         if ignored:
             events.append({"type": "CUSTOM", "name": "bae.ignored", "value": ignored})
         if self._messages is not None:
-            if request.messages:  # otherwise the client keeps its own order
+            if request.messages:  # without an empty snapshot, the client would keep its own order
                 events.append({"type": "MESSAGES_SNAPSHOT", "messages": []})
             events.append({"type": "MESSAGES_SNAPSHOT", "messages": self._messages})
         return events
 
     async def _send_run(self, follow: Follow, receive: Receive, send: Send) -> list[AgentEvent]:
-        """Send the events of a run, and return its last events, which are not sent yet."""
+        """Send the events of a run, except the last events. Return the last events."""
         api, info = self._call.api, follow.info
         stored = await api.journal.read(info.run_id)
         events = RunEvents(starts_of(self._call).graph, stored, follow.messages)
@@ -145,7 +154,7 @@ class AgentStream(EventResponse):
                     with api.streaming(lines):
                         async for batch in batches(lines):
                             await self._send_batch(events, batch, send)
-                            # Text in progress follows the events before it.
+                            # Text in progress must follow the events of the stored records.
                             if len(tasks) == 1 and lines.number >= last_stored:
                                 texts = self._send_texts(events, info.run_id, send, lines)
                                 tasks.append(asyncio.create_task(texts))
@@ -175,7 +184,7 @@ class AgentStream(EventResponse):
     async def _send_texts(
         self, events: RunEvents, run_id: str, send: Send, lines: Subscriber[Line]
     ) -> None:
-        """Send the text in progress."""
+        """Send the run's text in progress."""
         try:
             async for pieces in self._call.api.owner.texts.follow(run_id, thoughts=True):
                 async with self._sending:
@@ -186,7 +195,7 @@ class AgentStream(EventResponse):
     async def _end_events(
         self, events: RunEvents, run_id: str, end: str
     ) -> list[AgentEvent] | None:
-        """The events at the end of a run; None if the run continues."""
+        """Return the events at the end of a run. Return None if the run continues."""
         call = replace(self._call, path={"run": run_id}, query=GatesQuery())
         match end:
             case "ended":
@@ -197,7 +206,7 @@ class AgentStream(EventResponse):
                 details = await view_run(call, run_id)
                 closing_events = [*events.reply(turn[0].reply), *events.close(is_void=False)]
                 return [*closing_events, *self._success_events(details)]
-            case "gap":  # a slow client: the store has the rest
+            case "gap":  # the client is slow: read the rest from the store
                 return None
             case "waiting":
                 open_gates = [gate for gate in (await list_gates(call)).gates if not gate.answered]
@@ -209,7 +218,8 @@ class AgentStream(EventResponse):
                 return [*events.close(is_void=True), self._finish_event(outcome=outcome)]
             case "cancelled":
                 closing_events = events.close(is_void=False)
-                if self._request.protocol_version is None:  # clients before 1.0 do not know it
+                if self._request.protocol_version is None:
+                    # Clients before 1.0 do not know the outcome "cancelled".
                     return [
                         *closing_events,
                         _error_event("bae-run-cancelled", "the run was cancelled"),
@@ -234,8 +244,9 @@ class AgentStream(EventResponse):
         return [*state_events, self._finish_event(outcome={"type": "success"}, **finish_fields)]
 
     def _view_state(self, details: RunDetails) -> dict[str, Any] | None:
-        """The state of the client with the fields of the result. Text and tool calls are left out,
-        since they are messages. None if the result has no other fields."""
+        """Return the client's state with the fields of the result. Text and tool calls are left
+        out, because the client has them as messages. Return None if the result has no other
+        fields."""
         graph, result = starts_of(self._call).graph, details.result
         cls = next((c for c in graph.terminal_nodes if c.__name__ == details.end), None)
         if cls is None or not isinstance(result, dict):
@@ -255,7 +266,7 @@ class AgentStream(EventResponse):
             await self._write(send, events)
 
     async def _write(self, send: Send, events: Sequence[AgentEvent] | None) -> None:
-        """Send events, or a sign of life for None."""
+        """Send events. For None, send a sign of life."""
         if events is None:
             text = b": alive\n\n"
         else:
@@ -266,8 +277,8 @@ class AgentStream(EventResponse):
 
 
 def _view_interrupt(gate: GateView, call_id: str | None) -> AgentEvent:
-    """A question to the user."""
-    context = {name: _plain_value(each) for name, each in gate.context.items()}
+    """Return a question to the user as an interrupt."""
+    context = {name: _plain_value(value) for name, value in gate.context.items()}
     gate_facts = {
         "run": gate.run_id,
         "gate": gate.gate,
@@ -296,14 +307,14 @@ def _view_interrupt(gate: GateView, call_id: str | None) -> AgentEvent:
 
 
 def _plain_value(value: Value) -> Any:
-    """A value for the person who decides. A long value is cut."""
+    """Return a value for the person who answers. A long value is cut."""
     if value.kept == "cut":
         return f"{value.text}… ({value.size} characters)"
     return value.value if value.kept == "value" else f"[{value.kept}]"
 
 
 def _view_usage(usage: UsageView) -> list[dict[str, Any]]:
-    """The usage of a run, without a model if there are several."""
+    """Return the usage of a run. If the run used several models, leave out the model."""
     if not usage.calls:
         return []
     counts: dict[str, Any] = {
@@ -316,7 +327,7 @@ def _view_usage(usage: UsageView) -> list[dict[str, Any]]:
 
 
 def _failure_event(events: RunEvents) -> AgentEvent:
-    """Why a run has failed."""
+    """Return an event with the reason why a run failed."""
     error = events.history.run.end_error
     if not isinstance(error, RecordedError):
         return _error_event("bae-run-failed", "the run has failed")

@@ -1,5 +1,5 @@
-"""`router` makes an API from graphs and a journal: an ASGI application to mount in FastAPI or
-Starlette, or to serve with uvicorn."""
+"""`router` makes an API from graphs and a journal. The API is an ASGI application. FastAPI and
+Starlette can mount the API, and uvicorn can serve it."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 FOLDS: Final = 2
-"""How many long runs may be in memory at the same time, each in a worker thread."""
+"""The maximum number of long runs that are read at the same time, each in a worker thread."""
 STOP_SECONDS: Final = 0.1
-"""Seconds between two checks whether the server stops."""
+"""Seconds between two checks whether uvicorn stops."""
 HEADERS: Final = {
     "cache-control": "no-store",
     "referrer-policy": "no-referrer",
@@ -80,10 +80,10 @@ HEADERS: Final = {
 
 
 class API:
-    """An ASGI application. Mount it with `app.mount("/bae", api)`, and open it with the application
-    around it: `FastAPI(lifespan=api.open)`. Runs belong to the API, so a closed connection never
-    ends a run. When the API closes, it hands over its runs: another process can resume them at
-    once."""
+    """An ASGI application. Mount the API with `app.mount("/bae", api)`, and open it together with
+    the application: `FastAPI(lifespan=api.open)`. Runs belong to the API, so a closed connection
+    never ends a run. When the API closes, it hands over its runs. Another process can then resume
+    the runs at once."""
 
     def __init__(
         self,
@@ -108,18 +108,19 @@ class API:
         self.starts = {name: Starts(name, graph) for name, graph in graphs.items()}
         self.owner = RunOwner(self.graphs, journal, lm, max_iters, at_once)
         self.endpoints: tuple[Endpoint, ...] = TABLE
-        """The endpoints. A page or a team adds its own."""
+        """The endpoints. The studio or a team can add further endpoints."""
         self.feed_kinds: dict[str, OpenFeed] = dict(FEEDS)
-        """The feeds of the WebSocket, by the first part of their names."""
+        """The feeds of the WebSocket, by the first part of the feeds' names."""
         self.sockets: dict[str, Callable[[WebSocket], Awaitable[None]]] = {}
-        """Other WebSockets, by their paths. Each accepts its own connections."""
+        """Functions for other WebSockets, by path. Each function accepts the connection itself."""
         self.inbox_sources: list[Callable[[ApiCall], Awaitable[list[GateView]]]] = []
-        """Questions to people that do not come from runs."""
+        """Functions that return further questions to people, such as the questions of a team. These
+        questions do not come from runs."""
         self.asked_elsewhere: set[str] = set()
-        """The names of graphs whose questions come from `inbox_sources`. The inbox leaves out their
-        runs."""
+        """The names of graphs whose questions come from `inbox_sources`. The inbox leaves out the
+        runs of these graphs."""
         self.uploads = Uploads()
-        """Files that users have sent for later runs."""
+        """The files that users have sent for later runs."""
         self._streams: set[Subscriber[Any]] = set()
         self._auth, self._visible, self._recover = auth, visible, recover
         self._gatekeeper = Gatekeeper(
@@ -130,8 +131,8 @@ class API:
 
     @asynccontextmanager
     async def open(self, app: object = None) -> AsyncGenerator[None]:
-        """Accept runs inside the block, and resume runs that can continue. `app` is not used; it
-        makes `FastAPI(lifespan=api.open)` work."""
+        """Accept runs inside the block, and resume runs that can continue. `app` is unused. FastAPI
+        passes its application to `lifespan=api.open`."""
         async with AsyncExitStack() as stack:
             for graph in self.graphs.values():
                 await stack.enter_async_context(graph.open())
@@ -145,15 +146,15 @@ class API:
                 await wait_until_ended([stopping])
 
     def close(self) -> None:
-        """End all streams and take no more runs. A server calls this before it waits for its
-        connections to end."""
+        """End all streams, and take no more runs. A server must call this function before it waits
+        for its connections to end."""
         self.owner.close()
         for stream in self._streams:
             stream.close()
 
     @contextmanager
     def streaming(self, stream: Subscriber[Any]) -> Generator[None]:
-        """Close the stream when the server stops."""
+        """Close `stream` if the server stops during the block."""
         self._streams.add(stream)
         try:
             if self.owner.closing.is_set():
@@ -175,10 +176,10 @@ class API:
             case _:
                 await self._run_lifespan(receive, send)
 
-    # Rights of users: all endpoints and feeds read runs with these methods.
+    # The rights of users. All endpoints and feeds must read runs with the following methods.
 
     async def user_of(self, request: HTTPConnection, verbs: Sequence[Verb]) -> User:
-        """The user of a request. Raises `Refused` unless the user may do one of the verbs."""
+        """Return the user of a request. Raises `Refused` if the user may do none of the verbs."""
         user = await self._auth(request)
         if user is None:
             raise Refused(
@@ -194,7 +195,7 @@ class API:
         return user
 
     def check_site(self, request: HTTPConnection) -> None:
-        """Raise `Refused` for a request from a page of another site."""
+        """Raise `Refused` for a request to another host name, or from a page of another site."""
         self._gatekeeper.check(request)
 
     def check_host(self, request: HTTPConnection) -> None:
@@ -202,11 +203,11 @@ class API:
         self._gatekeeper.check_host(request)
 
     async def known_user(self, request: HTTPConnection) -> User | None:
-        """The user of a request; None without a valid token."""
+        """Return the user of a request, or None if the request has no valid token."""
         return await self._auth(request)
 
     def may_see(self, user: User, info: RunInfo) -> bool:
-        """Whether a user may see a run."""
+        """Return whether a user may see a run."""
         if self._visible is None:
             return True
         if callable(self._visible):
@@ -214,24 +215,25 @@ class API:
         return info.metadata.get(STARTED_BY) == user.name
 
     def only(self, user: User) -> dict[str, str] | None:
-        """The metadata that selects the runs of a user in a store; None selects all runs."""
+        """Return the metadata by which a store selects the runs that a user may see. None selects
+        all runs. Then the caller must check each run with `may_see`."""
         return {STARTED_BY: user.name} if self._visible == "own" else None
 
     async def info(self, user: User, run_id: str) -> RunInfo:
-        """The entry of a run. Raises `Refused` if the user may not see the run."""
+        """Return the entry of a run. Raises `Refused` if the user may not see the run."""
         info = (await self.journal.lines(run_id, limit=0)).info
         if not self.may_see(user, info):
             raise unknown_run(run_id)
         return info
 
     async def read(self, user: User, run_id: str) -> StoredRun:
-        """A run with the bytes of its images and documents, which its nodes need. Raises `Refused`
-        if the user may not see the run."""
+        """Return a run with the bytes of its images and documents. The nodes of the run need these
+        bytes. Raises `Refused` if the user may not see the run."""
         await self.info(user, run_id)
         return await self.journal.read(run_id)
 
     async def fold(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call `work` in a worker thread and return its result. Only a few calls run at a time."""
+        """Call `work` in a worker thread, and return the result. Only a few calls run at a time."""
         async with self.folding():
             return await in_thread(work, *args, **kwargs)
 
@@ -244,29 +246,30 @@ class API:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Read a run without the bytes of its files, and call `work` with it in a worker thread.
-        Raises `Refused` if the user may not see the run. The run is read when its turn comes."""
+        """Read a run, call `work` with the run in a worker thread, and return the result. The run
+        has no bytes of files. Only a few calls run at a time, and the run is not read before its
+        turn. Raises `Refused` if the user may not see the run."""
         await self.info(user, run_id)
         async with self.folding():
             return await in_thread(work, await self.journal.read_texts(run_id), *args, **kwargs)
 
     def folding(self) -> asyncio.Semaphore:
-        """Wait for a turn to read a long run. With many long runs in memory, the garbage collector
-        would stop the event loop for too long."""
+        """Return the semaphore that limits how many long runs are in memory. With more runs, the
+        garbage collector would stop the event loop for too long."""
         return self._folds
 
     def find_graph(self, info: RunInfo) -> Graph[Any, Any] | None:
-        """The graph of a run, if it is served here."""
+        """Return the graph of a run, or None if the graph is not served here."""
         return next((graph for graph in self.graphs.values() if graph.name == info.graph), None)
 
     def stored_name(self, name: str | None) -> str | None:
-        """The name under which runs of a graph are stored, by the name under which the graph is
-        served."""
+        """Return the name of a graph in the journal, for the name under which the API serves the
+        graph. A name that the API does not serve is returned as it is."""
         starts = self.starts.get(name or "")
         return name if starts is None else starts.graph.name
 
     def graph_of(self, info: RunInfo) -> Graph[Any, Any]:
-        """The graph of a run. Raises `Refused` if it is not served here."""
+        """Return the graph of a run. Raises `Refused` if the graph is not served here."""
         graph = self.find_graph(info)
         if graph is not None:
             return graph
@@ -279,7 +282,7 @@ class API:
         )
 
     def document(self, root: str = "") -> bytes:
-        """The OpenAPI document of the API where it is mounted at `root`."""
+        """Return the OpenAPI document of the API, for the path `root` where the API is mounted."""
         if self._document is None or self._document[0] != root:
             self._document = root, dump(describe_api(self.endpoints, self.starts, root))
         return self._document[1]
@@ -295,7 +298,7 @@ class API:
     async def _answer(self, request: Request) -> Response:
         self._gatekeeper.check(request)
         if request.method == "OPTIONS" and self._gatekeeper.headers_for(request):
-            return Response(status_code=204)  # a preflight request
+            return Response(status_code=204)  # it is a preflight request
         endpoint, path = find_endpoint(self.endpoints, request.method, raw_path(request.scope))
         check_media(endpoint, request)
         if endpoint.verb is None:
@@ -314,7 +317,8 @@ class API:
         return Response(text, status, media_type="application/json")
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
-        """Open the API for a server that runs the API without another application."""
+        """Open and close the API for a server. The server sends lifespan messages if no other
+        application mounts the API."""
         async with AsyncExitStack() as stack:
             await receive()
             try:
@@ -329,7 +333,7 @@ class API:
 
 async def _stop_with_uvicorn(close: Callable[[], None]) -> None:
     """Call `close` as soon as uvicorn begins to stop. Uvicorn waits for open streams before it
-    closes the application, so streams must end first."""
+    closes the application. Without this call, uvicorn would wait for streams that do not end."""
     if threading.current_thread() is not threading.main_thread():
         return
     server: Any = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
@@ -353,7 +357,7 @@ def router(
     at_once: int = 100,
     recover: bool = True,
 ) -> API:
-    """Make the API of graphs whose runs are stored in a journal:
+    """Make an API of graphs. A journal stores the runs.
 
     ```python
     api = router({"support": graph}, journal=journal, lm="claude-cli:sonnet", auth=bearer(TOKEN))
@@ -361,17 +365,19 @@ def router(
     app.mount("/bae", api)
     ```
 
-    - `auth` identifies users: `bearer(token)`, `public()`, or an async function of the request that
-      returns a `User` or None. There is no default.
+    - `auth` finds the user of a request. Give `bearer(token)`, `public()`, or an async function of
+      the request that returns a `User` or None. There is no default.
     - `visible` limits the runs that a user may see. With "own", users see the runs that they
-      started. A function of a `User` and a `RunInfo` decides for each run. By default users see all
-      runs of the journal.
-    - `lm` and `max_iters` are the arguments of `graph.arun` for all runs.
-    - `hosts` are the host names of the API, by default the names of loopback. `origins` are web
-      pages of other sites that may use it, such as "https://shop.example"; by default none.
-    - `at_once` is how many runs may be in progress here. Further runs are refused.
-    - With `recover`, the API resumes the runs of these graphs that can continue, at the start and
-      every few seconds: queued and interrupted runs, and waiting runs with answers.
+      started. A function of a `User` and a `RunInfo` decides for each run. By default, users see
+      all runs of the journal.
+    - `lm` and `max_iters` are passed to `graph.arun` for all runs.
+    - `hosts` are the host names of the API. The default is the names of the loopback interface.
+    - `origins` are the web pages of other sites that may use the API, such as
+      "https://shop.example". The default is no page.
+    - `at_once` is the maximum number of runs in progress in this process. The API refuses further
+      runs.
+    - With `recover`, the API resumes runs of these graphs at the start and every few seconds:
+      queued runs, interrupted runs, and waiting runs that have an answer or are past a deadline.
     """
     checked_store(journal)
     if not callable(auth):
@@ -399,8 +405,8 @@ def router(
 
 
 def _name_graphs(graphs: object) -> dict[str, Graph[Any, Any]]:
-    """Graphs by the names under which they are served. Raises if two graphs have the same name in
-    the journal."""
+    """Return graphs by the names under which the API serves them. Raises ValueError if two graphs
+    have the same name in the journal."""
     if isinstance(graphs, Graph):
         graph = cast("Graph[Any, Any]", graphs)
         return _name_graphs({graph.name: graph})
@@ -425,7 +431,7 @@ def _name_graphs(graphs: object) -> dict[str, Graph[Any, Any]]:
 
 
 def _check_options(visible: object, max_iters: int, at_once: int, **names: object) -> None:
-    """Raise for options that would show too much, or refuse every request."""
+    """Raise for options that would show too many runs, or would refuse every request."""
     if visible not in (None, "own") and not callable(visible):
         raise TypeError(f'router(visible={visible!r}): give "own", or a function of user and run')
     if max_iters < 0 or at_once < 1:
@@ -439,7 +445,7 @@ def _check_options(visible: object, max_iters: int, at_once: int, **names: objec
 
 
 def _check_lm(lm: object) -> None:
-    """Raise for an LM that no run could use, without making the LM."""
+    """Raise if no run could use `lm`. If `lm` is a name, the LM is not created."""
     from bae.language_model import is_lm
     from bae.lm.registry import check_lm_name
 

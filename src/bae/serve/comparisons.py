@@ -1,4 +1,4 @@
-"""Endpoints that compare two runs, or a run with the present code."""
+"""Endpoints that compare two runs, or a run with today's code."""
 
 from __future__ import annotations
 
@@ -21,17 +21,22 @@ from bae.serve.views import CUT, SHORT, FieldView, RunRow, field_of, row_of, siz
 from bae.threads import in_thread
 
 REPLAY_SECONDS: Final = 60.0
-"""How many seconds a replay may take: it calls the bodies of nodes."""
+"""The maximum seconds of a replay. A replay calls the bodies of nodes, which may be slow."""
 
 
 _TRACE: Final = 1_000
-"""How many nodes of a replay are named."""
+"""The maximum number of nodes that a replay lists."""
 
 
 class CompareQuery(Form):
-    """The runs `a` and `b`, and their nodes from the number `start` on. Equal nodes are left out
-    without `same`. Longer values are cut after `cut` characters. A page of long values has fewer
-    than `limit`: continue after its last node."""
+    """The runs to compare.
+
+    - `a`, `b`: the ids of the runs.
+    - `same`: whether to list equal nodes too.
+    - `start`, `limit`: the number of the first node, and the maximum number of nodes. A page of
+      long values has fewer nodes. Continue after the last node of the page.
+    - `cut`: the maximum number of characters of a value. A longer value is cut.
+    """
 
     a: Annotated[str, Field(min_length=1, max_length=1_000)]
     b: Annotated[str, Field(min_length=1, max_length=1_000)]
@@ -42,7 +47,8 @@ class CompareQuery(Form):
 
 
 class FieldPair(BaseModel):
-    """A field that differs; null in a run without such a field."""
+    """A field that differs between two runs. `a` and `b` are the field in each run, or null in a
+    run without the field."""
 
     name: str
     a: FieldView | None
@@ -50,9 +56,14 @@ class FieldPair(BaseModel):
 
 
 class NodePair(BaseModel):
-    """A node of two runs. `state` says whether it is the same or differs, or which run alone has
-    it. `path` is the path of its graph, with visits in place of steps. `visit` counts nodes of
-    the class there from 1. `a` and `b` are the places of the node."""
+    """A node of two runs.
+
+    - `path`: the path of the node's graph. A node in this path has its visit in place of its step.
+    - `visit`: the number of the node among the nodes of its class in its graph, from 1.
+    - `state`: "same" or "differs" if both runs have the node. "a" or "b" if only that run has the
+      node.
+    - `a`, `b`: the place of the node in each run, or "" in a run without the node.
+    """
 
     path: str
     node: str
@@ -64,8 +75,13 @@ class NodePair(BaseModel):
 
 
 class ComparisonView(BaseModel):
-    """Two runs by place. `first` is the place of the first difference, in the run `a` if that has
-    the node; null if there is none. Times are not compared. `total` counts the nodes to list."""
+    """The differences of two runs. Times are not compared.
+
+    - `first`: the place of the first node that differs; null if no node differs. The place is that
+      in run `a`, or in run `b` if only run `b` has the node.
+    - `nodes`: the nodes on this page.
+    - `total`: the number of nodes on all pages.
+    """
 
     a: RunRow
     b: RunRow
@@ -75,9 +91,15 @@ class ComparisonView(BaseModel):
 
 
 class ReplayView(BaseModel):
-    """The outcome of a replay: the "same" path, something that "differs", or "unknown" if values
-    are missing or the recording ends early. `why` explains the outcome, and `diff` has both
-    texts, cut if they are long. `trace` has the first 1,000 nodes."""
+    """The outcome of a replay.
+
+    - `outcome`: "same" if the replay took the same path, or "differs". The outcome is "unknown" if
+      values are missing, or if the recording ends early.
+    - `trace`: the first 1,000 nodes. Only a replay with the outcome "same" has a trace.
+    - `code`, `why`: the code of the error and the reason, if the outcome is not "same".
+    - `diff`: the difference between the recorded text and the text of today's code, if texts
+      differ. A long difference is cut.
+    """
 
     outcome: Literal["same", "differs", "unknown"]
     trace: list[str] = Field(default_factory=list[str])
@@ -92,7 +114,7 @@ async def compare_runs(call: ApiCall) -> ComparisonView:
     await api.info(call.user, query.a)
     await api.info(call.user, query.b)
     async with api.folding():
-        a, b = [await api.journal.read_texts(each) for each in (query.a, query.b)]
+        a, b = [await api.journal.read_texts(run_id) for run_id in (query.a, query.b)]
         return await in_thread(_compare, a, b, query)
 
 
@@ -137,7 +159,7 @@ def _view_pair(node: ComparedNode, cut: int) -> NodePair:
 
 
 async def replay_run(call: ApiCall) -> ReplayView:
-    """Repeat a run with the recorded values: no LLM, function or person is asked."""
+    """Repeat a run with the recorded values. No LLM, function or person is asked."""
     api, run_id = call.api, call.path["run"]
     stored = await api.read(call.user, run_id)
     graph = api.graph_of(stored.info)
@@ -156,7 +178,7 @@ async def replay_run(call: ApiCall) -> ReplayView:
         outcome = "differs" if error.code == ReplayError.code else "unknown"
         diff = error.diff[:CUT]
         return ReplayView(outcome=outcome, code=error.code, why=error.message, diff=diff)
-    except BaeError as error:  # the code fails now, and did not fail in the run
+    except BaeError as error:  # today's code fails: in the run, the code did not fail
         outcome = "unknown" if error.code == "bae-journal-secret" else "differs"
         return ReplayView(outcome=outcome, code=error.code, why=error.message)
     return ReplayView(outcome="same", trace=[*replayed.trace[:_TRACE]])

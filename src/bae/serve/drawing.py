@@ -1,4 +1,4 @@
-"""Layouts of boxes and arrows for the page, which draws them."""
+"""Layouts of boxes and arrows, which the page draws."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bae.serve.views import BoxView, EdgeView
 _WIDTH: Final = 48
 _LETTER: Final = 9
 _HEIGHT: Final = 40
-"""The size of a box in pixels: its width without its name, the width of a letter, and its
+"""The sizes of a box in pixels: the width of an empty box, the width of a letter, and the
 height."""
 
 
 def lay_out(names: Sequence[str], edges: Sequence[tuple[int, int]]) -> Arranged:
-    """The positions of boxes with these names, and the lines between them."""
+    """Return the positions of boxes with these names, and the lines between the boxes."""
     sizes = [Size(_WIDTH + _LETTER * len(name), _HEIGHT) for name in names]
     return arrange(sizes, edges, SPACING)
 
@@ -25,8 +25,8 @@ def lay_out(names: Sequence[str], edges: Sequence[tuple[int, int]]) -> Arranged:
 def draw_boxes(
     names: Sequence[str], links: Sequence[tuple[int, int]], width: int, height: int
 ) -> tuple[list[BoxView], list[EdgeView]]:
-    """Boxes of one size and the arrows between them, from left to right. Each of `links` has the
-    indexes of the two names that an arrow connects."""
+    """Return boxes of the same size and the arrows between the boxes, from left to right. Each of
+    `links` has the indexes of the two names that an arrow connects."""
     layout = arrange([Size(width, height)] * len(names), links, SPACING, across=True)
     boxes = [
         BoxView(node=name, x=x, y=y, width=size.width, height=size.height)

@@ -1,5 +1,5 @@
-"""`Endpoint`, a row of the table of endpoints: method, path, verb, and the models of query, body
-and answers. By this table the API dispatches, checks and documents requests."""
+"""`Endpoint`, a row of the table of endpoints. With this table, the API dispatches, checks and
+documents requests."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from bae.serve.api import API
 
 LONGEST_BODY: Final = 1 << 20
-"""The maximum size of a request in bytes, unless its endpoint allows more."""
+"""The maximum size of a request in bytes, unless the endpoint allows more."""
 NUL: Final = "\0"
 _WRITES: Final = ("POST", "PUT", "PATCH")
-_OF_FORMS: Final = (
+_FORM_TYPES: Final = (
     "",
     "text/plain",
     "multipart/form-data",
@@ -45,7 +45,7 @@ ListCut = Annotated[int, Field(ge=1, le=65_536)]
 
 
 class Form(BaseModel):
-    """The parts of a query or a body. Any other part is refused."""
+    """A query or a body. bae refuses a request with any other part."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -55,66 +55,74 @@ class NoQuery(Form):
 
 
 class NoBody(Form):
-    """An empty object, or nothing."""
+    """An empty object, or no body."""
 
 
 @dataclass(slots=True)
 class ApiCall:
-    """One request to an endpoint: its user, path, query and body."""
+    """A request to an endpoint."""
 
     api: API
     user: User
     request: Request
     path: Mapping[str, str]
+    """The variables of the path."""
     query: Any
+    """The query, as an instance of the endpoint's `query` class."""
     body: Any = None
+    """The body, as an instance of the endpoint's `body` class."""
 
 
 Number = Annotated[int, Field(ge=0, le=1 << 31)]
-"""The number of an item, counted from 0."""
+"""The number of an item, from 0."""
 
 
 Handle = Callable[[ApiCall], Awaitable[BaseModel | Response | tuple[int, BaseModel]]]
-"""Answers a request with a model, with a status and a model, or with a whole response."""
+"""A function that answers a request. The answer is a model, a status and a model, or a complete
+response."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One row of the table. The variables of `path` are in braces. With a `verb` of None no user is
-    needed. `answers` has the model of each status."""
+    """A row of the table of endpoints."""
 
     method: str
     path: str
+    """The path, with its variables in braces."""
     verb: Verb | None
+    """What the user must be allowed to do. With None, the request needs no user."""
     about: str
+    """The description of the endpoint in the OpenAPI document."""
     handler: Handle
     answers: Mapping[int, type[BaseModel] | str]
+    """For each status, the model or the content type of the response."""
     query: type[Form] = NoQuery
     body: type[BaseModel] | None = None
     refusals: tuple[int, ...] = ()
-    """Statuses of refusals that the other attributes do not imply."""
+    """Statuses of refusals, besides the statuses that the other attributes imply."""
     media: tuple[str, ...] = ()
-    """Other content types that a client may accept in place of JSON."""
+    """Other content types that a client may accept instead of JSON."""
     or_verbs: tuple[Verb, ...] = ()
-    """Other verbs. A user with any of them may call the endpoint too."""
+    """Other verbs. A user who may do one of them may call the endpoint too."""
     takes_bytes: bool = False
-    """Whether the body is the bytes of a file, which the handler reads, and not JSON."""
+    """Whether the body has the bytes of a file. The handler reads these bytes."""
     longest: int = LONGEST_BODY
     """The maximum size of a request in bytes."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Matches the encoded path, so a run id may have a percent-encoded slash."""
+        """A pattern for the percent-encoded path. A run id in this path may contain a
+        percent-encoded slash."""
         return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path))
 
     @property
     def name(self) -> str:
-        """The name of the operation."""
+        """The id of the operation in the OpenAPI document."""
         return self.handler.__name__
 
     @property
     def all_refusals(self) -> list[int]:
-        """The statuses of refusals."""
+        """The statuses of all refusals."""
         statuses = {422, *self.refusals}
         statuses |= {401, 403, 404, 409} if self.verb is not None else set()
         has_body = self.body is not None or self.takes_bytes
@@ -131,17 +139,17 @@ def get_row(
     *,
     media: tuple[str, ...] = (),
 ) -> Endpoint:
-    """A row for a request that reads."""
+    """Return the row of an endpoint that reads."""
     return Endpoint("GET", path, "read", about, handler, {200: answer}, query, media=media)
 
 
 def raw_path(scope: Scope) -> str:
-    """The encoded path of a request, below the mount point of the API."""
+    """Return the percent-encoded path of a request, below the path where the API is mounted."""
     path: str = scope["path"]
     raw: bytes | None = scope.get("raw_path")
     encoded_path = quote(path) if raw is None else raw.partition(b"?")[0].decode("latin-1")
     root: str = scope.get("root_path", "").rstrip("/")
-    # A proxy may have removed the path of the application, the first part of the mount point.
+    # A proxy may have removed the first part of the root path: the path of the application.
     for mount in (root, root.removeprefix(scope.get("app_root_path", "").rstrip("/"))):
         if mount and (path == mount or path.startswith(f"{mount}/")):
             return "/" + "/".join(encoded_path.split("/")[mount.count("/") + 1 :])
@@ -151,18 +159,19 @@ def raw_path(scope: Scope) -> str:
 def find_endpoint(
     table: tuple[Endpoint, ...], method: str, path: str
 ) -> tuple[Endpoint, dict[str, str]]:
-    """The row for a request, and the variables of its path. Raises `Refused`."""
+    """Return the row for a request, and the variables of the path. Raises `Refused` if there is no
+    row."""
     allowed: list[str] = []
-    for each in table:
-        match = each.pattern.fullmatch(path)
+    for endpoint in table:
+        match = endpoint.pattern.fullmatch(path)
         if match is None:
             continue
         names = {name: unquote(part) for name, part in match.groupdict().items()}
         if any(NUL in part for part in names.values()):
             continue  # no name has a NUL, and some stores cannot search for it
-        if each.method == method or (method == "HEAD" and each.method == "GET"):
-            return each, names
-        allowed.append(each.method)
+        if endpoint.method == method or (method == "HEAD" and endpoint.method == "GET"):
+            return endpoint, names
+        allowed.append(endpoint.method)
     if allowed:
         raise Refused(
             405,
@@ -180,11 +189,12 @@ def find_endpoint(
 
 
 def check_media(endpoint: Endpoint, request: Request) -> None:
-    """Refuse a body of a type that the endpoint does not take. The types of HTML forms are always
-    refused, since a page of another site can send them without a preflight request."""
+    """Raise `Refused` if the endpoint does not take a body of this type. The types of HTML forms
+    are always refused, because a page of another site can send a form without a preflight
+    request."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    is_right = kind not in _OF_FORMS if endpoint.takes_bytes else kind == "application/json"
-    if endpoint.method in _WRITES and not is_right:
+    is_allowed = kind not in _FORM_TYPES if endpoint.takes_bytes else kind == "application/json"
+    if endpoint.method in _WRITES and not is_allowed:
         raise Refused(
             415,
             "bae-serve-media",
@@ -195,7 +205,7 @@ def check_media(endpoint: Endpoint, request: Request) -> None:
 
 
 def read_query(form: type[Form], request: Request) -> Form:
-    """The parameters of a request."""
+    """Return the parameters of a request. Raises `Refused` for invalid parameters."""
     values: dict[str, Any] = {}
     meta: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
@@ -216,7 +226,8 @@ def read_query(form: type[Form], request: Request) -> Form:
 
 
 async def read_bytes(request: Request, most: int, fix: str) -> bytes:
-    """The body of a request. Raises `Refused` as soon as it is too large."""
+    """Return the body of a request. Raises `Refused` as soon as the body is larger than `most`
+    bytes."""
     length = request.headers.get("content-length", "")
     size, parts = 0, list[bytes]()
     if not (length.isascii() and length.isdecimal() and len(length) < 16 and int(length) > most):
@@ -231,13 +242,13 @@ async def read_bytes(request: Request, most: int, fix: str) -> bytes:
 
 
 async def read_body(request: Request, longest: int = LONGEST_BODY) -> Any:
-    """The body of a request as JSON; an empty one is an empty object."""
-    data = await read_bytes(request, longest, "send less, and files by POST /files")
+    """Return the body of a request as JSON. An empty body counts as an empty object."""
+    data = await read_bytes(request, longest, "send less, and send files with POST /files")
     if not data:
         return {}
     try:
         body = from_json(data, allow_inf_nan=False)
-        json.dumps(body, allow_nan=False)  # 1e999 is read as an infinite number
+        json.dumps(body, allow_nan=False)  # raises for 1e999, which was read as infinity
     except ValueError as error:
         raise Refused(
             400,
@@ -249,7 +260,8 @@ async def read_body(request: Request, longest: int = LONGEST_BODY) -> Any:
 
 
 def check_body(form: type[BaseModel], body: Any) -> BaseModel:
-    """The body of a request, as the endpoint declares it."""
+    """Return the body of a request as the endpoint's class. Raises `Refused` for an invalid
+    body."""
     try:
         return form.model_validate(body)
     except ValidationError as error:

@@ -1,5 +1,5 @@
-"""The errors of failed runs. The journal has the class and the message of an error. The process of
-the run also knows the path, the cause and the fix."""
+"""The errors of failed runs. The journal has the class and the message of an error. The process
+that ran the run also has the path, the cause and the fix."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ from bae.journal.stored_runs import StoredRun
 from bae.records import RecordedError
 
 _MOST: Final = 200
-"""How many failures are kept; the oldest are dropped."""
+"""The maximum number of stored failures. A new failure replaces the oldest failure."""
 
 
 class FailureView(BaseModel):
-    """Why a run failed. `place` is the node or field that failed, and `error` the cause. `path` is
-    the chain of fields and function calls that led to the error, and `fix` says what to do. Both
-    are known until the server that ran the run stops."""
+    """The error of a failed run.
+
+    - `place`: the node or field that failed.
+    - `error`: the cause.
+    - `path`: the chain of fields and function calls that led to the error.
+    - `fix`: what to do.
+
+    Only the server that ran the run has `path` and `fix`, until the server stops.
+    """
 
     type: str
     code: str | None
@@ -44,13 +50,13 @@ class FailureNotes:
 
 
 class Failures:
-    """The failures of the runs of this process."""
+    """The errors of this process's runs."""
 
     def __init__(self) -> None:
         self._by_run: OrderedDict[str, FailureNotes] = OrderedDict()
 
     def add(self, run_id: str, error: BaseException) -> None:
-        """Keep the parts of an error that the journal does not have."""
+        """Store the parts of an error that the journal does not have."""
         self._by_run.pop(run_id, None)
         if not isinstance(error, BaeError):
             return
@@ -60,23 +66,23 @@ class Failures:
             self._by_run.popitem(last=False)
 
     def of(self, run_id: str) -> FailureNotes | None:
-        """The stored parts of the error of a run, or None."""
+        """Return the stored parts of a run's error, or None."""
         return self._by_run.get(run_id)
 
 
 def failure_of(stored: StoredRun, notes: FailureNotes | None) -> FailureView | None:
-    """Why a run has failed; None if it has not."""
+    """Return the error of a failed run. Return None if the run has not failed."""
     raised = read_history(stored).run.end_error
     if stored.info.status != "failed" or raised is None:
         return None
-    failed_work = [each for each in timeline(stored).every() if each.outcome == "failed"]
-    # The last failed work is the innermost: work inside is listed after the work around it.
+    failed_work = [entry for entry in timeline(stored).every() if entry.outcome == "failed"]
+    # The last entry is the innermost work, because a timeline lists inner work after outer work.
     last = failed_work[-1] if failed_work else None
-    is_ours = isinstance(raised, RecordedError)
+    is_recorded = isinstance(raised, RecordedError)
     view = FailureView(
-        type=raised.type_name if is_ours else type(raised).__name__,
-        code=raised.code if is_ours else None,
-        message=raised.message if is_ours else str(raised),
+        type=raised.type_name if is_recorded else type(raised).__name__,
+        code=raised.code if is_recorded else None,
+        message=raised.message if is_recorded else str(raised),
         place="" if last is None else last.place,
         error="" if last is None else last.error,
     )
@@ -84,5 +90,5 @@ def failure_of(stored: StoredRun, notes: FailureNotes | None) -> FailureView | N
         view.message, view.path, view.fix = notes.message, notes.path, notes.fix
         view.error = notes.cause or view.error
     if view.error == f"{view.type}: {view.message}":
-        view.error = ""  # it repeats the message
+        view.error = ""  # the cause would repeat the message
     return view

@@ -1,5 +1,5 @@
 """Endpoints for images and documents. Users send files for later runs, and get the files of runs
-that they may see. JSON refers to a file by its hash."""
+that they may see. JSON names a file by its hash."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ from bae.serve.endpoints import ApiCall, Endpoint, Form, get_row, read_bytes
 from bae.serve.problems import Refused
 
 KEPT_SECONDS: Final = 3600.0
-"""How long an upload is kept for its user."""
+"""The seconds after which an upload is deleted."""
 MOST_OF_USER: Final = 2 * MAX_BYTES
-"""The maximum size of the uploads of one user, in bytes. New uploads replace the oldest."""
+"""The maximum size of one user's uploads in bytes. New uploads replace the oldest uploads."""
 MOST_OF_ALL: Final = 16 * MAX_BYTES
-"""The maximum size of the uploads of all users, in bytes."""
+"""The maximum size of all users' uploads in bytes."""
 MOST_NAMED: Final = 4 * MAX_BYTES
-"""The maximum size of the files that one request names, in bytes."""
+"""The maximum size in bytes of the files that one request names."""
 MOST_HASHES: Final = 1_000
-"""How many hashes of one request are looked up; no provider takes so many files."""
+"""The maximum number of hashes in a request that are looked up. No provider takes so many files."""
 
 
 class UploadQuery(Form):
-    """The `name` of the file, for people and for the model."""
+    """The name of the file. People and the model see this name."""
 
     name: Annotated[str, Field(max_length=200)] = ""
 
 
 class FileView(BaseModel):
-    """A file as JSON refers to it. Give this object, or the hash alone, as the value of a field for
-    images or documents."""
+    """A file in JSON. A field for an image or a document takes this object, or only the hash."""
 
     hash: str
     type: str
@@ -47,19 +46,20 @@ class Uploads:
 
     def __init__(self) -> None:
         self._uploads: dict[tuple[str, str], tuple[float, File]] = {}
-        """By user and hash, the oldest first."""
+        """The uploads by user and hash, the oldest first. An upload is the time when it expires,
+        and the file."""
 
     def add(self, user: str, file: File) -> None:
-        """Keep a file for a user. Raises `Refused` if there is no room."""
+        """Store a file for a user. Raises `Refused` if the uploads of all users are too large."""
         now = monotonic()
         self._uploads.pop((user, file.hash), None)
-        self._uploads = {key: each for key, each in self._uploads.items() if each[0] > now}
-        own = {key: each for key, (_, each) in self._uploads.items() if key[0] == user}
-        for key in [*own]:
-            if _total_size(own.values()) + file.size <= MOST_OF_USER:
+        self._uploads = {key: upload for key, upload in self._uploads.items() if upload[0] > now}
+        user_files = {key: upload for key, (_, upload) in self._uploads.items() if key[0] == user}
+        for key in [*user_files]:
+            if _total_size(user_files.values()) + file.size <= MOST_OF_USER:
                 break
-            del self._uploads[key], own[key]
-        if _total_size(each for _, each in self._uploads.values()) + file.size > MOST_OF_ALL:
+            del self._uploads[key], user_files[key]
+        if _total_size(upload for _, upload in self._uploads.values()) + file.size > MOST_OF_ALL:
             raise Refused(
                 503,
                 "bae-serve-busy",
@@ -70,7 +70,7 @@ class Uploads:
         self._uploads[user, file.hash] = now + KEPT_SECONDS, file
 
     def find(self, user: str, hash: str) -> File | None:
-        """A file that the user has sent."""
+        """Return a file that the user has sent, or None."""
         until, file = self._uploads.get((user, hash), (0.0, None))
         return file if until > monotonic() else None
 
@@ -110,7 +110,7 @@ async def show_file(call: ApiCall) -> Response:
         )
     try:
         file = stored if isinstance(stored, File) else await call.api.fold(file_of, stored)
-    except ValueError:  # another program has written the run
+    except ValueError:  # the bytes are no file: another program has written the run
         return _file_response(
             cast("bytes", stored), "application/octet-stream", hash, is_shown=False
         )
@@ -118,7 +118,7 @@ async def show_file(call: ApiCall) -> Response:
 
 
 def _file_response(data: bytes, media_type: str, hash: str, *, is_shown: bool) -> Response:
-    """The response with a file. A browser shows an image, and saves any other file."""
+    """Return the response with a file. A browser shows an image, and saves any other file."""
     name = f"{hash[7:15]}.{_ENDINGS.get(media_type, 'bin')}"
     disposition = "inline" if is_shown else "attachment"
     headers = {
@@ -139,13 +139,13 @@ _ENDINGS: Final = {
 
 
 async def find_named_files(call: ApiCall, value: Any) -> dict[str, File | bytes]:
-    """The files that JSON refers to by hash and that the user may see."""
+    """Return the files that JSON names by hash and that the user may see."""
     files: dict[str, File | bytes] = {}
     size = 0
     for hash in _hashes_in(value):
         file = await _find_visible_file(call, hash)
         if file is None:
-            continue  # a field for files refuses it
+            continue  # a field for files refuses the hash of an unknown file
         size += len(file) if isinstance(file, bytes) else file.size
         if size > MOST_NAMED:
             raise Refused(
@@ -172,7 +172,8 @@ def _hashes_in(value: Any) -> list[str]:
 
 
 async def _find_visible_file(call: ApiCall, hash: str) -> File | bytes | None:
-    """A file that the user has sent, or that is part of a run that the user may see."""
+    """Return a file that the user has sent, or that a run has that the user may see. Otherwise
+    return None."""
     api, user = call.api, call.user
     upload = api.uploads.find(user.name, hash)
     if upload is not None:

@@ -1,4 +1,4 @@
-"""Endpoints for the questions of a run to people: gates, tool approvals, and their answers."""
+"""Endpoints for a run's questions to people: gates, tool approvals, and answers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,13 @@ from bae.tool_plan import AskPlan
 
 
 class GatesQuery(Form):
-    """Questions from the number `start` on. `past` includes questions whose answer the run has
-    used. Longer values are cut after `cut` characters; 0 means never. A page of long values has
-    fewer than `limit`: continue after its last question."""
+    """The questions to list.
+
+    - `past`: whether to list questions whose answer the run has used.
+    - `start`, `limit`: the number of the first question, and the maximum number of questions. A
+      page of long values has fewer questions. Continue after the last question of the page.
+    - `cut`: the maximum number of characters of a value. A longer value is cut; 0 cuts no value.
+    """
 
     past: bool = False
     start: Number = 0
@@ -41,9 +45,18 @@ class GatesQuery(Form):
 
 
 class AnswerBody(Form):
-    """An answer to a gate: a `value`, or a `decision` about a tool call. "edit" needs all
-    `arguments` of the call. An approval with the scope "run" holds for all calls of the tool in
-    the run, and with "thread" also in other turns of the thread."""
+    """An answer to a gate.
+
+    - `gate`: the gate, as `GET /inbox` or `GET /runs/R/gates` lists it.
+    - `value`: the answer to a question.
+    - `decision`: the answer to the question whether a tool may be called. Give a `decision` instead
+      of a `value`.
+    - `arguments`: all arguments of the call, in place of the model's arguments. The decision "edit"
+      needs them.
+    - `reason`: why the call is refused. The model reads the reason.
+    - `scope`: which calls the approval covers. "call" is this call only. "run" is every call of the
+      tool in this run. "thread" is every call of the tool in this thread.
+    """
 
     gate: Annotated[str, Field(min_length=1, max_length=2_000)]
     value: Any = None
@@ -54,13 +67,21 @@ class AnswerBody(Form):
 
 
 class RevokeBody(Form):
-    """A tool by its name or its place, such as `Reply.calls(refund)`."""
+    """The name or the place of a tool. A place is for example `Reply.calls(refund)`."""
 
     tool: Annotated[str, Field(min_length=1, max_length=2_000)]
 
 
 class ApprovalView(BaseModel):
-    """An approval of all calls of a tool: the run that asked, and the address of its gate."""
+    """An approval of all calls of a tool.
+
+    - `tool`: the name of the tool.
+    - `place`: the field and the tool, such as `Reply.calls(refund)`.
+    - `address`: the address of the gate where a person approved.
+    - `revoked`: whether the approval was revoked.
+    - `scope`: "run", or "thread" if the approval covers the other turns of the thread too.
+    - `run_id`: the run that asked the person.
+    """
 
     tool: str
     place: str
@@ -71,25 +92,27 @@ class ApprovalView(BaseModel):
 
 
 class ApprovalPage(BaseModel):
-    """Approvals of all calls of a tool, the oldest first in each run."""
+    """Approvals of all calls of a tool. The approvals of each run are in order, the oldest
+    first."""
 
     approvals: list[ApprovalView]
 
 
 async def list_gates(call: ApiCall) -> GatePage:
-    """The questions of a run."""
+    """List the questions of a run."""
     gates, total = await call.api.fold_run(call.user, call.path["run"], _list_questions, call)
     return GatePage(gates=gates, total=total)
 
 
 async def answer_gate(call: ApiCall) -> RunDetails:
-    """Answer a question. The same answer may be sent again."""
+    """Answer a question. If the question has an equal answer already, the request is no error."""
     await resume_answered(call, await store_answer(call))
     return await view_run(call, call.path["run"])
 
 
 async def store_answer(call: ApiCall) -> Graph[Any, Any]:
-    """Store an answer, and return the graph of the run."""
+    """Store an answer, and return the graph of the run. Raises `Refused` if the gate has a
+    different answer already."""
     api, body, run_id = call.api, call.body, call.path["run"]
     info = await api.info(call.user, run_id)
     graph = api.graph_of(info)
@@ -112,17 +135,18 @@ async def store_answer(call: ApiCall) -> Graph[Any, Any]:
 
 
 async def resume_answered(call: ApiCall, graph: Graph[Any, Any]) -> None:
-    """Resume a run after an answer."""
+    """Resume a run whose gate was answered. Do nothing if the run has ended, if another process
+    owns the run, or if this server has no room for the run."""
     run_id = call.path["run"]
     try:
         await call.api.owner.resume(graph, run_id)
     except BaeError as error:
-        # The owner of the run takes the answer, or this server when it recovers the run.
+        # The run's owner uses the answer. If the owner dies, this server recovers the run.
         if error.code in ("bae-run-owned", "bae-run-taken", "bae-run-ended"):
             return
         raise not_resumed(error, "the answer is stored", run_id) or error from error
     except Refused:
-        pass  # the answer is stored, and the server resumes the run when there is room
+        pass  # the answer is stored: this server resumes the run when it has room for the run
 
 
 def _value_of(body: AnswerBody) -> Any:
@@ -143,14 +167,14 @@ def _value_of(body: AnswerBody) -> Any:
 
 
 async def list_approvals(call: ApiCall) -> ApprovalPage:
-    """The approvals of all calls of a tool in a run and in its thread."""
+    """List the approvals of all calls of a tool, in a run and in its thread."""
     run_id = call.path["run"]
     await call.api.info(call.user, run_id)
     return _page_of(await call.api.journal.approvals(run_id))
 
 
 async def revoke_approval(call: ApiCall) -> ApprovalPage:
-    """Revoke the approvals of a tool: its next call asks again."""
+    """Revoke the approvals of a tool. The next call of the tool asks again."""
     run_id = call.path["run"]
     await call.api.info(call.user, run_id)
     await call.api.journal.revoke(run_id, call.body.tool)
@@ -162,7 +186,7 @@ def _page_of(grants: list[Grant]) -> ApprovalPage:
 
 
 def _misfit_refusal(body: AnswerBody, error: GateError) -> Refused:
-    """The refusal for an answer that does not fit, with the wrong parts of the body."""
+    """Return the refusal of an invalid answer, with the wrong parts of the body."""
     refused = refusal_of(error)
     assert refused is not None
     part = "value" if body.decision is None else "arguments"
@@ -173,14 +197,14 @@ def _misfit_refusal(body: AnswerBody, error: GateError) -> Refused:
             inner = inner[1:]
         fault.loc = ["body", part, *inner]
     refused.body.errors = faults
-    refused.body.place = ".".join(str(each) for each in faults[0].loc)
+    refused.body.place = ".".join(str(part) for part in faults[0].loc)
     return refused
 
 
 async def _check_same_answer(
     call: ApiCall, graph: Graph[Any, Any], value: Any, error: GateError
 ) -> None:
-    """Refuse an answer that differs from the stored answer of the gate."""
+    """Raise `Refused` if the gate's stored answer differs from the new answer."""
     stored = await call.api.journal.read(call.path["run"])
     for gate, _ in all_gates(stored):
         stored_answer = stored.answers.get(gate.address)
@@ -210,7 +234,7 @@ def _list_questions(stored: StoredRun, call: ApiCall) -> tuple[list[GateView], i
 def view_gates(
     call: ApiCall, stored: StoredRun, gates: list[OpenGate], start: int, limit: int
 ) -> tuple[list[GateView], int]:
-    """A page of the questions of a run, and the number of all questions."""
+    """Return a page of a run's questions, and the number of questions on all pages."""
     if not gates:
         return [], 0
     report = report_run(stored)
@@ -254,33 +278,35 @@ def _view_gate(call: ApiCall, stored: StoredRun, gate: OpenGate, report: RunRepo
 
 
 class _QuestionDetails(NamedTuple):
-    """The details of a question from the code of the graph: the schemas of the answer and of the
-    arguments of a tool call, and whether the call is itself a question to a person."""
+    """The details of a question that only the code of the graph has."""
 
     answer: dict[str, Any] | None = None
+    """The JSON schema of the answer."""
     arguments: dict[str, Any] | None = None
+    """The JSON schema of the tool call's arguments."""
     is_question: bool = False
+    """Whether the tool call is itself a question to a person."""
 
 
 def _find_details(call: ApiCall, info: RunInfo, gate: OpenGate) -> _QuestionDetails:
-    """The details of a question, if the graph is served."""
+    """Return the details of a question. Without the code of the graph, return no details."""
     graph = call.api.find_graph(info)
     if graph is None:
         return _QuestionDetails()
     try:
         plans = plan_of_graph(graph_at(graph, gate.path)).plans
     except JournalError:
-        return _QuestionDetails()  # its classes have changed
+        return _QuestionDetails()  # the classes of the graph have changed
     cls = next((plan for plan in plans if plan.__name__ == gate.node_type.__name__), None)
     field = None if cls is None else plan_of(cls).fields.get(gate.field_name)
     if cls is None or field is None:
         return _QuestionDetails()
-    if gate.call is None:  # with the bounds of the field
+    if gate.call is None:
         bounds = cls.model_fields[gate.field_name].metadata
         return _QuestionDetails(answer_schema(Annotated[(field.annotation, *bounds)]))
     answer = answer_schema(field.answer_type(gate.call.name, gate.parameter.count("(")))
     name = gate.call.name
-    tool = next((each for each in getattr(field, "planned", ()) if each.name == name), None)
+    tool = next((plan for plan in getattr(field, "planned", ()) if plan.name == name), None)
     if isinstance(tool, AskPlan):
         return _QuestionDetails(answer, is_question=True)
     return _QuestionDetails(answer, None if tool is None else tool.form_schema)

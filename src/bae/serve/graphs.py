@@ -1,4 +1,4 @@
-"""Endpoints for the served graphs, and for the server itself."""
+"""Endpoints for the graphs that are served, and for the server itself."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ from bae.serve.views import (
 
 
 def starts_of(call: ApiCall) -> Starts:
-    """The graph that the path of a request names."""
+    """Return the `Starts` of the graph in the path of a request. Raises `Refused` if no such graph
+    is served."""
     name = call.path["graph"]
     starts = call.api.starts.get(name)
     if starts is None:
@@ -117,7 +118,7 @@ def _view_class(box: Box) -> ClassView:
 
 
 async def list_prompts(call: ApiCall) -> PromptPage:
-    """The prompts of a graph."""
+    """List the prompts of a graph."""
     starts = starts_of(call)
     prompts = await call.api.fold(starts.graph.prompts)
     return PromptPage(prompts=[_view_prompt(prompt) for prompt in prompts])
@@ -132,23 +133,25 @@ def _view_prompt(prompt: Prompt) -> PromptView:
         options=[cls.__name__ for cls in question.types],
         by_body=source is not None and plan_of(type(source)).written,
         system=prompt.system,
-        messages=[PromptMessage(role=each.role, text=each.text) for each in prompt.conversation],
+        messages=[
+            PromptMessage(role=message.role, text=message.text) for message in prompt.conversation
+        ],
         tools=[tool.name for tool in prompt.tools],
         answer_schema=None if prompt.schema is None else {**prompt.schema},
     )
 
 
 def problems_of(graph: Graph[Any, Any]) -> list[ProblemView]:
-    """The problems that the proof of a graph found."""
+    """Return the problems that the validation of a graph found."""
     return [
         ProblemView(
-            severity=each.severity,
-            code=each.code,
-            place=each.place,
-            message=each.message,
-            fix=each.fix,
+            severity=problem.severity,
+            code=problem.code,
+            place=problem.place,
+            message=problem.message,
+            fix=problem.fix,
         )
-        for each in graph.validate(journal=True)
+        for problem in graph.validate(journal=True)
     ]
 
 

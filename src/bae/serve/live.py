@@ -1,5 +1,5 @@
-"""The WebSocket `/feed`: all feeds of a page over one connection. Items are numbered, so a client
-can continue after its last item."""
+"""The WebSocket `/feed` with all feeds of a page in one connection. Items are numbered. A client
+that reconnects can continue after its last item."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ if TYPE_CHECKING:
     from bae.serve.api import API
 
 BEHIND: Final = 5_000
-"""A subscriber that is behind by more items gets the end "gap", and fetches its data again."""
+"""The maximum number of items that a subscriber may be behind. A slower subscriber gets the end
+"gap", and must fetch its data again."""
 LONGEST_FRAME: Final = 4_096
 SUBSCRIPTIONS: Final = 50
-"""How many feeds one connection follows."""
+"""The maximum number of feeds that one connection follows."""
 TOKEN_SECONDS: Final = 2.0
 _SLOW: Final = 1013
 _REFUSED: Final = 1008
@@ -48,18 +49,20 @@ _NO_TOKEN: Final = 4401
 
 @dataclass(frozen=True, slots=True)
 class ServedFeed:
-    """A feed for one user: how items are encoded as JSON, and which items the user may see."""
+    """A feed for one user."""
 
     feed: Feed[Any]
     encode: Callable[[FeedItem[Any]], str]
+    """A function that encodes an item as JSON."""
     shows: Callable[[FeedItem[Any]], bool] = lambda _: True
+    """A function that returns whether the user may see an item."""
     text_of: str | None = None
     """The run whose text in progress is sent too."""
 
 
 OpenFeed = Callable[["API", User, str], Awaitable[ServedFeed]]
-"""Opens a feed by the rest of its name, such as the id of a run. Raises `Refused` if the user may
-not see it."""
+"""A function that opens a feed for a user. The last argument is the rest of the feed's name, such
+as the id of a run. The function raises `Refused` if the user may not see the feed."""
 
 
 async def _open_run(api: API, user: User, run_id: str) -> ServedFeed:
@@ -81,12 +84,19 @@ def _encode_run(item: FeedItem[RunInfo]) -> str:
 
 
 FEEDS: Final[Mapping[str, OpenFeed]] = {"run": _open_run, "runs": _open_runs}
-"""Feeds by the first part of their names, such as `run` in `run/order-7`."""
+"""The feeds by the first part of their names, such as `run` in `run/order-7`."""
 
 
 class Frame(BaseModel):
-    """A message of a client: a token, a feed to subscribe to with a number, or the number of a
-    subscription to end. With "now" as `after`, existing items are skipped."""
+    """A message that a client sends over the WebSocket.
+
+    - `token`: the token of the user, in the first message.
+    - `sub`: the number that the client gives to a subscription.
+    - `feed`: the name of the feed to subscribe to.
+    - `after`: the number of the last item that the client has. With "now", existing items are
+      skipped.
+    - `unsub`: the number of a subscription to end.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -106,7 +116,7 @@ async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> N
             raise Refused(404, "bae-serve-path", "the only WebSocket is at /feed")
         api.check_site(websocket)
     except Refused as refused:
-        await websocket.accept()  # a browser gets the reason only if the connection was accepted
+        await websocket.accept()  # without it, a browser would not get the reason
         await websocket.close(_REFUSED, _cut_reason(refused.body.detail))
         return
     if path != "/feed":
@@ -121,7 +131,7 @@ async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> N
             raise
         except Refused as refused:
             await connection.close(_REFUSED, refused.body.detail)
-        except Exception as error:  # from the hook
+        except Exception as error:  # the `auth` hook has raised it
             await connection.close(_FAILED, make_refusal(error, path).body.detail)
 
 
@@ -129,7 +139,7 @@ class _Connection:
     def __init__(self, api: API, websocket: WebSocket) -> None:
         self._api, self._websocket = api, websocket
         self._identity = websocket
-        """The connection with its token as a header."""
+        """The connection with the user's token as a header."""
         self._sending = asyncio.Lock()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._end: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
@@ -193,10 +203,11 @@ class _Connection:
             self._end_connection(_REFUSED, str(error))
 
     async def _receive(self) -> Frame:
-        """The next message of the client. Raises ValueError for an invalid message."""
+        """Return the next message of the client. Raises ValueError for an invalid message, and
+        `ClientGone` if the connection is closed."""
         try:
             message = await self._websocket.receive()
-        except RuntimeError as error:  # it is closed
+        except RuntimeError as error:  # the connection is closed
             raise ClientGone from error
         if message["type"] == "websocket.disconnect":
             raise ClientGone
@@ -260,7 +271,7 @@ class _Connection:
                 await self._send(json.dumps(message))
         finally:
             if self._tasks.get(number) is asyncio.current_task():
-                del self._tasks[number]  # the feed has ended: there is room for another feed
+                del self._tasks[number]  # an ended feed must not count against `SUBSCRIPTIONS`
             if text_task is not None:
                 text_task.cancel()
                 await wait_until_ended([text_task])
@@ -291,11 +302,11 @@ class _Connection:
                 await self._check_user()
 
     async def _check_user(self) -> None:
-        """Close the connection of a user who has logged out, or whose token has expired."""
+        """Close the connection if the user has logged out, or if the token has expired."""
         try:
             if await self._api.known_user(self._identity) is None:
                 self._end_connection(_NO_TOKEN, "the token has become invalid")
-        except Exception as error:  # from the hook
+        except Exception as error:  # the `auth` hook has raised it
             if not self._end.done():
                 self._end.set_exception(error)
 
@@ -309,12 +320,13 @@ class _Connection:
 
 
 def _cut_reason(text: str) -> str:
-    """The reason for closing a connection, cut to fit into a frame."""
+    """Return the reason for closing a connection, cut to fit into a frame."""
     return text.encode()[:120].decode(errors="ignore")
 
 
 def _with_token(websocket: WebSocket, token: str) -> WebSocket:
-    """The connection with a token as its header, which browsers cannot send."""
+    """Return the connection with a token as its header, because browsers cannot send this
+    header."""
     headers = [*websocket.scope["headers"], (b"authorization", f"Bearer {token}".encode())]
     return WebSocket({**websocket.scope, "headers": headers}, _receive_nothing, _send_nothing)
 

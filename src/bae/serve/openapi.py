@@ -1,5 +1,5 @@
-"""The OpenAPI document, made from the table of endpoints and the classes of the graphs. Each graph
-has its own types of start and result."""
+"""The OpenAPI document. bae makes the document from the table of endpoints and the classes of the
+graphs. Each graph has its own types of start and result."""
 
 from __future__ import annotations
 
@@ -25,22 +25,24 @@ _PROBLEM: Final = {"$ref": "#/components/schemas/ProblemDetails"}
 def describe_api(
     endpoints: Iterable[Endpoint], starts: Mapping[str, Starts], root: str = ""
 ) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of an API that is mounted at `root`."""
+    """Return the OpenAPI 3.1 document of an API that is mounted at `root`."""
     table = [*endpoints]
     schemas = _collect_schemas(table)
     names = _make_unique_names(starts)
     paths: dict[str, Any] = {}
-    for each in table:
-        if each.path == _START:
+    for endpoint in table:
+        if endpoint.path == _START:
             for start in starts.values():
-                path = each.path.replace("{graph}", quote(start.name, safe=""))
+                path = endpoint.path.replace("{graph}", quote(start.name, safe=""))
                 operation = _describe_start(
-                    _describe_operation(each, schemas), names[start.name], start, schemas
+                    _describe_operation(endpoint, schemas), names[start.name], start, schemas
                 )
                 operation["parameters"] = [p for p in operation["parameters"] if p["in"] != "path"]
-                paths.setdefault(path, {})[each.method.lower()] = operation
+                paths.setdefault(path, {})[endpoint.method.lower()] = operation
             continue
-        paths.setdefault(each.path, {})[each.method.lower()] = _describe_operation(each, schemas)
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _describe_operation(
+            endpoint, schemas
+        )
     return {
         "openapi": "3.1.0",
         "info": {"title": "bae", "version": __version__},
@@ -55,9 +57,9 @@ def describe_api(
 
 
 def _collect_schemas(table: list[Endpoint]) -> dict[str, Any]:
-    answers = {model for each in table for model in each.answers.values()}
+    answers = {model for endpoint in table for model in endpoint.answers.values()}
     models = [m for m in answers if not isinstance(m, str)] + [ProblemDetails]
-    inputs = [each.body for each in table if each.body is not None]
+    inputs = [endpoint.body for endpoint in table if endpoint.body is not None]
     models_by_mode: list[tuple[type[BaseModel], Any]] = [
         (model, "serialization") for model in models
     ]
@@ -67,55 +69,56 @@ def _collect_schemas(table: list[Endpoint]) -> dict[str, Any]:
     return cast("dict[str, Any]", document.get("$defs", {}))
 
 
-def _describe_operation(each: Endpoint, schemas: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_operation(endpoint: Endpoint, schemas: Mapping[str, Any]) -> dict[str, Any]:
     responses: dict[str, Any] = {}
-    for status, model in each.answers.items():
-        response: dict[str, Any] = {"description": each.about}
+    for status, model in endpoint.answers.items():
+        response: dict[str, Any] = {"description": endpoint.about}
         if isinstance(model, str):
             if model:
                 response["content"] = {model: {"schema": {}}}
         else:
             ref = {"$ref": _REF.replace("{model}", model.__name__)}
             response["content"] = {"application/json": {"schema": ref}}
-            response["content"] |= {media: {"schema": {}} for media in each.media}
+            response["content"] |= {media: {"schema": {}} for media in endpoint.media}
         responses[str(status)] = response
-    for status in each.all_refusals:
+    for status in endpoint.all_refusals:
         content = {"application/problem+json": {"schema": _PROBLEM}}
         responses[str(status)] = {"description": "Refused", "content": content}
     operation: dict[str, Any] = {
-        "operationId": each.name,
-        "summary": each.about,
-        "parameters": [*_path_parameters(each), *_query_parameters(each)],
+        "operationId": endpoint.name,
+        "summary": endpoint.about,
+        "parameters": [*_path_parameters(endpoint), *_query_parameters(endpoint)],
         "responses": responses,
     }
-    if each.body is not None:
-        ref = {"$ref": _REF.replace("{model}", each.body.__name__)}
+    if endpoint.body is not None:
+        ref = {"$ref": _REF.replace("{model}", endpoint.body.__name__)}
         operation["requestBody"] = {
             "required": True,
             "content": {"application/json": {"schema": ref}},
         }
-    if each.takes_bytes:
+    if endpoint.takes_bytes:
         file_schema = {"type": "string", "contentMediaType": "application/octet-stream"}
         operation["requestBody"] = {
             "content": {"application/octet-stream": {"schema": file_schema}}
         }
-    if each.verb is None:
+    if endpoint.verb is None:
         operation["security"] = []
     else:
-        operation["x-bae-verb"] = each.verb
+        operation["x-bae-verb"] = endpoint.verb
     return operation
 
 
-def _path_parameters(each: Endpoint) -> list[dict[str, Any]]:
+def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     return [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in re.findall(r"\{(\w+)\}", each.path)
+        for name in re.findall(r"\{(\w+)\}", endpoint.path)
     ]
 
 
-def _query_parameters(each: Endpoint) -> list[dict[str, Any]]:
-    schema = each.query.model_json_schema()
-    schema.get("properties", {}).pop("meta", None)  # the user names its parameters
+def _query_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    schema = endpoint.query.model_json_schema()
+    # A client gives `meta.KEY`, with a key of its own, so OpenAPI cannot list the parameters.
+    schema.get("properties", {}).pop("meta", None)
     return [
         {"name": name, "in": "query", "required": False, "schema": part}
         | ({"required": True} if name in schema.get("required", ()) else {})
@@ -124,7 +127,8 @@ def _query_parameters(each: Endpoint) -> list[dict[str, Any]]:
 
 
 def _make_unique_names(starts: Mapping[str, Starts]) -> dict[str, str]:
-    """A unique name for each graph, of characters that an OpenAPI document allows."""
+    """Return a unique name for each graph. An OpenAPI document allows only the characters of these
+    names."""
     names: dict[str, str] = {}
     for name in starts:
         unique_name = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "graph"
@@ -139,7 +143,8 @@ def _make_unique_names(starts: Mapping[str, Starts]) -> dict[str, str]:
 def _describe_start(
     operation: dict[str, Any], name: str, start: Starts, schemas: dict[str, Any]
 ) -> dict[str, Any]:
-    """The operation that starts one graph. Its body and result have the types of the graph."""
+    """Return the operation that starts one graph. The body and the result have the types of the
+    graph."""
     begin = _add_schema(schemas, f"{name}_start", start.schema)
     ends = [_add_schema(schemas, f"{name}_{end}", schema) for end, schema in start.ends.items()]
     body = deepcopy(schemas["StartBody"])
@@ -160,20 +165,23 @@ def _describe_start(
 
 
 def _add_schema(schemas: dict[str, Any], name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Add a schema and its definitions to the components, and return a reference. The name becomes
-    the title, from which generators of clients make class names."""
+    """Add a schema and its definitions to the components, and return a reference to the schema. The
+    name becomes the schema's title, because generators of clients make class names from titles."""
     inner: dict[str, Any] = schema.get("$defs", {})
-    for each, part in inner.items():
-        schemas[f"{name}_{each}"] = {**_move_refs(part, name), "title": f"{name}_{each}"}
-    own = {key: value for key, value in schema.items() if key != "$defs"}
-    schemas[name] = {**_move_refs(own, name), "title": name}
+    for definition, part in inner.items():
+        schemas[f"{name}_{definition}"] = {
+            **_move_refs(part, name),
+            "title": f"{name}_{definition}",
+        }
+    main_schema = {key: value for key, value in schema.items() if key != "$defs"}
+    schemas[name] = {**_move_refs(main_schema, name), "title": name}
     return {"$ref": _REF.replace("{model}", name)}
 
 
 def _move_refs(part: Any, name: str) -> Any:
     if isinstance(part, dict):
         moved = {k: _move_refs(v, name) for k, v in cast("dict[str, Any]", part).items()}
-        mapping = moved.get("mapping")  # of a discriminator
+        mapping = moved.get("mapping")  # a discriminator has references here
         for refs in (moved, cast("dict[str, Any]", mapping if isinstance(mapping, dict) else {})):
             for key, ref in refs.items():
                 is_ref = key == "$ref" or refs is mapping
@@ -182,5 +190,5 @@ def _move_refs(part: Any, name: str) -> Any:
                     refs[key] = _REF.replace("{model}", f"{name}_{inside}")
         return moved
     if isinstance(part, list):
-        return [_move_refs(each, name) for each in cast("list[Any]", part)]
+        return [_move_refs(item, name) for item in cast("list[Any]", part)]
     return part

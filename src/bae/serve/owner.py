@@ -1,5 +1,5 @@
-"""`RunOwner`: the runs that a server works on. Runs belong to the server, not to a connection. A
-server that stops hands over its runs and does not cancel them."""
+"""`RunOwner` runs the runs of a server. The runs belong to the server, not to a connection. When a
+server stops, it hands over its runs and does not cancel them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from bae.node import Node
 
 RECOVER: Final = 10.0
-"""Seconds between two searches for runs that can continue: queued, interrupted, or past a
-deadline."""
+"""Seconds between two searches for runs that can continue: queued runs, interrupted runs, and
+waiting runs that have an answer or are past a deadline."""
 _TAKEN: Final = ("bae-run-owned", "bae-run-taken", "bae-run-ended", "bae-thread-busy")
-"""Codes of errors for runs that have an owner, or that wait for an earlier turn."""
-_OF_THE_STORE: Final = ("bae-journal-failed", "bae-journal-full", "bae-journal-locked")
-"""Codes of errors of the store. The run itself did not fail, and is tried again."""
+"""The codes of errors for runs that have an owner, have ended, or wait for an earlier turn."""
+_STORE_ERRORS: Final = ("bae-journal-failed", "bae-journal-full", "bae-journal-locked")
+"""The codes of errors of the store. After such an error, the server tries to recover the run again,
+because the run itself did not fail."""
 _log = logging.getLogger("bae")
 
 
@@ -51,31 +52,33 @@ class RunOwner:
         self._max_iters, self._at_once = max_iters, at_once
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._not_recovered: set[str] = set()
-        """Runs that are not recovered here, because an attempt failed or a person resumes them."""
+        """The runs that this process does not recover, because an attempt failed, or because a
+        person will resume the run."""
         self._open = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.texts = LiveTexts()
-        """The text in progress of the runs in this process."""
+        """The text in progress of this process's runs."""
         self.failures = Failures()
-        """The failures of the runs in this process."""
+        """The errors of this process's runs."""
         self.closing = asyncio.Event()
-        """Set when the server stops."""
+        """An event that is set when the server stops."""
 
     @property
     def run_ids(self) -> list[str]:
-        """The runs that are in progress here."""
+        """The ids of the runs in progress in this process."""
         return [*self._tasks]
 
     def budgets(self) -> list[Budget]:
-        """The budgets to which the LLM of the runs is charged."""
+        """Return the budgets that limit the LM of the runs."""
         from bae.lm.policies.policy import budgets_of
 
         return budgets_of(self._lm)
 
     @asynccontextmanager
     async def open(self, *, recover: bool) -> AsyncGenerator[None]:
-        """Accept runs inside the block. At its end, runs in progress are handed over: each is
-        stored as interrupted, and any process can resume it at once."""
+        """Accept runs inside the block. At the end of the block, hand over the runs in progress.
+        The journal stores a handed-over run as interrupted, and any process can resume the run at
+        once."""
         self.closing = asyncio.Event()
         self._open = True
         recovering = asyncio.create_task(self._recover()) if recover else None
@@ -90,19 +93,20 @@ class RunOwner:
             self._open = False
 
     def close(self) -> None:
-        """Take no more runs, and end all streams."""
+        """Take no more runs, and set `closing`, which ends all streams."""
         self.closing.set()
 
     @asynccontextmanager
     async def alone(self, run_id: str) -> AsyncGenerator[None]:
-        """Keep other requests from starting or resuming the run inside the block. The second of
-        two requests with the same id then finds the existing run."""
+        """Block other requests that start or resume the run, until the end of the block. Of two
+        requests with the same id, the second request then finds the run of the first request."""
         lock = self._locks.setdefault(run_id, asyncio.Lock())
         async with lock:
             yield
 
     async def start(self, graph: Graph[Any, Any], start: Node, run_id: str, **more: Any) -> None:
-        """Start a run, and return when it is stored. Call this inside `alone`."""
+        """Start a run, and return when the journal has the run. The caller must be inside
+        `alone`."""
         self._check_room()
         stored = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -128,7 +132,9 @@ class RunOwner:
             async with self._until_closing() as closing:
                 first = asyncio.FIRST_COMPLETED
                 await asyncio.wait([waiting, task, closing], return_when=first)
-                if not (waiting.done() or task.done()):  # for example, it waits for an earlier turn
+                if not (waiting.done() or task.done()):
+                    # The server stops before the run begins. For example, the run waits for an
+                    # earlier turn.
                     await _hand_over([task])
         finally:
             stop()
@@ -143,7 +149,8 @@ class RunOwner:
     async def resume(
         self, graph: Graph[Any, Any], run_id: str, given: Mapping[str, Any] | None = None
     ) -> None:
-        """Resume a run, unless it is in progress here. Returns when the run has begun."""
+        """Resume a run, and return when the run has begun. Do nothing if the run is in progress in
+        this process."""
         async with self.alone(run_id):
             if run_id not in self._tasks:
                 self._not_recovered.discard(run_id)
@@ -151,7 +158,8 @@ class RunOwner:
 
     @contextmanager
     def leaving(self, run_id: str) -> Generator[None]:
-        """Do not recover the run that is made inside the block: a person resumes it."""
+        """Do not recover the run that the block makes, because a person will resume the run. If the
+        block fails, the run may be recovered."""
         is_new = run_id not in self._not_recovered
         self._not_recovered.add(run_id)
         try:
@@ -173,14 +181,14 @@ class RunOwner:
         task = self._run_in_task(run_id, begin)
         while not task.done():
             if (await self._journal.lines(run_id, limit=0)).info.change != before:
-                return  # the run is claimed
+                return  # the change of the run's entry shows that this process has claimed the run
             await asyncio.wait([task], timeout=0.05)
         if not task.cancelled() and isinstance(task.exception(), JournalError):
             task.result()
 
     async def wait(self, run_id: str, seconds: float) -> bool:
-        """Wait until a run in progress here has ended, or until the server stops. Returns True if
-        the run is not in progress here any more."""
+        """Wait until a run in progress in this process has ended, until the server stops, or until
+        `seconds` have passed. Return False if the run is still in progress."""
         task = self._tasks.get(run_id)
         if task is not None:
             async with self._until_closing() as closing:
@@ -190,7 +198,7 @@ class RunOwner:
 
     @asynccontextmanager
     async def _until_closing(self) -> AsyncGenerator[asyncio.Task[Any]]:
-        """A task that is done when the server stops."""
+        """Yield a task that ends when the server stops."""
         closing = asyncio.create_task(self.closing.wait())
         try:
             yield closing
@@ -203,14 +211,14 @@ class RunOwner:
                 return await work()
 
         task = self._tasks[run_id] = asyncio.create_task(run(), name=f"run {run_id}")
-        task.add_done_callback(lambda done: self._note_end(run_id, done))
+        task.add_done_callback(lambda ended_task: self._note_end(run_id, ended_task))
         return task
 
     def _note_end(self, run_id: str, task: asyncio.Task[Any]) -> None:
         if self._tasks.get(run_id) is task:
             del self._tasks[run_id]
         error = None if task.cancelled() else task.exception()
-        if error is not None:  # the journal has it too, unless the journal failed
+        if error is not None:  # the journal has the error too, unless the journal failed
             self.failures.add(run_id, error)
             level = logging.INFO if isinstance(error, BaeError) else logging.WARNING
             _log.log(level, "the run %s failed: %s", run_id, describe(error))
@@ -254,7 +262,7 @@ class RunOwner:
             await self.resume(graph, run_id)
         except BaeError as error:
             if error.code not in _TAKEN:
-                if error.code not in _OF_THE_STORE:
+                if error.code not in _STORE_ERRORS:
                     self._not_recovered.add(run_id)
                 _log.warning("the run %s is not recovered: %s", run_id, error.message)
         except Refused:
@@ -272,7 +280,7 @@ def _closing_refusal() -> Refused:
 
 
 async def _hand_over(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Stop runs: each is stored as interrupted."""
+    """Stop runs. The journal stores each run as interrupted."""
     for task in tasks:
         explain_cancellation(task, _explain_hand_over)
         task.cancel()

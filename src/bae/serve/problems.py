@@ -1,4 +1,5 @@
-"""Refusals of requests as problem details (RFC 9457): the fault, its place, and the fix."""
+"""Refusals of requests as problem details (RFC 9457). A refusal has the fault, its place, and the
+fix."""
 
 from __future__ import annotations
 
@@ -13,19 +14,26 @@ from bae.exceptions import BaeError, GateError, JournalError, describe
 
 _log = logging.getLogger("bae")
 LONGEST: Final = 20
-"""How many faults of a request are listed."""
+"""The maximum number of faults that a refusal lists."""
 
 
 class InputFault(BaseModel):
-    """One fault of a request: its place, and a message."""
+    """A fault of a request. `loc` is the place of the fault, and `msg` describes the fault."""
 
     loc: list[str | int]
     msg: str
 
 
 class ProblemDetails(BaseModel):
-    """Why a request was refused. `type` is the code of the error, which `docs/errors.md` explains;
-    `place` is a field of the request or of a run, and `fix` is what to do."""
+    """Why a request was refused.
+
+    - `type`: the code of the error. `docs/errors.md` explains the codes.
+    - `detail`: what is wrong.
+    - `place`: the field of the request or of a run that is wrong.
+    - `fix`: what to do.
+    - `errors`: all faults of the request.
+    - `answer`, `answered_by`: the earlier answer to a question, and the person who answered.
+    """
 
     type: str
     title: str
@@ -37,11 +45,11 @@ class ProblemDetails(BaseModel):
     errors: list[InputFault] = Field(default_factory=list[InputFault])
     answered_by: str | None = None
     answer: Any = None
-    """The earlier answer, for a question that has one. `answered_by` is its author, if known."""
+    """The earlier answer to a question."""
 
 
 class Refused(Exception):
-    """Raised to refuse a request."""
+    """Raised to refuse a request. The API sends the `body`."""
 
     def __init__(
         self,
@@ -70,11 +78,11 @@ class Refused(Exception):
 
     @property
     def status(self) -> int:
-        """The status of the response."""
+        """The HTTP status of the response."""
         return self.body.status
 
     def response(self) -> Response:
-        """The response."""
+        """Return the response that the API sends."""
         text = self.body.model_dump_json(exclude_none=True)
         return Response(text, self.status, self.headers, media_type="application/problem+json")
 
@@ -121,7 +129,8 @@ _STATUS: Final = {
     "bae-journal-schema": 500,
     "bae-journal-version": 500,
 }
-"""The status by the code of an error. Any other error about a run is a conflict."""
+"""The HTTP status for an error, by its code. An error of a run or a gate that is not in this table
+is a conflict: 409."""
 _FIXES: Final = {
     "bae-gate-answered": "GET /runs/R/gates?past=true shows the answer",
     "bae-gate-cancelled": "POST /runs/R/resume continues the run, which then asks again",
@@ -130,12 +139,12 @@ _FIXES: Final = {
     '"busy": "cancel"',
     "bae-why-pending": "look again when the run has continued",
 }
-"""The fix for clients of the API, for errors whose own fix is a Python call."""
+"""Fixes for clients of the API. The fixes of these errors in Python are Python calls."""
 
 
 def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
-    """The refusal for an error; None for an unexpected error. `before` is the place of the wrong
-    value in the request."""
+    """Return the refusal for an error, or None for an unexpected error. `before` is the place of
+    the wrong value in the request."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, ValidationError):
@@ -153,12 +162,13 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
     errors = [] if cause is None else faults_of(cause, *(before or ("value",)))
     if before and status == 422 and not errors:
         errors = [InputFault(loc=[*before], msg=error.message)]
-    # An error of the journal names its file or database, so only the log has it.
+    # The message of such an error names the file or the database of the journal. The client must
+    # not learn these names, so only the log has the message.
     is_inner = status >= 500 and isinstance(error, JournalError)
     fix = _FIXES.get(error.code) or error.fix or ""
     if isinstance(error, JournalError) and error.places:
         secret_places = ", ".join(f'"{place}": …' for place in error.places)
-        fix = f'give them again: POST /runs/R/resume with {{"given": {{{secret_places}}}}}'
+        fix = f'give the values again: POST /runs/R/resume with {{"given": {{{secret_places}}}}}'
     return Refused(
         status,
         error.code,
@@ -174,8 +184,8 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
 
 
 def not_resumed(error: BaeError, stored: str, run_id: str) -> Refused | None:
-    """The refusal for a request that was `stored`, but whose run could not be resumed. None for an
-    error of the server."""
+    """Return the refusal of a request whose run could not be resumed. `stored` says what the
+    journal has stored, such as "the answer is stored". Return None for an error of the server."""
     refused = refusal_of(error)
     if refused is None or refused.status >= 500:
         return None
@@ -189,7 +199,8 @@ def not_resumed(error: BaeError, stored: str, run_id: str) -> Refused | None:
 
 
 def make_refusal(error: BaseException, what: str) -> Refused:
-    """The refusal for any error. Errors of the server are logged, with `what` failed."""
+    """Return the refusal for any error. For an error of the server, write to the log that `what`
+    failed."""
     refused = refusal_of(error)
     if refused is None or refused.status >= 500:
         _log.error("%s failed: %s", what, describe(error), exc_info=error)
@@ -197,8 +208,8 @@ def make_refusal(error: BaseException, what: str) -> Refused:
 
 
 def unknown_run(run_id: str) -> Refused:
-    """The refusal for a run that does not exist, or that the user may not see. The two cases look
-    the same."""
+    """Return the refusal for a run that does not exist. A run that the user may not see gets the
+    same refusal, so the user cannot find out that the run exists."""
     return Refused(
         404,
         "bae-run-unknown",
@@ -208,7 +219,7 @@ def unknown_run(run_id: str) -> Refused:
 
 
 def input_refusal(error: ValidationError, *before: str | int) -> Refused:
-    """The refusal for invalid input. `before` is the place of the input in the request."""
+    """Return the refusal of invalid input. `before` is the place of the input in the request."""
     errors = faults_of(error, *before)
     first = errors[0]
     where = ".".join(str(part) for part in first.loc)
@@ -223,18 +234,19 @@ def input_refusal(error: ValidationError, *before: str | int) -> Refused:
 
 
 def wrong_input(loc: Sequence[str | int], msg: str, fix: str) -> Refused:
-    """The refusal for one part of a request, at `loc`."""
+    """Return the refusal of one wrong part of a request. `loc` is the place of the part."""
     place = ".".join(map(str, loc))
     fault = InputFault(loc=[*loc], msg=msg)
     return Refused(422, "bae-serve-input", f"{place}: {msg}", fix, place=place, errors=[fault])
 
 
 def faults_of(error: ValidationError, *before: str | int) -> list[InputFault]:
-    """The faults that pydantic found, without the values, which may be secrets."""
+    """Return the faults that pydantic found. The values are left out, because they may be
+    secrets."""
     details: list[dict[str, Any]]
     try:
         details = [*error.errors(include_url=False, include_input=False, include_context=False)]  # type: ignore[list-item]
-    except Exception:  # code of the user may build a message, and fail
+    except Exception:  # a message may come from the user's code, which may raise
         return [InputFault(loc=list(before), msg="it does not fit")]
     return [
         InputFault(loc=[*before, *detail["loc"]], msg=str(detail["msg"]))

@@ -1,5 +1,5 @@
-"""The records of a run over HTTP: as a page of JSON, as JSON lines, or as server-sent events that
-follow the run to its end."""
+"""The records of a run over HTTP: a page of JSON, JSON lines, or server-sent events that follow the
+run to its end."""
 
 from __future__ import annotations
 
@@ -26,24 +26,28 @@ from bae.threads import in_thread
 T = TypeVar("T")
 
 HEARTBEAT: Final = 15.0
-"""Seconds after which an idle stream sends a sign of life."""
+"""The seconds after which an idle stream sends a sign of life."""
 SENT_AT_ONCE: Final = 1 << 20
-"""How many characters of records are sent together."""
+"""The maximum number of characters of records that are sent together."""
 SEND_SECONDS: Final = 10.0
-"""How many seconds a client may take to accept data."""
+"""The seconds that a client has to accept data."""
 
 
 class RecordsQuery(Form):
-    """Records with numbers greater than `after`; -1 means from the first. A page of long records
-    has fewer than `limit` records: continue until the last record has the number `last`."""
+    """The records to list.
+
+    - `after`: the number of the last record that the client has; -1 for all records.
+    - `limit`: the maximum number of records. A page of long records has fewer records. The last
+      page ends with the record whose number is `last`.
+    """
 
     after: Annotated[int, Field(ge=-1, le=1 << 40)] = -1
     limit: Annotated[int, Field(ge=1, le=1_000)] = 200
 
 
 async def list_records(call: ApiCall) -> LinePage | Response:
-    """Records of a run. With `Accept: text/event-stream` the response follows the run to its
-    end."""
+    """List the records of a run. With `Accept: text/event-stream`, the response follows the run to
+    its end."""
     api, run_id, query = call.api, call.path["run"], call.query
     await api.info(call.user, run_id)
     accept = call.request.headers.get("accept", "")
@@ -66,8 +70,8 @@ def _make_page(page: RunLines, as_lines: bool) -> LinePage | Response:
 
 
 def _first_number_after(call: ApiCall) -> int:
-    """The number after which a stream begins: the `Last-Event-ID` of a client that reconnects, or
-    `after` of the query."""
+    """Return the number of the last record that the client has. A client that reconnects sends the
+    number as `Last-Event-ID`. Otherwise the number is `after` of the query."""
     text = call.request.headers.get("last-event-id", "").strip()
     if not text:
         return call.query.after
@@ -78,7 +82,7 @@ def _first_number_after(call: ApiCall) -> int:
 
 
 def line_view(line: Line) -> LineView:
-    """The view of a record."""
+    """Return the view of a record."""
     return LineView(
         n=line.n,
         kind=line.kind,
@@ -90,19 +94,20 @@ def line_view(line: Line) -> LineView:
 
 
 def encode_line(item: FeedItem[Line]) -> str:
-    """The JSON of a record, made once for all subscribers of the run."""
+    """Return the JSON of a record. The item keeps the JSON for the other subscribers of the run."""
     if not item.encoded:
         item.encoded = dump(line_view(item.value)).decode()
     return item.encoded
 
 
 class ClientGone(Exception):
-    """Raised if a client has closed its connection, or takes no data."""
+    """Raised if a client has closed its connection, or if the client accepts no data."""
 
 
 @asynccontextmanager
 async def sending(seconds: float) -> AsyncGenerator[None]:
-    """Send data inside the block. Raises `ClientGone` after so many seconds."""
+    """Send data inside the block. Raises `ClientGone` if the connection is closed, or after
+    `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -111,7 +116,7 @@ async def sending(seconds: float) -> AsyncGenerator[None]:
 
 
 class EventResponse(Response):
-    """A response of server-sent events, which proxies do not buffer."""
+    """A response of server-sent events. Its headers tell proxies not to buffer the events."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -124,9 +129,13 @@ class EventResponse(Response):
 
 
 class EventStream(EventResponse):
-    """The records of a run as server-sent events: `record` with its number as id, `status` after a
-    change, `text` in progress if the run is `live` here, and always `end`. Closing the
-    connection does not affect the run."""
+    """The records of a run as server-sent events. Closing the connection does not affect the run.
+
+    - `record`: a record. The id of the event is the record's number.
+    - `status`: the status after a change. `live` says whether the run is in progress here.
+    - `text`: text in progress, if the run is in progress here.
+    - `end`: the last event of every stream.
+    """
 
     def __init__(self, call: ApiCall, after: int) -> None:
         super().__init__()
@@ -171,7 +180,8 @@ class EventStream(EventResponse):
         return self._call.api.owner.texts.is_live(self._call.path["run"])
 
     async def _send_texts(self, send: Send, lines: Subscriber[Line]) -> None:
-        """Send the text in progress. It has no number, since no record has it."""
+        """Send the text in progress. These events have no number, because no record has the text
+        yet."""
         try:
             async for pieces in self._call.api.owner.texts.follow(self._call.path["run"]):
                 await self._send(send, "".join(_encode_event("text", p._asdict()) for p in pieces))
@@ -185,7 +195,7 @@ class EventStream(EventResponse):
 
 
 async def batches(lines: Subscriber[T]) -> AsyncIterator[FeedBatch[T] | None]:
-    """The batches of a subscription. None means that nothing came for a while."""
+    """Yield the batches of a subscription. Yield None if nothing comes for `HEARTBEAT` seconds."""
     while True:
         limit = asyncio.timeout(HEARTBEAT)
         try:
@@ -219,13 +229,14 @@ async def _encode_events(
 
 
 def split_items(items: Sequence[FeedItem[Any]]) -> Iterator[Sequence[FeedItem[Any]]]:
-    """Items in parts that are small enough to send at once. A long item is a part of its own."""
+    """Yield the items in parts that are small enough to send at once. A longer item is a part of
+    its own."""
     if sum(item.size for item in items) <= SENT_AT_ONCE:
         yield items
         return
     part: list[FeedItem[Any]] = []
     for item in items:
-        if part and sum(each.size for each in part) + item.size > SENT_AT_ONCE:
+        if part and sum(earlier.size for earlier in part) + item.size > SENT_AT_ONCE:
             yield part
             part = []
         part.append(item)
@@ -237,7 +248,7 @@ def _encode_event(kind: str, data: dict[str, Any]) -> str:
 
 
 async def close_with_client(receive: Receive, lines: Subscriber[Any]) -> None:
-    """Close a subscription when the client has closed the connection."""
+    """Wait until the client closes the connection, and then close the subscription."""
     while (await receive())["type"] != "http.disconnect":
         pass
     lines.close()

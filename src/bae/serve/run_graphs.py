@@ -1,5 +1,6 @@
-"""Endpoints for the graph of a run: its picture with the path of the run, drawn from the types
-stored with the run, and the fields that a fork may change."""
+"""Endpoints for the graph of a run. The picture of the graph shows the path that the run took. The
+picture is drawn from the types stored with the run. Another endpoint has the fields that a fork may
+change."""
 
 from __future__ import annotations
 
@@ -27,25 +28,26 @@ from bae.serve.views import CUT, BoxView, EdgeView, FieldView, ProblemView, fiel
 from bae.work import GraphRun
 
 MOST_INNER: Final = 500
-"""How many inner graphs a view lists."""
+"""The maximum number of inner graphs in a view."""
 
 
 class PathQuery(Form):
-    """The graph at a `path`, such as `2:Report.summaries`; empty for the graph of the run
-    itself."""
+    """`path` is the path of a graph inside the run, such as `2:Report.summaries`. The empty path is
+    the graph of the run itself."""
 
     path: Annotated[str, Field(max_length=2_000)] = ""
 
 
 class ForkFormQuery(Form):
-    """Longer values are cut after `cut` characters; 0 means never."""
+    """`cut` is the maximum number of characters of a value. A longer value is cut; 0 cuts no
+    value."""
 
     cut: CutAt = CUT
 
 
 class RunFieldView(BaseModel):
-    """A field of a node class: the kind of its source, and the graph that runs for it, if there is
-    one."""
+    """A field of a node class. `kind` is the kind of the field's source. `graph` is the name of the
+    graph that runs for the field, or null."""
 
     name: str
     type: str
@@ -55,8 +57,13 @@ class RunFieldView(BaseModel):
 
 
 class RunBoxView(BoxView):
-    """A node class in the picture of a run: how often the run has visited it, and whether the run
-    is there now. `ends` says whether a run may end there."""
+    """A node class in the picture of a run.
+
+    - `visits`: the number of times that the run has visited the node class.
+    - `is_current`: whether the run is at this node class now.
+    - `is_start`: whether the graph starts here.
+    - `ends`: whether a run may end here.
+    """
 
     visits: int
     is_current: bool
@@ -66,14 +73,15 @@ class RunBoxView(BoxView):
 
 
 class RunEdgeView(EdgeView):
-    """An edge in the picture of a run: how often the run has taken it."""
+    """An edge in the picture of a run. `taken` is the number of times that the run has taken the
+    edge."""
 
     taken: int
 
 
 class InnerRunView(BaseModel):
-    """A graph that ran for a `field` of the node at `step`. Its picture is at `path`. `outcome` is
-    empty while the graph runs."""
+    """A graph that ran for a `field` of the node at `step`. `path` is the path for the picture of
+    this graph. `nodes` is the number of nodes. `outcome` is empty while the graph runs."""
 
     path: str
     graph: str
@@ -85,10 +93,16 @@ class InnerRunView(BaseModel):
 
 
 class RunGraphView(BaseModel):
-    """The graph at a path of a run, with the path of the run so far. `classes` says which types are
-    drawn: those stored with the run ("run"), or for a run without types, those of the served
-    graph ("served"). `problems` are known if the graph is served with the types of the run.
-    `inner_total` counts the graphs that ran inside."""
+    """The picture of a graph in a run.
+
+    - `path`: the path of the graph; empty for the graph of the run itself.
+    - `classes`: where the node classes in the picture come from. "run" means the types stored with
+      the run. "served" means the classes of the served graph, for a run without stored types.
+    - `problems`: the problems of the served graph. The list is empty for an inner graph, and if the
+      served graph differs from the types stored with the run.
+    - `inner`: graphs that ran for fields of this graph, at most 500.
+    - `inner_total`: the number of all such graphs.
+    """
 
     run_id: str
     graph: str
@@ -103,15 +117,15 @@ class RunGraphView(BaseModel):
 
 
 class EditableField(FieldView):
-    """A field that a fork may change: its value, and the JSON schema of its type, if there is one.
-    A `needed` field has no stored value, so the fork must give it."""
+    """A field that a fork may change. `field_schema` is the JSON schema of the field's type, or
+    null. If the field is `needed`, its value is not stored, and the fork must give a value."""
 
     field_schema: dict[str, Any] | None
     needed: bool
 
 
 class ForkFormView(BaseModel):
-    """The fields of a node that `POST /runs/R/forks` may change."""
+    """The fields of a node that `POST /runs/R/forks` may change. `at` is the step of the node."""
 
     run_id: str
     at: int
@@ -120,7 +134,7 @@ class ForkFormView(BaseModel):
 
 
 async def show_run_graph(call: ApiCall) -> RunGraphView:
-    """The graph of a run, with the path of the run."""
+    """Show the graph of a run, with the path that the run took."""
     run_id = call.path["run"]
     info = await call.api.info(call.user, run_id)
     served = call.api.find_graph(info)
@@ -137,17 +151,20 @@ def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> R
         raise Refused(
             404,
             "bae-serve-path",
-            f"no graph is known at {path[:200]!r}"
+            f"the run has no graph at {path[:200]!r}"
             if path
             else "the run has no stored types, and its graph is not served",
-            "see `inner` of the graph around it" if path else "serve the graph of the run",
+            "the field `inner` of the outer graph lists the paths"
+            if path
+            else "serve the graph of the run",
             run_id=info.run_id,
         )
-    not_begun = GraphRun(0.0, path=path)
-    graph_run = read_history(stored).graphs.get(path) or not_begun
+    empty_run = GraphRun(0.0, path=path)
+    graph_run = read_history(stored).graphs.get(path) or empty_run
     classes_by_name: Mapping[str, Json] = graph_shape["classes"]
     names = [*classes_by_name]
-    # The shape lacks a class if the code changed while the run was parked.
+    # If the code changed while the run was parked, the trace may have classes that the stored types
+    # lack.
     trace = [step.name for step in graph_run.trace if step.name]
     edges = [
         (name, other)
@@ -156,10 +173,10 @@ def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> R
         if other in classes_by_name
     ]
     layout = lay_out(names, [(names.index(a), names.index(b)) for a, b in edges])
-    visits, taken = Counter(trace), Counter(pairwise(trace))
+    visit_counts, edge_counts = Counter(trace), Counter(pairwise(trace))
     is_over = graph_run.outcome == "ended" or info.status == "ended"
     current = "" if is_over or not trace else trace[-1]
-    is_known = (
+    is_same_shape = (
         served_shape is not None
         and served is not None
         and served_shape.hash == info.shape
@@ -178,7 +195,7 @@ def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> R
                 y=y,
                 width=size.width,
                 height=size.height,
-                visits=visits[name],
+                visits=visit_counts[name],
                 is_current=name == current,
                 is_start=name == graph_shape["start"],
                 ends=classes_by_name[name]["ends"],
@@ -192,12 +209,12 @@ def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> R
                 target=head,
                 chosen_by=_find_chooser(classes_by_name[tail]),
                 line=[*line],
-                taken=taken[tail, head],
+                taken=edge_counts[tail, head],
             )
             for (tail, head), line in zip(edges, layout.lines, strict=True)
         ],
-        problems=problems_of(served) if is_known and served is not None else [],
-        inner=[_view_inner(each) for each in [*graph_run.inner.values()][:MOST_INNER]],
+        problems=problems_of(served) if is_same_shape and served is not None else [],
+        inner=[_view_inner(inner) for inner in [*graph_run.inner.values()][:MOST_INNER]],
         inner_total=len(graph_run.inner),
     )
 
@@ -209,20 +226,20 @@ def _fields_of(cls: Json, shape: ShapeView) -> list[RunFieldView]:
             type=use["type"],
             kind=use["kind"],
             required=use["required"],
-            graph=_graph_behind(use, shape),
+            graph=_find_inner_graph(use, shape),
         )
         for name, use in cls["fields"].items()
     ]
 
 
-def _graph_behind(use: Json, shape: ShapeView) -> str | None:
-    """The name of the first graph that runs for a field."""
+def _find_inner_graph(use: Json, shape: ShapeView) -> str | None:
+    """Return the name of the first graph that runs for a field."""
     numbers: list[int] = [c["graph"] for _, c in shape.calls_behind(use) if "graph" in c]
     return shape.graphs[numbers[0]]["name"] if numbers else None
 
 
 def _find_chooser(cls: Json) -> str:
-    """Who chooses the next node: "certain", "code" or "lm"."""
+    """Return who chooses the next node: "certain", "code" or "lm"."""
     if len(cls["next"]) + cls["ends"] < 2:
         return "certain"
     return "code" if cls["written"] else "lm"
@@ -242,7 +259,7 @@ def _view_inner(run: GraphRun) -> InnerRunView:
 
 
 async def show_fork_form(call: ApiCall) -> ForkFormView:
-    """The fields that a fork at a node may change."""
+    """Show the fields that a fork at a node may change."""
     number = number_in(call, "step")
     run_id = call.path["run"]
     graph = call.api.graph_of(await call.api.info(call.user, run_id))
@@ -263,7 +280,7 @@ def _view_fork_form(stored: StoredRun, graph: Graph[Any, Any], at: int, cut: int
             "list them: GET /runs/R/steps",
             run_id=run_id,
         )
-    cls = next((each for each in graph.nodes if each.__name__ == node.name), None)
+    cls = next((cls for cls in graph.nodes if cls.__name__ == node.name), None)
     if cls is None:
         raise Refused(
             409,

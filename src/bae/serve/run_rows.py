@@ -18,20 +18,23 @@ from bae.serve.endpoints import ApiCall, Form, get_row
 from bae.serve.views import RunRow, row_of
 
 _PAGE: Final = 200
-"""How many runs of a journal are read with one query."""
+"""The number of runs that one query reads from a journal."""
 _COUNTED: Final = 20_000
 """The maximum number of runs that are counted."""
 _PREVIEW: Final = 120
 """The maximum length of a preview."""
 _FORK: Final = 500
-"""How many lines of a fork are read to find the changed fields."""
+"""The maximum number of a fork's records that are read to find the changed fields."""
 _KEPT: Final = 20_000
-"""How many previews are kept in memory."""
+"""The maximum number of previews in memory."""
 
 
 class RunPage(BaseModel):
-    """Runs, the newest first. Give `next` as `before` for the next page, and `change` to the feed
-    of runs to follow later changes."""
+    """A page of runs, the newest first.
+
+    - `next`: give this id as `before` to get the next page; null on the last page.
+    - `change`: give this number as `after` to the feed `runs` to get all later changes.
+    """
 
     runs: list[RunRow]
     next: str | None = None
@@ -39,8 +42,8 @@ class RunPage(BaseModel):
 
 
 class RunCounts(BaseModel):
-    """How many runs there are, by status and by graph. Without `is_all`, only the newest runs of a
-    long journal are counted."""
+    """The number of runs, by status and by graph. If `is_all` is false, only the newest runs are
+    counted, because the journal has too many runs."""
 
     total: int
     statuses: dict[Listed, int]
@@ -49,8 +52,14 @@ class RunCounts(BaseModel):
 
 
 class CountQuery(Form):
-    """Which runs to count. `meta.KEY=VALUE` selects runs by a text in their metadata. `q` is
-    searched in ids, graphs, errors, threads, metadata, last nodes and previews."""
+    """The runs to count.
+
+    - `graph`, `thread`: only runs of this graph, and of this thread.
+    - `q`: only runs with this text in their id, graph, error, thread, metadata, last node or
+      preview.
+    - `meta.KEY=VALUE`: only runs with this text in their metadata.
+    - `since`: only runs that began at this time or later, in seconds since 1970.
+    """
 
     graph: str | None = None
     thread: str | None = None
@@ -60,9 +69,15 @@ class CountQuery(Form):
 
 
 class ListQuery(CountQuery):
-    """Which runs to list. `meta.KEY=VALUE` selects runs by a text in their metadata. `q` is
-    searched in ids, graphs, errors, threads, metadata, last nodes and previews. `before` is the
-    id of the last run of the page before."""
+    """The runs to list.
+
+    - `graph`, `thread`: only runs of this graph, and of this thread.
+    - `q`: only runs with this text in their id, graph, error, thread, metadata, last node or
+      preview.
+    - `meta.KEY=VALUE`: only runs with this text in their metadata.
+    - `since`: only runs that began at this time or later, in seconds since 1970.
+    - `before`: the `next` of the previous page.
+    """
 
     status: Listed | None = None
     before: str | None = None
@@ -70,22 +85,22 @@ class ListQuery(CountQuery):
 
 
 class Previews:
-    """The first words of the starts of runs, read from their first lines and cached in memory. A
-    replaced run has another change number, so its preview is read again."""
+    """The first words of runs' starts. The first records of a run have these words. If a run is
+    replaced, its `change` is another number, so the preview is read again."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._previews: OrderedDict[tuple[str, int], str] = OrderedDict()
 
     async def of(self, info: RunInfo) -> str:
-        """The first words of a run; empty if they cannot be read."""
+        """Return the first words of a run's start, or "" if the run cannot be read."""
         key = info.run_id, info.change
         preview = self._previews.get(key)
         if preview is None:
             limit = 1 if info.parent is None else _FORK
             try:
                 lines = (await self._journal.lines(info.run_id, limit=limit)).lines
-            except JournalError:  # the run was deleted meanwhile, or is damaged
+            except JournalError:  # the run was deleted a moment ago, or is damaged
                 return ""
             preview = self._previews[key] = preview_of(lines)
             if len(self._previews) > _KEPT:
@@ -94,8 +109,12 @@ class Previews:
 
 
 def preview_of(lines: Sequence[Line]) -> str:
-    """The first words of the start of a run: the texts of its start node, or its other plain values
-    with their names. For a fork: the step and the changed fields. The lines have no secrets."""
+    """Return the first words of a run's start.
+
+    The words are the texts of the start node. Without a text, they are the names and values of the
+    start node's other plain fields. For a fork, they are the step, and the names and values of the
+    changed fields. The records have no secrets, so the words have no secrets.
+    """
     if not lines:
         return ""
     forked = next((line for line in reversed(lines) if line.kind == RunForked.__name__), None)
@@ -152,7 +171,7 @@ async def count_runs(call: ApiCall) -> RunCounts:
 async def _find_runs(
     call: ApiCall, status: Listed | None, before: str | None
 ) -> AsyncGenerator[RunInfo]:
-    """The runs that match a query and that the user may see, the newest first."""
+    """Yield the runs that match a query and that the user may see, the newest first."""
     query, api, has_more = call.query, call.api, True
     while has_more:
         page = await api.journal.runs(

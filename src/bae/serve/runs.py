@@ -35,36 +35,43 @@ from bae.serve.threads import thread_of
 from bae.serve.views import BudgetView, RunRow, UsageView, budget_view, row_of, usage_of
 
 BUSY_SECONDS: Final = 25.0
-"""How many seconds a turn waits for the turn before it."""
+"""The seconds that a turn waits for an earlier turn."""
 CANCEL_SECONDS: Final = 5.0
-"""How many seconds a cancelled run may take to stop before the request is answered."""
+"""The seconds that a request waits for the end of a cancelled run."""
 _Id = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 def _make_id_validator(check: Callable[[str], None]) -> AfterValidator:
-    """A validator for ids, which reports a wrong id as a fault of its field."""
+    """Return a validator for ids. Pydantic reports a wrong id as a fault of its field."""
 
-    def validate_id(given: str) -> str:
+    def validate_id(name: str) -> str:
         try:
-            check(given)
+            check(name)
         except JournalError as error:
             raise ValueError(f"{error.message} ({error.fix})") from error
-        return given
+        return name
 
     return AfterValidator(validate_id)
 
 
-RunId = Annotated[_Id, _make_id_validator(lambda given: check_names(given, "graph"))]
+RunId = Annotated[_Id, _make_id_validator(lambda name: check_names(name, "graph"))]
 ThreadId = Annotated[_Id, _make_id_validator(check_thread)]
 
 
 class RunDetails(RunRow):
-    """A run: its row, its usage and its end. `end` is the class of the last node and `result` that
-    node, if the run has ended and its graph is served; `no_result` says why the result cannot be
-    read. `failure` says why the run failed. `forks` are the newest forks of the run.
-    `in_progress` says whether this server works on the run. `max_iters` is the limit of nodes; 0
-    means no limit. `budgets` are the budgets of the server's LLM, to which new requests of the run
-    are charged."""
+    """A run, with its usage and its end.
+
+    - `usage`: the usage of the run's LLM calls.
+    - `end`: the class of the last node, if the run has ended and its graph is served.
+    - `result`: the last node, if the run has ended and its graph is served.
+    - `no_result`: why the result cannot be read.
+    - `failure`: why the run failed.
+    - `forks`: the ids of the run's newest forks, at most 50.
+    - `in_progress`: whether this server works on the run.
+    - `max_iters`: the maximum number of nodes; 0 means no limit.
+    - `budgets`: the budgets of this server's LLM, if the graph is served. New LLM calls of the run
+      count against them.
+    """
 
     usage: UsageView | None = None
     end: str | None = None
@@ -78,15 +85,21 @@ class RunDetails(RunRow):
 
 
 class StartQuery(Form):
-    """How many seconds to `wait` for the end of the run."""
+    """`wait` is the maximum number of seconds to wait for the end of the run."""
 
     wait: Annotated[float, Field(ge=0, le=300)] = 0
 
 
 class StartBody(Form):
-    """A run to start. With a `run_id`, a repeated request starts no second run. With a `thread` the
-    run is the next turn of a conversation; `busy` says what to do while another turn is in
-    progress. The name of the user is added to the `metadata` as `by`."""
+    """A run to start.
+
+    - `run_id`: an id for the run. If the same request is sent again, no second run starts.
+    - `start`: the fields of the start node.
+    - `thread`: the id of a conversation. The run is the next turn.
+    - `busy`: what to do while another turn of the conversation is in progress. "refuse" refuses
+      this run. "wait" waits for the other turn. "cancel" cancels the other turn.
+    - `metadata`: any JSON object. The server adds the name of the user as `by`.
+    """
 
     run_id: RunId | None = None
     start: Any = Field(description="the fields of the start node")
@@ -96,16 +109,22 @@ class StartBody(Form):
 
 
 class ResumeBody(Form):
-    """`given` has the secrets that no journal stores, such as `{"Login.token": "…"}`."""
+    """`given` has the secrets of the run, such as `{"Login.token": "…"}`. The journal does not
+    store secrets."""
 
     given: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class ForkBody(Form):
-    """A fork: a new run that repeats the run up to the step `at`, with other values for the fields
-    in `changed`. With `go_on` it continues at once. Otherwise it continues when it is resumed, or
-    when another server finds it. With the `thread` of the run it replaces the turn, to try again
-    or with another text."""
+    """A fork: a new run that repeats a run up to a node.
+
+    - `at`: the step of the node.
+    - `changed`: other values for fields of the node.
+    - `run_id`: an id for the fork.
+    - `thread`: the thread of the run, to replace the turn with the fork.
+    - `go_on`: whether the fork continues at once. Otherwise the fork continues when it is resumed,
+      or when another server finds it.
+    """
 
     at: Number
     changed: dict[str, Any] = Field(default_factory=dict[str, Any])
@@ -115,10 +134,12 @@ class ForkBody(Form):
 
 
 async def start_run(call: ApiCall) -> tuple[int, RunDetails]:
-    """Start a run. The status is 200 if the run exists with an equal start."""
+    """Start a run. The status is 200 if there is a run with the same id and an equal start
+    already."""
     starts, body, api = starts_of(call), call.body, call.api
     files = await find_named_files(call, body.start)
-    with visible(files):  # the hashes of the files are computed again
+    with visible(files):
+        # With files, use a worker thread: bae computes the hashes of the files again.
         start = await api.fold(starts.node, body.start) if files else starts.node(body.start)
     run_id = body.run_id or urandom(12).hex()
     options: dict[str, Any] = {"metadata": {**body.metadata, STARTED_BY: call.user.name}}
@@ -149,7 +170,7 @@ async def show_run(call: ApiCall) -> RunDetails:
 
 
 async def view_run(call: ApiCall, run_id: str) -> RunDetails:
-    """A run without its steps."""
+    """Return a run without its steps."""
     api = call.api
     notes = api.owner.failures.of(run_id)
     info, preview, history, failure = await api.fold_run(call.user, run_id, _read_details, notes)
@@ -172,7 +193,7 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
             del stored
             view.end = type(last).__name__
             view.result = await api.fold(seen_of, last, plan_of_graph(graph).hidden)
-        except BaeError as error:  # the classes may have changed since
+        except BaeError as error:  # the classes may have changed since the run ended
             view.no_result = error.message
     return view
 
@@ -192,7 +213,7 @@ async def cancel_run(call: ApiCall) -> tuple[int, RunDetails]:
     try:
         await call.api.journal.cancel(run_id, timeout=CANCEL_SECONDS)
     except JournalError as error:
-        if error.code != "bae-cancel-timeout":  # the run has the request, and stops later
+        if error.code != "bae-cancel-timeout":  # the request is stored: the run stops later
             raise
     return 202, await view_run(call, run_id)
 
@@ -211,7 +232,7 @@ async def resume_run(call: ApiCall) -> tuple[int, RunDetails]:
 
 
 async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
-    """Fork a run at a step. The status is 200 if the same fork exists."""
+    """Fork a run at a step. The status is 200 if the same fork exists already."""
     api, run_id, body = call.api, call.path["run"], call.body
     info = await api.info(call.user, run_id)
     graph = api.graph_of(info)
@@ -248,16 +269,16 @@ def _fork_refusal(error: JournalError) -> Refused | None:
     refused = refusal_of(error, "body", _PARTS.get(error.code, "changed"))
     if refused is not None and error.places:
         names = ", ".join(f'"{place.rpartition(".")[2]}": …' for place in error.places)
-        refused.body.fix = f'give them again: {{"changed": {{{names}}}}}'
+        refused.body.fix = f'give the values again: {{"changed": {{{names}}}}}'
     return refused
 
 
 _PARTS: Final = {"bae-fork-step": "at", "bae-fork-thread": "thread"}
-"""The part of the body that is wrong, by the code of an error."""
+"""The wrong part of the body, by the code of an error."""
 
 
 async def _is_fork(call: ApiCall, graph: Graph[Any, Any], old: StoredRun) -> bool:
-    """Whether a run is the requested fork."""
+    """Return whether the run `old` is the fork that the request describes."""
     body, journal, parent = call.body, call.api.journal, call.path["run"]
     forked = next((line for line in reversed(old.lines) if line.kind == "RunForked"), None)
     if forked is None or old.info.thread != body.thread or old.info.parent != parent:
@@ -272,7 +293,7 @@ async def _is_fork(call: ApiCall, graph: Graph[Any, Any], old: StoredRun) -> boo
 
 
 async def delete_run(call: ApiCall) -> Response:
-    """Delete a run that is not in progress."""
+    """Delete a run that is not in progress and has no forks."""
     api, run_id = call.api, call.path["run"]
     await api.info(call.user, run_id)
     if not await api.journal.delete([run_id]):
@@ -299,7 +320,7 @@ async def _find_existing(call: ApiCall, run_id: str) -> StoredRun | None:
 
 
 def _check_same_start(call: ApiCall, graph: Graph[Any, Any], old: StoredRun, start: Node) -> None:
-    """Refuse a start that differs from the start of the run with the same id."""
+    """Raise `Refused` if the run with the same id has a different start."""
     run_id = old.info.run_id
     record = RunStarted(0.0, "", 0, run_id, graph.name, start, 0)
     new = from_json(encoder_for(graph, call.api.journal).encode(record))["node"]

@@ -1,4 +1,4 @@
-"""Serves an API with uvicorn while a block runs."""
+"""A server that serves an API with uvicorn while a block runs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from bae.serve.api import API
 
 CLOSE_SECONDS: Final = 2.0
-"""How many seconds connections may take to end when the server stops."""
+"""The seconds that connections have to end when the server stops."""
 REQUEST_SECONDS: Final = 15.0
-"""How many seconds a client may take to send a complete request, or to read a part of the
-response."""
+"""The seconds that a client has to send a complete request, or to read a part of the response."""
 MOST_CONNECTIONS: Final = 1_000
-"""The maximum number of connections. It is lower if the process may open only few files."""
+"""The maximum number of connections. If the process may open only few files, the maximum is
+lower."""
 BACKLOG: Final = 256
-"""How many connections may wait to be accepted."""
+"""The maximum number of connections that wait until the server accepts them."""
 _KERNEL_BYTES: Final = 128 * 1024
 
 _log = logging.getLogger("bae")
@@ -39,10 +39,13 @@ async def listening(
     api: API, host: str = "127.0.0.1", port: int = 0, *, app: ASGIApp | None = None
 ) -> AsyncGenerator[str]:
     """Serve an API while the block runs, and yield its address, such as `http://127.0.0.1:8800`.
-    Port 0 takes a free port. Give `app` to serve an application that has the API mounted.
 
-    At the end of the block the API closes: streams end, no new runs start, and runs in progress
-    are handed over. The server installs no signal handlers.
+    With port 0, the server takes a free port. If an application mounts the API, give that
+    application as `app`. The server then serves the application.
+
+    At the end of the block, the API closes. Streams end, no new runs start, and runs in progress
+    are handed over: another process can resume them at once. The server installs no signal
+    handlers.
     """
     listener = _listen(host, port)
     async with api.open():
@@ -50,7 +53,7 @@ async def listening(
             uvicorn.Config(
                 api if app is None else app,
                 log_config=None,
-                log_level="warning",  # at lower levels, the log would have tokens
+                log_level="warning",  # at lower levels, uvicorn would write tokens to the log
                 access_log=False,
                 lifespan="off",
                 backlog=BACKLOG,
@@ -90,8 +93,8 @@ def _listen(host: str, port: int) -> socket.socket:
             code="bae-serve-address",
             fix="name another port, or 0 for a free one",
         ) from error
-    # Connections inherit this. Otherwise the system would buffer megabytes for a client that reads
-    # nothing, and the server would notice late.
+    # Connections inherit this limit. Without it, the system would buffer megabytes for a client
+    # that reads nothing, and the server would close the connection late.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)
     listener.setblocking(False)
     return listener
@@ -104,15 +107,15 @@ class _Server(uvicorn.Server):
 
 
 class _HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """A connection that is closed if its client sends no complete request or reads no answer, and
-    at once if there are too many connections."""
+    """A connection that is closed if its client sends no complete request or does not read the
+    response. If there are too many connections, a new connection is closed at once."""
 
     connections: set[Any]
     cycle: Any
     flow: Any
     loop: asyncio.AbstractEventLoop
     received: int = 0
-    """Bytes of requests."""
+    """The number of bytes that the client has sent."""
     transport: asyncio.Transport
 
     def connection_made(self, transport: Any) -> None:
@@ -128,15 +131,16 @@ class _HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
     def _close_idle(self, last: tuple[Any, int, int]) -> None:
         """Close the connection if the server waits for the client, and nothing has changed since
-        the `last` check. The state is the newest request, the number of unread bytes of the
+        the `last` check. A check compares the newest request, the number of unread bytes of the
         response, and the number of received bytes of an incomplete body."""
-        if self not in self.connections:  # it is closed, or has become a WebSocket
+        if self not in self.connections:  # the connection is closed, or has become a WebSocket
             return
         cycle, is_sending = self.cycle, False
         if cycle is not None and not cycle.response_complete:
             is_sending = cycle.more_body and not self.flow.read_paused
         is_answered = cycle is None or cycle.response_complete
-        # The bytes of a request without a complete head do not count.
+        # Bytes of an incomplete head do not count. Otherwise a client could keep the connection
+        # open by sending a byte from time to time.
         state = cycle, self.transport.get_write_buffer_size(), self.received if is_sending else 0
         if (is_answered or is_sending) and state == last:
             self.transport.abort()
@@ -145,7 +149,8 @@ class _HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
 
 def _most_connections() -> int:
-    """A limit of connections that leaves open files for the journal and the runs."""
+    """Return the maximum number of connections. The maximum leaves open files for the journal and
+    the runs."""
     try:
         from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
     except ImportError:  # Windows
@@ -159,7 +164,8 @@ class _SocketConnection(WebSocketsSansIOProtocol):
 
     async def send(self, message: Any) -> None:
         if message["type"] == "websocket.close":
-            self.writable.set()  # the reason is queued after data that the client has not read
+            # Otherwise `send` would wait until the client has read all earlier data.
+            self.writable.set()
             self.close_timeout = CLOSE_SECONDS
             self.loop.call_later(CLOSE_SECONDS, self.transport.abort)
         await super().send(message)

@@ -1,4 +1,4 @@
-"""`Starts`: validates and describes the start of runs over HTTP by the classes of a graph. This
+"""`Starts` validates and describes the start of runs over HTTP, with the classes of a graph. This
 module also has the JSON schemas of ends and gates."""
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 
 class Starts:
-    """The start of one graph that is served."""
+    """The start of a served graph."""
 
     def __init__(self, name: str, graph: Graph[Any, Any]) -> None:
         self.name, self.graph = name, graph
         self._plan = plan_tool(Tool(graph), NOWHERE)
 
-    def node(self, given: Any) -> Node:
-        """The start node with these fields. Raises `Refused`."""
-        if not isinstance(given, dict):
+    def node(self, values: Any) -> Node:
+        """Return the start node with these fields. Raises `Refused` for wrong fields."""
+        if not isinstance(values, dict):
             start = self.graph.start.__name__
             fix = 'send an object with its fields: {"start": {…}}'
             raise wrong_input(["body", "start"], f"it is no object with the fields of {start}", fix)
         try:
-            fields = self._plan.validate(cast("dict[str, Any]", given))
+            fields = self._plan.validate(cast("dict[str, Any]", values))
             return self.graph.start(**fields)
         except ValidationError as error:
             raise input_refusal(error, "body", "start") from error
@@ -51,29 +51,29 @@ class Starts:
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of the fields of the start, with their defaults. Secret defaults are left
-        out."""
+        """The JSON schema of the start node's fields, with their defaults. Defaults that are
+        secrets are left out."""
         return self._with_defaults(self._plan.spec.schema)
 
     @cached_property
     def form_schema(self) -> dict[str, Any]:
-        """The schema for a form. It has the names of classes, which distinguish the options of a
-        union."""
+        """The JSON schema for a form. This schema has the names of classes, by which a form
+        distinguishes the options of a union."""
         return self._with_defaults(self._plan.form_schema)
 
-    def _with_defaults(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_defaults(self, plain_schema: Mapping[str, Any]) -> dict[str, Any]:
         start = self.graph.start
-        schema: dict[str, Any] = {**given, "title": start.__name__}
+        schema: dict[str, Any] = {**plain_schema, "title": start.__name__}
         hidden = secret_fields(start).keys()
         properties: dict[str, Any] = {
-            name: {key: each for key, each in part.items() if key != "default"}
+            name: {key: value for key, value in part.items() if key != "default"}
             if name in hidden
             else part
             for name, part in schema.get("properties", {}).items()
         }
         for name in (properties.keys() & shown_fields(start)) - hidden:
             default = start.model_fields[name].get_default()
-            with suppress(ValueError):  # JSON cannot express the default
+            with suppress(ValueError):  # raised if JSON cannot express the default
                 if default is not None and default is not PydanticUndefined:
                     plain = to_jsonable_python(default)
                     properties[name] = {"default": plain, **properties[name]}
@@ -86,8 +86,8 @@ class Starts:
 
 
 class _LenientSchema(GenerateJsonSchema):
-    """Describes a type that JSON cannot express as any value, since such values are not sent
-    either. Defaults show no secrets."""
+    """Makes JSON schemas. A type that JSON cannot express becomes any value, because responses do
+    not have such values. Defaults show no secrets."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
         return {}
@@ -106,18 +106,21 @@ class _LenientSchema(GenerateJsonSchema):
 
 
 def end_schema(cls: type[Node]) -> dict[str, Any]:
-    """The JSON schema of a node in responses."""
+    """Return the JSON schema of a node in responses."""
     schema = cls.model_json_schema(mode="serialization", schema_generator=_LenientSchema)
-    shown = shown_fields(cls)
-    schema["properties"] = {n: s for n, s in schema.get("properties", {}).items() if n in shown}
+    shown_names = shown_fields(cls)
+    schema["properties"] = {
+        n: s for n, s in schema.get("properties", {}).items() if n in shown_names
+    }
     if "required" in schema:
-        schema["required"] = [name for name in schema["required"] if name in shown]
+        schema["required"] = [name for name in schema["required"] if name in shown_names]
     return schema
 
 
 def answer_schema(of: Any) -> dict[str, Any] | None:
-    """The JSON schema of the answer to a gate; None for a type without a schema."""
+    """Return the JSON schema of the answer to a gate. Return None for a type without a schema."""
     try:
         return TypeAdapter(of).json_schema(schema_generator=_LenientSchema)
-    except Exception:  # a type of the user may raise any error; answers are validated anyway
+    except Exception:
+        # A type of the user may raise any error. No schema is needed: bae validates each answer.
         return None

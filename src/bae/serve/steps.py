@@ -1,4 +1,4 @@
-"""Endpoints for the inside of a run: its nodes, the sources of values, the calls of LLMs, and the
+"""Endpoints for the details of a run: its nodes, the sources of values, the calls of LLMs, and the
 timeline."""
 
 from __future__ import annotations
@@ -37,10 +37,17 @@ from bae.serve.views import (
 
 
 class StepsQuery(Form):
-    """Nodes of the graph at `path`, from the number `start` on, or around a number. `node` selects
-    a class, and `q` nodes with a text in their class, field names or values. Longer values are
-    cut after `cut` characters: `/steps/N` has all of them. A page of long values has fewer than
-    `limit`: continue after its last step."""
+    """The nodes to list.
+
+    - `path`: the path of a graph inside the run; empty for the graph of the run itself.
+    - `node`: only nodes of this class.
+    - `q`: only nodes with this text in their class, field names, functions or values.
+    - `start`, `limit`: the number of the first node, and the maximum number of nodes. A page of
+      long values has fewer nodes. Continue after the last node of the page.
+    - `around`: the number of the node in the middle of the page. Give `around` instead of `start`.
+    - `cut`: the maximum number of characters of a value. A longer value is cut. `/steps/N` has the
+      complete value.
+    """
 
     path: str = ""
     node: Annotated[str, Field(max_length=1_000)] = ""
@@ -52,15 +59,23 @@ class StepsQuery(Form):
 
 
 class StepQuery(Form):
-    """A node of the graph at `path`. Longer values are cut after `cut` characters; 0 means
-    never."""
+    """The node to show.
+
+    - `path`: the path of a graph inside the run; empty for the graph of the run itself.
+    - `cut`: the maximum number of characters of a value. A longer value is cut; 0 cuts no value.
+    """
 
     path: str = ""
     cut: CutAt = CUT
 
 
 class WhyQuery(Form):
-    """A `field` of a node of the graph at `path`."""
+    """The value to explain.
+
+    - `field`: a field of the node.
+    - `path`: the path of a graph inside the run; empty for the graph of the run itself.
+    - `cut`: the maximum number of characters of a value. A longer value is cut; 0 cuts no value.
+    """
 
     field: Annotated[str, Field(min_length=1, max_length=1_000)]
     path: str = ""
@@ -68,15 +83,19 @@ class WhyQuery(Form):
 
 
 class CallsQuery(Form):
-    """Questions from the number `start` on."""
+    """The calls to list: the number of the first call, and the maximum number of calls."""
 
     start: Number = 0
     limit: Annotated[int, Field(ge=1, le=500)] = 100
 
 
 class TimelineQuery(Form):
-    """Bars from the number `start` on. Give a `place`, such as the step `3` or `2:Report.parts/1`,
-    to get the number of its first bar as `index`."""
+    """The bars to list.
+
+    - `start`, `limit`: the number of the first bar, and the maximum number of bars.
+    - `place`: a step, such as `3` or `2:Report.parts/1`. The response has the number of the step's
+      first bar as `index`.
+    """
 
     place: Annotated[str, Field(max_length=2_000)] = ""
     start: Number = 0
@@ -84,13 +103,13 @@ class TimelineQuery(Form):
 
 
 class CallQuery(Form):
-    """Longer texts are cut after `cut` characters; 0 means never."""
+    """`cut` is the maximum number of characters of a text. A longer text is cut; 0 cuts no text."""
 
     cut: CutAt = CUT
 
 
 class Why(BaseModel):
-    """The source of a value, as a `Provenance` without its empty parts."""
+    """The origin of a value: a `Provenance` without its empty parts."""
 
     provenance: dict[str, Any]
 
@@ -101,7 +120,7 @@ async def list_steps(call: ApiCall) -> StepPage:
 
 def _list_steps(stored: StoredRun, query: StepsQuery) -> StepPage:
     report = report_run(stored)
-    nodes = [each for each in _nodes_at(report, query.path) if _is_selected(each, query)]
+    nodes = [node for node in _nodes_at(report, query.path) if _is_selected(node, query)]
     start = query.start if query.around is None else max(0, query.around - query.limit // 2)
     steps = (step_of(query.path, node, query.cut) for node in nodes[start : start + query.limit])
     return StepPage(
@@ -142,7 +161,7 @@ def _view_step(stored: StoredRun, number: int, query: StepQuery) -> StepView:
 
 
 async def explain_field(call: ApiCall) -> Why:
-    """The source of the value of a field."""
+    """Explain where the value of a field came from."""
     number = number_in(call, "step")
     return await call.api.fold_run(call.user, call.path["run"], _explain, number, call.query)
 
@@ -152,7 +171,7 @@ def _explain(stored: StoredRun, number: int, query: WhyQuery) -> Why:
     graph = history.graphs.get(query.path) if query.path else history.run
     if graph is None:
         raise _unknown_graph(query.path)
-    name = next((each.name for each in graph.trace if each.name and each.number == number), None)
+    name = next((step.name for step in graph.trace if step.name and step.number == number), None)
     if name is None:
         raise _unknown_step(number)
     before = f"{query.path}/" if query.path else ""
@@ -164,7 +183,9 @@ async def list_calls(call: ApiCall) -> CallPage:
     query = call.query
     questions = await _read_questions(call)
     page = [*enumerate(questions)][query.start : query.start + query.limit]
-    return CallPage(calls=[_view_call(n, each, None) for n, each in page], total=len(questions))
+    return CallPage(
+        calls=[_view_call(n, question, None) for n, question in page], total=len(questions)
+    )
 
 
 async def show_call(call: ApiCall) -> CallView:
@@ -190,13 +211,14 @@ def _view_timeline(stored: StoredRun, query: TimelineQuery) -> TimelineView:
     work, path = timeline(stored, now=now), critical_path(stored, now=now)
     view = timeline_of(work, path, query.start, query.limit)
     if query.place:
-        places = enumerate(each.place for each in work.every())
-        view.index = next((n for n, each in places if each.startswith(f"{query.place}:")), None)
+        places = enumerate(entry.place for entry in work.every())
+        view.index = next((n for n, place in places if place.startswith(f"{query.place}:")), None)
     return view
 
 
 def number_in(call: ApiCall, name: str) -> int:
-    """A number in the path."""
+    """Return the number that is the variable `name` of the path. Raises `Refused` if it is no
+    number."""
     text = call.path[name]
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         fix = "give a number from 0 on"
@@ -231,21 +253,21 @@ async def _read_questions(call: ApiCall) -> list[AskedQuestion]:
         raise Refused(409, error.code, error.message, error.fix or "") from error
 
 
-def _view_call(number: int, asked: AskedQuestion, cut: int | None) -> CallView:
+def _view_call(number: int, question: AskedQuestion, cut: int | None) -> CallView:
     view = CallView(
         number=number,
-        by=asked.by,
-        place=asked.place,
-        at=asked.at,
-        seconds=asked.seconds,
-        outcome=asked.outcome,
-        error=asked.error if cut is not None else asked.error[:SHORT],
-        usage=usage_of(asked.usage),
+        by=question.by,
+        place=question.place,
+        at=question.at,
+        seconds=question.seconds,
+        outcome=question.outcome,
+        error=question.error if cut is not None else question.error[:SHORT],
+        usage=usage_of(question.usage),
     )
     if cut is not None:
-        view.asked = data_of(asked.asked, cut)
-        view.answers = [data_of(answer, cut) for answer in asked.answers]
-        view.rounds = [data_of(round_, cut) for round_ in asked.rounds]
+        view.asked = data_of(question.asked, cut)
+        view.answers = [data_of(answer, cut) for answer in question.answers]
+        view.rounds = [data_of(round_, cut) for round_ in question.rounds]
     return view
 
 

@@ -1,5 +1,5 @@
-"""The studio: a page and the API of `bae.serve` as one ASGI application. The API is below `/api`;
-every other path belongs to the page."""
+"""The studio: a page and the API of `bae.serve` in one ASGI application. The API has the paths
+below `/api`. The page has all other paths."""
 
 from __future__ import annotations
 
@@ -29,10 +29,13 @@ API_PATH: Final = "/api"
 
 
 class StudioGraph(GraphRow):
-    """A graph that the page can run. `message` is the field of the start node that takes a message,
-    if the graph can chat, and `files` are its fields for images and documents. `replies` has the
-    text fields of the ends: the reply of a turn. `run_command` starts a run in a terminal;
-    append the fields of the start node."""
+    """A graph that the page can run.
+
+    - `message`: the field of the start node for the user's message; null if the graph cannot chat.
+    - `replies`: the field with the reply, by the class of the last node.
+    - `run_command`: a command that starts a run in a terminal. Append the fields of the start node.
+    - `files`: the fields of the start node for images and documents.
+    """
 
     message: str | None = None
     replies: dict[str, str] = Field(default_factory=dict[str, str])
@@ -41,23 +44,32 @@ class StudioGraph(GraphRow):
 
 
 class StudioTeam(BaseModel):
-    """A team. `runs` is the path of the API for the runs of its agents: the API of the page, or a
-    read-only API with the same endpoints and feeds."""
+    """A team. `runs` is the path of an API with the runs of the team's agents. If the runs are in
+    another journal than the page's, this API can only read."""
 
     name: str
     runs: str
 
 
 class ReadOnly(BaseModel):
-    """Why runs cannot be started or answered, and the command that changes it."""
+    """Why the page cannot start or answer runs, and a command that starts a studio without this
+    limit."""
 
     reason: str
     command: str
 
 
 class StudioView(BaseModel):
-    """The data that the page loads first. Runs of graphs that are not in `graphs` are read-only;
-    `serve_command` serves more graphs. `lm` names the LLM of new runs, if there is one."""
+    """The data that the page loads first.
+
+    - `user`, `can`: the name of the user, and the verbs that the user may do.
+    - `journal`: the journal of the runs.
+    - `graphs`: the graphs that the page can run. Runs of other graphs are read-only.
+    - `teams`: the teams of the page.
+    - `lm`: the LLM of new runs; null without an LLM.
+    - `serve_command`: a command that starts a studio with more graphs.
+    - `read_only`: why the page cannot start runs; null if it can.
+    """
 
     bae: str
     user: str
@@ -71,46 +83,51 @@ class StudioView(BaseModel):
 
 
 class LoginBody(Form):
-    """The token of a link."""
+    """The token of a login link."""
 
     token: Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class LoginView(BaseModel):
-    """The token for all later requests, and the time when it expires, in seconds since 1970."""
+    """The token for all later requests. `expires` is the time when the token expires, in seconds
+    since 1970."""
 
     token: str
     expires: float
 
 
 class LogoutBody(Form):
-    """`everywhere` logs out all browsers, and voids all links."""
+    """The browsers to log out. By default only this browser. `everywhere` logs out all browsers,
+    and all login links become invalid."""
 
     everywhere: bool = False
 
 
 class LogoutView(BaseModel):
-    """The result of a logout: the token is invalid."""
+    """The result of a logout. The token is no longer valid."""
 
     logged_out: bool = True
 
 
 @dataclass(frozen=True)
 class Studio:
-    """An ASGI application: `listening(studio.api, app=studio)` serves it. If the runs of a team's
-    agents are not in the journal of `api`, `team_runs` has an API for these runs, by the name of
-    the team."""
+    """An ASGI application. To serve it, write `listening(studio.api, app=studio)`."""
 
     api: API
     logins: Logins
     page: StudioPage
     journal: str
+    """The name of the journal, for the page."""
     serve_command: str
+    """A command that starts a studio with more graphs."""
     lm: str | None = None
+    """The name of the LLM of new runs."""
     teams: Sequence[str] = ()
     run_commands: Mapping[str, str] = field(default_factory=dict[str, str])
     """Commands that start runs, by the names of graphs."""
     team_runs: Mapping[str, API] = field(default_factory=dict[str, API])
+    """APIs for the runs of teams' agents, by the names of the teams. A team is missing if the runs
+    of its agents are in the journal of `api`."""
 
     def __post_init__(self) -> None:
         self.api.endpoints += (
@@ -163,11 +180,12 @@ class Studio:
             return response
 
     def _runs_of(self, team: str) -> str:
-        """The path of the API with the runs of a team's agents, without percent-encoding."""
+        """Return the path of the API with the runs of a team's agents. The path is not
+        percent-encoded."""
         return f"{API_PATH}/teams/{team}/agents" if team in self.team_runs else API_PATH
 
     async def show_studio(self, call: ApiCall) -> StudioView:
-        """The data that the page loads first."""
+        """Show the data that the page loads first."""
         reason = "no graph is served"
         has_graphs = bool(self.api.starts)
         return StudioView(
@@ -186,12 +204,12 @@ class Studio:
         )
 
     async def log_in(self, call: ApiCall) -> LoginView:
-        """Exchange the token of a link."""
+        """Exchange the token of a login link for the token of a browser."""
         token, expires = self.logins.exchange(call.body.token)
         return LoginView(token=token, expires=expires)
 
     async def log_out(self, call: ApiCall) -> LogoutView:
-        """Forget the token of a browser, or all tokens."""
+        """Log out this browser, or all browsers."""
         self.logins.forget(None if call.body.everywhere else token_of(call.request))
         return LogoutView()
 
@@ -215,5 +233,5 @@ def _view_graph(starts: Starts, run_command: str) -> StudioGraph:
 
 
 def _mount_scope(scope: Scope, mount: str) -> dict[str, Any]:
-    """The scope of an application that is mounted at a path."""
+    """Return the scope for an application that is mounted at the path `mount`."""
     return {**scope, "root_path": mount}

@@ -1,5 +1,5 @@
-"""The logins of the studio: tokens of links, which are valid once, and tokens of browsers. A
-private file has the hashes of the tokens, so logins survive a restart."""
+"""The logins of the studio. A browser exchanges the token of a login link, once, for a token of its
+own. A private file stores the hashes of the tokens, so logins survive a restart."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from bae.serve.access import Auth, User, token_of
 from bae.serve.problems import Refused
 
 LINK_SECONDS: Final = 3600.0
-"""How many seconds the token of a link is valid."""
+"""The seconds that the token of a login link is valid."""
 LOGIN_SECONDS: Final = 30 * 86400.0
-"""How many seconds a browser stays logged in."""
+"""The seconds that a browser stays logged in."""
 TRIES: Final = 10
-"""How many wrong tokens are accepted in `TRIES_SECONDS`."""
+"""The maximum number of wrong tokens in `TRIES_SECONDS`."""
 TRIES_SECONDS: Final = 60.0
 _TABLES: Final = """
 create table if not exists tokens (
@@ -39,15 +39,17 @@ create table if not exists servers (
 
 
 def login_file() -> Path:
-    """The file of the logins, in the user's directory for the state of programs. It is not
-    beside the journal: a journal may be shared, and agents may read the files beside it."""
+    """Return the path of the file with the logins, in the user's directory for the state of
+    programs. The file is not beside the journal, because people may share a journal, and agents may
+    read files beside the journal."""
     folder = os.environ.get("XDG_STATE_HOME") or os.environ.get("LOCALAPPDATA")
     return Path(folder or Path.home() / ".local/state", "bae", "studio.db")
 
 
 class Logins:
-    """The tokens of a user's studios, and the addresses of running studios. Without a file, they
-    are forgotten when the process ends. `clock` returns the time in seconds since 1970."""
+    """The tokens of a user's studios, and the addresses of running studios. Without a `file`, the
+    tokens and addresses are forgotten when the process ends. `clock` returns the time in seconds
+    since 1970."""
 
     def __init__(self, file: Path | None, *, clock: Callable[[], float] = time) -> None:
         self._clock = clock
@@ -76,12 +78,13 @@ class Logins:
         self._db.close()
 
     def make_link_token(self) -> str:
-        """A new token for a link. It can be exchanged once, within an hour."""
+        """Return a new token for a login link. The token can be exchanged once, within an hour."""
         return self._add("link", LINK_SECONDS)[0]
 
     def exchange(self, token: str) -> tuple[str, float]:
-        """Exchange the token of a link. Returns a token for the browser, and when it expires.
-        Raises `Refused` for any other token, and for every token after too many wrong tokens."""
+        """Exchange the token of a login link. Return a token for the browser, and the time when
+        that token expires. Raises `Refused` for any other token. After too many wrong tokens,
+        raises `Refused` for every token."""
         now = self._clock()
         if (
             len(self._wrong_token_times) == TRIES
@@ -95,7 +98,8 @@ class Logins:
                 f"try again in {seconds} s",
                 headers={"retry-after": str(seconds)},
             )
-        # With one statement, only one of several requests with the same token gets the row.
+        # Two requests may have the same token. This single statement deletes the row for only one
+        # of the requests, so the other request gets no token.
         deletion = self._db.execute(
             "delete from tokens where hash = ? and kind = 'link' and expires > ?",
             (_hash(token), now),
@@ -111,7 +115,7 @@ class Logins:
         return self._add("login", LOGIN_SECONDS)
 
     def knows(self, token: str) -> bool:
-        """Whether a browser is logged in with a token."""
+        """Return whether `token` is the token of a browser that is logged in."""
         row = self._db.execute(
             "select 1 from tokens where hash = ? and kind = 'login' and expires > ?",
             (_hash(token), self._clock()),
@@ -119,15 +123,15 @@ class Logins:
         return row.fetchone() is not None
 
     def forget(self, token: str | None) -> None:
-        """Log out the browser with a token; None logs out all browsers."""
+        """Log out the browser with this token. With None, log out all browsers."""
         if token is None:
             self._db.execute("delete from tokens")
         else:
             self._db.execute("delete from tokens where hash = ?", (_hash(token),))
 
     def auth(self, user: User, more: Auth) -> Auth:
-        """A hook that returns `user` if a request has the token of a browser that is logged in.
-        It passes other requests to the hook `more`."""
+        """Return a hook for `user`. If a request has the token of a browser that is logged in, the
+        hook returns `user`. For any other request, it calls the hook `more`."""
 
         async def find_user(request: HTTPConnection) -> User | None:
             token = token_of(request)
@@ -140,16 +144,17 @@ class Logins:
     # Where studios run
 
     def announce(self, url: str, serves: Mapping[str, Any]) -> None:
-        """Store what this process serves at an address."""
+        """Store that this process serves `serves` at the address `url`."""
         row = url, os.getpid(), json.dumps(serves, sort_keys=True)
         self._db.execute("insert or replace into servers values (?, ?, ?)", row)
 
     def withdraw(self, url: str) -> None:
-        """Store that this process no longer serves at an address."""
+        """Store that this process serves nothing at the address `url` any more."""
         self._db.execute("delete from servers where url = ? and pid = ?", (url, os.getpid()))
 
     def find_server(self, serves: Mapping[str, Any]) -> str | None:
-        """The address of a process of this user that serves exactly the given parts."""
+        """Return the address where a process of this user serves exactly `serves`. Return None if
+        there is no such process."""
         rows = self._db.execute(
             "select url, pid from servers where serves = ?", (json.dumps(serves, sort_keys=True),)
         )
@@ -163,13 +168,13 @@ class Logins:
 
 
 def _hash(token: str) -> bytes:
-    # A token is random and long: a slow hash would protect nothing more.
+    # Nobody can guess a long random token, so a fast hash is as safe as a slow hash.
     return hashlib.sha256(token.encode()).digest()
 
 
 def _is_alive(pid: int) -> bool:
     if os.name == "nt":
-        return True  # on Windows, this check would end the process
+        return True  # on Windows, `os.kill` would end the process
     try:
         os.kill(pid, 0)
     except (OSError, OverflowError):

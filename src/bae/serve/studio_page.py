@@ -1,5 +1,5 @@
-"""The page of the studio: static files, which are read once. Their headers forbid browsers to run
-other code."""
+"""The page of the studio: static files, which the studio reads once. Their headers forbid the
+browser to run other code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ FOLDER: Final = Path(__file__).with_name("page")
 """The folder of the built page."""
 INDEX: Final = "/index.html"
 ASSETS: Final = "/assets/"
-"""Files below this path have a hash of their content in their names."""
+"""The path of files whose names have a hash of their content. A browser may cache these files
+forever."""
 _TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -54,7 +55,8 @@ _FOREVER: Final = "public, max-age=31536000, immutable"
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file of the page. `packed` is its compressed form, if that is shorter."""
+    """A file of the page. `packed` is the compressed file, or None if compression does not make the
+    file shorter."""
 
     media_type: str
     data: bytes
@@ -63,15 +65,15 @@ class _File:
 
 
 class StudioPage:
-    """The files of a folder by their paths. Any other path gets `index.html`, which reads the path
-    itself."""
+    """The files of a folder by their paths. For an unknown path, the page sends `index.html`. The
+    code of the page then reads the path."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._files = _read_files(folder or FOLDER)
 
     def respond(self, request: Request, api: API) -> Response:
         """Answer a request for a path of the page. Raises `Refused` for the hosts and origins that
-        its API refuses."""
+        `api` refuses."""
         if _opens_page(request):
             api.check_host(request)
         else:
@@ -96,15 +98,15 @@ class StudioPage:
 
 
 def _opens_page(request: Request) -> bool:
-    """Whether a person follows a link to the page, perhaps from another site. That is safe: the
-    page has no data and cannot be framed."""
+    """Return whether a person opens the page, perhaps by a link on another site. This request is
+    allowed from any site, because the page has no data, and no other site can frame the page."""
     kind = request.headers.get("sec-fetch-mode"), request.headers.get("sec-fetch-dest")
     return kind == ("navigate", "document") and request.method == "GET"
 
 
 def _policy_of(request: Request) -> str:
-    """The content security policy. It names the host, which was checked, since older browsers do
-    not accept 'self' for a WebSocket."""
+    """Return the content security policy. The policy names the host of the request, because older
+    browsers do not accept 'self' for a WebSocket. The caller has checked the host."""
     host = request.headers.get("host", "")
     return _POLICY.format(sockets=f"ws://{host} wss://{host}")
 
@@ -113,28 +115,28 @@ def _send(file: _File, request: Request, headers: dict[str, str]) -> Response:
     packed = file.packed if _takes_gzip(request) else None
     etag = f'"{file.etag}{"" if packed is None else "-gz"}"'
     headers |= {"etag": etag, "vary": "accept-encoding"}
-    known_etags = (each.strip() for each in request.headers.get("if-none-match", "").split(","))
+    known_etags = (part.strip() for part in request.headers.get("if-none-match", "").split(","))
     if etag in (known_etag.removeprefix("W/") for known_etag in known_etags):
         return Response(status_code=304, headers=headers)
     if packed is not None:
         headers["content-encoding"] = "gzip"
     body = file.data if packed is None else packed
-    # Set afterwards: Starlette would add a charset to the types of texts.
+    # With `media_type=`, Starlette would add a charset to the types of texts.
     response = Response(body, headers=headers)
     response.headers["content-type"] = file.media_type
     return response
 
 
 def _takes_gzip(request: Request) -> bool:
-    for each in request.headers.get("accept-encoding", "").lower().split(","):
-        name, _, quality = each.strip().partition(";")
+    for encoding in request.headers.get("accept-encoding", "").lower().split(","):
+        name, _, quality = encoding.strip().partition(";")
         if name.strip() == "gzip":
             return quality.replace(" ", "").rstrip(".0") != "q="
     return False
 
 
 def _read_files(folder: Path) -> Mapping[str, _File]:
-    """The files of the page by their paths. No other file is ever sent."""
+    """Return the files of the page by their paths. The page never sends another file."""
     files: dict[str, _File] = {}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         media_type = _TYPES.get(path.suffix)

@@ -1,5 +1,5 @@
-"""Endpoints for threads: conversations whose turns are runs. A client starts a turn like any run,
-with the id of its thread."""
+"""Endpoints for threads. A thread is a conversation, and its turns are runs. A client starts a turn
+as it starts any run, and gives the id of the thread."""
 
 from __future__ import annotations
 
@@ -37,8 +37,12 @@ _PREVIEW: Final = 120
 
 
 class ThreadsQuery(Form):
-    """Threads whose newest turn began before the run `before`, the `next` of the page before.
-    `graph` selects a graph, and `q` ids that contain a text."""
+    """The threads to list.
+
+    - `before`: the `next` of the previous page.
+    - `graph`: only threads of this graph.
+    - `q`: only threads whose ids contain this text.
+    """
 
     before: str | None = None
     graph: str | None = None
@@ -47,8 +51,14 @@ class ThreadsQuery(Form):
 
 
 class TurnsQuery(Form):
-    """The newest turns, or the turns before the run `before`. Longer texts are cut after `cut`
-    characters: `/runs/R/steps` has all of them. A page of long texts has fewer than `limit`."""
+    """The turns to list.
+
+    - `before`: the id of a run. The turns before this run are listed. By default, the newest turns
+      are listed.
+    - `limit`: the maximum number of turns. A page of long texts has fewer turns.
+    - `cut`: the maximum number of characters of a text. A longer text is cut. `/runs/R/steps` has
+      the complete text.
+    """
 
     before: str | None = None
     limit: Annotated[int, Field(ge=1, le=500)] = 100
@@ -56,14 +66,15 @@ class TurnsQuery(Form):
 
 
 class TurnQuery(Form):
-    """Longer values are cut after `cut` characters; 0 means never."""
+    """`cut` is the maximum number of characters of a value. A longer value is cut; 0 cuts no
+    value."""
 
     cut: CutAt = SHORT * 4
 
 
 class ThreadRow(BaseModel):
-    """A thread in a list, with its newest turn. `text` is the beginning of the message of that
-    turn, if the graph is served."""
+    """A thread in a list, with its newest turn. `text` is the beginning of the user's message in
+    this turn. If the graph is not served, `text` is empty."""
 
     thread: str
     graph: str
@@ -74,15 +85,21 @@ class ThreadRow(BaseModel):
 
 
 class ThreadPage(BaseModel):
-    """Threads, the newest first."""
+    """A page of threads, the newest first. Give `next` as `before` to get the next page."""
 
     threads: list[ThreadRow]
     next: str | None = None
 
 
 class TurnView(BaseModel):
-    """A turn: the message of the user and the reply. `is_shown` says whether later turns see it.
-    `replaces` is the turn that this turn replaces as a fork."""
+    """A turn: the user's message and the reply.
+
+    - `reply`: empty unless the run has ended.
+    - `is_shown`: whether later turns see this turn. A turn that failed, was cancelled, or was
+      replaced is not shown.
+    - `replaces`: the turn that this fork replaces, or null.
+    - `waiting`: the first five questions to people that the run waits for.
+    """
 
     run_id: str
     user: str
@@ -98,8 +115,12 @@ class TurnView(BaseModel):
 
 
 class TurnCall(BaseModel):
-    """A tool call of a turn, and its outcome. `person` says whether a person "approved" the call,
-    or "answered" in its place."""
+    """A tool call of a turn.
+
+    - `state`: "done", "failed", "waiting", "begun" or "asked". A call in the state "asked" has not
+      begun.
+    - `person`: what a person did: "approved" the call, or "answered" with the result.
+    """
 
     name: str
     arguments: Value
@@ -112,8 +133,14 @@ class TurnCall(BaseModel):
 
 
 class TurnDetails(BaseModel):
-    """The details of a turn: the fields of its first and last node, its tool calls, and the
-    thoughts of the model, if the journal keeps them."""
+    """The details of a turn.
+
+    - `start`: the fields of the first node.
+    - `end`: the class of the last node; null if the run has not ended.
+    - `reply`: the fields of the last node, if the run has ended.
+    - `calls`: the tool calls.
+    - `thoughts`: the thoughts of the models, if the journal stores thoughts.
+    """
 
     run_id: str
     start: dict[str, Value]
@@ -124,8 +151,8 @@ class TurnDetails(BaseModel):
 
 
 class ThreadDetails(BaseModel):
-    """Turns of a thread, the oldest first, and how many there are. Give the run of the first turn
-    as `before` for earlier turns."""
+    """Turns of a thread, the oldest first. `total` is the number of turns in the thread. To get
+    earlier turns, give the run of the first turn as `before`."""
 
     thread: str
     graph: str
@@ -137,7 +164,7 @@ async def list_threads(call: ApiCall) -> ThreadPage:
     api, query = call.api, call.query
     rows: list[ThreadRow] = []
     before, has_more = query.before, True
-    checked_threads: set[str] = set()  # a thread has many runs
+    checked_threads: set[str] = set()  # a thread may have many runs, but gets only one row
     if before is not None:
         await api.info(call.user, before)
     while has_more and len(rows) < query.limit:
@@ -171,17 +198,17 @@ async def show_thread(call: ApiCall) -> ThreadDetails:
     turns = await graph.thread(thread, journal=call.api.journal).turns()
     query, total, end = call.query, len(turns), len(turns)
     if query.before is not None:
-        end = next((n for n, each in enumerate(turns) if each.run_id == query.before), -1)
+        end = next((n for n, turn in enumerate(turns) if turn.run_id == query.before), -1)
         if end < 0:
             raise unknown_run(query.before)
     newest = turns[max(0, end - query.limit) : end][::-1]
     parents = {info.run_id: info.parent for info in infos}
-    page = take_page((_view_turn(each, parents, query.cut) for each in newest), _text_length)
+    page = take_page((_view_turn(turn, parents, query.cut) for turn in newest), _text_length)
     return ThreadDetails(thread=thread, graph=graph.name, total=total, turns=page[::-1])
 
 
 async def show_turn(call: ApiCall) -> TurnDetails:
-    """The details of a turn."""
+    """Show the details of a turn."""
     run_id, thread = call.path["run"], call.path["thread"]
     info = await call.api.info(call.user, run_id)
     if info.thread != thread:
@@ -193,21 +220,21 @@ def _view_details(stored: StoredRun, cut: int) -> TurnDetails:
     report = report_run(stored)
     nodes: Sequence[NodeReport] = report.graphs[0].nodes if report.graphs else ()
     all_nodes = [node for graph in report.graphs for node in graph.nodes]
-    rounds = sorted((r for node in all_nodes for r in node.rounds), key=lambda each: each.at)
-    answers = sorted((c for node in all_nodes for c in node.calls), key=lambda each: each.at)
+    rounds = sorted((r for node in all_nodes for r in node.rounds), key=lambda round_: round_.at)
+    answers = sorted((a for node in all_nodes for a in node.calls), key=lambda answer: answer.at)
     has_ended = bool(report.ended_at)
     return TurnDetails(
         run_id=stored.info.run_id,
         start=_view_fields(nodes[0], cut) if nodes else {},
         end=report.ended_at or None,
         reply=_view_fields(nodes[-1], cut) if nodes and has_ended else {},
-        calls=[_view_call(call, cut) for each_round in rounds for call in each_round.calls],
+        calls=[_view_call(call, cut) for round_ in rounds for call in round_.calls],
         thoughts=[data_of(answer.thinking, cut) for answer in answers if answer.thinking],
     )
 
 
 def _view_fields(node: NodeReport, cut: int) -> dict[str, Value]:
-    """The fields of a node, without earlier turns and tool calls."""
+    """Return the fields of a node, without earlier turns and tool calls."""
     return {
         field.field: value_of(field.value, cut, field.kept)
         for field in node.fields
@@ -216,8 +243,8 @@ def _view_fields(node: NodeReport, cut: int) -> dict[str, Value]:
 
 
 def _is_shown(source: str) -> bool:
-    """Whether a field with this source is shown as a field. A conversation shows earlier turns and
-    tool calls in another way."""
+    """Return whether a field with this source is shown. A conversation shows earlier turns and tool
+    calls elsewhere."""
     kind = kind_named(source) if source in KINDS else None
     return kind is None or not (kind.is_turns or kind.fills == "calls")
 
@@ -265,8 +292,9 @@ async def delete_thread(call: ApiCall) -> Response:
 
 
 async def runs_of(call: ApiCall, thread: str) -> list[RunInfo]:
-    """The runs of a thread. Raises `Refused` unless the user may see all runs: a model would read
-    the hidden turns and repeat them to the user."""
+    """Return the runs of a thread, the newest first. Raises `Refused` for an unknown thread, and
+    for a thread with a run that the user may not see. A model reads all turns of the thread, and
+    could repeat a hidden turn to the user."""
     infos = await thread_of(call, thread)
     if not infos:
         raise _unknown_thread(thread)
@@ -274,7 +302,8 @@ async def runs_of(call: ApiCall, thread: str) -> list[RunInfo]:
 
 
 async def thread_of(call: ApiCall, thread: str) -> list[RunInfo]:
-    """The runs of a thread, or an empty list for a new thread. Raises `Refused` like `runs_of`."""
+    """Return the runs of a thread, the newest first, or an empty list for a new thread. Raises
+    `Refused` for a thread with a run that the user may not see."""
     infos = [info async for info in call.api.journal.every_run(thread=thread)]
     if not all(call.api.may_see(call.user, info) for info in infos):
         raise _unknown_thread(thread)
@@ -290,7 +319,7 @@ async def _view_row(call: ApiCall, info: RunInfo, thread: str) -> ThreadRow:
     graph = call.api.find_graph(info)
     text = ""
     if graph is not None:
-        with suppress(JournalError):  # the run is deleted, or damaged, which /runs shows
+        with suppress(JournalError):  # the run was deleted, or is damaged: /runs shows it
             turn, _, _ = await known_turn(call.api.journal, graph, info.run_id, info.change)
             text = turn.user[:_PREVIEW]
     return ThreadRow(

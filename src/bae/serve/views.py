@@ -1,5 +1,5 @@
 """The models of responses: rows of lists, and views of runs, steps, gates and work. A long value is
-cut, and its full length is given."""
+cut, and the view has the full length."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CUT: Final = 65_536
-"""The maximum length of a value that is shown alone, unless the complete value is requested."""
+"""The maximum length of a value that is shown alone, unless the client asks for the complete
+value."""
 SHORT: Final = 1_000
 """The maximum length of a value in a list."""
 PAGE_SIZE: Final = 4 << 20
-"""The maximum length of a page. A longer page has fewer items than requested."""
+"""The maximum size of a page in characters. If the items are larger, the page has fewer items than
+the client asked for."""
 _WAITING: Final = 5
-"""How many questions a row has."""
+"""The maximum number of questions in a `RunRow`."""
 _LONGEST_ERROR: Final = 120
 _LABELS: Final = 20
-"""How many entries of the metadata a row has."""
+"""The maximum number of metadata entries in a `RunRow`."""
 
 
 class WaitingGate(BaseModel):
-    """A question of a waiting run in a list. `answered` says that the run has an answer that it has
-    not used yet."""
+    """A question that a run waits for, in a list. If `answered` is true, the run has an answer that
+    it has not used yet."""
 
     gate: str
     place: str
@@ -49,11 +51,17 @@ class WaitingGate(BaseModel):
 
 
 class RunRow(BaseModel):
-    """A run in a list. Long texts in its `error` and `metadata` are cut: `/runs/R` has all of them.
-    A `cost` of null is unknown. `change` is the number of its last change: give the greatest to
-    the feed of runs to follow the list. `waiting` has the first five questions of
-    `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start,
-    or the changed fields of a fork; the feed of runs leaves it out."""
+    """A run in a list. Texts in `error` and `metadata` are cut. `/runs/R` has the complete texts.
+
+    - `preview`: the first words of the start, or the changed fields of a fork. Rows of the feed
+      `runs` have no preview.
+    - `waiting`: the first five questions to people. `/runs/R/gates` has all questions.
+    - `waiting_count`: the number of all questions.
+    - `node`, `steps`, `calls`, `tokens`, `cost`: the last node, the number of nodes, and the usage
+      of LLM calls when the run last stopped. A `cost` of null is unknown.
+    - `change`: the number of the run's last change. To follow the list, give the greatest `change`
+      as `after` to the feed `runs`.
+    """
 
     run_id: str
     graph: str
@@ -77,7 +85,8 @@ class RunRow(BaseModel):
 
 
 class UsageView(BaseModel):
-    """The usage of LLM calls. A `cost` of null is unknown. Input tokens include cached tokens."""
+    """The usage of LLM calls. A `cost` of null is unknown. `input_tokens` includes
+    `cached_tokens`."""
 
     calls: int
     attempts: int
@@ -90,7 +99,8 @@ class UsageView(BaseModel):
 
 
 class LimitView(BaseModel):
-    """A limit of a budget, and the amount spent. A spent cost of null is unknown."""
+    """A limit of a budget. `spent` is the amount spent so far. A `spent` of null is an unknown
+    cost."""
 
     name: Literal["calls", "tokens", "cost", "seconds"]
     spent: float | None
@@ -98,16 +108,22 @@ class LimitView(BaseModel):
 
 
 class BudgetView(BaseModel):
-    """A budget of the LLM of this server: its `scope`, as "budget", and its limits. All runs of the
-    server share it."""
+    """A budget of this server's LLM. All runs of the server share the budget. `scope` is the
+    budget's name, such as "budget"."""
 
     scope: str
     limits: list[LimitView]
 
 
 class Value(BaseModel):
-    """A value as JSON. For a long value, `text` has the beginning of its JSON and `size` the number
-    of its characters. `kept` says why there is no value."""
+    """A value as JSON.
+
+    - `kept`: "value" if `value` has the value. "cut" if the value is long: then `text` has the
+      beginning of its JSON, and `size` is the length of its JSON in characters.
+    - Other words in `kept` say why there is no value. "live": no journal can store the value.
+      "withheld": the value is a secret or was redacted. "turns": the value is in earlier runs of
+      the thread. "missing": no value is recorded.
+    """
 
     kept: str = "value"
     value: Any = None
@@ -116,7 +132,17 @@ class Value(BaseModel):
 
 
 class FieldView(Value):
-    """A field of a node, with the source of its value; `/why` explains it in full."""
+    """A field of a node, with the source of its value. `/why` has the complete explanation.
+
+    - `place`: the place of the field, as `2:Outfit.mood`.
+    - `source`: the kind of source, such as "lm", "dep" or "gate".
+    - `by`: the function, graph, model, question or body that the value came from.
+    - `state`: "there" if the field has its value. Otherwise "failed", "begun", "waiting" for a
+      person, or "absent" if nothing is recorded about the field.
+    - `seconds`: how long the source took; null if this is not known.
+    - `error`: why the source failed.
+    - `note`: any other remark.
+    """
 
     name: str
     place: str
@@ -129,7 +155,14 @@ class FieldView(Value):
 
 
 class StepView(BaseModel):
-    """A node of a run, and the origin of its fields."""
+    """A node of a run, with the origins of its fields.
+
+    - `path`: the path of the graph; empty for the graph of the run itself.
+    - `whole`: whether the node is complete.
+    - `chosen_among`: the classes among which the LLM chose the node. "" is the end of the run.
+    - `forked_from`: the run that was forked at this node.
+    - `changed`: the fields that the fork changed.
+    """
 
     path: str
     step: int
@@ -143,19 +176,27 @@ class StepView(BaseModel):
 
 
 class StepPage(BaseModel):
-    """Nodes in order, and how many there are."""
+    """A page of nodes, in order. `total` is the number of nodes on all pages. `paths` has the paths
+    of the graphs inside the run."""
 
     steps: list[StepView]
     total: int
     paths: list[str] = Field(default_factory=list[str])
-    """The graphs that ran inside the run."""
+    """The paths of the graphs that ran inside the run."""
 
 
 class GateView(BaseModel):
-    """A question to a person, with the context needed to decide: the JSON schema of the answer, and
-    the values of the node so far, or the arguments of the tool call. The kind "approval" asks
-    whether a call may be made, and `arguments_schema` describes its arguments. The kinds
-    "blocker" and "plan" belong to a `team` and to no run. An answered question has an `answer`."""
+    """A question to a person, with the context for the answer.
+
+    - `kind`: "gate" for a question. "approval" asks whether a tool may be called. "blocker" and
+      "plan" are questions of a `team`, and belong to no run.
+    - `since`: the time when the question was asked, in seconds since 1970.
+    - `answered`, `answer`, `answered_by`: whether there is an answer, the answer, and the person
+      who gave it.
+    - `answer_schema`: the JSON schema of the answer.
+    - `arguments_schema`: the JSON schema of the tool call's arguments.
+    - `context`: the values of the node so far, or the arguments of the tool call.
+    """
 
     run_id: str
     graph: str
@@ -178,15 +219,16 @@ class GateView(BaseModel):
 
 
 class GatePage(BaseModel):
-    """Questions of a run, in order, and how many there are."""
+    """A page of a run's questions, in order. `total` is the number of questions on all pages."""
 
     gates: list[GateView]
     total: int
 
 
 class InboxPage(BaseModel):
-    """Questions to people, the oldest first. `more` has the number of further questions by run:
-    `/runs/R/gates` has all of them."""
+    """A page of questions to people, the oldest first. Give `next` as `after` to get the next page.
+    The inbox has only the first questions of each run. `more` has the number of further questions
+    by run. `/runs/R/gates` has all questions of a run."""
 
     gates: list[GateView]
     next: float | None = None
@@ -194,7 +236,7 @@ class InboxPage(BaseModel):
 
 
 class LineView(BaseModel):
-    """A stored record of a run: see docs/journal-format.md."""
+    """A stored record of a run. docs/journal-format.md describes the records."""
 
     n: int
     kind: str
@@ -205,7 +247,8 @@ class LineView(BaseModel):
 
 
 class LinePage(BaseModel):
-    """Records in order. Give the number of the last record as `after` for the next page."""
+    """A page of records, in order. `last` is the number of the run's last record. Give the number
+    of the page's last record as `after` to get the next page."""
 
     records: list[LineView]
     last: int
@@ -213,8 +256,15 @@ class LinePage(BaseModel):
 
 
 class CallView(BaseModel):
-    """A question to an LLM, with its answers, their verdicts and the rounds of tool calls. `asked`
-    is the text at the start of a conversation with tools; each answer has its own text."""
+    """A question to an LLM.
+
+    - `by`: the part of the graph that asked.
+    - `place`: the place of the node whose step has the question.
+    - `asked`: the text at the start of a conversation with tools. Without tools, each answer has
+      the text of its question.
+    - `answers`: the answers with their verdicts.
+    - `rounds`: the rounds of tool calls.
+    """
 
     number: int
     by: str
@@ -230,16 +280,25 @@ class CallView(BaseModel):
 
 
 class CallPage(BaseModel):
-    """Questions to LLMs in order, without their texts."""
+    """A page of questions to LLMs, in order. A page does not have `asked`, `answers` and `rounds`.
+    `total` is the number of questions on all pages."""
 
     calls: list[CallView]
     total: int
 
 
 class BarView(BaseModel):
-    """A piece of work in a timeline. `depth` counts the work around it. `critical` has the times
-    when the run waited for this work alone, and `slack` the seconds that it could have taken
-    longer; both are missing for work that the critical path does not include."""
+    """A piece of work in a timeline.
+
+    - `depth`: the number of bars that contain this bar.
+    - `spans`: the times when a process did the work.
+    - `items`: the number of finished items of a map. Items that a graph computes are bars of their
+      own.
+    - `waits`: whether the work is a question to a person.
+    - `critical`: the times when the run waited for this work and nothing else.
+    - `slack`: how many seconds longer the work could have taken without delaying the run; null if
+      this is not known.
+    """
 
     kind: str
     place: str
@@ -256,10 +315,17 @@ class BarView(BaseModel):
 
 
 class TimelineView(BaseModel):
-    """The work of a run over time. `lives` are the times when a process worked on the run.
-    `critical_seconds` is the duration of the critical path, without waiting for people, and
-    `longest` has the places that took the longest part of it. `index` is the number of the first
-    bar of the requested place."""
+    """The work of a run over time.
+
+    - `lives`: the times when a process worked on the run.
+    - `seconds`: the total duration of `lives`.
+    - `bars`: the bars on this page. `total` is the number of bars on all pages.
+    - `critical_seconds`: the duration of the critical path, without waiting for people.
+    - `longest`: the places of the three longest pieces of work on the critical path.
+    - `is_exact`: whether the inputs of all work are known. Otherwise the critical path is an
+      estimate.
+    - `index`: the number of the first bar of the `place` in the query.
+    """
 
     status: Listed
     start: float
@@ -290,8 +356,12 @@ class GraphList(BaseModel):
 
 
 class EdgeView(BaseModel):
-    """An edge from a node to a possible next node. `chosen_by` is "lm", "code" for the body, or
-    "certain". `line` has the points of the arrow, in pixels."""
+    """An edge from a node to a possible next node.
+
+    - `chosen_by`: who chooses the next node: "lm", "code" (the body), or "certain" if there is no
+      choice.
+    - `line`: the points of the arrow, in pixels.
+    """
 
     source: str
     target: str
@@ -300,7 +370,8 @@ class EdgeView(BaseModel):
 
 
 class BoxView(BaseModel):
-    """The box of a node in a picture of the graph: its upper left corner and size, in pixels."""
+    """The box of a node in a picture of a graph. `x` and `y` are the upper left corner. All numbers
+    are in pixels."""
 
     node: str
     x: int
@@ -319,7 +390,7 @@ class ToolView(BaseModel):
 
 
 class ProblemView(BaseModel):
-    """A problem that the proof of a graph found."""
+    """A problem that the validation of a graph found."""
 
     severity: str
     code: str
@@ -329,8 +400,11 @@ class ProblemView(BaseModel):
 
 
 class ClassFieldView(BaseModel):
-    """A field of a node class. `source` is "given", "code", "lm" or the kind of its source.
-    `origin` names the origin of the value, if the source alone does not."""
+    """A field of a node class.
+
+    - `source`: "given" by the caller, "code", "lm", or the kind of the field's source.
+    - `origin`: where the value comes from, if `source` alone does not say so.
+    """
 
     name: str
     type: str
@@ -341,9 +415,13 @@ class ClassFieldView(BaseModel):
 
 
 class ClassView(BaseModel):
-    """A node class of a graph. `ending` says whether runs "never", "may" or "always" end there,
-    `chosen_by` who chooses the next node ("lm", "code" or "certain"), and `lm` is the LLM pinned
-    to it."""
+    """A node class of a graph.
+
+    - `ending`: whether runs "never", "may" or "always" end there.
+    - `chosen_by`: who chooses the next node: "lm", "code" (the body), or "certain" if there is no
+      choice.
+    - `lm`: the LLM that is pinned to the class.
+    """
 
     node: str
     about: str
@@ -355,7 +433,7 @@ class ClassView(BaseModel):
 
 class GraphView(GraphRow):
     """A graph: its nodes and edges with a layout, its tools and problems, and the schemas of its
-    start and ends."""
+    start and its ends."""
 
     nodes: list[str]
     classes: list[ClassView]
@@ -376,9 +454,14 @@ class PromptMessage(BaseModel):
 
 
 class PromptView(BaseModel):
-    """A prompt that a graph can send, with sample values. The LLM fills the node `target`, or
-    chooses among `options`. `by_body` marks a prompt of a body that is written in code. Without
-    an `answer_schema` the answer is plain text."""
+    """A prompt that a graph can send, with sample values.
+
+    - `source`: the node class before the prompt.
+    - `target`: the node class that the LLM fills.
+    - `options`: the node classes among which the LLM chooses.
+    - `by_body`: whether the code of a body sends the prompt.
+    - `answer_schema`: the JSON schema of the answer; null for an answer in plain text.
+    """
 
     source: str | None
     target: str | None
@@ -397,14 +480,14 @@ class PromptPage(BaseModel):
 
 
 class Health(BaseModel):
-    """The state of the server, and the version of bae."""
+    """The state of the server. `bae` is the version of bae."""
 
     status: str = "ok"
     bae: str
 
 
 def row_of(info: RunInfo, preview: str = "") -> RunRow:
-    """The row of a run, with the first words of its start."""
+    """Return the row of a run. `preview` has the first words of the run's start."""
     summary = info.summary
     return RunRow(
         run_id=info.run_id,
@@ -430,7 +513,7 @@ def row_of(info: RunInfo, preview: str = "") -> RunRow:
 
 
 def labels_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata of a run in a list."""
+    """Return the metadata of a run, cut for a list."""
     first = [*metadata.items()][:_LABELS]
     return {_cut_short(name): _cut_short(value) for name, value in first}
 
@@ -441,7 +524,7 @@ def _cut_short(value: Any) -> Any:
 
 
 def waiting_gates(gates: Sequence[ParkedGate]) -> list[WaitingGate]:
-    """The questions of a run in a list."""
+    """Return the first questions of a run, cut for a list."""
     return [
         WaitingGate(
             gate=gate.address,
@@ -455,7 +538,7 @@ def waiting_gates(gates: Sequence[ParkedGate]) -> list[WaitingGate]:
 
 
 def take_page(items: Iterable[T], size: Callable[[T], int]) -> list[T]:
-    """The first items that fit on a page, at least one."""
+    """Return the first items that fit on a page, but at least one item."""
     page: list[T] = []
     room = PAGE_SIZE
     for item in items:
@@ -467,7 +550,7 @@ def take_page(items: Iterable[T], size: Callable[[T], int]) -> list[T]:
 
 
 def size_of(values: Iterable[Value | None]) -> int:
-    """The approximate number of characters of values."""
+    """Return the approximate size of values, in characters."""
     return sum(
         len(value.text or "") + len(json.dumps(value.value, ensure_ascii=False))
         for value in values
@@ -476,12 +559,12 @@ def size_of(values: Iterable[Value | None]) -> int:
 
 
 def usage_of(usage: Usage) -> UsageView:
-    """The usage of LLM calls."""
+    """Return the view of a usage."""
     return UsageView(**asdict(usage))
 
 
 def budget_view(budget: Budget) -> BudgetView:
-    """The view of a budget: its limits, and the amounts spent."""
+    """Return the view of a budget."""
     usage = budget.usage
     spent = {
         "calls": usage.calls,
@@ -501,7 +584,8 @@ def budget_view(budget: Budget) -> BudgetView:
 
 
 def value_of(value: Any, longest: int, kept: str = "value") -> Value:
-    """The view of a value, cut if its JSON has more than `longest` characters; 0 means never."""
+    """Return the view of a value. If the value's JSON has more than `longest` characters, the value
+    is cut; 0 means never."""
     if kept != "value":
         return Value(kept=kept)
     if longest:
@@ -512,7 +596,7 @@ def value_of(value: Any, longest: int, kept: str = "value") -> Value:
 
 
 def step_of(path: str, node: NodeReport, longest: int) -> StepView:
-    """A node of a run."""
+    """Return the view of a node."""
     return StepView(
         path=path,
         step=node.step,
@@ -527,7 +611,7 @@ def step_of(path: str, node: NodeReport, longest: int) -> StepView:
 
 
 def field_of(field: Provenance, longest: int) -> FieldView:
-    """A field of a node."""
+    """Return the view of a field."""
     value = value_of(field.value, longest, field.kept)
     return FieldView(
         **value.model_dump(),
@@ -543,7 +627,8 @@ def field_of(field: Provenance, longest: int) -> FieldView:
 
 
 def timeline_of(timeline: Timeline, path: CriticalPath, start: int, limit: int) -> TimelineView:
-    """A timeline with its critical path."""
+    """Return the view of a timeline with its critical path: `limit` bars from the number `start`
+    on."""
     spans = {(part.kind, part.place): part.spans for part in path.parts}
     entries = [*_entries(timeline.work, 0)]
     bars = [
@@ -584,17 +669,18 @@ def _entries(works: Sequence[TimelineEntry], depth: int) -> Iterator[tuple[int, 
 
 
 def data_of(value: Any, longest: int) -> Any:
-    """A dataclass as JSON, without empty fields, and with long texts and values cut."""
+    """Return a dataclass as JSON. Empty fields are left out. Texts and values with more than
+    `longest` characters are cut; 0 means never."""
     if isinstance(value, Usage):
-        return asdict(value)  # an unknown cost is null
+        return asdict(value)  # with the cost, even if it is None: null means an unknown cost
     if is_dataclass(value) and not isinstance(value, type):
         parts = {field.name: getattr(value, field.name) for field in fields(value)}
         return {n: data_of(part, longest) for n, part in parts.items() if not _is_empty(part)}
     if isinstance(value, tuple):
-        return [data_of(each, longest) for each in cast("tuple[Any, ...]", value)]
+        return [data_of(item, longest) for item in cast("tuple[Any, ...]", value)]
     entries = cast("dict[str, Any]", value if isinstance(value, dict) else {})
     if any(map(is_dataclass, entries.values())):
-        return {name: data_of(each, longest) for name, each in entries.items()}
+        return {name: data_of(entry, longest) for name, entry in entries.items()}
     plain: Any = to_jsonable_python(value)
     if not longest:
         return plain
@@ -610,6 +696,6 @@ def _is_empty(value: Any) -> bool:
 
 
 def dump(model: BaseModel | Sequence[BaseModel] | dict[str, Any]) -> bytes:
-    """JSON that every client can read."""
+    """Return a model as JSON that every client can read."""
     plain = to_jsonable_python(model, inf_nan_mode="strings")
     return json.dumps(readable_json(plain), ensure_ascii=False, separators=(",", ":")).encode()

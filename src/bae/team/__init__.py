@@ -1,5 +1,5 @@
-"""A team that turns a goal into merged, tested code: a lead that schedules tasks, and workers that
-carry them out, each a bae graph."""
+"""A team that turns a goal into merged, tested code. A lead schedules tasks, and workers carry them
+out. Each worker is a bae graph."""
 
 from typing import TYPE_CHECKING
 
@@ -199,7 +199,7 @@ __all__ = [
     "worker_kinds",
 ]
 
-# A name is imported from its module when it is first asked for: most need the extra `team`.
+# The first use of a name imports its module, because most modules need the extra `team`.
 __getattr__, __dir__ = export_lazily(
     __name__,
     {

@@ -1,5 +1,5 @@
-"""Acceptance tests before the work: whether a task wrote tests that load and fail because the
-behavior is missing, with stubs beside them."""
+"""Checks the work of a task that writes acceptance tests before the code exists. Its tests must
+load, and fail because the behavior is missing. Its code must be stubs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from bae.team.test_edits import is_test_file
 def find_acceptance_problems(
     before: TestReport, after: TestReport, changes: Sequence[FileChange]
 ) -> list[str]:
-    """The reasons why the work of a task with the proof `failing-tests` is refused, as sentences
-    for its next attempt. `before` is the report of the base, `after` the report of the work. All
-    new tests have to load and fail, and code outside of tests must have no behavior."""
+    """Return why the work of a task with the proof `failing-tests` is refused, as sentences for
+    the next attempt. The list is empty if the work is accepted: all new tests load and fail, and
+    changes outside of tests only add stubs. `before` is the test report of the commit that the
+    task starts from. `after` is the test report of the work."""
     known_ids = {case.id for case in before.cases}
     new = [case for case in after.cases if case.id not in known_ids]
     problems = [*_find_behavior(changes, before, after)]
@@ -55,7 +56,7 @@ _WRONG_REASON: Final = re.compile(
 def _find_behavior(
     changes: Sequence[FileChange], before: TestReport, after: TestReport
 ) -> Iterator[str]:
-    """The changes of code outside of tests that are not stubs."""
+    """Yield a sentence for each file outside of tests whose change does more than add stubs."""
     for change in changes:
         if is_test_file(change.path, before, after):
             continue
@@ -77,7 +78,7 @@ def _find_python_behavior(path: str, old: str, new: str) -> Iterator[str]:
         changed_names = [
             name for name in old_functions if _differs(old_functions[name], functions.get(name))
         ]
-        written = [
+        implemented = [
             name
             for name in functions
             if name not in old_functions and not _is_stub(functions[name])
@@ -89,9 +90,9 @@ def _find_python_behavior(path: str, old: str, new: str) -> Iterator[str]:
         yield f"{path} loses {', '.join(lost_names[:20])}: stubs only add. Restore them."
     if changed_names:
         yield f"{path} changes {', '.join(changed_names[:20])}: leave code that exists as it was."
-    if written:
+    if implemented:
         yield (
-            f"{path}: {', '.join(written[:20])} has behavior. This task writes tests and stubs "
+            f"{path}: {', '.join(implemented[:20])} has behavior. This task writes tests and stubs "
             "only: raise NotImplementedError."
         )
 
@@ -104,7 +105,7 @@ def _differs(old: _Function, new: _Function | None) -> bool:
 
 
 def _read_functions(module: ast.Module) -> dict[str, _Function]:
-    """The functions and methods of a module by their qualified names."""
+    """Return the functions and methods of a module, by qualified name."""
     functions: dict[str, _Function] = {}
 
     def visit(node: ast.AST, prefix: str) -> None:
@@ -121,7 +122,7 @@ def _read_functions(module: ast.Module) -> dict[str, _Function]:
 
 
 def _find_lost_statements(before: ast.Module, after: ast.Module) -> Iterator[str]:
-    """The statements outside of functions that a module has lost or changed."""
+    """Yield the statements outside of functions that are missing or different in `after`."""
     remaining = [text for text, _ in _list_statements(after)]
     for text, statement in _list_statements(before):
         if text in remaining:
@@ -133,9 +134,9 @@ def _find_lost_statements(before: ast.Module, after: ast.Module) -> Iterator[str
 def _list_statements(
     node: ast.Module | ast.ClassDef, path: str = ""
 ) -> Iterator[tuple[str, ast.stmt]]:
-    """The statements of a module and of its classes outside of functions, each with a text to
-    compare it by. A class can get more members, an import more names, and `__all__` more entries.
-    """
+    """Yield each statement outside of functions, with a text that identifies the statement. Class
+    members and imported names have texts of their own, so a new member or name changes no other
+    text. `__all__` is left out, so it may change."""
     for child in node.body:
         match child:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Pass():

@@ -1,4 +1,5 @@
-"""The likely causes why the tests of a base cannot run, with commands to copy that fix them."""
+"""Finds the likely cause if the tests of a base cannot run, with a command that fixes it. The base
+is the commit that work starts from."""
 
 from __future__ import annotations
 
@@ -26,9 +27,9 @@ def _make_cause(text: str, fix: str) -> Cause:
 def find_problem(
     report: TestReport, project: Project, tracked: Sequence[str], tests: Sequence[str]
 ) -> Cause | None:
-    """The problem that keeps the tests of a base from running, or None if tasks can be judged.
-    `tracked` are the files of the commit. `tests` are the tests that tasks must make pass; they may
-    fail to load now. It reads files of the checkout, so call it in a thread."""
+    """Return the problem that keeps the tests of a base from running, or None if tasks can be
+    judged. `tracked` are the files of the base. `tests` are the tests that tasks must make pass, so
+    these tests may fail to load. Call this function in a thread: it reads files of the checkout."""
     if report.ended_by in _LIMIT_CAUSES:
         return _LIMIT_CAUSES[report.ended_by]
     failed = report.of("failed")
@@ -42,7 +43,7 @@ def find_problem(
             return _make_cause(
                 f"the test command ends with {report.exit_code} although no test fails, as for a "
                 "coverage that is too low",
-                "leave that condition out of it: bae team init --test COMMAND",
+                "leave this condition out of the test command: bae team init --test COMMAND",
             )
         return None
     if not_loaded and all(is_selected(case, tests) for case in not_loaded):
@@ -71,9 +72,9 @@ def find_problem(
         )
     if report.reported or _NO_TESTS_MESSAGE.search(report.output):
         return _explain_no_tests(project)
-    ended = f"the test program ended with {report.exit_code} without a report that can be read"
+    message = f"the test program ended with {report.exit_code} without a report that can be read"
     return _make_cause(
-        report.problem if report.exit_code is None and report.problem else ended,
+        report.problem if report.exit_code is None and report.problem else message,
         "run the command in a fresh clone, and correct it: bae team init --test COMMAND",
     )
 
@@ -98,11 +99,11 @@ _LIMIT_CAUSES: Final = {
 _NO_TESTS_CODES: Final = (0, 1, 5)
 """Exit codes of test programs that found no tests."""
 _NO_TESTS_MESSAGE: Final = re.compile(r"^No tests? (?:files )?found", re.MULTILINE)
-"""The message of Jest and Vitest in place of a report."""
+"""Jest and Vitest print this message instead of a report."""
 
 
 def _find_known_message(output: str, project: Project, tracked: Sequence[str]) -> Cause | None:
-    """A known message of a test program, with its meaning."""
+    """Return the cause behind a known message of a test program, or None."""
     if match := re.search(r"unrecognized arguments: (.+)", output):
         options = [word.partition("=")[0] for word in match[1].split() if word[:1] == "-"]
         plugins = [name for option, name in _PLUGINS.items() if option in options]
@@ -153,8 +154,8 @@ _MISSING: Final = re.compile(
 
 
 def _find_missing_module(text: str, project: Project, tracked: Sequence[str]) -> Cause | None:
-    """The module that cannot be imported: the project itself, a generated file of it, or a
-    dependency."""
+    """Return the cause for a module that cannot be imported, or None if `text` names no module.
+    The module may be the project itself, one of the project's generated files, or a dependency."""
     modules = list(
         dict.fromkeys(name for groups in _MISSING.findall(text) for name in groups if name)
     )
@@ -178,7 +179,8 @@ def _find_missing_module(text: str, project: Project, tracked: Sequence[str]) ->
 
 
 def _explain_missing_file(path: str, project: Project, tracked: Sequence[str]) -> Cause:
-    """The cause for a missing file that git does not have. The checkout may have it."""
+    """Return the cause for a file of the project that git does not have. The fix depends on
+    whether the checkout has the file."""
     if Path(project.root, path).exists():
         return _make_cause(
             f"{path} is missing: git does not have it",
@@ -193,7 +195,8 @@ def _explain_missing_file(path: str, project: Project, tracked: Sequence[str]) -
 
 
 def _find_own_folder(name: str, tracked: Sequence[str]) -> str | None:
-    """The folder of the project that has the package of a dotted name."""
+    """Return the project's folder for the top package of a dotted name. None if the package is not
+    the project's own."""
     top = name.partition(".")[0].replace("-", "_")
     for folder in ("", "src/", "lib/", "python/"):
         for path in tracked:
@@ -214,14 +217,14 @@ _CODE: Final = re.compile(r"\.(py|go|[cm]?[jt]sx?|sh)$")
 
 
 def _explain_no_tests(project: Project) -> Cause:
-    place = Path(project.root, project.folder)
-    program = node_setup.find_other(place)
+    project_folder = Path(project.root, project.folder)
+    program = node_setup.find_other(project_folder)
     if not program:
-        needed = node_setup.read_package(place).needed
+        needed = node_setup.read_package(project_folder).needed
         program = next((name for name in node_setup.OTHER_PROGRAMS if name in needed), "")
     if program:
         return _make_cause(
-            f"the test command found no tests, since those of the project are for {program}",
+            f"the test command found no tests, because the project's tests are for {program}",
             "name a command that runs them and writes a report: bae team init --test COMMAND "
             f"--report junit:PATH{node_setup.describe_reporter(program)}",
         )
@@ -235,7 +238,8 @@ def _explain_no_tests(project: Project) -> Cause:
 
 
 def _add_install_command(cause: Cause, project: Project, tracked: Sequence[str]) -> Cause:
-    """The cause for a missing test program, with the command that installs it."""
+    """Return the cause with a fix that installs the missing test program, if the program is
+    known."""
     for command in split_commands(project.test_command):
         program = find_test_program(command)
         if program is None or program.name in ("go", "node"):
@@ -246,7 +250,7 @@ def _add_install_command(cause: Cause, project: Project, tracked: Sequence[str])
 
 
 def _describe_install(names: Sequence[str], project: Project, tracked: Sequence[str]) -> str:
-    """How to install packages where the tests run, as a text with the command."""
+    """Return advice on how to install packages where the tests run, with a command to copy."""
     packages = shlex.join(names)
     programs = {
         program.name
@@ -285,7 +289,8 @@ def _describe_install(names: Sequence[str], project: Project, tracked: Sequence[
 
 
 def _describe_own_install(project: Project, tracked: Sequence[str], folder: str) -> str:
-    """How to make the tests find the project itself, whose code is in a folder, as a text."""
+    """Return advice on how to make the tests import the project's own code, with a command to copy
+    if one is known. `folder` is the folder that contains the project's package."""
     if pip := _find_pip(project):
         return f"install it where the tests run: `{pip} -e .`"
     words = project.test_command[project.test_command[0] == "env" :]
@@ -300,9 +305,10 @@ def _describe_own_install(project: Project, tracked: Sequence[str], folder: str)
 
 
 def _propose_setup(project: Project, tracked: Sequence[str], names: Sequence[str] = ()) -> str:
-    """The setup command that gives a Python project its own environment."""
-    place = Path(project.root, project.folder)
-    setup = python_setup.find_setup(place, tracked, tracked, names)
+    """Return the `bae team init` command that gives a Python project an environment of its own.
+    Empty if no setup is known."""
+    project_folder = Path(project.root, project.folder)
+    setup = python_setup.find_setup(project_folder, tracked, tracked, names)
     if not setup:
         return ""
     test = shlex.quote(write_command(python_setup.VENV_TEST))
@@ -310,8 +316,8 @@ def _propose_setup(project: Project, tracked: Sequence[str], names: Sequence[str
 
 
 def _find_pip(project: Project) -> str:
-    """The installer of the environment outside of worktrees that the test command names; empty if
-    it names none."""
+    """Return the install command for the virtual environment that the test command names by an
+    absolute path. Empty if the test command names none."""
     for word in filter(os.path.isabs, project.test_command):
         folder = Path(word).parent
         if (folder.parent / "pyvenv.cfg").exists():
@@ -345,4 +351,4 @@ _DISTRIBUTIONS: Final = {
     "cv2": "opencv-python",
     "pkg_resources": "setuptools",
 }
-"""Modules whose distributions have other names."""
+"""The distribution that provides a module, where the two names differ."""

@@ -1,5 +1,6 @@
-"""The check of the commit that work starts from, before any LLM call: can its tests run, and which
-tests fail already? Reports are stored by commit, so that no commit is tested twice."""
+"""Checks the base, which is the commit that work starts from, before any LLM call. The check tells
+if the base's tests can run, and which tests fail already. Test reports are stored by git tree, so
+that the same files are not tested twice."""
 
 from __future__ import annotations
 
@@ -25,22 +26,22 @@ from bae.team.test_order import is_selected
 from bae.team.workspaces import SetupError, Workspaces
 
 CHECK: Final = "base.json"
-"""The file of the newest check, beside the state of the team."""
+"""The file with the result of the newest check. It is beside the team's database."""
 SETUP_OUTPUT: Final = "setup.log"
-"""The file with the full output of a failed setup command, beside the check."""
+"""The file with the full output of a failed setup command. It is beside the team's database."""
 _REPORTS: Final = "base-reports"
 _MOST_REPORTS: Final = 32
 
 
 class BaseError(TeamError):
-    """The tests cannot run on the commit that work starts from. No LLM was called."""
+    """The tests cannot run at the commit that work starts from. No LLM was called."""
 
     code: str = "bae-team-base"
 
 
 class BaseCheck(BaseModel):
-    """The test results of the commit that work starts from. A `problem` is one sentence for a
-    person, and `fix` says what to do. Until the problem is fixed, no task can be judged."""
+    """The test results of the commit that work starts from. If the tests cannot run, no task can be
+    judged: then `problem` tells a person why, and `fix` what to do."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -54,7 +55,7 @@ class BaseCheck(BaseModel):
 
     @property
     def text(self) -> str:
-        """The check in one line."""
+        """The result of the check in one line."""
         if self.problem:
             return f"the tests cannot be run: {self.problem}"
         if not self.tests:
@@ -68,7 +69,7 @@ class BaseCheck(BaseModel):
 
     @property
     def cause(self) -> Cause:
-        """The problem, with what to do."""
+        """The problem and its fix."""
         return Cause("base", f"the tests cannot be run: {self.problem}", self.fix)
 
     def raise_problem(self) -> None:
@@ -80,8 +81,9 @@ class BaseCheck(BaseModel):
 
 
 def describe_failed_before(report: TestReport, tests: Sequence[str] = ()) -> str:
-    """The tests that failed before a task and do not count against it, as a text; empty if there
-    are none. `tests` are the tests that the task must make pass."""
+    """Return a text that lists tests which failed before a task and are not counted against the
+    task. The text is empty if there are no such tests. The text leaves out `tests`, because the
+    task must make these tests pass."""
     failed = [case.id for case in report.of("failed") if not is_selected(case, tests)]
     if not failed:
         return ""
@@ -99,9 +101,9 @@ def examine_base(
     tracked: Sequence[str] = (),
     tests: Sequence[str] = (),
 ) -> BaseCheck:
-    """Judge the report of a base. `tracked` are the files of the commit. `tests` are the tests
-    that tasks must make pass; they may fail to load now. It reads files of the checkout, so call it
-    in a thread."""
+    """Return what the test report of a base shows. `tracked` are the files of the commit. `tests`
+    are the tests that tasks must make pass, so these tests may fail to load. Call this function in
+    a thread: it reads files of the checkout."""
     from bae.team.base_causes import find_problem  # slow to load, and `read_check` does not need it
 
     failed = report.of("failed")
@@ -119,8 +121,8 @@ def examine_base(
 
 
 def shorten_output(output: str) -> str:
-    """The useful part of a failed command's output: a few lines from the first error on, and the
-    last lines."""
+    """Return the useful part of a failed command's output: seven lines from the first error on, and
+    the last four lines. A short output is returned unchanged."""
     lines = [bounded(line, 300) for line in output.splitlines() if line.strip()]
     error = next((at for at, line in enumerate(lines) if _ERROR.search(line)), 0)
     shown_lines = {*range(error, error + 7), *range(len(lines) - 4, len(lines))}
@@ -142,8 +144,8 @@ _ERROR: Final = re.compile(r"\berr(or)?\b", re.IGNORECASE)
 
 
 class BaseReports:
-    """The test reports of commits. Each tree is tested once for a test command and its
-    installation; with a `folder`, also across processes."""
+    """The test reports of commits. A git tree is tested again only if the test command or the
+    installed packages change. With a `folder`, the reports are also stored for other processes."""
 
     def __init__(
         self,
@@ -163,7 +165,8 @@ class BaseReports:
     async def check(
         self, commit: str, tests: Sequence[str] = (), *, keep: bool = True
     ) -> BaseCheck:
-        """Check a commit that work is to start from. With `keep`, the result is stored."""
+        """Check a commit that work will start from. With `keep`, the result is stored as the newest
+        check of the team."""
         commit = await self.workspaces.repository.commit_id(commit)
         try:
             report = await self.get(commit)
@@ -185,15 +188,16 @@ class BaseReports:
                 tracked=await self.workspaces.repository.list_files(commit),
                 tests=tests,
             )
-            if check.problem:  # a person may fix it without a new commit
+            if check.problem:  # a person may fix the problem without a new commit
                 await self._forget(await self._find_tree(commit))
         if keep and self.folder is not None:
             await asyncio.to_thread(_write, self.folder / CHECK, check.model_dump_json())
         return check
 
     async def get(self, commit: str) -> TestReport:
-        """The test report of a commit. If it is unknown, the tests run in a new worktree, and again
-        if the environment failed. Raises SetupError."""
+        """Return the test report of a commit. If no report is stored, run the tests in a new
+        worktree, and once more if the setup or the environment fails. Raises SetupError if the
+        setup fails again."""
         from bae.team.verdict import run_fixed
 
         tree = await self._find_tree(commit)
@@ -216,7 +220,7 @@ class BaseReports:
             return report
 
     async def find(self, commit: str) -> TestReport | None:
-        """The test report of a commit whose tree was tested before, or None."""
+        """Return the stored test report of a commit, or None if its tree has no report yet."""
         tree = await self._find_tree(commit)
         if tree not in self._reports and self.folder is not None:
             stored = await asyncio.to_thread(_read_report, await self._find_path(tree))
@@ -225,8 +229,9 @@ class BaseReports:
         return self._reports.get(tree)
 
     async def remember(self, commit: str, report: TestReport) -> None:
-        """Store the report of all tests of a commit in a new worktree. If the environment or a
-        limit ended the run, nothing is stored, since the next run may succeed."""
+        """Store the test report of a commit. `report` must be from all tests, in a new worktree. If
+        the environment or a limit ended the test run, nothing is stored, because the next test run
+        may succeed."""
         if report.exit_code is None or find_cause(report) is not None:
             return
         tree = await self._find_tree(commit)
@@ -261,7 +266,7 @@ class BaseReports:
 
 
 def read_check(folder: Path) -> BaseCheck | None:
-    """The newest readable check of a team, or None."""
+    """Return the newest check of a team, or None if it is missing or unreadable."""
     try:
         return BaseCheck.model_validate_json((folder / CHECK).read_bytes())
     except (OSError, ValidationError):
@@ -280,15 +285,17 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace a file atomically. Only the newest files beside it are kept."""
+    """Replace a file atomically. In the folder of test reports, delete all but the newest files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{os.urandom(4).hex()}.new")
     with open(new, "w", encoding="utf-8", opener=_open_private) as file:
         file.write(text)
     new.replace(path)
     if path.parent.name == _REPORTS:
-        with suppress(FileNotFoundError):  # another process removes them too
-            stored = sorted(path.parent.iterdir(), key=lambda each: each.stat().st_mtime_ns)
+        with suppress(FileNotFoundError):  # another process may delete the same files
+            stored = sorted(
+                path.parent.iterdir(), key=lambda file_path: file_path.stat().st_mtime_ns
+            )
             for old in stored[:-_MOST_REPORTS]:
                 old.unlink()
 

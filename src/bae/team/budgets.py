@@ -1,5 +1,6 @@
-"""The budgets of a team: for each task and for a run. Every call is reserved in the store before it
-is sent, so concurrent calls cannot exceed a budget, and a restart does not reset it."""
+"""The budgets of a team: one for each task and one for a run. Every LLM call is reserved in the
+store before the call is sent. So concurrent calls cannot exceed a budget, and a restart does not
+reset a budget."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ ANSWER_TOKENS: Final = 2000
 _NO_LIMITS: Final = Budget()
 _LIMITS: Final = ("calls", "tokens", "cost")
 _LEAST_DOLLARS: Final = 1e-6
-"""The dollars that must be left for a turn of a program to begin."""
+"""The dollars that must be left before a coding program begins a turn."""
 TASK_BUDGET: Final = Budget(tokens=1_000_000)
 """The default budget of a task."""
 
@@ -35,30 +36,34 @@ BudgetScope = Literal["task", "run"]
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Spending, including reservations for calls in progress and for calls that a killed process
-    never finished. A `cost` of None is unknown. If `unpriced` calls have an unknown cost, `cost` is
-    the minimum."""
+    """What was spent, including the reservations of calls in progress and of calls that a killed
+    process did not finish."""
 
     calls: int = 0
     tokens: int = 0
     cost: float | None = 0.0
+    """Dollars, without the `unpriced` calls. None if the cost of no call is known."""
     unpriced: int = 0
+    """The number of calls whose cost is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpending:
-    """The spending of a run, with the limits of its budget: `calls`, `tokens` and `cost`. None
-    means no limit."""
+    """What a run spent, and the limits of the run's budget."""
 
     spent: Spent
+    """What the run spent so far."""
     calls: int | None = None
+    """The highest number of LLM calls. None means no limit."""
     tokens: int | None = None
+    """The highest number of tokens. None means no limit."""
     cost: float | None = None
+    """The most dollars. None means no limit."""
 
 
 async def begin_run(store: Store, project_id: int, budget: Budget | None = None) -> int:
-    """Store the budget of a run and return the run's number: the last run if it did not finish, so
-    its spending counts, otherwise a new run."""
+    """Begin a run with a budget, and return the run's number. If the last run did not finish, that
+    run continues with the new budget, and what it spent counts."""
     limits = {name: getattr(budget, name) for name in _LIMITS if budget is not None}
 
     def begin(db: sa.Connection) -> int:
@@ -77,7 +82,7 @@ async def begin_run(store: Store, project_id: int, budget: Budget | None = None)
 
 
 async def read_run_spending(store: Store, project_id: int) -> RunSpending | None:
-    """The spending of a project's last run, or None before the first run."""
+    """Return what a project's last run spent, with its limits. None before the first run."""
 
     def read(db: sa.Connection) -> RunSpending | None:
         last = sa.select(tables.runs).filter_by(project_id=project_id)
@@ -91,7 +96,7 @@ async def read_run_spending(store: Store, project_id: int) -> RunSpending | None
 
 
 async def finish_run(store: Store, run: int) -> None:
-    """Finish a run, so that the next run starts with nothing spent."""
+    """Store that a run is finished. The next run then starts with nothing spent."""
     change = sa.update(tables.runs).filter_by(id=run).values(finished=True)
     await store.write(lambda db: db.execute(change).rowcount)
 
@@ -103,14 +108,15 @@ async def read_spent(
     task_id: int | None = None,
     run: int | None = None,
 ) -> Spent:
-    """The spending of a project, a task, a run, or a task in a run, including reservations."""
+    """Return what was spent on a project, on a task, in a run, or on a task in a run. Without a
+    filter, return what was spent in the whole store. Reservations are included."""
     filters = {"project_id": project_id, "task_id": task_id, "run_id": run}
     return await store.read(lambda db: _sum_spent(db, **filters))
 
 
 async def read_spent_by_task(store: Store, project_id: int) -> dict[int, Spent]:
-    """The spending of each task of a project, including reservations, by task id. Tasks without
-    spending are left out."""
+    """Return what was spent on each task of a project, by task id. Reservations are included. Tasks
+    that spent nothing are left out."""
     task_id = tables.spending.c.task_id
     query = sa.select(task_id, *_SPENDING_SUMS).filter_by(project_id=project_id).group_by(task_id)
     rows = await store.read(lambda db: db.execute(query).all())
@@ -118,8 +124,9 @@ async def read_spent_by_task(store: Store, project_id: int) -> dict[int, Spent]:
 
 
 class Budgets:
-    """The budgets of a run: `per_run` for all its calls, and `per_task` for all calls of one task,
-    earlier runs included. The limits are `calls`, `tokens` and `cost` of a `Budget`."""
+    """Checks every LLM call of a run against two budgets. `per_run` limits all calls of the run.
+    `per_task` limits all calls of one task, including calls in earlier runs. The limits are
+    `calls`, `tokens` and `cost` of a `Budget`."""
 
     def __init__(
         self,
@@ -137,18 +144,18 @@ class Budgets:
         self.per_run = per_run or _NO_LIMITS
         self.per_task = per_task or _NO_LIMITS
         self.refused: dict[int, BudgetScope] = {}
-        """The tasks with a refused call, by id, each with the exceeded budget."""
+        """The budget that refused a call of a task, by task id."""
         self._in_progress = 0
         self._settled = asyncio.Event()
 
     def limit(self, task: Task, lm: LM) -> LM:
-        """The LM with its calls charged to the budgets of a task."""
+        """Return an LM that asks `lm` and charges each call to the budgets of a task."""
         return Reserved(lm, self, task)
 
     async def reserve(self, task: Task, backend: Policy, prompt: Prompt) -> ReservedCall:
-        """Reserve the highest cost of a call, and return the reservation to `settle`. If calls in
-        progress hold the rest of a budget, wait for them, unless this call is inside one of them.
-        Raises BudgetError if the call does not fit."""
+        """Reserve the most that a call may spend, and return the reservation for `settle`. If the
+        rest of a budget is reserved by calls in progress, wait until a call ends. A call inside
+        another call does not wait. Raises BudgetError if the call does not fit into the budgets."""
         input_tokens = estimate_tokens(prompt)
         innermost: Backend = backend
         while isinstance(innermost, Policy):
@@ -173,8 +180,9 @@ class Budgets:
             await settled.wait()
 
     async def reserve_round(self, call: ReservedCall) -> None:
-        """Reserve one more request of a call in progress. Its usage is known when the call ends.
-        Raises BudgetError if the request does not fit."""
+        """Reserve one more request of a call in progress. The reserved tokens and dollars move from
+        the earlier request to the new request, because the usage is known only when the call ends.
+        Raises BudgetError if the request does not fit into the budgets."""
 
         def reserve(db: sa.Connection) -> int | tuple[BudgetScope, BudgetError]:
             earlier_round = sa.update(tables.spending).filter_by(id=call.numbers[-1])
@@ -188,8 +196,9 @@ class Budgets:
         call.numbers.append(reserved)
 
     async def settle(self, call: ReservedCall, used: Usage | None) -> None:
-        """Replace a reservation by the usage of the call. With None the usage is unknown, and the
-        reservation counts. A call that was never sent costs nothing."""
+        """Replace a reservation with the usage of the call. If `used` is None, the usage is
+        unknown, and the reservation stays. If `used` has no calls, no request was sent, and the
+        reservation is deleted."""
         reservation, *rounds = call.numbers
 
         def settle(db: sa.Connection) -> None:
@@ -221,10 +230,15 @@ class Budgets:
     async def begin_turn(
         self, task: Task, program: str, *, knows_cost: bool
     ) -> tuple[int, float | None]:
-        """Begin a turn of a coding program, which counts as one call. Returns the number to
-        `charge`, and the dollars left if the cost is limited. Raises BudgetError if nothing is
-        left, or if the cost is limited and the program does not report it."""
-        limits = [each.cost for each in (self.per_run, self.per_task) if each.cost is not None]
+        """Begin a turn of a coding program. A turn counts as one call. Returns the turn's number
+        for `charge`, and the dollars that are left, or None if the cost is not limited. Raises
+        BudgetError if a budget is spent, or if the cost is limited and the program does not report
+        its cost."""
+        limits = [
+            limited_budget.cost
+            for limited_budget in (self.per_run, self.per_task)
+            if limited_budget.cost is not None
+        ]
         if limits and not knows_cost:
             raise BudgetError(
                 f"the cost is limited to ${min(limits):g}, and {program} does not report its cost",
@@ -256,8 +270,8 @@ class Budgets:
         return cast("tuple[int, float | None]", outcome)
 
     async def charge(self, task: Task, turn: int, used: Usage) -> None:
-        """Store the usage of a program's turn so far. Raises BudgetError if it exceeds a budget;
-        the program must end then."""
+        """Store what a program's turn has used so far. Raises BudgetError if a budget is exceeded.
+        The caller must end the program then."""
 
         def charge(db: sa.Connection) -> tuple[BudgetScope, BudgetError] | None:
             cost = {"cost": used.cost or 0.0, "unpriced": used.cost is None}
@@ -297,21 +311,22 @@ class ReservedCall:
     budgets: Budgets
     task: Task
     needed: Spent
-    """The highest cost of a request."""
+    """The most that one request may spend."""
     numbers: list[int]
-    """The stored reservations: one for each request."""
+    """The numbers of the stored reservations, one for each request."""
     rounds: int = 0
     """The number of rounds of a conversation that have begun in this call."""
 
 
 _call_in_progress: ContextVar[ReservedCall | None] = ContextVar("bae_team_call", default=None)
-"""The call that the current code runs in, for example a call of an LM that wraps another."""
+"""The reserved call that the current code runs in, or None. If an LM asks another LM, the second
+call is inside the first."""
 
 
 async def reserve_round() -> None:
-    """Reserve the next request of an LM that is asked once for a whole conversation, as a
-    `ScriptedLM`. Other LMs reserve each request when they are asked. Raises BudgetError if the
-    request does not fit."""
+    """Reserve the next round of a conversation that runs inside one LM call, as with `ScriptedLM`.
+    Outside of a call this does nothing: LMs that are asked again for each round reserve each call.
+    Raises BudgetError if the round does not fit into the budgets."""
     if (call := _call_in_progress.get()) is not None:
         call.rounds += 1
         if call.rounds > 1:
@@ -319,7 +334,8 @@ async def reserve_round() -> None:
 
 
 class Reserved(Policy):
-    """An LM for one task. Every request is first reserved in the budgets of the team."""
+    """An LM for one task. It reserves every call in the budgets of the team before the call is
+    sent."""
 
     def __init__(self, lm: LM | str, budgets: Budgets, task: Task) -> None:
         super().__init__(lm)
@@ -327,7 +343,7 @@ class Reserved(Policy):
         self.task = task
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Ask the inner LM, if the budgets have enough left."""
+        """Ask the inner LM. Raises BudgetError if the budgets have too little left."""
         call = await self.team_budgets.reserve(self.task, self, prompt)
         reset_token = _call_in_progress.set(call)
         used: Usage | None = None
@@ -338,10 +354,10 @@ class Reserved(Policy):
             used = self._estimate_usage(prompt, answer, reported)
             return answer
         except BaseException as error:
-            # The reservation counts if a request was cut off. A request that was never sent reports
-            # nothing.
+            # The usage of a request that was cut off is unknown, so its reservation stays. If no
+            # request was sent, nothing is reported, and the reservation is deleted.
             cut_off = reported and not isinstance(error, Exception)
-            unknown = cut_off or any(each.cost is None for each in reported)
+            unknown = cut_off or any(usage.cost is None for usage in reported)
             used = None if unknown else Usage.total(reported)
             raise
         finally:
@@ -349,13 +365,14 @@ class Reserved(Policy):
             await self.team_budgets.settle(call, used)
 
     def _estimate_usage(self, prompt: Prompt, answer: Answer, reported: Iterable[Usage]) -> Usage:
-        """The usage of a request, with estimates for unreported tokens."""
+        """Return the usage of a call, with estimates for tokens and cost that the LM did not
+        report."""
         used = Usage.total([*reported, answer.usage])
         missing = used.calls and not used.input_tokens
         if missing:
             output_tokens = used.output_tokens or estimate_tokens(answer.text)
             used = replace(used, input_tokens=estimate_tokens(prompt), output_tokens=output_tokens)
-        if used.cost is None:  # a least cost of 0 means that the price is unknown
+        if used.cost is None:  # if the least cost is 0, the price is unknown
             return replace(used, cost=self.least_cost(used) or None)
         return replace(used, cost=used.cost or self.least_cost(used)) if missing else used
 

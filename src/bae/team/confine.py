@@ -1,7 +1,10 @@
-"""The program between bae and an untrusted command: it sets limits, watches the command, and leaves
-none of its processes behind. It is pid 1 of a sandbox, or adopts leftover processes. It runs by its
-path, with the standard library alone: `python -I -S confine.py SPEC`. Its stdin shows that bae is
-alive, its stdout is the command's output, and its stderr gets one line of JSON."""
+"""The program that runs an untrusted command for bae. It sets limits, watches the command, and ends
+all processes of the command. In a sandbox, this program is pid 1. Elsewhere, it adopts processes
+that the command leaves behind.
+
+bae starts the program by its path: `python -I -S confine.py SPEC`. It uses only the standard
+library. If bae ends or closes stdin, the program stops the command. stdout is the command's output.
+stderr gets one line of JSON that tells how the command ended."""
 
 from __future__ import annotations
 
@@ -26,13 +29,13 @@ INTERVAL: Final = 0.05
 
 
 def main() -> NoReturn:
-    """Run the command of the specification, and report how it ended."""
+    """Run the command that the JSON in the first argument specifies, and report how it ended."""
     spec: dict[str, Any] = json.loads(sys.argv[1])
-    wake, woken = os.pipe()
-    os.set_blocking(woken, False)
-    signal.set_wakeup_fd(woken)
+    wake, wake_writer = os.pipe()
+    os.set_blocking(wake_writer, False)
+    signal.set_wakeup_fd(wake_writer)
     signal.signal(signal.SIGCHLD, _ignore_signal)
-    # The command must not read or write this process, as through /proc/1/fd.
+    # Without this, the command could access this process, for example through /proc/1/fd.
     _prctl(_SET_DUMPABLE, 0)
     if os.getpid() != 1:
         _prctl(_SET_CHILD_SUBREAPER, 1)
@@ -40,7 +43,7 @@ def main() -> NoReturn:
     if child == 0:
         _become_command(spec)
     exit_code, ended_by = _watch_command(child, wake, spec)
-    if os.getpid() != 1:  # the kernel ends everything with pid 1
+    if os.getpid() != 1:  # if pid 1 ends, the kernel ends the other processes
         _end_all(child)
     _report(2, exit_code=exit_code, ended_by=ended_by)
     os._exit(0)
@@ -68,7 +71,7 @@ def _watch_command(child: int, wake: int, spec: dict[str, Any]) -> tuple[int | N
         tasks, memory = _measure_use(pids, spec["processes"])
         if tasks >= spec["processes"]:
             return None, "processes"
-        # Only the slower measurement counts shared memory once.
+        # The quick measurement counts shared memory for each process, so it may be too high.
         if memory > spec["memory"] and sum(map(_measure_memory, pids)) > spec["memory"]:
             return None, "memory"
         if disk.is_exceeded(pids):
@@ -76,8 +79,8 @@ def _watch_command(child: int, wake: int, spec: dict[str, Any]) -> tuple[int | N
 
 
 class _Disk:
-    """The disk space of the files that the command wrote. The free space is checked each time,
-    which is cheap. The files are measured from time to time, and if the free space fell by more
+    """Measures the disk space of the files that the command wrote. Each check reads the free space,
+    which is cheap. The files are measured only from time to time, or if the free space fell by more
     than the command's limit."""
 
     def __init__(self, paths: list[str], most: int) -> None:
@@ -89,14 +92,16 @@ class _Disk:
 
     def is_exceeded(self, pids: list[int], *, at_end: bool = False) -> bool:
         free = self._find_free()
-        fell = any(before - now > self.most for before, now in zip(self.free, free, strict=True))
-        if not fell and (at_end or time.monotonic() < self.next_look):
+        shrank = any(before - now > self.most for before, now in zip(self.free, free, strict=True))
+        if not shrank and (at_end or time.monotonic() < self.next_look):
             return False
-        since = time.monotonic()
+        start = time.monotonic()
         used = self._measure(pids)
-        took = time.monotonic() - since
-        self.next_look = since + took + max(_LOOK_SECONDS, 20 * took)
-        self.free = [now + used for now in free]  # other processes write too
+        seconds = time.monotonic() - start
+        self.next_look = start + seconds + max(_LOOK_SECONDS, 20 * seconds)
+        # The next check compares with the free space as it is without the command's files. Other
+        # processes may have changed this space.
+        self.free = [now + used for now in free]
         return used > self.most
 
     def _find_free(self) -> list[int]:
@@ -159,19 +164,21 @@ def _list_folder(path: str) -> list[os.DirEntry[str]]:
 
 
 _LOOK_SECONDS: Final = 5.0
-"""Seconds between two measurements of the files, if the free space shows nothing."""
+"""The least number of seconds between two measurements of the files, unless the free space fell by
+more than the limit."""
 _SMALLEST: Final = 4096
-"""The size that an empty file counts as, so that the number of files is bounded too."""
+"""The least size that a file counts with, so that the limit also bounds the number of files."""
 
 
 def _reap_children() -> Iterable[tuple[int, int]]:
     with contextlib.suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            yield ended
+        while (child := os.waitpid(-1, os.WNOHANG))[0]:
+            yield child
 
 
 def _find_processes() -> list[int]:
-    """The processes of the command: all of the namespace, or all descendants of this process."""
+    """Return the command's processes. As pid 1, these are all other processes of the namespace.
+    Elsewhere, these are the descendants of this process."""
     if os.getpid() == 1:
         return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
     processes: list[int] = []
@@ -187,7 +194,8 @@ def _find_processes() -> list[int]:
 
 
 def _measure_use(pids: list[int], most: int) -> tuple[int, int]:
-    """The number of threads and the bytes of memory of processes."""
+    """Return how many threads the processes have, and how many bytes of memory. With `most` or more
+    processes, only the processes are counted."""
     if len(pids) >= most:
         return len(pids), 0
     tasks = pages = 0
@@ -209,7 +217,8 @@ def _measure_memory(pid: int) -> int:
 
 
 def _end_all(child: int) -> None:
-    """Kill every descendant. They are stopped first, so that they start no others."""
+    """Kill all descendants of this process. They are suspended first, so that no descendant starts
+    another process meanwhile."""
     with contextlib.suppress(OSError):
         os.killpg(child, signal.SIGKILL)
     stopped: set[int] = set()
@@ -234,13 +243,13 @@ def _send_signal(pid: int, number: int) -> None:
 
 def _become_command(spec: dict[str, Any]) -> NoReturn:
     """Turn this process into the command, with limits that it cannot raise."""
-    channel = os.dup(2)  # not inherited by the command
+    channel = os.dup(2)  # the command does not inherit the duplicate
     try:
         os.setsid()
         os.chdir(spec["cwd"])
         os.dup2(os.open(spec.get("stdin") or os.devnull, os.O_RDONLY), 0)
         os.dup2(1, 2)
-        os.nice(5)  # bae and the watching process have precedence
+        os.nice(5)  # bae and the parent process have precedence
         _set_limits(spec)
         # With root's capabilities, the command could raise limits and read other processes.
         for capability in range(64):
@@ -265,8 +274,8 @@ def _set_limits(spec: dict[str, Any]) -> None:
     limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, spec["file_size"])]
     # Not RLIMIT_AS: Node reserves far more addresses than it uses.
     limits += [(resource.RLIMIT_DATA, spec["memory"]), (resource.RLIMIT_NOFILE, 4096)]
-    # The kernel counts the tasks of a user. In a sandbox with its own users, these are only this
-    # program and its parent. Root is bound by a control group instead.
+    # The kernel counts all tasks of a user against this limit. In a sandbox with its own users,
+    # there are two others: this process and its parent. A control group limits root instead.
     others = 2 if os.getppid() == 1 and spec["landlock"] is None else _count_user_tasks()
     limits.append((resource.RLIMIT_NPROC, others + spec["processes"]))
     for which, most in limits:
@@ -288,35 +297,36 @@ def _count_user_tasks() -> int:
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446  # on every architecture
 _READ: Final = 0b1101  # execute, read file, read directory
 _FILE_RIGHTS: Final = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14
-"""The rights that a rule for a file may have."""
+"""The rights that Landlock accepts in a rule for a file."""
 
 
 def _restrict_files(read: list[str], write: list[str]) -> None:
-    """Landlock: allow reading and writing only these paths, and no signals to other processes."""
+    """Allow this process to read and write only these paths, by Landlock. From version 6 on,
+    Landlock also denies signals to other processes."""
     version = _syscall(_LANDLOCK_CREATE, None, 0, 1)
     if version < 3:
         raise NotImplementedError(f"Landlock {version} cannot prevent truncation; 3 is needed")
-    every = (1 << 15) - 1
+    all_rights = (1 << 15) - 1
     scoped = 0b11 if version >= 6 else 0
-    attributes = struct.pack("=QQQ", every, 0, scoped)[: 24 if version >= 6 else 8]
+    attributes = struct.pack("=QQQ", all_rights, 0, scoped)[: 24 if version >= 6 else 8]
     rules = _syscall(_LANDLOCK_CREATE, attributes, len(attributes), 0)
-    for paths, allowed in ((read, _READ), (write, every)):
+    for paths, allowed in ((read, _READ), (write, all_rights)):
         for path in filter(os.path.exists, paths):
-            opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            path_fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
             rights = allowed if os.path.isdir(path) else allowed & _FILE_RIGHTS
-            _syscall(_LANDLOCK_ADD, rules, 1, struct.pack("=Qi", rights, opened), 0)
-            os.close(opened)
+            _syscall(_LANDLOCK_ADD, rules, 1, struct.pack("=Qi", rights, path_fd), 0)
+            os.close(path_fd)
     _syscall(_LANDLOCK_RESTRICT, rules, 0)
     os.close(rules)
 
 
 _ARCHITECTURES: Final = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
-"""The audit number and the number of socket(), by machine."""
+"""The audit number of the architecture and the system call number of socket(), by machine."""
 _IO_URING_SETUP: Final = 425
 
 
 def _restrict_calls(network: bool) -> None:
-    """seccomp: deny sockets, so that there is no network, and io_uring, which can open sockets."""
+    """Deny io_uring, which can open sockets, by seccomp. Without `network`, deny sockets too."""
     audit, socket = _ARCHITECTURES[os.uname().machine]
     refused = [_IO_URING_SETUP] if network else [_IO_URING_SETUP, socket]
     load, equal, at_least, answer = 0x20, 0x15, 0x35, 0x06
@@ -330,7 +340,9 @@ def _restrict_calls(network: bool) -> None:
         (answer, 0, 0, 0x7FFF0000),  # allowed
         (answer, 0, 0, 0x00050000 | 13),  # EACCES
     ]
-    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in program))
+    code = ctypes.create_string_buffer(
+        b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+    )
     filters = struct.pack("@HP", len(program), ctypes.addressof(code))
     _prctl(_SET_SECCOMP, 2, filters)
 
@@ -342,7 +354,7 @@ _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS = 36, 38
 def _prctl(option: int, *values: Any) -> None:
     if sys.platform == "linux":
         function = ctypes.CDLL(None, use_errno=True).prctl
-        _check_result(function(option, *(_to_long(each) for each in (*values, 0, 0, 0, 0)[:4])))
+        _check_result(function(option, *(_to_long(value) for value in (*values, 0, 0, 0, 0)[:4])))
 
 
 def _syscall(*values: Any) -> int:

@@ -1,6 +1,6 @@
-"""How the user takes over a team's work: the change of a task as a diff, all merged tasks as one
-merge commit or one patch with the proving tests in its message, and the cleanup of merged branches.
-Nothing here runs without a person's command."""
+"""Gives a team's work to the user. A task's change is shown as a diff. All merged tasks become one
+merge commit or one patch, whose message names the tests that prove them. Merged branches are
+deleted. Nothing here runs without a person's command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bae.team.store import Store
 
 MOST_TESTS: Final = 20
-"""How many tests of a task a message lists."""
+"""The most tests that a merge message lists for a task."""
 _PLAIN: Final = (
     "--no-color",
     "--no-ext-diff",
@@ -37,51 +37,56 @@ _PLAIN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ProvedTask:
-    """A merged task and the tests that prove it: the tests it names, otherwise the new tests of its
-    work. A task approved without tests has none. `review` is the review of the merged
-    work, if there was one."""
+    """A merged task, with the tests that prove its work."""
 
     task: Task
     tests: tuple[str, ...]
+    """The ids of the proving tests. Empty for a task that a person approved without tests."""
     review: Review | None = None
+    """The review of the merged work, or None if the work was not reviewed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The team's work that a branch does not have yet: everything between `start`, the commit of
-    the branch, and `head`, the commit of the team's branch. `commit` is the merge commit, once it
-    exists."""
+    """The team's work that a branch of the user does not have yet."""
 
     into: str
+    """The user's branch."""
     branch: str
+    """The team's branch."""
     start: str
+    """The newest commit of the user's branch."""
     head: str
+    """The newest commit of the team's branch."""
     tasks: tuple[ProvedTask, ...] = ()
+    """The merged tasks that the user's branch does not have yet."""
     commit: str | None = None
+    """The merge commit, or None if the work is not merged."""
 
     @property
     def message(self) -> str:
-        """The message of the merge: the tasks, the tests that prove each, and the findings of
-        reviewers."""
-        many = len(self.tasks)
-        lines = [f"Merge {many} {'task' if many == 1 else 'tasks'} of {self.branch}"]
+        """The message of the merge commit. It lists the tasks, the tests that prove each task, and
+        the findings of reviewers."""
+        count = len(self.tasks)
+        lines = [f"Merge {count} {'task' if count == 1 else 'tasks'} of {self.branch}"]
         for task in self.tasks:
-            lines += ["", f"{task.task.key}: {_in_one_line(task.task.title)}"]
-            lines += (f"- {_in_one_line(name)}" for name in task.tests[:MOST_TESTS])
+            lines += ["", f"{task.task.key}: {_put_on_one_line(task.task.title)}"]
+            lines += (f"- {_put_on_one_line(name)}" for name in task.tests[:MOST_TESTS])
             if len(task.tests) > MOST_TESTS:
                 lines.append(f"- and {len(task.tests) - MOST_TESTS} more tests")
             if not task.tests:
                 lines.append("- without tests, as a person approved")
             if task.review is not None:
-                lines += (f"- review, {_in_one_line(str(f))}" for f in task.review.findings)
+                lines += (f"- review, {_put_on_one_line(str(f))}" for f in task.review.findings)
         return "\n".join(lines) + "\n"
 
 
 async def diff_task(
     project: Project, repository: Repository, task: Task, *, stat: bool = False
 ) -> str:
-    """The change of a task as a git diff: its merged commit, otherwise its branch against its start
-    on the team's branch. With `stat`, the number of changed lines by file."""
+    """Return the change of a task as a git diff. If the task is merged, this is the change of its
+    merged commit. Otherwise this is the change of its branch so far. With `stat`, return the number
+    of changed lines for each file instead."""
     start, end = await _find_change(project, repository, task)
     return await read_diff(repository, start, end, *(("--stat", "--summary") if stat else ()))
 
@@ -89,7 +94,7 @@ async def diff_task(
 async def diff_attempt(
     project: Project, repository: Repository, task: Task, attempt: TaskAttempt
 ) -> str:
-    """The change that an attempt at a task was judged by, as a git diff."""
+    """Return the change that was judged in an attempt at a task, as a git diff."""
     commit = attempt.commit and await repository.resolve(attempt.commit)
     if not commit:
         reason = "its commit is gone" if attempt.commit else "it has written nothing"
@@ -106,7 +111,8 @@ async def diff_attempt(
 
 
 async def read_diff(repository: Repository, start: str, end: str, *options: str) -> str:
-    """The difference between two commits as a git diff, independent of the user's git settings."""
+    """Return the difference between two commits as a git diff. The user's git settings do not
+    change the format."""
     code, output, problem = await repository.run_git("diff", *_PLAIN, *options, start, end)
     if code:
         raise GitError(f"the change from {start} to {end} cannot be shown: {problem}")
@@ -131,8 +137,8 @@ async def _find_change(project: Project, repository: Repository, task: Task) -> 
 async def find_delivery(
     project: Project, repository: Repository, store: Store, into: str | None = None
 ) -> Delivery:
-    """Find the team's work that the branch `into` does not have. Default: the user's current
-    branch. A missing branch would start at the user's commit."""
+    """Find the team's work that the branch `into` does not have. The default is the user's current
+    branch. If `into` does not exist, compare with the user's current commit."""
     from bae.team.workbench import open_reports  # slow to load
 
     branch = into or await repository.current_branch()
@@ -148,23 +154,23 @@ async def find_delivery(
     start = await repository.resolve(BRANCHES + branch) or await repository.commit_id("HEAD")
     reports = open_reports(project, repository, store, {})
     reviews = await store.reviews(project.id)
-    proved: list[ProvedTask] = []
+    proved_tasks: list[ProvedTask] = []
     for task in await store.tasks(project.id):
         if task.commit is None or not await repository.contains(head, task.commit):
-            continue  # a task merged a moment ago is for the next delivery
+            continue  # the next delivery has tasks that were merged after `head`
         if await repository.contains(start, task.commit):
             continue
         before = await reports.find(await repository.commit_id(f"{task.commit}^"))
         tests = find_proving_tests(task, await store.attempts(task.id), before)
         review = await _find_review(repository, task, reviews.get(task.id, ()))
-        proved.append(ProvedTask(task, tests, review))
-    return Delivery(branch, project.branch, start, head, tuple(proved))
+        proved_tasks.append(ProvedTask(task, tests, review))
+    return Delivery(branch, project.branch, start, head, tuple(proved_tasks))
 
 
 async def _find_review(
     repository: Repository, task: Task, reviews: Sequence[Review]
 ) -> Review | None:
-    """The review of the merged work. Reviews of refused work are left out."""
+    """Return the review of a task's merged work, or None. Reviews of refused work are ignored."""
     from bae.team.workspaces import trailer
 
     within = f"{task.commit}^..{task.commit}"
@@ -177,8 +183,12 @@ async def _find_review(
 def find_proving_tests(
     task: Task, attempts: Sequence[TaskAttempt], before: TestReport | None
 ) -> tuple[str, ...]:
-    """The tests that prove a task: the tests it names; otherwise the tests that pass with its work
-    and did not pass `before`; otherwise the passing tests in files that it changed."""
+    """Return the ids of the tests that prove a task. With the proof `none`, no test proves the
+    task. With `named-tests`, these are the tests that the task names. With `failing-tests`, these
+    are the task's new tests, which fail until the feature is complete. Otherwise, these are the
+    tests that pass with the work and did not pass before. If there are none, these are the passing
+    tests in files that the task changed. `before` is the test report from before the task, or None
+    if that report is unknown."""
     if task.proof == "none":
         return ()
     if task.proof == "named-tests":
@@ -186,7 +196,7 @@ def find_proving_tests(
     last = next((attempt for attempt in reversed(attempts) if attempt.outcome == "passed"), None)
     if last is None or last.report is None:
         return ()
-    if task.proof == "failing-tests":  # they pass when the feature is complete
+    if task.proof == "failing-tests":  # these tests pass when the feature is complete
         old_ids = {case.id for case in before.cases} if before else set[str]()
         return tuple(case.id for case in last.report.of("failed") if case.id not in old_ids)
     passed = [case.id for case in last.report.of("passed")]
@@ -198,15 +208,15 @@ def find_proving_tests(
 async def merge_work(
     project: Project, repository: Repository, store: Store, into: str | None = None
 ) -> Delivery:
-    """Merge the team's branch into the branch `into` with one merge commit of the user. Default:
-    the user's current branch. A missing branch is created. Raises GitError and changes
-    nothing if there are conflicts, or if the branch is checked out with uncommitted changes."""
+    """Merge the team's branch into the branch `into`, as one merge commit by the user. The default
+    is the user's current branch. If `into` does not exist, it is created. If there are conflicts,
+    or `into` is checked out with uncommitted changes, GitError is raised and nothing changes."""
     from bae.team.integration import fast_forward
 
     delivery = await find_delivery(project, repository, store, into)
     if not delivery.tasks:
         return delivery
-    user_repository = await _as_user(repository)
+    user_repository = await _copy_as_user(repository)
     ref = BRANCHES + delivery.into
     before = delivery.start if await repository.resolve(ref) else None
     path = await repository.git("for-each-ref", "--format=%(worktreepath)", ref)
@@ -234,13 +244,14 @@ async def merge_work(
 async def format_patch(
     project: Project, repository: Repository, store: Store, into: str | None = None
 ) -> tuple[Delivery, str]:
-    """The team's work as one patch for `git am` and `git apply`, with the message of the merge in
-    its header. Nothing is merged. The text is empty if there is nothing to merge."""
+    """Return the team's work, and the same work as one patch for `git am` or `git apply`. The patch
+    has the merge message in its header. The patch is empty if there is nothing to merge. Nothing is
+    merged."""
     delivery = await find_delivery(project, repository, store, into)
     if not delivery.tasks:
         return delivery, ""
     tree = await _merge_tree(repository, delivery)
-    commit = await (await _as_user(repository)).commit_tree(
+    commit = await (await _copy_as_user(repository)).commit_tree(
         tree, [delivery.start], delivery.message
     )
     options = ("--stdout", "--binary", "--no-signature", "--no-attach", "--keep-subject", "-1")
@@ -275,8 +286,9 @@ def _make_refusal(delivery: Delivery, reason: str) -> GitError:
     )
 
 
-async def _as_user(repository: Repository) -> Repository:
-    """The repository, with the user as the author of commits."""
+async def _copy_as_user(repository: Repository) -> Repository:
+    """Return a copy of the repository that commits as the user. Raises GitError if git does not
+    know the user's name and email."""
     identity: list[str] = []
     for key in ("name", "email"):
         _, output, _ = await repository.run_git("config", "--get", f"user.{key}")
@@ -295,13 +307,14 @@ async def _as_user(repository: Repository) -> Repository:
 async def clean_branches(
     project: Project, repository: Repository, store: Store, *, dry_run: bool = False
 ) -> list[str]:
-    """Delete the branches of merged tasks and of delivered features, and return their names. A
-    branch stays if it has newer commits or a worktree. With `dry_run` nothing is deleted."""
+    """Delete the branches of merged tasks and of delivered features, and return the branch names. A
+    branch with commits that are not merged, or with a worktree, stays. With `dry_run`, only return
+    the names."""
     from bae.team.schedule import DONE
     from bae.team.workspaces import trailer
 
     head = await repository.resolve(BRANCHES + project.branch)
-    cleaned: list[str] = []
+    deleted_branches: list[str] = []
     tasks = await store.tasks(project.id)
     for task in tasks:
         ref = BRANCHES + task.branch
@@ -313,7 +326,7 @@ async def clean_branches(
             continue
         if not dry_run:
             await repository.git("update-ref", "-d", ref, tip)
-        cleaned.append(task.branch)
+        deleted_branches.append(task.branch)
     feature_branches = {task.feature_branch for task in tasks if task.feature}
     feature_branches -= {task.feature_branch for task in tasks if task.status not in DONE}
     for branch in sorted(feature_branches):
@@ -321,12 +334,13 @@ async def clean_branches(
         if tip and head and await repository.contains(head, tip):
             if not dry_run:
                 await repository.git("update-ref", "-d", BRANCHES + branch, tip)
-            cleaned.append(branch)
-    return cleaned
+            deleted_branches.append(branch)
+    return deleted_branches
 
 
-def _in_one_line(text: str) -> str:
-    """Text of an LLM as one line of a commit message."""
+def _put_on_one_line(text: str) -> str:
+    """Return an LLM's text as one line for a commit message, without terminal escapes and without
+    bae's own trailer."""
     from bae.team.workspaces import TRAILER
 
     return " ".join(strip_escapes(text).replace(TRAILER, "Task:").split())

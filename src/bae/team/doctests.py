@@ -1,5 +1,5 @@
-"""Doctests: examples in docstrings and texts, which pytest runs as tests. Examples are
-in files of code, so their changes are judged separately from the code around them."""
+"""Doctests are examples in docstrings and text files that pytest runs as tests. Examples may be in
+files of code, so bae judges changes of examples apart from changes of code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ADDED_ID: Final = ".__test__.examples"
 
 
 def is_example(id: str) -> bool:
-    """Whether a test is a doctest. Its id ends with its dotted name, as in
+    """Whether a test is a doctest. The id of a doctest ends with a dotted name, as in
     `a/b.py::a.b.function`."""
     path, _, name = id.partition("::")
     pure = PurePosixPath(path)
@@ -27,19 +27,22 @@ def is_example(id: str) -> bool:
 
 
 def keeps_examples(change: FileChange) -> bool:
-    """Whether all examples of a file are still there."""
+    """Whether a file still has all its examples after a change."""
     before, after = [
         Counter(
-            example for text in _read_texts(change.path, each) for example in _parse_examples(text)
+            example
+            for text in _read_texts(change.path, content)
+            for example in _parse_examples(text)
         )
-        for each in (change.before, change.after)
+        for content in (change.before, change.after)
     ]
     return before <= after
 
 
 def add_examples(change: FileChange) -> FileChange:
-    """The code of a file before a change, with the new and changed docstrings added as one doctest.
-    `is_added` recognizes this doctest. A change of another file is returned unchanged."""
+    """Return a change that leaves a Python file's code as it was, and adds the new and changed
+    docstrings as one doctest. `is_added` recognizes this doctest. The change of any other file is
+    returned as it is."""
     if not change.path.endswith(".py"):
         return change
     old_texts = _read_texts(change.path, change.before)
@@ -55,21 +58,21 @@ def is_added(id: str) -> bool:
 
 
 def _read_texts(path: str, content: bytes | None) -> list[str]:
-    """The docstrings of a Python file, or the text of another file."""
+    """Return the docstrings of a Python file, or the text of any other file."""
     if not path.endswith(".py"):
         return [(content or b"").decode("utf-8", "replace")]
     try:
         nodes = ast.walk(ast.parse(content or b""))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # pytest reports it
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # pytest reports the error
         return []
     return [ast.get_docstring(node) or "" for node in nodes if isinstance(node, _DOCUMENTED)]
 
 
 def _parse_examples(text: str) -> list[tuple[str, str]]:
-    """The examples of a text, each with its code and its expected output."""
+    """Return the code and the expected output of each example in a text."""
     try:
         return [
             (example.source, example.want) for example in doctest.DocTestParser().get_examples(text)
         ]
-    except ValueError:  # pytest reports it
+    except ValueError:  # pytest reports the error
         return [(text, "")]

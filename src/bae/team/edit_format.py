@@ -1,6 +1,6 @@
-"""The plain-text format in which an LLM writes edits: whole files, SEARCH/REPLACE blocks, and
-deletions. Markers may be longer than shown, so that any text fits between them. Unified diffs, and
-fenced files below their path, are read too."""
+"""Reads the plain-text format in which an LLM writes edits: complete files, SEARCH/REPLACE blocks,
+and deletions. Longer markers are accepted, so that any text fits between two markers. Unified diffs
+are read too, and so are complete files in fenced blocks below a line with the path."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from bae.team.unified_diffs import Hunk, begins_diff, read_diff
 LARGEST_ANSWER: Final = 4_000_000
 MOST_EDITS: Final = 500
 SHORT_FILE: Final = 200
-"""LLMs are asked to write files up to this number of lines whole."""
+"""LLMs are asked to write files of up to this number of lines completely."""
 
 
 @dataclass(frozen=True, slots=True)
 class WholeFile:
-    """The full content of a file, new or not. Its last line ends with a line break."""
+    """The full content of a new or existing file."""
 
     path: str
     lines: tuple[str, ...]
+    """The lines without line breaks. The written file ends with a line break."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Lines that occur once in a file, and the lines that replace them."""
+    """Lines that occur once in a file, and their replacement."""
 
     path: str
     search: tuple[str, ...]
@@ -38,38 +39,39 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A file that is to be removed."""
+    """The removal of a file."""
 
     path: str
 
 
 Edit: TypeAlias = WholeFile | Replacement | Deletion | Hunk
 EditFormat: TypeAlias = Literal["auto", "whole", "blocks"]
-"""The form of edits that an LLM is asked for. `auto`: whole files if they are new or short, blocks
-otherwise."""
+"""The form in which an LLM is asked to write edits. `auto` asks for complete files if the files are
+new or short, and for blocks otherwise."""
 
 
 class EditError(TeamError):
-    """An answer cannot be applied, and no file was changed. `reasons` are sentences for the LLM.
-    `missed` are the files whose lines were not found: ask for them whole."""
+    """An LLM's edits cannot be applied. No file was changed."""
 
     code: str = "bae-team-edit"
     reasons: tuple[str, ...] = ()
+    """The reasons, as sentences for the LLM."""
     missed: tuple[str, ...] = ()
+    """The files that do not have the lines to replace. Ask the LLM for these files completely."""
 
 
 UNCHANGED: Final = "the edits change nothing: every file is already as they write it"
 
 
 def format_instructions(form: EditFormat = "auto") -> str:
-    """The instructions for an LLM on how to write edits."""
+    """Return the instructions that tell an LLM how to write edits."""
     parts = {"auto": (_WHOLE, _BLOCKS), "whole": (_WHOLE,), "blocks": (_BLOCKS, _NEW)}[form]
     return "\n\n".join((*parts, _REST))
 
 
 def parse_answer(answer: str) -> tuple[Edit, ...]:
-    """The edits of an answer, in order, without the text around them. Raises EditError if an edit
-    is cut off or ambiguous, or if there is none."""
+    """Read the edits in an LLM's answer, in order. Text between the edits is ignored. Raises
+    EditError if an edit is cut off or ambiguous, or if the answer has no edit."""
     if len(answer) > LARGEST_ANSWER:
         raise refusal(
             [f"the answer has {len(answer)} characters; at most {LARGEST_ANSWER} are read"]
@@ -78,7 +80,7 @@ def parse_answer(answer: str) -> tuple[Edit, ...]:
     edits: list[Edit] = []
     problems: list[str] = []
     number = 0
-    fence = ""  # the mark of the fenced block around the line, if that block is not a file
+    fence = ""  # the mark that opened the current fenced block, unless the block is a file
     while number < len(lines):
         opening = _OPEN.fullmatch(lines[number].rstrip())
         if opening is None and begins_diff(lines, number):
@@ -87,7 +89,7 @@ def parse_answer(answer: str) -> tuple[Edit, ...]:
             if diff.problem:
                 problems.append(diff.problem)
             elif diff.deletes:
-                # The hunks check that the diff shows the file's own lines.
+                # The hunks are applied first, so a diff with wrong lines deletes nothing.
                 edits += (*diff.hunks, Deletion(diff.path))
             else:
                 edits += diff.hunks or [Hunk(diff.path, (), ())]
@@ -142,7 +144,7 @@ def parse_answer(answer: str) -> tuple[Edit, ...]:
 
 
 def refusal(problems: Sequence[str], missed: Sequence[str] = ()) -> EditError:
-    """The error for edits that were not applied."""
+    """Return the error for edits that were not applied."""
     message = "the edits were not applied, and no file was changed:\n- " + "\n- ".join(problems)
     return EditError(message, reasons=tuple(problems), missed=tuple(dict.fromkeys(missed)))
 
@@ -178,8 +180,8 @@ _CODE: Final = {".py", ".js", ".jsx", ".mjs", ".cjs", ".ts", ".tsx", ".go", ".js
 
 
 def _find_path_above(lines: Sequence[str], number: int, edits: Sequence[Edit]) -> str:
-    """The path on a separate line above a block, as some LLMs write it; otherwise the path of the
-    last edit."""
+    """Return the path for a block whose marker has no path. Some LLMs write the path on a line
+    above the block. Otherwise return the path of the last of `edits`, or an empty path."""
     above = [text for line in lines[max(0, number - 3) : number] if (text := line.strip())]
     while above and above[-1].startswith("```"):
         above.pop()
@@ -195,8 +197,9 @@ def _find_path_above(lines: Sequence[str], number: int, edits: Sequence[Edit]) -
 
 
 def _find_fence_path(lines: Sequence[str], number: int) -> str:
-    """The path of the file in a fenced block, from a separate line above the block; an empty line
-    may be between. Empty if there is no path, or if the block has other edits."""
+    """Return the path of the file in a fenced block. The path is on the line above the block, or
+    above an empty line. Return an empty path if there is no path, or if the block contains edits in
+    another form."""
     at = number - 1 if number and lines[number - 1].strip() else number - 2
     match = _PATH_LINE.fullmatch(lines[at].strip()) if at >= 0 else None
     if match is None:
@@ -215,8 +218,8 @@ def _find_fence_path(lines: Sequence[str], number: int) -> str:
 def _read_fenced_file(
     lines: Sequence[str], number: int, path: str, edits: list[Edit], problems: list[str]
 ) -> int:
-    """Add the file of a fenced block to the edits, or the reason why its path is unclear. Returns
-    the number of the line below."""
+    """Add the file in a fenced block to `edits`. If the end or the meaning of the block is not
+    clear, add the reason to `problems` instead. Returns the number of the line below the block."""
     start = number + 1
     where = f"the fenced block of {path[:200]} in line {start}"
     advice = "write the file between `<<<<<<< FILE path` and `>>>>>>> FILE`"
@@ -226,7 +229,7 @@ def _read_fenced_file(
         end += 1
     body, language = lines[start:end], _read_language(lines[number])
     inner_fences = [line for line in body if line.startswith(mark)]
-    if Path(path).suffix.lower() in _TEXTS:  # its own fences look like the end of this block
+    if Path(path).suffix.lower() in _TEXTS:  # a fence in the text looks like the block's end
         inner_fences += [line for line in _read_until_next(lines, end + 1) if line.startswith(mark)]
     if end == len(lines):
         problems.append(f"{where} has no end: {advice}")
@@ -245,7 +248,7 @@ def _read_fenced_file(
 
 
 def _read_until_next(lines: Sequence[str], start: int) -> Sequence[str]:
-    """The lines up to the next edit."""
+    """Return the lines from `start` up to the next edit."""
     for number in range(start, len(lines)):
         is_fence = _FENCE.fullmatch(lines[number]) is not None
         if _OPEN.fullmatch(lines[number].rstrip()) or begins_diff(lines, number):
@@ -256,12 +259,12 @@ def _read_until_next(lines: Sequence[str], start: int) -> Sequence[str]:
 
 
 def _closes_fence(line: str, mark: str) -> bool:
-    """Whether a line ends a fenced block that a mark began."""
+    """Whether a line ends the fenced block that `mark` opened."""
     return line.startswith(mark) and not line.rstrip().strip(mark[0])
 
 
 def _read_language(line: str) -> str:
-    """The language of a fenced block."""
+    """Return the language that the first line of a fenced block names, in lower case."""
     return (line.strip("`~ ").split() or [""])[0].lower()
 
 
@@ -276,7 +279,8 @@ _PRINTED: Final = {"console", "output", "text", "txt", "bash", "sh", "shell", "l
 
 
 def _find_end(lines: Sequence[str], start: int, opening: re.Match[str]) -> int:
-    """The line that closes a block, or the line where another block begins before that."""
+    """Return the number of the line that closes a block. If another block begins first, return its
+    line number. If neither is there, return the number of lines."""
     for number in range(start + 1, len(lines)):
         for pattern, kind in ((_CLOSE, _CLOSED_BY[opening["kind"]]), (_OPEN, None)):
             match = pattern.fullmatch(lines[number])

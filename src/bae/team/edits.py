@@ -1,6 +1,6 @@
-"""Applying the edits of an LLM's answer to files, all or none. Files outside of the root, git's own
-files, files behind links, and binary or huge files are refused. If a file does not have the lines
-to replace, the error shows the nearest lines."""
+"""Applies the edits in an LLM's answer to files, all or none. Edits are refused for files outside
+of the root, git's own files, files behind links, and binary or huge files. If a file does not have
+the lines to replace, the error shows the nearest lines."""
 
 from __future__ import annotations
 
@@ -34,24 +34,27 @@ from bae.team.syntax import find_syntax_error
 from bae.team.unified_diffs import Hunk
 
 LARGEST_FILE: Final = 1_000_000
-"""How many bytes a file may have, before and after an edit."""
+"""The most bytes that a file may have, before and after an edit."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """The change of one file. None stands for no file."""
+    """The change of one file."""
 
     path: str
     before: bytes | None
+    """The old content. None for a new file."""
     after: bytes | None
+    """The new content. None for a deleted file."""
 
 
 async def apply_answer(
     root: Path, answer: str, submodules: Sequence[str] = ()
 ) -> tuple[FileChange, ...]:
-    """Apply the edits of an answer to the files below `root`, all or none. Raises EditError with
-    all reasons. Files in `submodules` and edits that break the syntax of a file are refused. A
-    cancellation waits until the files are restored, or all are written."""
+    """Apply the edits in an LLM's answer to the files below `root`, all or none. If an edit is
+    refused, EditError is raised with all reasons. Edits of files in `submodules`, and edits that
+    break the syntax of a file, are refused. If the caller is cancelled, the cancellation is raised
+    only after all files are written, or after all files are restored."""
 
     def apply() -> tuple[FileChange, ...]:
         changes = plan_changes(root, parse_answer(answer), submodules)
@@ -69,7 +72,8 @@ async def apply_answer(
 def plan_changes(
     root: Path, edits: Sequence[Edit], submodules: Sequence[str] = ()
 ) -> tuple[FileChange, ...]:
-    """The changes that edits would make to the files below `root`, in order. Nothing is written."""
+    """Return the changes that edits would make to the files below `root`, without writing files.
+    Raises EditError if an edit is refused."""
     files: dict[str, _File] = {}
     problems: list[str] = []
     missed: list[str] = []
@@ -101,8 +105,8 @@ def plan_changes(
 
 
 def find_refused(root: Path, names: Sequence[str], submodules: Sequence[str] = ()) -> list[str]:
-    """The reasons why files that another program has changed are refused, by the same rules as
-    edits."""
+    """Return why files that another program has changed are refused. The rules are the same as for
+    edits. The list is empty if no file is refused."""
     problems: list[str] = []
     if len(names) > _MOST_FILES:
         return [f"{len(names)} files are changed, and at most {_MOST_FILES} are taken at once"]
@@ -119,9 +123,9 @@ def find_refused(root: Path, names: Sequence[str], submodules: Sequence[str] = (
 
 
 def write_changes(root: Path, changes: Sequence[FileChange]) -> None:
-    """Write all changes, or leave all files as they are and raise EditError."""
+    """Write all changes. If a file cannot be written, restore all files and raise EditError."""
     folders: list[Path] = []
-    written: list[tuple[FileChange, int | None]] = []
+    written_changes: list[tuple[FileChange, int | None]] = []
     at = ""
     try:
         for change in changes:
@@ -129,10 +133,10 @@ def write_changes(root: Path, changes: Sequence[FileChange]) -> None:
             _check_path(root, at)
             _make_folders(path.parent, folders)
             mode = stat.S_IMODE(path.stat().st_mode) if change.before is not None else None
-            written.append((change, mode))
+            written_changes.append((change, mode))
             _write_content(path, change.after, mode)
     except (OSError, _Refused) as error:
-        for change, mode in reversed(written):
+        for change, mode in reversed(written_changes):
             with suppress(OSError):
                 _write_content(root / change.path, change.before, mode)
         for folder in reversed(folders):
@@ -162,15 +166,16 @@ _LONGEST_PATH: Final = 1000
 
 
 class _Refused(Exception):
-    """An edit that is not applied, with the reason."""
+    """An edit cannot be applied. The message is the reason."""
 
 
 class _Miss(_Refused):
-    """Lines to replace that are not in the file."""
+    """The lines of an edit do not fit the file's content."""
 
 
 def _check_path(root: Path, path: str, submodules: Sequence[str] = ()) -> str:
-    """The path of a file that an edit may touch, as git names it."""
+    """Return the path of a file as git names it. Raises _Refused if edits may not change the
+    file."""
     if not path:
         raise _Refused("a block has no path: name the file in its first line")
     if len(path) > _LONGEST_PATH:
@@ -230,7 +235,8 @@ def _make_folders(folder: Path, created: list[Path]) -> None:
 
 
 def _remove_empty_folders(root: Path, path: Path) -> None:
-    """Remove the empty folders of a deleted file, as git does: a new file may have their name."""
+    """Remove the folders that a deleted file leaves empty, as git does. Otherwise a new file could
+    not have the name of such a folder."""
     with suppress(OSError):
         for folder in path.parents:
             if folder == root:
@@ -239,7 +245,8 @@ def _remove_empty_folders(root: Path, path: Path) -> None:
 
 
 def _write_content(path: Path, content: bytes | None, mode: int | None) -> None:
-    """Write a file. It replaces the old one at once; a second hard link keeps the old content."""
+    """Replace a file atomically, or delete it if `content` is None. Another hard link to the old
+    file keeps the old content."""
     if content is None:
         path.unlink(missing_ok=True)
         return
@@ -358,7 +365,7 @@ def _name_lines(edit: Replacement | Hunk) -> str:
 
 
 def _find_places(lines: Sequence[str], search: Sequence[str]) -> list[int]:
-    """The first five places of the searched lines in a file."""
+    """Return the indexes in `lines` of the first five places that match `search`."""
     text, searched = "\n".join(("", *lines, "")), "\n".join(("", *search, ""))
     numbers: list[int] = []
     at, counted, number = text.find(searched), 0, 0
@@ -375,7 +382,8 @@ def _strip_whitespace(lines: Iterable[str]) -> list[str]:
 
 
 def _trim_empty_lines(search: list[str], replace: list[str]) -> tuple[list[str], list[str]]:
-    """Both lists without the empty lines at the start and the end of `search`."""
+    """Remove the empty lines at the start and the end of `search`, and at most as many empty lines
+    from `replace`."""
     above = next((n for n, line in enumerate(search) if line.strip()), len(search))
     below = next((n for n, line in enumerate(reversed(search)) if line.strip()), 0)
     start, end = 0, len(replace)
@@ -387,8 +395,9 @@ def _trim_empty_lines(search: list[str], replace: list[str]) -> tuple[list[str],
 
 
 def _fit_indents(search: list[str], matched: list[str], replace: list[str]) -> list[str] | None:
-    """The replacement for lines that were found without regard to whitespace: unchanged lines are
-    the file's own, and others get its indentation. None if that is unclear."""
+    """Adapt the replacement of lines that match the file only without whitespace. Lines that
+    `search` and `replace` share become the file's own lines. New lines get the file's indentation.
+    Return None if the indentation is not clear."""
     pairs = [(_indent(s), _indent(f)) for s, f in zip(search, matched, strict=True) if s.strip()]
     added = {f.removesuffix(s) if f.endswith(s) else None for s, f in pairs}
     removed = {s.removesuffix(f) if s.endswith(f) else None for s, f in pairs}
@@ -422,7 +431,8 @@ def _indent(line: str) -> str:
 
 
 def _describe_nearest(problem: str, lines: Sequence[str], search: Sequence[str]) -> str:
-    """The message for lines that are not in a file, with its nearest lines."""
+    """Return a message for lines that are not in a file. The message shows the nearest lines of the
+    file."""
     longest_lines = sorted({line.strip() for line in search}, key=len)[-_SEARCHED_LINES:]
     words = [frozenset(re.findall(r"\w+", line[:_SHOWN_WIDTH])) for line in longest_lines]
     known_scores: dict[str, float] = {}

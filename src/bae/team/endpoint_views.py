@@ -29,18 +29,18 @@ from bae.team.task_log import LogEntry
 from bae.team.unified_diffs import ChangedFile
 
 CUT = 2_000
-"""How many characters of a text a list has, unless more are requested."""
+"""The default length of a long text in a response, in characters."""
 CutText = Annotated[int, Field(ge=0, le=1 << 24)]
 
 
 class CutQuery(Form):
-    """Longer texts are cut to `cut` characters; 0 cuts nothing."""
+    """Texts longer than `cut` characters are cut. With 0, no text is cut."""
 
     cut: CutText = CUT
 
 
 class TasksQuery(Form):
-    """Only tasks with this `status`, and with numbers above `after`."""
+    """Selects tasks with this `status` and with numbers above `after`."""
 
     status: TaskStatus | None = None
     after: Annotated[int, Field(ge=0, le=1 << 53)] = 0
@@ -48,42 +48,43 @@ class TasksQuery(Form):
 
 
 class LogQuery(CutQuery):
-    """Entries of the log from position `start`."""
+    """Selects the log entries from position `start` on."""
 
     start: Annotated[int, Field(ge=0, le=1 << 53)] = 0
     limit: Annotated[int, Field(ge=1, le=500)] = 200
 
 
 class DiffQuery(Form):
-    """One file, by its `path`, or all. A file with more than `lines` lines is cut; 0 cuts none."""
+    """Selects one file by its `path`, or all files. A file with more than `lines` lines is cut.
+    With 0, no file is cut."""
 
     path: str | None = None
     lines: Annotated[int, Field(ge=0, le=1 << 24)] = 2_000
 
 
 class BlockersQuery(CutQuery):
-    """With `all`, answered questions are included."""
+    """Selects open questions. With `all`, answered questions are included."""
 
     all: bool = False
 
 
 class EventsQuery(Form):
-    """Events with numbers above `after`."""
+    """Selects events with numbers above `after`."""
 
     after: Annotated[int, Field(ge=-1, le=1 << 53)] = -1
     limit: Annotated[int, Field(ge=1, le=1000)] = 500
 
 
 class AddBody(Form):
-    """Tasks to add: all or none. They wait for approval, unless the user may `answer` and says
-    `approve`."""
+    """Tasks to add. All or none are added. New tasks wait for approval. A user who may `answer` can
+    approve them at once with `approve`."""
 
     tasks: Annotated[list[PlannedTask], Field(min_length=1, max_length=200)]
     approve: bool = False
 
 
 class EditBody(Form):
-    """The fields of a task to change. Fields that are left out stay."""
+    """The fields of a task to change. Fields that are left out do not change."""
 
     key: Key | None = None
     title: Annotated[str, Field(min_length=1, max_length=120)] | None = None
@@ -101,8 +102,8 @@ class EditBody(Form):
 
 
 class ApproveBody(Form):
-    """Tasks to approve, by keys or numbers; None approves all. A task that no test proves must be
-    named, and approved `without_tests`."""
+    """Tasks to approve, by keys or numbers. Without `tasks`, all tasks that tests prove are
+    approved. To approve a task that no test proves, name the task and set `without_tests`."""
 
     tasks: Annotated[list[str], Field(max_length=1000)] | None = None
     without_tests: bool = False
@@ -115,7 +116,8 @@ class ApproveBody(Form):
 
 
 class ActionBody(Form):
-    """An action on a task, or on the whole run without a `task`. A note has a `text` and a task."""
+    """An action on a task. Without a `task`, the action is on the run. A note needs a `text` and a
+    `task`."""
 
     action: Literal[Action, "note"]
     task: str | None = None
@@ -143,8 +145,9 @@ class BlockerBody(Form):
 
 
 class TeamRow(BaseModel):
-    """A team: the number of tasks in each status, and the number of questions and plans that wait
-    for a person. `last` is the number of its last event: follow the feed `team/NAME` from there."""
+    """A team. `counts` has the number of tasks in each status. `blockers` is the number of open
+    questions, and `unapproved` the number of tasks that wait for approval. `last` is the number of
+    the team's last event. To get later events, follow the feed `team/NAME` from this number."""
 
     team: str
     branch: str
@@ -164,7 +167,8 @@ class TeamPage(BaseModel):
 
 
 class RequestView(BaseModel):
-    """A person's request that no run has taken yet, for a task or for the whole run."""
+    """A person's request that no run has taken yet. The request is for a `task`, or for the run if
+    `task` is null."""
 
     id: int
     action: Action
@@ -172,10 +176,10 @@ class RequestView(BaseModel):
 
 
 class TeamDetails(TeamRow):
-    """A team with its agents. `goal` is the last planned goal, `requirements` the requirements
-    document, and `sandbox` the protection of this machine from the commands of agents. `requests`
-    are not taken yet. `run` is the last run's spending of its budget. Without a run in progress no
-    agent works, whatever its status."""
+    """A team with its agents. `goal` is the last goal that was planned. `requirements` is the
+    requirements document. `sandbox` names what protects this machine from the agents' commands.
+    `requests` are requests that no run has taken yet. `run` has what the last run spent, and its
+    limits. If `running` is false, no agent works, whatever status an agent has."""
 
     root: str
     goal: str
@@ -187,11 +191,11 @@ class TeamDetails(TeamRow):
 
 
 class TaskRow(BaseModel):
-    """A task in a list. `since` is when it got its status, in seconds since 1970. `attempts` is the
-    number of finished attempts, and `outcome` the outcome of the last. `outcomes` is the number of
-    tests by outcome in the last test run, and `question` the open question. A `paused` task starts
-    when a person resumes it. `doing` is the current step of its agent; null if no agent works on
-    it."""
+    """A task in a list. `since` is the time when the task got its status, in seconds since 1970.
+    `attempts` is the number of finished attempts. `outcome` is the outcome of the last attempt.
+    `outcomes` has the number of tests for each outcome in the last test run. `question` is the
+    task's open question. A `paused` task does not start before a person resumes it. `doing` is the
+    current step of the task's agent, or null if no agent works on the task."""
 
     id: int
     key: str
@@ -217,14 +221,14 @@ class TaskRow(BaseModel):
 
 
 class TaskPage(BaseModel):
-    """Tasks in the order they were added. Pass `next` as `after` for the next page."""
+    """Tasks, the oldest first. To get the next page, pass `next` as `after`."""
 
     tasks: list[TaskRow]
     next: int | None = None
 
 
 class AttemptRow(BaseModel):
-    """An attempt at a task: its outcome, and the number of tests by outcome. A `cost` of null is
+    """An attempt at a task. `tests` has the number of tests for each outcome. A `cost` of null is
     unknown."""
 
     number: int
@@ -239,7 +243,7 @@ class AttemptRow(BaseModel):
 
     @classmethod
     def of(cls, attempt: TaskAttempt, cut: int) -> Self:
-        """The row of an attempt, with its failure cut."""
+        """Return the row of an attempt. A failure longer than `cut` characters is cut."""
         report, used = attempt.report, attempt.usage
         return cls(
             **attempt.model_dump(include={"number", "outcome", "files", "commit"}),
@@ -264,8 +268,9 @@ class AttemptView(AttemptRow):
 
 
 class TestsView(BaseModel):
-    """The test reports of a task: of its last attempt, and of the merged tree, oldest first.
-    `flaky` tests failed and then passed with the same work."""
+    """The test reports of a task. `attempt` is the number of the last attempt with a test report,
+    and `report` is this report. `merged` are the reports of merged trees, the oldest first. `flaky`
+    names tests that failed and then passed with the same work."""
 
     attempt: int | None
     report: TestReport | None
@@ -274,7 +279,7 @@ class TestsView(BaseModel):
 
 
 class ReviewPage(BaseModel):
-    """The reviews of the work of a task, oldest first."""
+    """The reviews of a task's work, the oldest first."""
 
     reviews: list[Review]
 
@@ -290,8 +295,8 @@ class TaskDetails(BaseModel):
 
 
 class LogPage(BaseModel):
-    """The log of a task's worker, oldest entry first. Pass `next` as `start` for the next page.
-    `run` of an entry is the run in the journal with all details."""
+    """The log of a task's worker, the oldest entry first. To get the next page, pass `next` as
+    `start`."""
 
     entries: list[LogView]
     total: int
@@ -299,7 +304,8 @@ class LogPage(BaseModel):
 
 
 class LogView(BaseModel):
-    """An entry of the log of a task."""
+    """An entry in the log of a task. `run` is the id of the run in the journal that has all
+    details."""
 
     at: float
     kind: str
@@ -312,7 +318,7 @@ class LogView(BaseModel):
 
     @classmethod
     def of(cls, entry: LogEntry, cut: int) -> Self:
-        """The entry, with its detail cut."""
+        """Return the view of an entry. A detail longer than `cut` characters is cut."""
         return cls.model_validate(
             entry.model_dump() | {"detail": cut_text(entry.detail, cut), "usage": entry.usage}
         )
@@ -325,7 +331,7 @@ class DiffView(BaseModel):
 
 
 class BlockerView(Blocker):
-    """A question of a task, with the time when it was asked."""
+    """A question of a task. `since` is the time when the task asked, in seconds since 1970."""
 
     team: str
     task: str
@@ -333,7 +339,7 @@ class BlockerView(Blocker):
 
 
 class BlockerPage(BaseModel):
-    """Questions, in the order they were asked."""
+    """Questions, the oldest first."""
 
     blockers: list[BlockerView]
 
@@ -346,10 +352,11 @@ class LeftTask(BaseModel):
 
 
 class PlanView(BaseModel):
-    """The plan: the tasks that wait for approval, the tasks without proving tests, the tasks that
-    would run together, and the longest chain of dependent tasks. `boxes` and `edges` are a picture
-    of all tasks, each after its prerequisites. `task_schema` is the JSON schema of a task to
-    add."""
+    """The plan. `unapproved` are the tasks that wait for approval, and `without_tests` are the
+    tasks among them that no test proves. Each of the `rounds` has tasks that could run at the same
+    time. `critical_path` is the longest chain of dependent tasks. `left` are the tasks that would
+    not start. `boxes` and `edges` draw all tasks, each task after its prerequisites. `task_schema`
+    is the JSON schema of a task to add."""
 
     unapproved: list[str]
     without_tests: list[str]
@@ -362,14 +369,15 @@ class PlanView(BaseModel):
 
 
 class ApprovedView(BaseModel):
-    """The number of approved tasks, and the tasks that still wait."""
+    """The number of tasks that were approved, and the plan after that."""
 
     approved: int
     plan: PlanView
 
 
 class ActionView(BaseModel):
-    """The accepted request. With `running`, the run takes it now; otherwise the next run does."""
+    """The accepted request. If `running` is true, the current run takes the request now. Otherwise
+    the next run takes the request."""
 
     action: str
     task: str | None
@@ -378,31 +386,33 @@ class ActionView(BaseModel):
 
 
 class EventPage(BaseModel):
-    """Events in order. Pass `last` as `after` for the next page."""
+    """Events, the oldest first. To get the next page, pass `last` as `after`."""
 
     events: list[dict[str, Any]]
     last: int
 
 
 def cut_text(text: str, cut: int) -> str:
-    """The beginning and the end of a text longer than `cut`; 0 cuts nothing."""
+    """Return a text. If it is longer than `cut` characters, only its beginning and its end are
+    returned. With 0, nothing is cut."""
     return bounded(text, cut) if cut else text
 
 
 def cut_report(report: TestReport | None, cut: int) -> TestReport | None:
-    """A report with its output and messages cut, failed tests first."""
+    """Return a test report with its output and messages cut to `cut` characters. Failed tests come
+    first, and only the first 1,000 tests stay. With 0, nothing is cut."""
     if report is None:
         return None
     order = {"failed": 0, "passed": 1, "skipped": 2}
     cases = sorted(report.cases, key=lambda case: order[case.outcome])
     most = 1_000 if cut else len(cases)
-    shown = [c.model_copy(update={"message": cut_text(c.message, cut)}) for c in cases[:most]]
+    cut_cases = [c.model_copy(update={"message": cut_text(c.message, cut)}) for c in cases[:most]]
     output = cut_text(report.output, cut)
-    return report.model_copy(update={"cases": tuple(shown), "output": output})
+    return report.model_copy(update={"cases": tuple(cut_cases), "output": output})
 
 
 def count_tests(report: TestReport) -> dict[str, int]:
-    """The number of tests by outcome."""
+    """Return the number of tests for each outcome."""
     return {name: len(report.of(name)) for name in ("passed", "failed", "skipped")}
 
 

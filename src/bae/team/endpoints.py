@@ -1,6 +1,6 @@
-"""Teams behind HTTP: `add_teams` gives an API of `bae.serve` the endpoints, the feed and the inbox
-rows of teams. Tasks, approvals and blockers come from the team's store, and the activity of agents
-from the journal of their runs."""
+"""Serves teams over HTTP. `add_teams` adds endpoints, a feed and inbox rows for teams to an API of
+`bae.serve`. Tasks, approvals and blockers come from a team's store. The activity of agents comes
+from the journal of the agents' runs."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ from bae.team.unified_diffs import ChangedFile, read_changed_files
 from bae.team.worker_graph import worker_graph
 
 LINES_OF_ALL: Final = 20_000
-"""How many lines of a diff one response has, for all files together."""
+"""The most lines that one response has for the diffs of all files together."""
 BOX: Final = (200, 64)
 """The size of a task in a picture, in pixels."""
 _STATUS_BY_CODE: Final = {
@@ -104,21 +104,22 @@ _STATUS_BY_CODE: Final = {
     "bae-team-git": 409,
     "bae-team-store": 503,
 }
-"""The HTTP status by the code of a TeamError. Other codes are 422: the body of the request is
-wrong."""
+"""The HTTP status for each code of a TeamError. For any other code the status is 422, because the
+body of the request is wrong."""
 _WRITE: Final = (400, 404, 409, 413, 415, 422, 503)
 _READ: Final = (404, 422, 503)
 
 
 @dataclass(frozen=True)
 class ServedTeam:
-    """A served team: its open store, its project and repository, and the journal of its agents'
-    runs."""
+    """A team that `add_teams` serves."""
 
     store: Store
+    """The team's store. It must be open while the API serves the team."""
     project: Project
     repository: Repository
     journal: Journal
+    """The journal of the runs of the team's agents."""
 
 
 def add_teams(
@@ -127,19 +128,21 @@ def add_teams(
     *,
     visible: Callable[[User, Project], bool] | None = None,
 ) -> None:
-    """Serve teams by name with an API: endpoints below `/teams`, the feed `team/NAME` of the
-    WebSocket, and rows of the inbox. `visible` decides which teams a user may see; the `visible` of
-    the API decides about their runs."""
+    """Serve teams with an API. `teams` has the teams by name. The API gets endpoints below
+    `/teams`, the feed `team/NAME` on its WebSocket, and inbox rows for what waits for a person.
+    `visible` decides which teams a user may see. The API's own `visible` decides which runs of the
+    agents a user may see."""
     served = ServedTeams(dict(teams), visible)
     api.endpoints += served.list_endpoints()
     api.feed_kinds["team"] = served.open_feed
     api.inbox_sources.append(served.list_waiting)
     if any(team.journal is api.journal for team in teams.values()):
-        api.asked_elsewhere.add(worker_graph.name)  # a worker's question is a blocker
+        # The inbox shows a worker's question as a blocker, so it must not show the gate too.
+        api.asked_elsewhere.add(worker_graph.name)
 
 
 class ServedTeams:
-    """The teams that an API serves, and their visibility."""
+    """The teams that an API serves, with the handlers of their endpoints."""
 
     def __init__(
         self, teams: dict[str, ServedTeam], visible: Callable[[User, Project], bool] | None
@@ -147,12 +150,12 @@ class ServedTeams:
         self._teams = teams
         self._visible = visible
         self._goals: dict[str, tuple[str, str]] = {}
-        """The last goal of each team, with the run that planned it."""
+        """The id of the run that planned a team's last goal, and the goal, by team name."""
 
     # Look up the team, task or attempt of a request
 
     def list_visible(self, user: User) -> dict[str, ServedTeam]:
-        """The teams that a user may see, by name."""
+        """Return the teams that a user may see, by name."""
         return {
             name: team
             for name, team in self._teams.items()
@@ -160,7 +163,8 @@ class ServedTeams:
         }
 
     def find(self, user: User, name: str) -> ServedTeam:
-        """The team with this name, if the user may see it. Raises `Refused` otherwise."""
+        """Return the team with this name. Raises `Refused` if the user may not see the team, or if
+        there is no such team."""
         team = self.list_visible(user).get(name)
         if team is None:
             raise Refused(
@@ -192,7 +196,8 @@ class ServedTeams:
         name = call.path["team"]
         team = self.find(call.user, name)
         agents = await team.store.agents(team.project.id)
-        project = await team.store.project(team.project.id)  # planning has changed it
+        # Planning may have changed the requirements since `team.project` was read.
+        project = await team.store.project(team.project.id)
         return TeamDetails(
             **await _summarize_team(name, team),
             root=team.project.root,
@@ -205,7 +210,7 @@ class ServedTeams:
         )
 
     async def _find_goal(self, name: str, team: ServedTeam) -> str:
-        """The last planned goal; empty if it is not in the journal any more."""
+        """Return the last goal that was planned. Empty if the journal has no such run any more."""
         for info in await team.journal.runs(graph=planning.name, limit=1):
             if self._goals.get(name, ("",))[0] != info.run_id:
                 provenance = await team.journal.why(info.run_id, "Goal.goal")
@@ -222,7 +227,7 @@ class ServedTeams:
         return EventPage(events=[event.to_message() for event in events], last=last)
 
     async def open_feed(self, api: API, user: User, name: str) -> ServedFeed:
-        """The feed of a team, by its name."""
+        """Return the feed of the team with this name."""
         team = self.find(user, name)
         return ServedFeed(team.store.feed(team.project.id), encode_event)
 
@@ -245,14 +250,14 @@ class ServedTeams:
             raise Refused(
                 403,
                 "bae-serve-verb",
-                f"{call.user.name} may not answer, and so not approve tasks",
+                f"{call.user.name} may not answer, so this user may not approve tasks",
                 "leave approve out, and ask another user to approve the tasks",
             )
         await check_files(team.store, team.repository, team.project, body.tasks)
-        added = await team.store.add_tasks(
+        added_tasks = await team.store.add_tasks(
             team.project.id, body.tasks, approved=body.approve, by=call.user.name
         )
-        return 201, TaskPage(tasks=await _make_rows(team, added, {}))
+        return 201, TaskPage(tasks=await _make_rows(team, added_tasks, {}))
 
     async def edit_task(self, call: ApiCall) -> TaskDetails:
         team, task = await self._find_task(call)
@@ -286,9 +291,9 @@ class ServedTeams:
 
     async def act(self, call: ApiCall) -> tuple[int, ActionView]:
         team, body = self.find(call.user, call.path["team"]), call.body
-        here = team.store, team.repository, team.project.id
-        about = {"text": body.text, "by": call.user.name}
-        steered = await steer(*here, body.action, body.task, **about)
+        team_parts = team.store, team.repository, team.project.id
+        options = {"text": body.text, "by": call.user.name}
+        steered = await steer(*team_parts, body.action, body.task, **options)
         if steered is None:
             raise Refused(409, "bae-team-transition", "no run is in progress")
         return 202, ActionView(
@@ -321,16 +326,16 @@ class ServedTeams:
     async def show_tests(self, call: ApiCall) -> TestsView:
         team, task = await self._find_task(call)
         cut = call.query.cut
-        tested = [
+        tested_attempts = [
             attempt for attempt in await team.store.attempts(task.id) if attempt.report is not None
         ]
-        last = tested[-1] if tested else None
+        last = tested_attempts[-1] if tested_attempts else None
         flaky = await team.store.flaky_tests(team.project.id)
         merged = [cut_report(report, cut) for report in await team.store.merge_reports(task.id)]
         return TestsView(
             attempt=last and last.number,
             report=cut_report(last.report if last else None, cut),
-            merged=[each for each in merged if each is not None],
+            merged=[test_report for test_report in merged if test_report is not None],
             flaky=flaky.get(task.id, ()),
         )
 
@@ -393,7 +398,7 @@ class ServedTeams:
         return blocker
 
     async def list_waiting(self, call: ApiCall) -> list[GateView]:
-        """The blockers and plans that wait for a person, as rows of the inbox."""
+        """Return the blockers and plans that wait for a person, as rows of the inbox."""
         waiting: list[GateView] = []
         for name, team in self.list_visible(call.user).items():
             tasks = await team.store.tasks(team.project.id)
@@ -415,7 +420,7 @@ class ServedTeams:
     # Endpoints
 
     def list_endpoints(self) -> tuple[Endpoint, ...]:
-        """The endpoints."""
+        """Return the endpoints of all teams."""
         team, task = "/teams/{team}", "/teams/{team}/tasks/{task}"
         attempt = f"{task}/attempts/{{attempt}}"
         return (
@@ -501,7 +506,7 @@ _Handle = Callable[[ApiCall], Awaitable[Any]]
 def get_row(
     path: str, about: str, handler: _Handle, answer: type[BaseModel], query: type[Form] = Form
 ) -> Endpoint:
-    """A table row for a reading endpoint."""
+    """Return an endpoint for GET requests. `about` is its summary in the OpenAPI document."""
     refusals = (409, *_READ) if path.endswith("/diff") else _READ
     return Endpoint(
         "GET", path, "read", about, _with_refusals(handler), {200: answer}, query, refusals=refusals
@@ -518,14 +523,15 @@ def put_row(
     *,
     method: str = "POST",
 ) -> Endpoint:
-    """A table row for a changing endpoint."""
+    """Return an endpoint for requests that change something. `about` is its summary in the OpenAPI
+    document."""
     return Endpoint(
         method, path, verb, about, _with_refusals(handler), answers, body=body, refusals=_WRITE
     )
 
 
 def _with_refusals(handler: _Handle) -> _Handle:
-    """The handler, with errors of the team as refusals."""
+    """Return a handler that turns a TeamError into a refusal with an HTTP status."""
 
     @wraps(handler)
     async def handle(call: ApiCall) -> Any:
@@ -537,7 +543,7 @@ def _with_refusals(handler: _Handle) -> _Handle:
                 InputFault(loc=["body", problem.place], msg=problem.message)
                 for problem in error.problems
             ]
-            if status == 503:  # the error names a file of the server: only the log has it
+            if status == 503:  # only the log may have the error: it names a file on the server
                 message = "the state of the team cannot be used now: the log of the server says why"
                 raise Refused(503, error.code, message, headers={"retry-after": "5"}) from error
             raise Refused(
@@ -548,7 +554,7 @@ def _with_refusals(handler: _Handle) -> _Handle:
 
 
 def encode_event(item: FeedItem[StoredEvent]) -> str:
-    """The JSON of an event, encoded once for all subscribers."""
+    """Return the JSON of an event. It is encoded once for all subscribers."""
     if not item.encoded:
         item.encoded = json.dumps(item.value.to_message())
     return item.encoded
@@ -556,7 +562,9 @@ def encode_event(item: FeedItem[StoredEvent]) -> str:
 
 async def _summarize_team(name: str, team: ServedTeam) -> dict[str, Any]:
     store, project_id = team.store, team.project.id
-    last = await store.last_event(project_id)  # first: the feed after it has all later events
+    # Read this number before the tasks. A client that follows the feed from this number then gets
+    # every later change of the tasks.
+    last = await store.last_event(project_id)
     tasks = await store.tasks(project_id)
     return {
         "team": name,
@@ -607,7 +615,7 @@ async def _read_requests(team: ServedTeam) -> list[RequestView]:
     return [
         RequestView(id=request.id, action=request.action, task=keys.get(request.task_id or 0))
         for request in requests
-        if request.action not in ("pause", "resume")  # these apply until a person reverses them
+        if request.action not in ("pause", "resume")  # these wait for no run: `paused` shows them
     ]
 
 
@@ -645,7 +653,7 @@ async def _read_plan(api: API, team: ServedTeam) -> PlanView:
 
 
 def _draw_tasks(tasks: Sequence[Task]) -> dict[str, Any]:
-    """The positions of tasks in a picture, from left to right."""
+    """Return a picture of the tasks as boxes and edges, with prerequisites on the left."""
     positions = {task.key: place for place, task in enumerate(tasks)}
     links = [
         (positions[key], positions[task.key])
@@ -690,7 +698,8 @@ def _find_blocker(blockers: list[BlockerView], number: str) -> BlockerView:
 def wait_row(
     team: str, address: str, kind: str, question: str, since: float, call: ApiCall
 ) -> GateView:
-    """A row of the inbox. `address` is the path below the team that takes the answer."""
+    """Return a row of the inbox. `address` is the path, below the team's path, of the endpoint that
+    takes the answer."""
     return GateView(
         run_id="",
         graph="",
@@ -706,11 +715,11 @@ def wait_row(
 
 
 def _describe_task(task: Task | None, cut: int) -> dict[str, Value]:
-    """The task of a question, as the context of an inbox row."""
-    if task is None:  # the task was added a moment ago
+    """Return the title and the description of a question's task, as the context of an inbox row."""
+    if task is None:  # the task was added after the tasks were read
         return {}
-    about = {"title": task.title, "description": task.description}
-    return {name: Value(value=cut_text(text, cut)) for name, text in about.items() if text}
+    fields = {"title": task.title, "description": task.description}
+    return {name: Value(value=cut_text(text, cut)) for name, text in fields.items() if text}
 
 
 async def _view_diff(call: ApiCall, text: str) -> DiffView:

@@ -1,5 +1,5 @@
-"""Failures of the machine and its settings, as opposed to failures of the code under test. The
-evidence is exit codes, signals, limits and printed output; all of it is in one table."""
+"""Tells failures of the machine and its settings from failures of the code under test. The evidence
+is in exit codes, signals, limits and printed output. One table lists the known signs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from bae.team.models import TestReport
 from bae.team.sandbox import Ran
 
 Kind = Literal["killed", "space", "network", "program", "time", "setup", "base"]
-"""The kind of failure. `base`: the tests of the commit that work starts from cannot run."""
+"""The kind of a failure. `base` means that the tests cannot run at the commit that work starts
+from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a command could not do its work, independent of the code: one sentence, and what to
-    do."""
+    """A reason, outside of the code under test, why a command failed."""
 
     kind: Kind
     text: str
+    """The reason, as a sentence without a capital letter and a period."""
     fix: str
+    """What a person can do, in the same form."""
 
     def __str__(self) -> str:
         return f"{self.text[0].upper()}{self.text[1:]}. {self.fix[0].upper()}{self.fix[1:]}."
@@ -31,13 +33,16 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class _Sign:
-    """The evidence for a cause: an exit code, or a line of the output. The output counts only
-    without a report, since tests may print anything; `in_tests` is searched in failed tests."""
+    """The evidence for a cause."""
 
     cause: Cause
     codes: tuple[int, ...] = ()
+    """Exit codes that show the cause. They are compared only if there is no test report."""
     printed: re.Pattern[str] | None = None
+    """A pattern for the output. Tests may print anything, so the output is searched only if there
+    is no test report."""
     in_tests: re.Pattern[str] | None = None
+    """A pattern for the messages of failed tests."""
 
 
 KILLED: Final = Cause(
@@ -59,8 +64,8 @@ PROGRAM: Final = Cause(
 NETWORK: Final = Cause(
     "network",
     "a program needed the network, which it could not reach",
-    "check the network for setup commands; tests have none: install what they need before, with "
-    "bae team init --setup COMMAND",
+    "check the network for setup commands. Tests have no network, so have setup install what tests "
+    "need: bae team init --setup COMMAND",
 )
 TIME: Final = Cause(
     "time",
@@ -105,9 +110,9 @@ _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def find_cause(report: TestReport, before: TestReport | None = None) -> Cause | None:
-    """The failure of the environment that kept tests from a verdict, or None if the code is
-    responsible. `before` is the report of the base, if this report is of work that starts from
-    it."""
+    """Return the failure of the environment that a test report shows, or None if the code under
+    test is responsible. `before` is the test report of the commit that the work starts from, if
+    there is one."""
     if report.ended_by == "killed":
         return KILLED
     if report.ended_by == "timeout":
@@ -125,7 +130,7 @@ def find_cause(report: TestReport, before: TestReport | None = None) -> Cause | 
 
 
 def find_setup_cause(ran: Ran) -> Cause:
-    """Why a setup command failed."""
+    """Return the reason why a setup command failed."""
     if ran.ended_by == "killed":
         return KILLED
     cause = _match_signs(ran.exit_code, ran.output)
@@ -135,7 +140,8 @@ def find_setup_cause(ran: Ran) -> Cause:
 
 
 def find_error_cause(error: BaseException) -> Cause | None:
-    """The failure of the environment behind an error, or None."""
+    """Return the failure of the environment that caused an error, or None if there is no such
+    failure."""
     from bae.team.workspaces import SetupError
 
     for cause in _list_causes(error):

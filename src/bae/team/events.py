@@ -1,4 +1,4 @@
-"""The typed events of a team. Each is stored before it is sent."""
+"""The typed events of a team. Each event is stored before it is sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bae.team.models import Action, Review, TaskStatus, TestReport
 P = ParamSpec("P")
 _log = logging.getLogger(__name__)
 LONGEST_SEND: Final = 5.0
-"""How many seconds a broadcast may take."""
+"""The most seconds that a broadcast may take."""
 _FORBID: Final = ConfigDict(extra="forbid", defer_build=True)
 PlanChange = Literal["added", "edited", "approved", "dropped"]
 
@@ -26,7 +26,7 @@ class _Event:
     project_id: int
 
     def to_message(self) -> dict[str, Any]:
-        """The event as plain JSON values."""
+        """Return the event as plain JSON values."""
         return _EVENT_TYPE.dump_python(self, mode="json")  # type: ignore[arg-type]
 
 
@@ -96,7 +96,7 @@ class AgentRetired(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class TestResult(_Event):
-    """The project's tests ran for a task. `counts` is the number of tests by outcome."""
+    """The project's tests ran for a task. `counts` has the number of tests for each outcome."""
 
     __test__ = False  # no test class for pytest
 
@@ -116,8 +116,9 @@ class TestResult(_Event):
         problem: str = "",
         failed_before: int = 0,
     ) -> Self:
-        """The event for a report. `problem` replaces the report's own problem, and `failed_before`
-        is the number of other tests that failed before the task too."""
+        """Return the event for a test report. `problem` replaces the report's own problem.
+        `failed_before` is the number of failed tests that are not counted, because they failed
+        before the task too."""
         counts = {name: len(report.of(name)) for name in ("passed", "failed", "skipped")}
         if failed_before:
             counts["failed before"] = failed_before
@@ -129,7 +130,7 @@ class TestResult(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class CorrectionAttempt(_Event):
-    """A worker corrects refused work. `failure` is the reason for the correction."""
+    """A worker begins to correct its work. `failure` is the reason why the work was refused."""
 
     task_id: int
     attempt: int
@@ -149,7 +150,7 @@ class CommitCreated(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class WorkReviewed(_Event):
-    """A reviewer read the work of a task, or failed to."""
+    """A reviewer has read the work of a task, or the review failed."""
 
     task_id: int
     review: Review
@@ -168,7 +169,7 @@ class BlockerCreated(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class BlockerResolved(_Event):
-    """A question was answered, by the user `by`."""
+    """The user `by` answered a question."""
 
     task_id: int
     blocker_id: int
@@ -179,7 +180,7 @@ class BlockerResolved(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class PlanChanged(_Event):
-    """Tasks, named by their keys, were added, edited, approved or dropped, by the user `by`."""
+    """The user `by` added, edited, approved or dropped tasks. `tasks` has the tasks' keys."""
 
     change: PlanChange
     tasks: tuple[str, ...]
@@ -189,7 +190,8 @@ class PlanChanged(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class ActionRequested(_Event):
-    """A person requests an action, for a task or for the whole run. A note has a `text`."""
+    """The user `by` requested an action for a task, or for the run if `task_id` is None. A note has
+    a `text`."""
 
     action: Action | Literal["note"]
     task_id: int | None = None
@@ -208,16 +210,17 @@ class ProgressUpdate(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class ActivityUpdate(_Event):
-    """The current activity of bae or of a coding program, in words, for a task or for the run. The
-    activity of an LLM is in the journal of its run."""
+    """What bae or a coding program is doing now, in words. The activity is for a task, or for the
+    run if `task_id` is None. What an LLM does is not an event: it is in the journal of its run."""
 
     text: str
     task_id: int | None = None
     agent_id: str | None = None
     journaled: bool = False
-    """In events of earlier versions: the activity is a tool call, which the journal has in full."""
+    """Whether the activity is a tool call, whose details are in the journal. Only events that an
+    earlier version of bae stored have this."""
     program: str = ""
-    """The name of the coding program; empty for an activity of bae."""
+    """The name of the coding program. Empty for an activity of bae."""
     type: Literal["activity_update"] = field(default="activity_update", kw_only=True)
 
 
@@ -244,7 +247,8 @@ Event = Annotated[
 
 
 class StoredEvent(BaseModel):
-    """An event with its number and its time, in seconds since 1970. Numbers only grow."""
+    """An event with its number and the time when it was stored. The time is in seconds since 1970.
+    Later events have greater numbers."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
@@ -253,27 +257,30 @@ class StoredEvent(BaseModel):
     event: Event
 
     def to_message(self) -> dict[str, Any]:
-        """The message for a client: the fields of the event, with its `number` and its `time`."""
+        """Return the message for a client: the fields of the event, its `number` and its
+        `time`."""
         return {"number": self.number, "time": self.at, **self.event.to_message()}
 
 
-# Validators are built when they are first needed: most commands read no event.
+# The first use builds the validators, because most commands read no event.
 _EVENT_TYPE: TypeAdapter[Event] = TypeAdapter(Event, config=ConfigDict(defer_build=True))
 
 
 def read_event(message: Any) -> Event:
-    """The event in a plain message. Raises pydantic's ValidationError if there is none."""
+    """Return the event in a message of plain JSON values. Raises pydantic's ValidationError if the
+    message is not an event."""
     return _EVENT_TYPE.validate_python(message)
 
 
 class Broadcaster(Protocol):
-    """A receiver of events: any object with this method."""
+    """A receiver of events. Any object with the method `broadcast` is a receiver."""
 
     async def broadcast(self, message: dict[str, Any], /) -> Any: ...
 
 
 async def broadcast(ws_manager: Broadcaster | None, event: Event) -> None:
-    """Send an event. A failure or a timeout is logged and has no other effect."""
+    """Send an event without storing the event. A failure or a timeout is logged and has no other
+    effect."""
     await Sender(ws_manager).send(event.type, event.to_message())
 
 
@@ -284,8 +291,8 @@ class Sender:
         self._ws_manager = ws_manager
 
     async def send(self, name: str, message: dict[str, Any]) -> None:
-        """Send a message. A failure is logged and has no other effect. A `ws_manager` that hangs
-        gets no more messages, since each would delay the team."""
+        """Send a message. A failure is logged and has no other effect. After a timeout, the
+        `ws_manager` gets no more messages, because each message could delay the team."""
         if self._ws_manager is None:
             return
         bound = asyncio.timeout(LONGEST_SEND)
@@ -305,8 +312,8 @@ class Sender:
 def _make_broadcast(
     make: Callable[P, Event],
 ) -> Callable[Concatenate[Broadcaster | None, P], Coroutine[Any, Any, None]]:
-    """An async function that sends an event. It takes the `ws_manager`, then the fields of the
-    event in order or by name."""
+    """Return an async function that makes an event and sends it. The function takes the
+    `ws_manager`, and then the arguments of `make`."""
 
     async def send(ws_manager: Broadcaster | None, *args: P.args, **kwargs: P.kwargs) -> None:
         await broadcast(ws_manager, make(*args, **kwargs))

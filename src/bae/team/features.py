@@ -1,6 +1,7 @@
-"""Features: groups of tasks, each group on a branch of its own. The acceptance tests of a feature
-are merged into its branch first. A complete feature is delivered: its branch is merged into the
-team's branch. Git records the merges and deliveries."""
+"""Features are groups of tasks. Each feature has its own branch. The feature's acceptance tests are
+merged into this branch before the other tasks start. When all tasks are done, the feature is
+delivered, which means that its branch is merged into the team's branch. The git history records
+which tasks are merged and which features are delivered."""
 
 from __future__ import annotations
 
@@ -31,15 +32,15 @@ _SHOWN: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class MergedWork:
-    """The commit of a merged task, and the status that follows from it."""
+    """The commit of a merged task, and the status that the task gets because it is merged."""
 
     commit: str
     status: TaskStatus
 
 
 class Features:
-    """The branches of a team's features. A branch starts at the head of the team's branch when its
-    first task starts."""
+    """The branches of a team's features. When the first task of a feature starts, the feature's
+    branch is created at the head of the team's branch."""
 
     def __init__(self, team: Integration, store: Store, project_id: int) -> None:
         self._team = team
@@ -49,7 +50,8 @@ class Features:
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def branch_of(self, task: Task) -> Integration:
-        """The branch that a task is merged into: the feature's, or the team's."""
+        """Return the branch that a task is merged into: its feature's branch, which is created if
+        it is missing, or the team's branch."""
         if not task.feature_branch:
             return self._team
         if task.feature_branch not in self._branches:
@@ -61,15 +63,16 @@ class Features:
         return branch
 
     async def refresh(self, task: Task) -> None:
-        """Merge the team's branch into the branch of a task's feature. With a conflict the branch
-        stays unchanged, and the delivery reports the conflict."""
+        """Merge the team's branch into the branch of a task's feature. If there is a conflict, the
+        feature's branch does not change, and the delivery will report the conflict."""
         branch = await self.branch_of(task)
         if branch is not self._team:
             await branch.take_in(self._team.branch)
 
     async def find_merged(self, task: Task) -> MergedWork | None:
-        """The merged work of a task. The last task of a feature counts as merged when the feature
-        is delivered; the others are staged until then."""
+        """Return the merged work of a task, or None. The work for a feature is staged until the
+        feature is delivered. For the last task of a feature, return None until the delivery,
+        because this task must correct the feature if the delivery fails."""
         commit = await self._team.merged_as(task.branch)
         if commit:
             status = TaskStatus.MERGED if task.proof == "none" else TaskStatus.COMPLETED
@@ -80,32 +83,35 @@ class Features:
         return MergedWork(commit, TaskStatus.STAGED)
 
     async def find_staged(self, task: Task) -> str | None:
-        """The commit of a task in the branch of its feature, if it was merged there."""
+        """Return the commit that merged a task into its feature's branch, or None."""
         branch = await self.branch_of(task)
         return None if branch is self._team else await branch.merged_as(task.branch)
 
     async def was_staged(self, task: Task) -> bool:
-        """Whether earlier work of a task was merged into the branch of its feature, and the feature
-        is not delivered yet."""
+        """Whether some work of a task is merged into its feature's branch, and the feature is not
+        delivered yet. The task's branch may have newer work."""
         if (branch := await self.branch_of(task)) is self._team:
             return False
         head = await branch.head()
         start = await self._team.repository.merge_base(await self._team.head(), head)
-        earlier = f"{TRAILER} {task.branch} "
-        return await self._team.repository.find_commit(earlier, f"{start}..{head}") is not None
+        earlier_trailer = f"{TRAILER} {task.branch} "
+        return (
+            await self._team.repository.find_commit(earlier_trailer, f"{start}..{head}") is not None
+        )
 
     async def is_undelivered(self, task: Task) -> bool:
-        """Whether a task completed its feature, and the feature is not in the team's branch yet."""
+        """Whether a task was the last task of its feature, and the feature is not delivered yet."""
         if await self._team.merged_as(task.branch):
             return False
         commit = await self.find_staged(task)
         return commit is not None and await self._is_last(task, commit)
 
     async def _is_last(self, task: Task, commit: str) -> bool:
-        """Whether a task completed its feature: all other tasks are merged into its branch, or
-        skipped. A feature with nothing but acceptance tests is not complete."""
+        """Whether a task was the last task of its feature. All other tasks must be done, or merged
+        before `commit`, which is the task's own commit in the feature's branch. A feature that has
+        only acceptance tests has no last task."""
         has_work = task.proof != "failing-tests"
-        for other in await self._tasks_of(task):
+        for other in await self._list_feature_tasks(task):
             if other.id == task.id or other.status in DONE:
                 continue
             staged = await self.find_staged(other)
@@ -114,20 +120,21 @@ class Features:
             has_work = True
         return has_work
 
-    async def _tasks_of(self, task: Task) -> list[Task]:
+    async def _list_feature_tasks(self, task: Task) -> list[Task]:
         tasks = await self._store.tasks(self._project_id)
-        return [each for each in tasks if each.feature == task.feature]
+        return [other for other in tasks if other.feature == task.feature]
 
     async def deliver(self, task: Task) -> MergeOutcome | Guarded | None:
-        """Merge a complete feature into the team's branch, and return the outcome with the task's
-        own commit. Returns None if other tasks are open."""
+        """Merge a task's feature into the team's branch if the task has completed the feature, and
+        return the outcome. After a success, the outcome has the task's own commit. Return None if
+        other tasks of the feature are open, or if the feature is delivered already."""
         commit = await self.find_staged(task)
         if commit is None:
             return None
         async with self._turns.setdefault(task.feature, asyncio.Lock()):
             if not await self.is_undelivered(task):
                 return None
-            tasks = await self._tasks_of(task)
+            tasks = await self._list_feature_tasks(task)
             lines = "\n".join(f"{task.key}: {task.title}" for task in tasks)
             message = f"Merge the feature {task.feature}\n\n{lines}".replace(TRAILER, "Task:")
             required = (task.tests for task in tasks if task.status is not TaskStatus.SKIPPED)
@@ -157,7 +164,8 @@ class Features:
         return Guarded(conflict.files, question, sha256(heads.encode()).hexdigest())
 
     async def ask_about_tests(self, task: Task) -> Guarded:
-        """The question to a person before acceptance tests are accepted."""
+        """Return the question to a person who must approve a task's acceptance tests before they
+        are merged."""
         repository, branch = self._team.repository, await self.branch_of(task)
         base = await repository.merge_base(BRANCHES + branch.branch, BRANCHES + task.branch)
         if base is None:
@@ -174,7 +182,8 @@ class Features:
 
 
 def _ask_about_skipped(branch: str, tasks: Sequence[Task], report: TestReport) -> Guarded | None:
-    """The question to a person if only the acceptance tests of skipped tasks fail, or None."""
+    """Return the question to a person if only acceptance tests of skipped tasks fail. Otherwise
+    return None."""
     skipped = [task for task in tasks if task.status is TaskStatus.SKIPPED]
     names = {name for task in skipped for name in task.tests}
     names -= {name for task in tasks if task not in skipped for name in task.tests}
@@ -194,9 +203,9 @@ def _ask_about_skipped(branch: str, tasks: Sequence[Task], report: TestReport) -
 def find_feature_problems(
     tasks: Sequence[PlannedTask], others: Sequence[PlannedTask] = ()
 ) -> list[Problem]:
-    """The problems of the features in a plan. In a feature, one task writes the acceptance tests.
-    The other tasks depend on that task, and name the tests that they make pass. `others` are tasks
-    that were planned before."""
+    """Return the problems of the features in a plan. In a feature, exactly one task must write the
+    acceptance tests. The other tasks must depend on this task, and must name the tests that they
+    make pass. `others` are tasks that were planned earlier."""
     tasks_by_key = {task.key: task for task in (*others, *tasks)}
     needs = find_prerequisites(tasks_by_key)
     problems: list[Problem] = []

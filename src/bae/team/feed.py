@@ -1,5 +1,5 @@
-"""The events of a team as a feed: in order, from any number on, including the events of other
-processes."""
+"""The events of a team as a feed for `bae.journal.subscribe`. Subscribers get the events in order,
+from any number on, and get the events of other processes too."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class TeamFeed(Feed[StoredEvent]):
-    """The events of a project by number, for `bae.journal.subscribe`: `store.feed(project_id)`. The
-    feed has no end. Numbers grow, and start above 0."""
+    """The numbered events of a project. `store.feed(project_id)` creates a feed for
+    `bae.journal.subscribe`. The feed has no end. Numbers grow and are above 0."""
 
     def __init__(self, store: Store, project_id: int) -> None:
         super().__init__()
@@ -24,22 +24,23 @@ class TeamFeed(Feed[StoredEvent]):
         self._store = store
 
     async def read(self, after: int, limit: int) -> FeedPage[StoredEvent]:
-        """A page of events, and the number of the last event."""
+        """Read a page of events, and the number of the project's last event."""
         last = await self._store.last_event(self.project_id)
         events = await self._store.events(self.project_id, after, most=limit) if limit else []
         return FeedPage([FeedItem(event.number, event) for event in events], last)
 
     async def version(self) -> int | None:
-        """A number that changes when another process or another store has written to the file."""
+        """Return a number that changes when another process or another store has written to the
+        database."""
         return await self._store.data_version()
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` each time this store has stored events."""
+        """Call `wake` each time this store has stored events. Returns a function that ends this."""
         return self._store.on_event(wake)
 
 
 def unknown_event(number: int, last: int) -> TeamError:
-    """The error for a subscription after an unknown event."""
+    """Return the error for a client that wants to continue after an event that does not exist."""
     return TeamError(
         f"there is no event {number} to continue after: the last one is {last}",
         code="bae-team-unknown",

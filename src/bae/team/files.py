@@ -1,5 +1,5 @@
-"""Files that other programs use or have written: locks between processes, temporary folders,
-untrusted files, and secrets that must stay in the user's checkout."""
+"""Works with files that other programs use or have written: locks between processes, temporary
+folders, untrusted files, and secrets that must stay in the user's checkout."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from typing import Final
 from bae.given_files import open_file
 
 INCLUDE: Final = ".worktreeinclude"
-"""Names the untracked files that a new worktree needs, in the syntax of `.gitignore`."""
+"""The file that lists the untracked files that a new worktree needs. Its syntax is that of
+`.gitignore`."""
 
 
 def read_file(path: Path, most: int) -> bytes | None:
-    """The content of a file that untrusted code may have written, at most one byte more than
-    `most`. None if it is not a plain file. Links are not followed, and a pipe does not block."""
+    """Return the content of a file that untrusted code may have written. If the file has more than
+    `most` bytes, return the first `most` + 1 bytes. If it is a link, a pipe or another special
+    file, or cannot be read, return None."""
     try:
         with open_file(path, follow=False) as file:
             return file.read(most + 1)
@@ -34,13 +36,13 @@ def read_file(path: Path, most: int) -> bytes | None:
 
 
 class TemporaryFolder(tempfile.TemporaryDirectory[str]):
-    """A temporary folder that is locked while it is used."""
+    """A temporary folder with a lock. The lock shows other processes that the folder is in use."""
 
     file: int = -1
 
     def cleanup(self) -> None:
         """Remove the folder and release its lock."""
-        delete_folder(Path(self.name))  # it may be too deep for the standard library
+        delete_folder(Path(self.name))  # the standard library cannot delete very deep folders
         super().cleanup()
         if self.file >= 0:
             os.close(self.file)
@@ -48,10 +50,10 @@ class TemporaryFolder(tempfile.TemporaryDirectory[str]):
 
 
 def make_folder() -> TemporaryFolder:
-    """Create a temporary folder. Its path has no links."""
-    place = os.path.realpath(tempfile.gettempdir())
+    """Create a locked temporary folder. There are no symbolic links in the folder's path."""
+    parent = os.path.realpath(tempfile.gettempdir())
     while True:
-        folder = TemporaryFolder(prefix=_PREFIX, dir=place, ignore_cleanup_errors=True)
+        folder = TemporaryFolder(prefix=_PREFIX, dir=parent, ignore_cleanup_errors=True)
         with suppress(OSError):  # another process may remove the folder before it is locked
             folder.file = os.open(folder.name, os.O_RDONLY | os.O_CLOEXEC)
             fcntl.flock(folder.file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -61,9 +63,9 @@ def make_folder() -> TemporaryFolder:
 
 
 def remove_abandoned() -> None:
-    """Remove the temporary folders of ended processes."""
+    """Remove the temporary folders that ended processes of bae have left."""
     for path in Path(os.path.realpath(tempfile.gettempdir())).glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # the folder is in use, of another user, or removed
+        with suppress(OSError):  # the folder is in use, is another user's, or was just removed
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,7 +75,7 @@ def remove_abandoned() -> None:
 
 
 def is_secret(path: Path, name: str) -> bool:
-    """Whether a file seems to hold a key or a password, by its name or its text."""
+    """Whether a file seems to contain a key or a password, judged by its name and its text."""
     *folders, last = Path(name.lower()).parts
     if _SECRET_FOLDERS & set(folders):
         return True
@@ -86,8 +88,8 @@ def is_secret(path: Path, name: str) -> bool:
 
 
 def copy_files(root: Path, to: Path, names: Sequence[str]) -> list[str]:
-    """Copy new files to another folder. Returns the files that were left out: secrets, unreadable
-    files, and links that lead elsewhere."""
+    """Copy the files `names` from `root` to another folder. Files that exist there stay. Returns
+    the files that were left out: secrets, unreadable files, and links that lead out of `root`."""
     left_out: list[str] = []
     for name in names:
         source, target = root / name, to / name
@@ -108,9 +110,9 @@ def copy_files(root: Path, to: Path, names: Sequence[str]) -> list[str]:
 
 def copy_new(source: Path, to: Path, known: frozenset[str]) -> list[str]:
     """Copy the content of a folder to another folder, without the files `known`. Existing files
-    stay, and nothing is written through a link. Copies share nothing with the originals except
-    copy-on-write blocks. Paths of the folder in links, and in files by which an installation finds
-    itself, become paths of the copy. Returns the new files and folders."""
+    stay, and nothing is written through a link. A later change of a copy does not change the
+    original. If a link or a file of an installation contains the path of `source`, the copy
+    contains the path `to`. Returns the new files and folders."""
     source, to = Path(os.path.realpath(source)), Path(os.path.realpath(to))
     roots = os.fsencode(source), os.fsencode(to)
     return _copy_folder(source, to, "", known, roots)
@@ -147,18 +149,20 @@ def _copy_file(source: Path, target: Path, roots: tuple[bytes, bytes]) -> None:
     text = source.read_bytes() if _may_have_own_path(source) else b""
     if roots[0] in text:
         target.write_bytes(text.replace(*roots))
-        shutil.copymode(source, target)  # without its time: old compiled code would seem current
+        # The time is not copied. Otherwise compiled code of the old file would seem up to date.
+        shutil.copymode(source, target)
     else:
         with source.open("rb") as reader, target.open("xb") as writer:
             try:
                 fcntl.ioctl(writer, _CLONE, reader.fileno())
-            except OSError:  # this file system has no copies on write
+            except OSError:  # the file system cannot clone files
                 shutil.copyfileobj(reader, writer, 2**20)
         shutil.copystat(source, target)
 
 
 def _may_have_own_path(path: Path) -> bool:
-    """Whether a file may contain the path of its folder, as files of virtual environments do."""
+    """Whether a file may contain the path of its own folder, as scripts of virtual environments
+    do."""
     if path.parent.name not in ("bin", ".bin") and not any(
         fnmatch(path.name, pattern) for pattern in _SELF_NAMED
     ):
@@ -172,8 +176,8 @@ def _move_path(path: bytes, roots: tuple[bytes, bytes]) -> bytes:
 
 
 def delete_folder(directory: Path) -> None:
-    """Delete a folder with its content, however deep it is and whatever modes tests have set. Files
-    that cannot be deleted stay."""
+    """Delete a folder with its content. Very deep folders, and folders without permissions, are
+    deleted too. Files that cannot be deleted stay."""
     if not directory.is_dir() or directory.is_symlink():
         return
     name = os.path.join(directory, f".removed-{os.urandom(8).hex()}-")
@@ -182,7 +186,7 @@ def delete_folder(directory: Path) -> None:
     while folders:
         folder = folders.pop()
         for inner in _delete_files(folder):
-            with suppress(OSError):  # moved to the top, since a deep path may be too long
+            with suppress(OSError):  # move the folder up, because a deep path may be too long
                 os.rename(inner, f"{name}{moved_count}")
                 folders.append(f"{name}{moved_count}")
             moved_count += 1
@@ -193,7 +197,7 @@ def delete_folder(directory: Path) -> None:
 
 
 def _delete_files(folder: str | Path) -> list[str]:
-    """Delete the files of a folder. Makes its subfolders accessible, and returns them."""
+    """Delete the files in a folder, make its subfolders accessible, and return the subfolders."""
     folders: list[str] = []
     for entry in _list_folder(folder):
         with suppress(OSError):
@@ -206,8 +210,9 @@ def _delete_files(folder: str | Path) -> list[str]:
 
 
 def make_accessible(directory: Path) -> None:
-    """Make a folder readable for git after untrusted code ran in it. The owner may read its files
-    and change its folders. Pipes and devices, which git would wait for, are removed."""
+    """Make a folder readable for git after untrusted code ran in the folder. The owner gets
+    permission to read all files and to change all subfolders. Pipes and devices are removed,
+    because git would wait for them."""
     _add_permissions(directory, stat.S_IRWXU)
     folders: list[str | Path] = [directory]
     while folders:
@@ -236,19 +241,21 @@ def _add_permissions(path: Path, mode: int) -> None:
 
 
 class FileLock:
-    """A lock between processes, on a file. A taken lock is tried again every few milliseconds, so
-    that no thread is blocked."""
+    """A lock between processes, on a file. If another process has the lock, `acquire` tries again
+    every 10 milliseconds, so no thread is blocked."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: int | None = None
 
     def descriptors(self) -> tuple[int, ...]:
-        """The open file, for processes that keep the lock after this one is killed."""
+        """Return the open file of the lock. Pass it to a child process that must keep the lock if
+        this process is killed."""
         return () if self._file is None else (self._file,)
 
     async def acquire(self, *, exclusive: bool, timeout: float) -> None:
-        """Take the lock, or switch between shared and exclusive. Raises TimeoutError."""
+        """Take the lock. If this process has the lock already, switch between shared and exclusive.
+        Raises TimeoutError if other processes keep the lock for `timeout` seconds."""
         if self._file is None:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
@@ -262,7 +269,7 @@ class FileLock:
             await asyncio.sleep(0.01)
 
     def release(self) -> None:
-        """Release the lock, also for processes that share it."""
+        """Release the lock, also for child processes that have its open file."""
         if self._file is not None:
             fcntl.flock(self._file, fcntl.LOCK_UN)
             os.close(self._file)
@@ -270,7 +277,7 @@ class FileLock:
 
     @asynccontextmanager
     async def hold(self, *, exclusive: bool, timeout: float) -> AsyncGenerator[None]:
-        """Hold the lock while the block runs."""
+        """Take the lock for the duration of the block."""
         try:
             await self.acquire(exclusive=exclusive, timeout=timeout)
             yield
@@ -294,7 +301,8 @@ _SECRET_NAMES: Final = (
 _HARMLESS_NAMES: Final = ("*.example", "*.sample", "*.template", "*.dist", "*.pub")
 _SECRET_FOLDERS: Final = {".ssh", ".aws", ".gnupg", ".azure", ".kube", ".docker", "secrets"}
 _PACKAGES: Final = {"node_modules", ".venv", "venv", "site-packages", "vendor"}
-"""Folders of published packages: their names say nothing about secrets, and they are large."""
+"""Folders of published packages. `is_secret` does not search files in these folders, because their
+names say nothing about secrets, and a search would be slow."""
 _SECRET_TEXT: Final = re.compile(
     rb"-----BEGIN [A-Z ]*PRIVATE KEY"
     rb"|\b(sk-[\w-]{20,}|gh[pousr]_\w{30,}|AKIA[0-9A-Z]{16}|xox[bp]-\w+)"

@@ -1,4 +1,5 @@
-"""Flaky tests: if a test fails that a task does not touch, all tests run a second time."""
+"""Detects flaky tests. If the only failed tests have nothing to do with a task, all tests run a
+second time."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from bae.team.models import TestCase, TestReport
 from bae.team.test_order import is_selected
 
 MOST_FLAKY: Final = 3
-"""How many failed tests may be flaky. More are hardly an accident."""
+"""If more tests than this fail, none is taken for flaky."""
 
 
 async def run_again(
@@ -20,25 +21,26 @@ async def run_again(
     tests: Sequence[str],
     changed: Collection[str],
 ) -> TestReport:
-    """Run the tests a second time if the failed tests may be flaky. If these pass then, returns the
-    second report, which names them as `flaky`; otherwise the first report. `before` is the report
-    without the work, `tests` are the tests that the task names, and `changed` the files that it
-    changes."""
+    """Run the tests a second time if the failed tests may be flaky. If the failed tests then pass,
+    return the second report, which lists these tests as `flaky`. Otherwise return the first report.
+    `before` is the test report without the task's work. `tests` are the tests that the task must
+    make pass. `changed` are the files that the task changes."""
     doubtful = find_doubtful(report, before, tests=tests, changed=changed)
     if not doubtful:
         return report
-    second = await run()
-    passed = {case.id for case in second.of("passed")}
-    if not second.for_task(tests, before).passed or not passed.issuperset(doubtful):
+    second_report = await run()
+    passed = {case.id for case in second_report.of("passed")}
+    if not second_report.for_task(tests, before).passed or not passed.issuperset(doubtful):
         return report
-    return second.model_copy(update={"flaky": doubtful})
+    return second_report.model_copy(update={"flaky": doubtful})
 
 
 def find_doubtful(
     report: TestReport, before: TestReport, *, tests: Sequence[str], changed: Collection[str]
 ) -> tuple[str, ...]:
-    """The failed tests that may be flaky: each passed before, and the task neither names it nor
-    changes its file. Empty if there are other failures, or too many."""
+    """Return the failed tests if all of them may be flaky, otherwise an empty tuple. A failed test
+    may be flaky if it passed before, the task does not name the test, and the task does not change
+    the test's file. The arguments are as in `run_again`."""
     task_report = report.for_task(tests, before)
     failed = task_report.of("failed")
     passed = {case.id for case in before.of("passed")}

@@ -1,5 +1,5 @@
-"""Git for the team: commands without hooks, prompts or the caller's environment, commits of named
-paths, and merges without a checkout."""
+"""Runs git for the team. Commands run without hooks, without prompts and without the caller's
+environment. Commits have named paths only, and merges need no checkout."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from bae.team.files import FileLock
 from bae.team.models import TeamError, bounded
 
 OLDEST: Final = (2, 38)
-"""The oldest supported version: the first that merges without a checkout."""
+"""The oldest supported version of git. Earlier versions cannot merge without a checkout."""
 LARGEST_OUTPUT: Final = 64 * 2**20
-"""How many bytes a git command may print."""
+"""The most bytes that a git command may print."""
 BRANCHES: Final = "refs/heads/"
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 KEPT: Final = "refs/bae/kept/"
-"""The refs of stored work on no branch: leftovers of worktrees, and abandoned attempts."""
+"""The prefix of refs that keep work which is on no branch: uncommitted files of worktrees, and
+abandoned attempts."""
 _INHERITED: Final = ("HOME", "PATH", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM")
 _SETTINGS: Final = {
     "core.hooksPath": "/dev/null",
@@ -49,37 +50,41 @@ class GitError(TeamError):
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A merge with conflicts: the files, and a text with both sides of each conflict."""
+    """A merge with conflicts."""
 
     files: tuple[str, ...]
+    """The files with conflicts."""
     text: str
+    """A text that shows both sides of each conflict."""
     tree: str = ""
     """The merged tree, with conflict markers in the files."""
 
 
 MADE: Final = "bae-made.txt"
-"""The file that lists the results of setup in a worktree, in the syntax of `.gitignore`."""
+"""The file in a worktree's git directory that lists what setup has made in the worktree. Its syntax
+is that of `.gitignore`."""
 _BYPRODUCTS: Final = ("__pycache__/", "*.pyc", ".pytest_cache/", "node_modules/", ".venv/")
 
 
 class Checkout(NamedTuple):
-    """A directory with files of the repository, and its git directory. Git never searches for
-    the git directory, since code that ran in the directory may have replaced its `.git`."""
+    """A directory with files of the repository, and its git directory. Every git command gets both
+    paths. Git must not search for the git directory, because code that ran in the checkout may have
+    replaced `.git`."""
 
     path: Path
     git_dir: Path
 
     def list_exclusions(self) -> list[str]:
-        """The options of `git ls-files` that leave out results of setup and tests."""
+        """Return the options of `git ls-files` that exclude what setup and tests have made."""
         options = [f"--exclude={pattern}" for pattern in _BYPRODUCTS]
         setup_results = self.git_dir / MADE
         return [*options, f"--exclude-from={setup_results}"] if setup_results.is_file() else options
 
 
 class Repository:
-    """A git repository with the user's checkout. Create one with `open` or `create`. If
-    the caller is cancelled, a started command still finishes, since a killed git leaves lock files.
-    Then the cancellation is raised."""
+    """A git repository with the user's checkout. `open` opens a repository, and `create` makes a
+    new one. If the caller is cancelled while a git command runs, the cancellation is raised after
+    the command has finished, because a killed git command leaves lock files."""
 
     def __init__(self, checkout: Checkout, common: Path, *, timeout: float = 120.0) -> None:
         self.checkout = checkout
@@ -88,8 +93,8 @@ class Repository:
         self.timeout = timeout
         self.author: tuple[str, str] = ("bae team", "team@bae.invalid")
         self.alive = FileLock(common / "bae-team.lock")
-        """A shared lock that every working process holds, including the git commands that it
-        started."""
+        """The lock that shows that a process works on the repository. Every working process and
+        its git commands share this lock."""
         self._programs: tuple[tuple[str, str], ...] = ()
         self._results: dict[tuple[str, ...], tuple[int, bytes, str]] = {}
         self._holders = 0
@@ -98,13 +103,14 @@ class Repository:
 
     @classmethod
     async def open(cls, path: Path, *, timeout: float = 120.0) -> Self:
-        """The repository of a directory. Raises GitError if there is none to work in."""
+        """Open the repository of a directory. Raises GitError if the directory is not in a git work
+        tree."""
         path = await asyncio.to_thread(path.resolve)
         self = cls(Checkout(path, path / ".git"), path / ".git", timeout=timeout)
         await self._check_version(path)
         paths = ("--show-toplevel", "--absolute-git-dir", "--git-common-dir")
         args = ("rev-parse", "--path-format=absolute", *paths)
-        code, output, problem = await self._run_command(args, path, _environment())
+        code, output, problem = await self._run_command(args, path, _make_environment())
         if code:
             await cls.refuse_bare(path)
             fix = "run `git init` there, or name a directory inside a git work tree"
@@ -112,26 +118,28 @@ class Repository:
         root, git_dir, common = map(Path, os.fsdecode(output).removesuffix("\n").split("\n"))
         self = cls(Checkout(root, git_dir), common, timeout=timeout)
         _, output, _ = await self.run_git("config", "-z", "--get-regexp", _PROGRAMS)
-        entries = (os.fsdecode(each).partition("\n") for each in output.split(b"\0"))
+        entries = (os.fsdecode(entry).partition("\n") for entry in output.split(b"\0"))
         self._programs = tuple((key, value) for key, _, value in entries if value)
         return self
 
     async def _check_version(self, path: Path) -> None:
-        """Raise GitError if git is too old. The version is read once in a process."""
+        """Raise GitError if git is too old. A process reads the version once for each PATH."""
         search_path = os.environ.get("PATH", "")
         if search_path in _CHECKED_PATHS:
             return
-        version = (await self._run_command(("version",), path, _environment()))[1].decode().strip()
+        version = (
+            (await self._run_command(("version",), path, _make_environment()))[1].decode().strip()
+        )
         if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
             raise GitError(f"{version} is too old", fix="install git 2.38 or later")
         _CHECKED_PATHS.add(search_path)
 
     @classmethod
     async def refuse_bare(cls, path: Path) -> None:
-        """Raise GitError if a directory is in a bare repository, or in the `.git` of another."""
+        """Raise GitError if a directory is in a bare repository, or in a `.git` folder."""
         self = cls(Checkout(path, path), path)
         args = ("rev-parse", "--is-bare-repository", "--is-inside-git-dir")
-        code, output, _ = await self._run_command(args, path, _environment())
+        code, output, _ = await self._run_command(args, path, _make_environment())
         if code == 0 and b"true" in output:
             raise GitError(
                 f"{path} is in a bare repository, or in a .git folder: there are no files to work "
@@ -141,7 +149,7 @@ class Repository:
 
     @classmethod
     async def create(cls, path: Path, *, timeout: float = 120.0) -> Self:
-        """Create a repository with one empty commit on `main`. Existing files are untouched."""
+        """Create a repository with one empty commit on `main`. Existing files do not change."""
         await asyncio.to_thread(path.mkdir, parents=True, exist_ok=True)
         path = await asyncio.to_thread(path.resolve)
         self = cls(Checkout(path, path / ".git"), path / ".git", timeout=timeout)
@@ -159,8 +167,8 @@ class Repository:
         stdin: bytes | None = None,
         index: Path | None = None,
     ) -> str:
-        """The output of a git command without its last line break, in the user's checkout or in
-        another. Raises GitError if it fails."""
+        """Run a git command, and return its output without the last line break. The command runs in
+        the user's checkout, or in the checkout `at`. Raises GitError if the command fails."""
         code, output, problem = await self.run_git(*args, at=at, stdin=stdin, index=index)
         text = output.decode("utf-8", "replace").removesuffix("\n")
         if code:
@@ -174,15 +182,19 @@ class Repository:
         stdin: bytes | None = None,
         index: Path | None = None,
     ) -> tuple[int, bytes, str]:
-        """The exit code, output and error text of a git command."""
+        """Run a git command, and return its exit code, its output and its error text."""
         at = at or self.checkout
-        # Filters run at the root: in a worktree, their script or module could be written by an LLM.
+        # Filters run at the root of the user's checkout. In a worktree, an LLM could have written
+        # the script or module that a filter runs.
         filters = {
             key: f"cd {shlex.quote(str(self.root))} && {command}"
             for key, command in self._programs
             if key.startswith("filter.")
         }
-        env = _environment(filters) | {"GIT_DIR": str(at.git_dir), "GIT_WORK_TREE": str(at.path)}
+        env = _make_environment(filters) | {
+            "GIT_DIR": str(at.git_dir),
+            "GIT_WORK_TREE": str(at.path),
+        }
         for role in ("AUTHOR", "COMMITTER"):
             env[f"GIT_{role}_NAME"], env[f"GIT_{role}_EMAIL"] = self.author
         if index:
@@ -190,12 +202,13 @@ class Repository:
         return await self._run_command(args, at.path, env, stdin)
 
     async def _run_cached(self, *args: str) -> tuple[int, bytes, str]:
-        """The exit code, output and error text of a command that names commits and trees by their
-        ids alone. Its result never changes, so it is cached."""
+        """Run a git command as `run_git` does, and cache its result. All commits and trees in
+        `args` must be ids, so that the result never changes."""
         if args in self._results:
             return self._results[args]
         code, output, problem = await self.run_git(*args)
-        # Two commits without a common ancestor are a result; other failures may be temporary.
+        # `git merge-base` ends with 1 if there is no common ancestor, or if a commit is no ancestor
+        # of the other. These are results. Any other failure may be temporary.
         if code == 0 or (code == 1 and args[0] == "merge-base"):
             self._cache_result(args, output, code)
         return code, output, problem
@@ -216,25 +229,25 @@ class Repository:
             env=env,
             timeout=self.timeout,
             limit=LARGEST_OUTPUT,
-            grace=5.0,  # time to remove its lock files
-            # A command may outlive a killed team. The next team waits for it by this lock.
+            grace=5.0,  # git needs time to remove its lock files
+            # A git command may outlive a killed team. The next team waits for this lock.
             pass_fds=self.alive.descriptors(),
         )
         try:
-            ended = await finish_despite_cancel(program)
+            result = await finish_despite_cancel(program)
         except (FileNotFoundError, NotADirectoryError) as error:
             if not await asyncio.to_thread(cwd.is_dir):
                 raise GitError(f"there is no directory {cwd}", error) from error
             raise GitError("git was not found", error, fix="install git 2.38 or later") from error
-        if ended.bound == "timeout":
+        if result.bound == "timeout":
             raise GitError(f"git {args[0]} took over {self.timeout:g} s in {cwd}")
-        if ended.bound is not None:
+        if result.bound is not None:
             raise GitError(f"git {args[0]} printed more than {LARGEST_OUTPUT} bytes")
-        return ended.status, ended.out, ended.err.decode("utf-8", "replace").strip()
+        return result.status, result.out, result.err.decode("utf-8", "replace").strip()
 
     def runs(self, path: str) -> bool:
-        """Whether the user's git runs a file of the repository: a hook, or the script of a filter
-        or driver in its settings."""
+        """Whether the user's git runs this file of the repository. Git runs hooks, and scripts of
+        the filters and drivers in its settings."""
         for key, value in self._programs:
             if key == "core.hookspath":
                 folder = os.path.relpath(os.path.join(self.root, value), self.root)
@@ -246,14 +259,15 @@ class Repository:
 
     @asynccontextmanager
     async def administration(self) -> AsyncGenerator[None]:
-        """The lock for adding and removing worktrees, in this process and in others."""
+        """Lock the list of worktrees for this block. Otherwise another task or process could add or
+        remove worktrees at the same time."""
         async with self._turn, self._worktrees.hold(exclusive=True, timeout=self.timeout):
             yield
 
     @asynccontextmanager
     async def at_work(self) -> AsyncGenerator[None]:
-        """Register this process as working while the block runs. Other processes clean up only
-        after ended processes."""
+        """Register this process as working while the block runs. Meanwhile no other process cleans
+        up the repository."""
         await self.begin_work()
         try:
             yield
@@ -261,20 +275,20 @@ class Repository:
             self.end_work()
 
     async def begin_work(self) -> None:
-        """Register this process as working, until `end_work`."""
+        """Register this process as working until `end_work` is called as often as this method."""
         await self.alive.acquire(exclusive=False, timeout=self.timeout)
         self._holders += 1
 
     def end_work(self) -> None:
-        """Undo one `begin_work`."""
+        """Undo one call of `begin_work`."""
         self._holders -= 1
         if self._holders == 0:
             self.alive.release()
 
     @asynccontextmanager
     async def alone(self, patience: float) -> AsyncGenerator[None]:
-        """Ensure that no other process works while the block runs. Raises TimeoutError
-        otherwise."""
+        """Ensure that no other process works on the repository while the block runs. Raises
+        TimeoutError if another process still works after `patience` seconds."""
         try:
             await self.alive.acquire(exclusive=True, timeout=patience)
             yield
@@ -285,7 +299,7 @@ class Repository:
                 self.alive.release()
 
     async def is_in_use(self) -> bool:
-        """Whether another process works."""
+        """Whether another process works on the repository."""
         try:
             async with self.alone(0):
                 return False
@@ -295,10 +309,11 @@ class Repository:
     # --- commits and refs ---
 
     async def resolve(self, name: str) -> str | None:
-        """The commit of a name, or None."""
+        """Return the id of the commit that a name stands for, or None."""
         if _COMMIT.fullmatch(name):
             return name
-        # A task resolves branches dozens of times: most are read without a process.
+        # A task resolves branches dozens of times, so branches are read without a process if
+        # possible.
         if name == "HEAD" or name.startswith(BRANCHES):
             commit = await asyncio.to_thread(self._read_ref, name, self.checkout)
             if commit is not None:
@@ -309,8 +324,8 @@ class Repository:
         return output.decode().strip() if code == 0 else None
 
     def _read_ref(self, name: str, at: Checkout) -> str | None:
-        """The commit of a branch, or of a checkout's HEAD, from git's files; empty if there is no
-        such branch. None if only git can resolve it."""
+        """Read the commit of a branch, or of a checkout's HEAD, from git's files. Return an empty
+        text if there is no such branch, and None if only git can resolve the name."""
         folder = at.git_dir if name == "HEAD" else self.common
         try:
             text = (folder / name).read_text("ascii").strip()
@@ -323,7 +338,8 @@ class Repository:
         return text if _COMMIT.fullmatch(text) else None
 
     def _read_packed_ref(self, name: str) -> str | None:
-        """The commit of a branch without its own file, in the same form."""
+        """Read the commit of a branch that has no file of its own. Return an empty text if there is
+        no such branch, and None if only git can resolve the name."""
         if not _PLAIN_REF.fullmatch(name) or not (self.common / BRANCHES).is_dir():
             return None
         try:
@@ -337,12 +353,12 @@ class Repository:
         )
 
     async def head(self, at: Checkout) -> str:
-        """The current commit of a checkout."""
+        """Return the current commit of a checkout."""
         commit = await asyncio.to_thread(self._read_ref, "HEAD", at)
         return commit or await self.git("rev-parse", "--verify", "HEAD", at=at)
 
     async def tree_of(self, name: str) -> str:
-        """The tree of a commit."""
+        """Return the tree of a commit."""
         commit = await self.commit_id(name)
         code, output, problem = await self._run_cached(*_name_tree(commit))
         if code:
@@ -350,12 +366,13 @@ class Repository:
         return output.decode().strip()
 
     async def _read_output(self, *args: str) -> str | None:
-        """The output of a git command, or None if it fails."""
+        """Return the output of a git command, or None if the command fails."""
         code, output, _ = await self.run_git(*args)
         return output.decode().strip() if code == 0 else None
 
     async def commit_id(self, name: str) -> str:
-        """The commit of a name. Raises GitError if there is none."""
+        """Return the id of the commit that a name stands for. Raises GitError if there is no such
+        commit."""
         commit = await self.resolve(name)
         if commit is None:
             problem = "has no commit yet" if name == "HEAD" else f"has no commit {name}"
@@ -365,12 +382,13 @@ class Repository:
         return commit
 
     async def current_branch(self) -> str | None:
-        """The branch of the user's checkout, without `refs/heads/`; None if HEAD is detached."""
+        """Return the branch of the user's checkout, without `refs/heads/`. None if HEAD is
+        detached."""
         branch = await self._read_output("symbolic-ref", "--quiet", "HEAD")
         return branch and branch.removeprefix(BRANCHES)
 
     async def merge_base(self, one: str, other: str) -> str | None:
-        """The newest common ancestor of two commits."""
+        """Return the newest common ancestor of two commits, or None."""
         ids = await self.resolve(one), await self.resolve(other)
         if None in ids or ids[0] == ids[1]:
             return ids[0] and ids[1]
@@ -378,21 +396,22 @@ class Repository:
         return output.decode().strip() if code == 0 else None
 
     async def contains(self, commit: str, older: str) -> bool:
-        """Whether `older` is the commit itself or in its history."""
+        """Whether `older` is the same commit or in the commit's history."""
         ids = await self.resolve(older), await self.resolve(commit)
         if None in ids or ids[0] == ids[1]:
             return None not in ids
         return (await self._run_cached("merge-base", "--is-ancestor", *filter(None, ids)))[0] == 0
 
     async def move(self, ref: str, to: str, before: str | None) -> bool:
-        """Set a ref if it still is at `before`; with None, if it does not exist."""
+        """Set a ref to a commit if the ref is still at `before`, and return whether it was set. If
+        `before` is None, the ref must not exist."""
         code, _, problem = await self.run_git("update-ref", "--", ref, to, before or "0" * len(to))
         if code and await self.resolve(ref) == before:
             raise GitError(f"{ref} cannot be set to {to[:12]}: {problem}")
         return code == 0
 
     async def commit_tree(self, tree: str, parents: Iterable[str], message: str) -> str:
-        """Create a commit that is on no branch."""
+        """Create a commit that is on no branch, and return its id."""
         args = [word for parent in parents for word in ("-p", parent)]
         text = message.encode("utf-8", "replace").replace(b"\0", b" ")
         commit = await self.git("commit-tree", tree, *args, stdin=text.rstrip() + b"\n")
@@ -400,8 +419,8 @@ class Repository:
         return commit
 
     async def commit(self, at: Checkout, paths: Iterable[str], message: str) -> str | None:
-        """Commit the named files of a checkout, and nothing else, on its branch. A named file that
-        is missing is removed. Returns None if nothing changed."""
+        """Commit the files `paths`, and no others, on the branch of a checkout. If such a file is
+        missing, the commit deletes it. Returns the commit, or None if nothing changed."""
         names = list(dict.fromkeys(map(named_path, paths)))
         await asyncio.to_thread(_refuse_links, at.path, names)
         return await finish_despite_cancel(self._commit(at, names, message))
@@ -418,16 +437,18 @@ class Repository:
     async def write_tree(
         self, at: Checkout, names: Sequence[str], index: Path | None = None
     ) -> str:
-        """The tree of an index with the named files added."""
+        """Add files to an index, and return the tree of the index. Without `index`, the checkout's
+        own index is used."""
         if names:
-            # Sorted: a removed file comes before the files of the folder that replaces it.
+            # If a folder replaces a file, the file must come before the folder's files. Sorting
+            # ensures this.
             paths = b"".join(os.fsencode(name) + b"\0" for name in sorted(names))
             args = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
             await self.git(*args, at=at, stdin=paths, index=index)
         return await self.git("write-tree", at=at, index=index)
 
     async def list_files(self, commit: str) -> tuple[str, ...]:
-        """The files of a commit."""
+        """Return the paths of all files in a commit."""
         args = ("ls-tree", "-r", "-z", "--full-tree", "--name-only")
         code, output, problem = await self._run_cached(*args, await self.commit_id(commit))
         if code:
@@ -435,7 +456,8 @@ class Repository:
         return split_paths(output)
 
     async def list_checkout(self, at: Checkout | None = None) -> tuple[str, ...]:
-        """The files of a checkout that git has or would add, without results of setup."""
+        """Return the paths of the files in a checkout that git tracks or would add. What setup has
+        made is left out."""
         args = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
         exclusions = await asyncio.to_thread((at or self.checkout).list_exclusions)
         code, output, problem = await self.run_git(*args, *exclusions, at=at)
@@ -444,8 +466,8 @@ class Repository:
         return split_paths(output)
 
     async def read_files(self, commit: str, paths: Sequence[str]) -> list[bytes | None]:
-        """The contents of files at a commit or in a tree. None for a missing file, or for a folder
-        with its name."""
+        """Return the contents of files in a commit or a tree. The content of a path is None if
+        there is no file, or a folder instead."""
         if not paths:
             return []
         names = [os.fsencode(f"{commit}:{path}") for path in paths]
@@ -469,7 +491,7 @@ class Repository:
         return contents
 
     async def find_commit(self, text: str, within: str) -> str | None:
-        """The newest commit of a range with a text in its message."""
+        """Return the newest commit in a range whose message contains a text, or None."""
         first, _, last = within.partition("..")
         ids = await self.resolve(first), await self.resolve(last)
         if None not in ids:
@@ -483,7 +505,8 @@ class Repository:
         return output.decode().strip() or None
 
     async def changed_files(self, before: str, after: str) -> tuple[str, ...]:
-        """The files that differ between two commits."""
+        """Return the paths of the files that differ between two commits. Empty if a commit does not
+        exist."""
         ids = await self.resolve(before), await self.resolve(after)
         args = ("diff-tree", "-r", "-z", "--name-only", "--no-renames")
         if None in ids or ids[0] == ids[1]:
@@ -495,8 +518,8 @@ class Repository:
     async def merge(
         self, branch: str, into: str, message: str, *, squash: bool = True
     ) -> str | Conflict:
-        """Merge a branch into another without a checkout. The commit is created, and no ref moves.
-        A squashed commit has the other branch as its only parent."""
+        """Merge a branch into another without a checkout. Returns the new commit, or the conflict.
+        No ref moves. With `squash`, the commit's only parent is `into`."""
         ours, theirs = await self.commit_id(into), await self.commit_id(branch)
         tree = await self.merge_tree(branch, into)
         if isinstance(tree, Conflict):
@@ -505,7 +528,8 @@ class Repository:
         return await self.commit_tree(tree, parents, message)
 
     async def merge_tree(self, branch: str, into: str) -> str | Conflict:
-        """The tree of a merge. The given names are the labels of conflict markers."""
+        """Return the tree of a merge, or the conflict. `into` and `branch` become the labels of the
+        conflict markers."""
         args = ("merge-tree", "--write-tree", "-z", "--name-only", "--messages", into, branch)
         code, output, problem = await self.run_git(*args)
         if code not in (0, 1):
@@ -521,14 +545,16 @@ class Repository:
         ]
         contents = await self.read_files(tree.decode(), files)
         texts = [
-            _show_conflict(name, each or b"") for name, each in zip(files, contents, strict=True)
+            _show_conflict(name, content or b"")
+            for name, content in zip(files, contents, strict=True)
         ]
         text = "\n\n".join(("\n".join(conflicts), *filter(None, texts)))
         return Conflict(files, bounded(text), tree.decode())
 
 
 def _show_conflict(name: str, content: bytes | None) -> str:
-    """The parts of a merged file with conflict markers."""
+    """Return the parts of a merged file that have conflict markers, with line numbers. Empty if the
+    file has no conflict markers or is binary."""
     if content is None or b"\0" in content:
         return ""
     lines = content.decode("utf-8", "replace").splitlines()
@@ -544,7 +570,8 @@ def _show_conflict(name: str, content: bytes | None) -> str:
 
 
 def named_path(path: str) -> str:
-    """A path inside a checkout as git names it. Raises GitError for any other path."""
+    """Return a path inside a checkout as git names it. Raises GitError if the path leads out of the
+    checkout or into `.git`."""
     parts = PurePosixPath(path).parts
     inside = parts and not path.startswith("/") and ".." not in parts and "\0" not in path
     try:
@@ -559,22 +586,23 @@ def named_path(path: str) -> str:
 
 
 def fold_name(name: str) -> str:
-    """The name of a file as macOS and Windows compare it."""
+    """Return a file name in the form in which macOS and Windows compare names."""
     return _IGNORED_CHARACTERS.sub("", name).casefold().rstrip(". ")
 
 
 def shown_path(path: str) -> str:
-    """A path as valid text. Bytes that are not UTF-8 become replacement characters."""
+    """Return a path as valid text. Bytes that are not UTF-8 become replacement characters."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
 def split_paths(output: bytes) -> tuple[str, ...]:
-    """The paths in output that was printed with `-z`."""
+    """Return the paths in the output of a git command that ran with `-z`."""
     return tuple(os.fsdecode(part) for part in output.split(b"\0") if part)
 
 
 def remove_stale(locks: Iterable[Path], since: float = 0.0, until: float = float("inf")) -> None:
-    """Remove the lock files of killed git commands."""
+    """Remove lock files of killed git commands. `since` and `until` bound the times when the lock
+    files were last changed."""
     for lock in locks:
         with suppress(OSError):
             if since <= lock.stat().st_mtime <= until:
@@ -582,7 +610,7 @@ def remove_stale(locks: Iterable[Path], since: float = 0.0, until: float = float
 
 
 def find_folders(names: Iterable[str]) -> set[str]:
-    """The folders of files."""
+    """Return all folders, at any depth, that contain the files."""
     return {str(folder) for name in names for folder in PurePosixPath(name).parents}
 
 
@@ -601,7 +629,7 @@ def _name_tree(commit: str) -> tuple[str, ...]:
 
 
 _CHECKED_PATHS: Final = set[str]()
-"""The values of PATH whose git is known to be new enough."""
+"""The values of PATH for which git was found new enough."""
 _PLAIN_REF: Final = re.compile(rf"{BRANCHES}[\w./-]+")
 _IGNORED_CHARACTERS: Final = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 """Characters that macOS ignores in names."""
@@ -614,7 +642,7 @@ _PROGRAMS: Final = (
 """The git settings that name programs."""
 
 
-def _environment(extra_settings: Mapping[str, str] | None = None) -> dict[str, str]:
+def _make_environment(extra_settings: Mapping[str, str] | None = None) -> dict[str, str]:
     settings = {**_SETTINGS, **(extra_settings or {})}
     env = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     env |= {"LC_ALL": "C.UTF-8", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}

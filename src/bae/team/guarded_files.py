@@ -1,5 +1,6 @@
-"""Guarded files: they run on the user's machine, pull packages or instruct later workers. A model's
-changes there are merged only after a person's yes to exactly that content."""
+"""Guarded files run on the user's machine, pull packages, or instruct later workers. If an LLM
+changes a guarded file, the change is merged only after a person has answered yes to exactly this
+content."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ INSTRUCTIONS: Final = (
     *(".claude/", ".cursor/", ".cursorrules", ".windsurf/", ".windsurfrules", ".clinerules*"),
     *(".aider*", ".mcp.json", "copilot-instructions.md", "opencode.json*"),
 )
-"""Instructions for later workers and other agents. A name with `/` is a folder, at any depth."""
+"""Instructions for later workers and other agents. A name that ends with `/` is a folder at any
+depth."""
 AUTOMATION: Final = (
     *(".github/", ".gitlab/", ".gitlab-ci.yml", ".circleci/", ".travis.yml", "Jenkinsfile"),
     *("azure-pipelines.yml", "bitbucket-pipelines.yml", ".drone.yml", ".woodpecker*"),
@@ -31,7 +33,7 @@ AUTOMATION: Final = (
     *("Dockerfile*", "*.Dockerfile", "docker-compose*", "compose.yml", "compose.yaml"),
     *("sitecustomize.py", "usercustomize.py", "*.pth", "Vagrantfile", "Procfile"),
 )
-"""Files that editors, shells, hooks and servers run unasked."""
+"""Files that editors, shells, hooks and servers run without a command from the user."""
 BUILD_SCRIPTS: Final = (
     *("setup.py", "setup.cfg", "hatch_build.py", "noxfile.py", "tox.ini", "Makefile", "makefile"),
     *("GNUmakefile", "*.mk", "justfile", ".justfile", "Taskfile.y*ml", "CMakeLists.txt"),
@@ -60,12 +62,14 @@ GUARDED: Final = (*INSTRUCTIONS, *AUTOMATION, *BUILD_SCRIPTS, *MANIFESTS)
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """Work that waits for a person. `question` has the diff of the guarded files, and `digest`
-    stands for their content."""
+    """Work that is not merged before a person says yes."""
 
     files: tuple[str, ...]
+    """The files that the question is about."""
     question: str
+    """The question to the person, with the content that a yes accepts."""
     digest: str
+    """Identifies the content that a yes accepts."""
 
 
 async def find_guarded(
@@ -75,14 +79,16 @@ async def find_guarded(
     allow: Sequence[str] = (),
     setup: Sequence[str] = (),
 ) -> Guarded | None:
-    """The question to a person before a task's branch is merged into the team's branch. None if the
-    branch changes no guarded file, or only files that match the patterns `allow`. Files that the
-    command `setup` names, and hooks and scripts that the user's git runs, are guarded too."""
+    """Return the question that a person must answer before a task's branch is merged into the
+    team's branch. Return None if the branch changes no guarded file. Files that match one of the
+    patterns `allow` are not guarded. Files that the command `setup` names, and hooks and scripts
+    that the user's git runs, are guarded too."""
     tip = await repository.commit_id(BRANCHES + branch)
     base = await repository.merge_base(BRANCHES + team, tip)
     if base is None:
         raise GitError(f"{branch} and {team} have no commit in common")
-    # Modes and contents, before and after, of every changed file.
+    # For each changed file, git prints the old and the new mode and content id. The digest below
+    # covers these, so a yes accepts exactly this content.
     raw = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", base, tip)
     code, output, problem = await repository.run_git(*raw)
     if code:
@@ -112,7 +118,7 @@ async def find_guarded(
 
 def is_guarded(path: str) -> bool:
     """Whether a file runs on the user's machine, pulls packages, or instructs later workers. All
-    hidden files count, except for a few harmless names."""
+    hidden files are guarded, except for a few harmless names."""
     if any(matches(path, pattern) for pattern in GUARDED):
         return True
     is_hidden = any(part.startswith(".") for part in PurePosixPath(path).parts)
@@ -125,9 +131,10 @@ def is_manifest(path: str) -> bool:
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Whether a path fits a pattern, without regard to case, as on some file systems. A pattern
-    with `/` at its end matches a folder at any depth. A pattern without `/` matches a name at any
-    depth. `*` also matches `/`."""
+    """Whether a path matches a pattern. Case is ignored, as on some file systems. A pattern whose
+    only `/` is at its end matches all files in a folder at any depth. A pattern without `/` matches
+    a file name at any depth. Any other pattern must match the complete path, and its `*` also
+    matches `/`."""
     path, pattern = path.casefold(), pattern.casefold()
     *folders, name = PurePosixPath(path).parts or ("",)
     if pattern.endswith("/") and "/" not in pattern[:-1]:
@@ -138,8 +145,9 @@ def matches(path: str, pattern: str) -> bool:
 
 
 def read_essence(path: str, content: bytes) -> bytes:
-    """The part of a file that decides about packages and automatic scripts. This is the whole file,
-    without the version, description and the like of `package.json` and `pyproject.toml`."""
+    """Return the part of a file that decides about packages and automatic scripts. For
+    `package.json` and `pyproject.toml`, this part leaves out the version, the description and other
+    harmless fields. For any other file, it is the complete file."""
     name = PurePosixPath(path).name.casefold()
     reader = _TABLES.get(name)
     if reader is None:
@@ -153,8 +161,9 @@ def read_essence(path: str, content: bytes) -> bytes:
 
 
 async def read_manifests(repository: Repository, commit: str, setup: Sequence[str] = ()) -> str:
-    """A digest of the essence of a commit's manifests and build scripts, and of the files that the
-    command `setup` names."""
+    """Return a digest of all files in a commit that setup depends on: manifests, build scripts, and
+    files that the command `setup` names. The digest depends only on the paths of these files and on
+    their `read_essence`."""
     files = await repository.list_files(commit)
     paths = sorted(path for path in files if is_manifest(path) or _is_named(path, setup))
     digest = sha256()
@@ -168,7 +177,7 @@ def _is_named(path: str, command: Sequence[str]) -> bool:
     return any(path == word.removeprefix("./") for word in command)
 
 
-def _without(table: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def _remove_keys(table: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     left_out = set(names)
     return {key: value for key, value in table.items() if key not in left_out}
 
@@ -180,20 +189,21 @@ def _reduce_package(package: dict[str, Any]) -> dict[str, Any]:
         for key, value in scripts.items()
         if key in _LIFECYCLE or key.startswith(("pre", "post"))
     }
-    return _without(package, (*_ABOUT, "scripts")) | {"scripts": automatic}
+    return _remove_keys(package, (*_ABOUT, "scripts")) | {"scripts": automatic}
 
 
 def _reduce_pyproject(table: dict[str, Any]) -> dict[str, Any]:
     project = cast("dict[str, Any]", table.get("project") or {})
     tools = cast("dict[str, Any]", table.get("tool") or {})
-    reduced = {"project": _without(project, _ABOUT), "tool": _without(tools, _CHECKERS)}
-    return _without(table, ("project", "tool")) | reduced
+    reduced = {"project": _remove_keys(project, _ABOUT), "tool": _remove_keys(tools, _CHECKERS)}
+    return _remove_keys(table, ("project", "tool")) | reduced
 
 
 _LIFECYCLE: Final = frozenset(
     ("install", "prepare", "dependencies", "publish", "pack", "uninstall", "restart", "version")
 )
-"""Scripts that npm runs by itself, also with `pre` and `post`."""
+"""The scripts that npm runs by itself. npm also runs scripts whose names begin with `pre` or
+`post`."""
 _ABOUT: Final = (
     *("name", "version", "description", "keywords", "author", "authors", "contributors"),
     *("maintainers", "license", "license-files", "homepage", "bugs", "repository", "funding"),

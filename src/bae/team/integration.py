@@ -1,6 +1,6 @@
-"""The team's own branch. Tasks are merged one at a time: the merged code is tested, and then the
-branch moves by one commit. The user's checkout follows by fast-forward, if it is clean and the user
-allows it. The next run completes or cleans up the work of a killed run."""
+"""Merges tasks into the team's own branch, one task at a time. The merged code is tested, and then
+the branch moves by one commit. If the user allows it, the user's clean checkout is fast-forwarded
+too. After a killed run, the next run completes or cleans up what the killed run has left."""
 
 from __future__ import annotations
 
@@ -41,13 +41,15 @@ _UNFINISHED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Integrated:
-    """The new commit of the team's branch. `report` is its test report, or None if the work was
-    merged before. `everything` also has the failures of other work; it is None if the tree was
-    tested before."""
+    """The work is merged into the team's branch."""
 
     commit: str
+    """The commit that merged the work."""
     report: TestReport | None
+    """The test results that the task is responsible for. None if the work was merged before, or if
+    the tests did not run."""
     everything: TestReport | None = None
+    """The test report with all failures. None if the tree was tested before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +61,33 @@ class Failed:
 
     @property
     def text(self) -> str:
-        """The failure, for the next attempt."""
+        """The failure as a text for the LLM's next attempt."""
         reason = describe_failure(self.report)
         return f"The tests failed after the work was merged with what others have done.\n\n{reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The user's checkout after a fast-forward: its commit, or the reason why it was left alone."""
+    """The user's checkout after a fast-forward."""
 
     commit: str
+    """The commit that the checkout is at."""
     reason: str = ""
+    """The reason why the checkout did not move. Empty if it moved."""
 
 
 MergeOutcome: TypeAlias = Integrated | Conflict | Failed
 RunTests = Callable[[Workspace], Awaitable[TestReport]]
-"""Runs the tests of a worktree. Its `base` is the team's branch before the merge."""
+"""Runs the tests in a worktree. The worktree's `base` is the head of the team's branch before the
+merge."""
 RunFirst = Callable[[Workspace, Sequence[str], Callable[[TestReport], bool]], Awaitable[TestReport]]
-"""Runs the tests of some files first, and the others only if their report is accepted."""
+"""Runs the tests in some files first. The other tests run only if the function accepts the first
+test report."""
 
 
 class Integration:
-    """Merges tasks into the team's branch, one at a time. If the user has checked out that branch,
-    it moves only with `update_checkout`."""
+    """Merges tasks into the team's branch, one at a time. If the user has checked out the team's
+    branch, the branch moves only with `update_checkout`."""
 
     def __init__(
         self,
@@ -92,8 +98,9 @@ class Integration:
         reports: BaseReports | None = None,
         run_first: RunFirst | None = None,
     ) -> None:
-        """A tree with a report in `reports` is not tested again. `run_first` replaces `run_tests`
-        if the files of the most relevant tests are known."""
+        """Prepare to merge. If `reports` has a report of a merged tree, the tree is not tested
+        again. If the files with the most relevant tests are known, `run_first` is called instead of
+        `run_tests`."""
         self.repository: Repository = workspaces.repository
         self.workspaces = workspaces
         self.branch = workspaces.team
@@ -102,14 +109,15 @@ class Integration:
         self.reports = reports
         self.run_first = run_first
         self.split_after = 10.0
-        """If all tests take at least this number of seconds, the task's own tests run first. The
-        test program then starts twice."""
+        """If all tests together take at least this number of seconds, the task's own tests run
+        first. The test program is then started twice."""
         self._ref = BRANCHES + self.branch
         self._turn = asyncio.Lock()
         self._head_report: tuple[str, TestReport] | None = None
 
     async def open(self) -> str:
-        """Create the team's branch at the user's commit, if it is missing, and return its head."""
+        """Return the head of the team's branch. If the branch is missing, create it at the user's
+        current commit first."""
         head = await self.repository.resolve(self._ref)
         if head is None:
             start = await self.repository.commit_id("HEAD")
@@ -117,12 +125,13 @@ class Integration:
         return await self.head()
 
     async def head(self) -> str:
-        """The newest commit of the team's branch."""
+        """Return the newest commit of the team's branch."""
         return await self.repository.commit_id(self._ref)
 
     async def merged_as(self, branch: str) -> str | None:
-        """The commit on the team's branch with the work of a task's branch, or None. Ask after a
-        kill or a cancellation: the branch may have moved just before."""
+        """Return the commit on the team's branch that merged the newest work of a task's branch, or
+        None. Call this after a kill or a cancellation, because the work may have been merged just
+        before."""
         tip, head = await self.repository.resolve(BRANCHES + branch), await self.head()
         if tip is None:
             return None
@@ -137,17 +146,20 @@ class Integration:
         untested: bool = False,
         may: May = "add-tests",
     ) -> MergeOutcome:
-        """Merge a task's branch as one commit. A conflict or a failure changes nothing, and has a
-        `text` for the next attempt. `tests` are the tests that the task must make pass, while
-        others may fail as before. For `untested` work, tests that passed must still pass, and there
-        may be no tests at all. Only a task that `may` change tests may lose tests of others."""
+        """Merge a task's branch as one commit, if the tests pass on the merged tree. After a
+        conflict or a failure nothing changes, and the outcome has a `text` for the next attempt.
+
+        `tests` are the tests that the task must make pass. Other tests may fail if they failed
+        before. With `untested`, there may be no tests, but tests that passed before must still
+        pass. Unless `may` lets the task change tests, no test that passed before may be skipped or
+        missing."""
         merged_commit = await self.merged_as(branch)
         if merged_commit:
             return Integrated(merged_commit, None)
         tip = await self.repository.commit_id(BRANCHES + branch)
         message = message.replace(TRAILER, "Task:")  # an LLM may have written it
         message = f"{message.strip()}\n\n{trailer(branch, tip)}"
-        return await self._in_turn(
+        return await self._merge_in_turn(
             BRANCHES + branch,
             message,
             squash=True,
@@ -157,7 +169,8 @@ class Integration:
         )
 
     def on_branch(self, branch: str) -> Integration:
-        """The integration of another branch of the team. The user's checkout does not follow it."""
+        """Return an integration that merges into another branch of the team. This integration does
+        not move the user's checkout."""
         integration = copy(self)
         integration.workspaces = copy(self.workspaces)  # the copies share the open worktrees
         integration.workspaces.team = integration.branch = branch
@@ -170,12 +183,16 @@ class Integration:
     async def merge_branch(
         self, branch: str, message: str, *, tests: Sequence[str] = ()
     ) -> MergeOutcome:
-        """Merge another branch of the team with its commits, if the merged tree passes its tests,
-        `tests` among them. A conflict or a failure leaves everything as it was."""
-        return await self._in_turn(BRANCHES + branch, message, squash=False, tests=tests, keep=True)
+        """Merge another branch of the team with its commits, if the tests pass on the merged tree.
+        `tests` must pass even if they failed before. After a conflict or a failure nothing
+        changes."""
+        return await self._merge_in_turn(
+            BRANCHES + branch, message, squash=False, tests=tests, keep=True
+        )
 
     async def take_in(self, branch: str) -> Conflict | None:
-        """Merge another branch of the team without a test run. With a conflict nothing changes."""
+        """Merge another branch of the team without a test run. If there is a conflict, return it,
+        and change nothing."""
         async with self._turn:
             for _ in range(_MOST_TRIES):
                 theirs, head = await self.repository.commit_id(BRANCHES + branch), await self.head()
@@ -191,10 +208,11 @@ class Integration:
                     return merged
                 if await self._move(merged, head):
                     return None
-        raise GitError(f"{self.branch} was moved by another process each time, {_MOST_TRIES} times")
+        raise GitError(f"another process moved {self.branch} during each of {_MOST_TRIES} attempts")
 
     async def catch_up(self, commit: str = "HEAD") -> MergeOutcome | None:
-        """Merge the user's new commits. Returns None if there are none."""
+        """Merge the user's new commits into the team's branch. Returns None if there are no new
+        commits."""
         theirs, head = await self.repository.commit_id(commit), await self.head()
         if await self.repository.contains(head, theirs):
             return None
@@ -202,16 +220,17 @@ class Integration:
             async with self._turn:
                 await self._move(theirs, head)
             return Integrated(theirs, None)
-        return await self._in_turn(commit, f"Merge {commit} into {self.branch}", squash=False)
+        return await self._merge_in_turn(commit, f"Merge {commit} into {self.branch}", squash=False)
 
     async def deliver(self, *, branch: str | None = None) -> Moved:
-        """Fast-forward the user's checkout to the team's branch, if it is clean."""
+        """Fast-forward the user's checkout to the team's branch, if the checkout is clean."""
         return await fast_forward(self.repository, await self.head(), branch=branch)
 
     async def recover(self, *, patience: float = 10.0) -> RecoveredWork:
-        """Clean up after a killed run: worktrees, lock files, and an unfinished move of the
-        checkout. Uncommitted work is kept. Call it before the first task starts. It waits at most
-        `patience` seconds for commands of the killed run."""
+        """Clean up worktrees and lock files of a killed run, and complete a fast-forward of the
+        user's checkout. Uncommitted work is kept. Call this before the first task starts. Raises
+        WorkspaceError if another process still works after `patience` seconds, for example a
+        command of the killed run."""
         try:
             async with self.repository.alone(patience):
                 return await finish_despite_cancel(self._recover())
@@ -227,7 +246,7 @@ class Integration:
         await _complete_move(self.repository)
         return cleaned
 
-    async def _in_turn(
+    async def _merge_in_turn(
         self,
         source: str,
         message: str,
@@ -245,7 +264,7 @@ class Integration:
                 )
                 if not isinstance(outcome, Integrated) or await self._move(outcome.commit, before):
                     return outcome
-        raise GitError(f"{self.branch} was moved by another process each time, {_MOST_TRIES} times")
+        raise GitError(f"another process moved {self.branch} during each of {_MOST_TRIES} attempts")
 
     async def _merge_and_test(
         self,
@@ -263,13 +282,13 @@ class Integration:
         conflict = await self._find_unresolved(merged, source)
         if conflict:
             return conflict
-        # If the branch has not moved, the same tree has already passed in a new worktree.
+        # If the team's branch has not moved, this tree was tested already when the work was judged.
         earlier_report = await self.reports.find(merged) if self.reports is not None else None
         report = full_report = earlier_report
         if full_report is None:
             report = full_report = await self._test_twice(source, merged, before, tests)
-            if keep and (lost := await self._find_lost(source, merged, before, full_report)):
-                return Failed(full_report.model_copy(update={"problem": lost}), merged)
+            if keep and (lost_tests := await self._find_lost(source, merged, before, full_report)):
+                return Failed(full_report.model_copy(update={"problem": lost_tests}), merged)
         if not full_report.passed:
             report = full_report.for_task(tests, await self._get_report(before))
             if not report.passed and not (
@@ -282,7 +301,7 @@ class Integration:
     async def _test_twice(
         self, source: str, merged: str, before: str, tests: Sequence[str]
     ) -> TestReport:
-        """Test a merged tree, and test it again if only possibly flaky tests failed."""
+        """Test a merged tree. If all failed tests may be flaky, test the tree again."""
         report = await self._test_relevant_first(source, merged, before, tests)
         if not report.of("failed"):
             return report
@@ -312,17 +331,19 @@ class Integration:
             return await self.run_first(workspace, first, is_accepted)
 
     async def _find_lost(self, source: str, merged: str, before: str, report: TestReport) -> str:
-        """A sentence that names the tests which passed before a merge and are skipped or missing
-        now: tests of the team's branch in files that the merge does not change, and tests of the
-        work."""
+        """Return a sentence that lists the tests that passed before the merge and are skipped or
+        missing after the merge. Empty if there are none. These may be tests of the team's branch in
+        files that the merge does not change, and new tests of the task's work."""
         if self.reports is None:
             return ""
         changed = await self.repository.changed_files(before, merged)
         files = {*await self.repository.list_files(merged)} - {*changed}
         ran_ids = {case.id for case in report.cases if case.outcome != "skipped"}
-        unloadable = {case.id for case in report.of("failed")}  # also files that cannot be loaded
+        # A file that cannot be loaded is a failed case whose id is the path. Such a failure is
+        # reported anyway, so the tests in the file are not listed as lost.
+        unloadable = {case.id for case in report.of("failed")}
         passed = [case.id for case in (await self.reports.get(before)).of("passed")]
-        lost = [
+        lost_tests = [
             id
             for id in passed
             for file in [id.partition("::")[0]]
@@ -330,31 +351,34 @@ class Integration:
         ]
         start = await self.repository.merge_base(before, source)
         base = await self.reports.find(start) if start else None
-        tested = await self.reports.find(source)
-        if base is not None and tested is not None:
+        work_report = await self.reports.find(source)
+        if base is not None and work_report is not None:
             base_ids = {case.id for case in base.cases}
-            new = (case.id for case in tested.of("passed") if case.id not in base_ids)
-            lost += (
+            new = (case.id for case in work_report.of("passed") if case.id not in base_ids)
+            lost_tests += (
                 id for id in new if id not in ran_ids and id.partition("::")[0] not in unloadable
             )
-        if not lost:
+        if not lost_tests:
             return ""
-        return f"tests that passed before the merge are skipped or missing: {list_names(lost)}"
+        return (
+            f"tests that passed before the merge are skipped or missing: {list_names(lost_tests)}"
+        )
 
     async def _find_first(
         self, source: str, merged: str, before: str, tests: Sequence[str]
     ) -> list[str]:
-        """The files with tests that a task changed or must make pass."""
-        tested = await self.reports.find(source) if self.reports is not None else None
-        if tested is None:
+        """Return the files that have the task's own tests: tests in files that the task changed,
+        and tests that it must make pass. Empty if the work was not tested before."""
+        work_report = await self.reports.find(source) if self.reports is not None else None
+        if work_report is None:
             return []
-        files = {case.id.partition("::")[0] for case in tested.cases}
+        files = {case.id.partition("::")[0] for case in work_report.cases}
         changed = await self.repository.changed_files(before, merged)
         named_files = [test.partition("::")[0] for test in tests]
         return [name for name in dict.fromkeys((*changed, *named_files)) if name in files]
 
     async def _get_report(self, head: str) -> TestReport:
-        """The test report of the team's branch before a merge."""
+        """Return the test report of the team's branch before a merge."""
         if self.reports is not None:
             return await self.reports.get(head)
         if self._head_report is None or self._head_report[0] != head:
@@ -363,7 +387,8 @@ class Integration:
         return self._head_report[1]
 
     async def _find_unresolved(self, merged: str, source: str) -> Conflict | None:
-        """The conflict markers of an earlier merge that remain."""
+        """Return a conflict if the merged files still have conflict markers of an earlier merge.
+        Otherwise return None."""
         marks = ("-e", f"<<<<<<< {self._ref}", "-e", f">>>>>>> {source}")
         args = ("grep", "--no-color", "-n", "-z", "-I", "--fixed-strings", *marks, merged)
         code, output, problem = await self.repository.run_git(*args)
@@ -378,7 +403,9 @@ class Integration:
         return Conflict(files, bounded("Conflict markers are left:\n" + "\n".join(listing)))
 
     async def _move(self, to: str, before: str) -> bool:
-        """Move the team's branch, also if the user has it checked out."""
+        """Move the team's branch from `before` to another commit. Return False if another process
+        has moved the branch. If the user has checked out the branch, the checkout is fast-forwarded
+        with the branch. If that is not allowed or not possible, GitError is raised."""
         args = ("for-each-ref", "--format=%(worktreepath)", self._ref)
         path = await self.repository.git(*args)
         if not path:
@@ -395,9 +422,9 @@ class Integration:
 
 
 async def fast_forward(repository: Repository, to: str, *, branch: str | None = None) -> Moved:
-    """Move the user's checkout and its branch to a newer commit. The checkout is left alone unless
-    it is clean, on a branch (`branch`, if given) and behind that commit. Untracked files, including
-    ignored files, are never overwritten."""
+    """Move the user's checkout and its branch to a newer commit. The checkout must be clean, on a
+    branch, and behind the commit. If `branch` is not None, the checkout must be on this branch.
+    Otherwise nothing changes. Untracked and ignored files are never overwritten."""
     to = await repository.commit_id(to)
     async with repository.at_work():
         return await finish_despite_cancel(_fast_forward(repository, to, branch))
@@ -442,8 +469,9 @@ async def _find_reason_to_stay(
 
 
 async def _complete_move(repository: Repository) -> None:
-    """Complete a fast-forward that was killed halfway. A file is written only if it is unchanged,
-    or holds the new content or its beginning."""
+    """Complete a fast-forward that was killed before it ended. A file is written only if it has the
+    old content, the new content, or the beginning of the new content. Then the user has not changed
+    it."""
     note = repository.common / _NOTE
     try:
         note_time = (await asyncio.to_thread(note.stat)).st_mtime
@@ -451,14 +479,14 @@ async def _complete_move(repository: Repository) -> None:
         before, after = move["before"], move["after"]
     except FileNotFoundError:
         return
-    except (ValueError, KeyError):  # killed while it wrote the note: the move had not begun
+    except (ValueError, KeyError):  # the note is incomplete, so the move had not begun
         await asyncio.to_thread(note.unlink)
         return
     branch = await repository.current_branch()
     refs = ("index", "HEAD", "ORIG_HEAD", *([BRANCHES + branch] if branch else []))
     folders = {repository.checkout.git_dir, repository.common}
     locks = [folder / f"{ref}.lock" for folder in folders for ref in refs]
-    # Later lock files belong to the user's own commands.
+    # Lock files from a later time belong to git commands of the user.
     await asyncio.to_thread(remove_stale, locks, note_time - 1, note_time + repository.timeout)
     if await repository.commit_id("HEAD") == before:
         await _undo_partial_move(repository, before, after)
@@ -472,12 +500,12 @@ async def _undo_partial_move(repository: Repository, before: str, after: str) ->
     for name in await repository.changed_files(before, after):
         args = ("cat-file", "--filters")
         missing, old, _ = await repository.run_git(*args, f"{before}:{name}")
-        _, written, _ = await repository.run_git(*args, f"{after}:{name}")
+        _, new_content, _ = await repository.run_git(*args, f"{after}:{name}")
         path = repository.root / name
-        content = await asyncio.to_thread(read_file, path, len(written))
+        content = await asyncio.to_thread(read_file, path, len(new_content))
         if content is None and await asyncio.to_thread(os.path.lexists, path):
             continue  # git did not write it
-        if content != old and written.startswith(content or b""):
+        if content != old and new_content.startswith(content or b""):
             (new_files if missing else changed_files).append(name)
     if changed_files:
         paths = ("--pathspec-from-file=-", "--pathspec-file-nul")

@@ -1,5 +1,5 @@
-"""Shows a run in progress: as a tree at a terminal, as lines elsewhere, or not at all. The display
-reads the history of the run."""
+"""Displays of a run in progress: a tree at a terminal, lines elsewhere, or nothing with
+`--quiet`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Display", "LiveTree", "PlainLines", "display_for"]
 
 
 def display_for(console: Console, quiet: bool = False) -> Display:
-    """The display for a console, usually stderr."""
+    """Make the display of a run for a console, usually stderr."""
     if quiet:
         return Display(console)
     return LiveTree(console) if can_redraw(console) else PlainLines(console)

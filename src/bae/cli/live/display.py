@@ -1,5 +1,5 @@
-"""The base of all displays: it observes records of runs, and knows the progress, the values and the
-totals. By itself it shows nothing."""
+"""The base class of all displays. It observes the records of runs, and computes progress, values
+and totals. It prints nothing about a run."""
 
 from __future__ import annotations
 
@@ -48,28 +48,29 @@ if TYPE_CHECKING:
     from bae.run_tree import WorkChange
 
 MOST_STEPS: Final = 600
-"""Steps of one graph that are kept; steps between the first and the last of them are dropped."""
+"""Maximum steps of a graph in memory. In a longer graph, steps in the middle are dropped."""
 _MOST_TEXTS: Final = 5000
 _CALL: Final = 72
 """Maximum characters of a tool call with its arguments."""
 _RUNS: Final = 4
-"""Finished runs that are kept: the first run, and the newest runs that its bodies started."""
+"""Maximum runs in memory: the first run, and the newest runs that its bodies started. Runs in
+progress are never dropped."""
 
 
 class Display:
-    """A display that shows nothing. Enter it, pass its `observe` to `bae.observers.observing`, and
-    leave it after the run."""
+    """A display that shows nothing. Enter the display for the duration of a run, and pass `observe`
+    to `bae.observers.observing`."""
 
     keeps_texts = False
-    """Whether all streamed text is kept, or only its end."""
+    """Whether to store all streamed text, or only the end."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.signs = signs_for(console)
         self.views: dict[ObservedRun, RunView] = {}
-        """Usually one run, and runs that its bodies started, in order of their start."""
+        """The first run, and the runs that its bodies started, in order of their start."""
         self.lock = Lock()
-        """Protects the views: records arrive from several threads."""
+        """Protects `views`, because records arrive from several threads."""
 
     def __enter__(self) -> Self:
         return self
@@ -78,23 +79,24 @@ class Display:
         """Leave the final lines on the screen."""
 
     def observe(self, run: ObservedRun, record: Record) -> None:
-        """Observe a record of a run. Fast, from any thread."""
+        """Add a record of a run to the display. Any thread may call this method."""
         with self.lock:
             self.add(run, record)
 
     def add(self, run: ObservedRun, record: Record) -> RunView:
-        """Add a record. The caller holds the lock."""
+        """Add a record to the view of its run, and return the view. The caller must hold `lock`."""
         view = self.views.get(run)
         if view is None:
-            over = [run for run in [*self.views][1:] if self.views[run].history.run.outcome]
-            for each in over[: max(0, len(self.views) + 1 - _RUNS)]:
-                del self.views[each]
+            ended = [run for run in [*self.views][1:] if self.views[run].history.run.outcome]
+            for old_run in ended[: max(0, len(self.views) + 1 - _RUNS)]:
+                del self.views[old_run]
             view = self.views[run] = RunView(run.past, keep_texts=self.keeps_texts)
         view.add(record)
         return view
 
     def history_of(self, run_id: str) -> History | None:
-        """The history of a run since its start or last resume. None if it has not begun."""
+        """Return the history of a run since its start or last resume. Return None if the run has
+        not begun."""
         histories = [view.history for run, view in [*self.views.items()] if run.run_id == run_id]
         return histories[-1] if histories else None
 
@@ -105,16 +107,16 @@ class Display:
 
     @contextmanager
     def asking(self) -> Generator[None]:
-        """In the block, leave the terminal to a question about the run."""
+        """Stop drawing while the block asks the user a question."""
         yield
 
     def say(self, text: str) -> None:
-        """Print a line that is not part of the run, without breaking the display."""
+        """Print a line above the display, such as a note that is not about the run."""
         self.console.print(Text(self.signs.writable(in_lines(text, 4)), "dim"), soft_wrap=True)
 
     def summary(self, usage: Usage | None = None, seconds: float | None = None) -> Text:
-        """A finished run in one line: nodes, time and usage of LM calls. Without arguments, the
-        numbers come from the records. A run that a body starts counts separately."""
+        """Summarize the first run in one line: nodes, time and usage. By default, time and usage
+        come from the records. Runs that bodies of the first run started are not included."""
         with self.lock:
             view = next(iter(self.views.values()), None) or RunView()
             until = time() if view.history.run.ended is None else view.history.run.ended
@@ -125,18 +127,19 @@ class Display:
 
 
 class RunView:
-    """One run as a display shows it. `past` are the records of a resumed run."""
+    """One run of a display. If the run is resumed, `past` has its earlier records."""
 
     def __init__(self, past: Iterable[Record] = (), *, keep_texts: bool = False) -> None:
         self.changes: list[tuple[WorkChange, Work]] = []
-        """The last change that the newest record caused."""
+        """The changes that the newest record caused."""
         self.history = History(past, keep=MOST_STEPS, keep_texts=keep_texts, on_change=self._note)
         self.printed = -1
-        """The last step that is printed for good, with all steps before it."""
+        """The number of the last printed step. All earlier steps are printed too. Printed steps are
+        no longer redrawn."""
         self._texts: dict[tuple[Work, str, bool], str] = {}
 
     def add(self, record: Record) -> None:
-        """Add the next record."""
+        """Add the next record of the run."""
         self.changes.clear()
         self.history.add(record)
 
@@ -150,21 +153,24 @@ class RunView:
 
     @property
     def may_quote(self) -> bool:
-        """Whether answers of the LM may be shown: the run has no secret that they could quote."""
+        """Whether answers of the LM may be shown. If the run has secrets, the answers could quote
+        them."""
         return may_show(self.history.met, following=True)
 
     def time_on(self, work: Work, now: float) -> float:
-        """The seconds that this process has worked on something."""
-        over = sum(span.seconds for span in work.spans if span.start >= self.since)
-        return over if work.since is None else over + now - work.since
+        """Return the seconds that this process has worked on `work`."""
+        finished = sum(span.seconds for span in work.spans if span.start >= self.since)
+        return finished if work.since is None else finished + now - work.since
 
     def sources(self, step: Step) -> dict[tuple[str, str], Source]:
-        """The sources of a step, without sources that a resume starts again."""
-        every = step.sources.items()
-        return {key: each for key, each in every if each.items_done or not self._is_old(each)}
+        """Return the sources of a step. Sources that a resumed run starts again are left out."""
+        sources = step.sources.items()
+        return {
+            key: source for key, source in sources if source.items_done or not self._is_old(source)
+        }
 
     def state(self, work: GraphRun | Step | Source) -> ViewState:
-        """The progress of something."""
+        """Return the progress of a graph, a step or a source, for its row."""
         if isinstance(work, Source) and work.gate is not None and work.is_open:
             return "waiting"
         if isinstance(work, Step):
@@ -181,46 +187,49 @@ class RunView:
         return work.state if work.state in ("done", "failed", "waiting") else "cancelled"
 
     def _is_old(self, work: Work) -> bool:
-        """Whether something was unfinished before the resume, and may run again."""
+        """Return whether work stopped before the resume without a result, and may run again."""
         return work.state != "done" and work.ended is not None and work.ended < self.since
 
     def asking(self, by: Step | Source) -> LMQuestion | None:
-        """The current question to the LM."""
-        asked = [by.choice, by.fill, *by.asked[-1:]] if isinstance(by, Step) else by.asked[-1:]
-        for question in asked:
+        """Return the open question to the LM for a step or a source, or None."""
+        questions = [by.choice, by.fill, *by.asked[-1:]] if isinstance(by, Step) else by.asked[-1:]
+        for question in questions:
             if question is not None and question.is_open and task_of(question):
                 return question
         return None
 
     def usage(self, step: Step) -> Usage:
-        """The usage of the LM for a step."""
+        """Return the usage of all LM calls for a step."""
         choice = None if step.choice is None or step.choice.with_fields else step.choice
-        asked = (choice, step.filled_by, *step.asked)
-        return sum((each.paid for each in asked if each is not None), NOTHING_USED)
+        questions = (choice, step.filled_by, *step.asked)
+        return sum((question.paid for question in questions if question is not None), NOTHING_USED)
 
     def items(self, source: Source) -> int | None:
-        """The number of items of a value that is made item by item, if known."""
+        """Return the number of items that a `Map` works on. Return None if the number is not known,
+        or if the source is not a `Map`."""
         value, step = source.value, source.step
         plans = {} if step.node_type is None else plan_of(step.node_type).fields
         plan = None if source.place.parameter else plans.get(source.place.field)
-        over = "" if plan is None else plan.items_of
-        if not over and not source.items:
+        items_field = "" if plan is None else plan.items_of
+        if not items_field and not source.items:
             return None
         if source.state != "done":
-            made = step.sources.get((over, ""))
-            value = None if made is None else made.value
-            value = value if step.node is None else step.node.__dict__.get(over, value)
+            items_source = step.sources.get((items_field, ""))
+            value = None if items_source is None else items_source.value
+            value = value if step.node is None else step.node.__dict__.get(items_field, value)
         known = isinstance(value, list | tuple | set | frozenset | dict)
         return len(cast("list[Any]", value)) if known else None
 
     def value(self, step: Step, name: str, *, inline: bool = False) -> str:
-        """The value of a field; `inline` for one line with several values."""
+        """Return the value of a field as text. With `inline`, the text is for a line with several
+        values."""
         value = None if step.node is None else step.node.__dict__.get(name)
         hidden = _is_hidden(step, name)
         return self._text(step, f"{name}{step.whole}", value, hidden=hidden, inline=inline)
 
     def source_value(self, source: Source) -> str:
-        """The value of a source. Values of hidden fields and dropped steps are not shown."""
+        """Return the value of a source as text. Values of hidden fields and of dropped steps are
+        masked."""
         hidden = _is_hidden(source, source.place.field)
         if source.origin is not None:
             path, number, field = source.origin
@@ -229,18 +238,19 @@ class RunView:
         return self._text(source, "", source.value, hidden=hidden)
 
     def call(self, call: ToolRun) -> str:
-        """A tool call with its arguments, such as `search(query='kettle')`."""
+        """Return a tool call with its arguments, such as `search(query='kettle')`."""
         if not self.may_quote:
             return in_one_line(f"{call.name}({'…' if call.arguments else ''})")
         return call_text(call.name, call.arguments, _CALL)
 
     def call_result(self, call: ToolRun) -> str:
-        """The result of a tool call, the error that the LM reads, or its progress."""
+        """Return the result of a tool call as text. If the call failed, return its error. If the
+        call is in progress, return what it last reported."""
         if call.is_open:
             report = call.report
             return "" if report is None else in_one_line(report.text)
         if call.state == "running":
-            return ""  # not started
+            return ""  # bae has not called the tool yet
         if call.state != "done":
             cause = None if call.error is None else call.error.__cause__
             return (error_of(call) if cause is None else line_of(cause)) or call.state
@@ -254,24 +264,26 @@ class RunView:
         return self._texts[key]
 
     def refusal(self, reply: RoundReplied) -> str:
-        """The reason why an answer was refused."""
+        """Return `refused` with the reason why an answer of the LM was refused."""
         reason = in_one_line(reply.text[:1000]) if self.may_quote else ""
         return f"refused: {reason}" if reason else "refused"
 
     def own_values(self, step: Step) -> str:
-        """The values of a node that have no row, in one line."""
+        """Return one line with the values of a node's fields without a source. Tool calls are left
+        out if they have rows."""
         if step.node is None or step.node_type is None:
             return ""
         plans = plan_of(step.node_type).plain
         has_rows = step.fill_loop is not None
         names = [plan.name for plan in plans if not (has_rows and plan.fills == "calls")]
-        held = [name for name in names if name in step.node.__dict__]
-        return " ".join(f"{name}={self.value(step, name, inline=True)}" for name in held)
+        filled = [name for name in names if name in step.node.__dict__]
+        return " ".join(f"{name}={self.value(step, name, inline=True)}" for name in filled)
 
     def _text(
         self, work: Work, name: str, value: Any, *, hidden: bool, inline: bool = False
     ) -> str:
-        """The text of a value, cached: formatting may be slow, and frames are many."""
+        """Return a value as text. The text is cached, because formatting may be slow and a display
+        draws many frames."""
         key = work, name, inline
         if key not in self._texts:
             if len(self._texts) > _MOST_TEXTS:
@@ -281,8 +293,8 @@ class RunView:
         return self._texts[key]
 
     def origin(self, source: Source) -> str:
-        """The origin of a recalled value, such as ` from Day.mood`. It names the field if that
-        differs."""
+        """Return the origin of a recalled value as text, such as ` from Day`. If the recalled field
+        has another name than the field of `source`, the text is such as ` from Day.mood`."""
         if source.origin is None:
             return ""
         path, step, field = source.origin
@@ -292,23 +304,23 @@ class RunView:
 
 
 def _is_hidden(work: Step | Source, name: str) -> bool:
-    """Whether a field is never shown, because it has `repr=False`."""
+    """Return whether a field has `repr=False`, so its value must not be shown."""
     fields: dict[str, Any] = getattr(work.node_type, "__pydantic_fields__", {})
     return name in fields and not fields[name].repr
 
 
 def error_of(work: Work) -> str:
-    """The error of failed work, in one line."""
+    """Return the error of failed work in one line, or an empty text."""
     return "" if work.error is None else line_of(work.error)
 
 
 def names_of(offered: Iterable[type]) -> str:
-    """The names of the classes that an LM may choose."""
+    """Join the names of the node classes that an LM may choose."""
     return " | ".join("the end" if cls is NoneType else cls.__name__ for cls in offered)
 
 
 def calls_text(loop: ToolLoop) -> str:
-    """The calls of a conversation in a few words: `3 calls in 2 rounds: search, read_page`."""
+    """Summarize the tool calls of a conversation: `3 calls in 2 rounds: search, read_page`."""
     calls = [*loop.calls.values()]
     if not calls:
         return "no calls"
@@ -318,7 +330,8 @@ def calls_text(loop: ToolLoop) -> str:
 
 
 def task_of(asking: LMQuestion) -> str:
-    """The current task of the LM. Empty if it fills a node without fields of its own."""
+    """Describe what the LM is asked to do, such as `filling text, mood`. Return an empty text if
+    the LM has no field to fill."""
     if asking.asker.kind == "choice":
         return f"choosing from {names_of(asking.offered)}"
     rounds = f", round {len(asking.loop.rounds) + 1}" if asking.loop and asking.loop.rounds else ""

@@ -1,5 +1,5 @@
-"""Rows of the tree, and their drawing: lines of text with colors, cut to the width of the
-terminal."""
+"""The rows of the tree of a run, and functions that draw the rows as colored lines. Lines are cut
+to the width of the terminal."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _TURNS: Final = 10
-"""Turns of a spinner in a second."""
+"""Frames of a spinner per second."""
 _WIDEST: Final = 80
-"""Maximum cells of a value with a note, which keeps notes close to it."""
+"""Maximum cells of a value with a note. The limit keeps the note close to the value."""
 
 ViewState = Literal["coming", "going", "done", "failed", "cancelled", "waiting"]
-"""The progress of a row. `waiting` means waiting for a person."""
+"""The progress of the work that a row shows. `coming` means not started, `going` means in progress,
+and `waiting` means waiting for a person."""
 Guides = tuple[bool, ...]
-"""For each level around a row: whether another row follows at that level."""
+"""For each outer level of a row, whether another row follows at this level."""
 
 
 @dataclass(slots=True)
 class ViewRow:
-    """A row: its place in the tree, its subject, and up to three texts."""
+    """A row of the tree. Its texts are a name, a value and a note."""
 
     guides: Guides
     kind: Literal["node", "field", "lm", "call", "choice", "item", "text", "error", "more"]
@@ -36,11 +37,11 @@ class ViewRow:
     note: str = ""
     dim: bool = False
     is_told: bool = False
-    """Whether the LM reads the error, and the run continues."""
+    """Whether the row shows an error that the LM reads, so the run continues."""
     field: str = ""
     """The field of the node that the row is about."""
     block: int = 0
-    """Rows with the same block have aligned columns."""
+    """A number for rows with aligned columns. With 0, the row is not aligned with others."""
 
     @property
     def matters(self) -> bool:
@@ -50,19 +51,19 @@ class ViewRow:
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """The signs of lines: all of Unicode, or ASCII only."""
+    """The signs that a terminal can show: Unicode, or ASCII only."""
 
     spinner: str
     dots: str
 
     def writable(self, text: str) -> str:
-        """A text with every unsupported character replaced."""
+        """Replace each character of a text that the terminal cannot show."""
         if self is UNICODE or text.isascii():
             return text
         return text.translate(_PLAINLY).encode("ascii", "backslashreplace").decode()
 
     def spin(self, now: float) -> str:
-        """The spinner at a time."""
+        """Return the frame of the spinner at a time."""
         return self.spinner[int(now * _TURNS) % len(self.spinner)]
 
 
@@ -77,13 +78,13 @@ _MARKS: Final = {
     "cancelled": ("-", "dim"),
     "coming": ("·", "dim"),
 }
-"""The signs and styles of progress."""
+"""The sign and its style by state of a row."""
 _NAMES: Final = {"node": "bold", "field": "cyan", "lm": "magenta", "call": "blue", "more": "dim"}
-"""The styles of names."""
+"""The style of the name by kind of row."""
 
 
 def signs_for(console: Console) -> Signs:
-    """The signs that a terminal can show."""
+    """Return the signs that a terminal can show."""
     return ASCII if console.options.ascii_only or console.legacy_windows else UNICODE
 
 
@@ -96,7 +97,8 @@ def cut_cells(text: str, width: int, dots: str = "…") -> str:
 
 
 def squeeze_rows(rows: list[ViewRow], room: int) -> list[ViewRow]:
-    """The rows that fit on the screen. Finished rows are dropped first, then the topmost."""
+    """Drop rows that do not fit on the screen: first finished rows, then the topmost rows. A row at
+    the top has the number of dropped rows."""
     if len(rows) <= room:
         return rows
     if room < 2:
@@ -104,24 +106,24 @@ def squeeze_rows(rows: list[ViewRow], room: int) -> list[ViewRow]:
     matter = [row for row in rows if row.matters][-(room - 1) :]
     spare = room - 1 - len(matter)
     others = [row for row in rows if not row.matters]
-    kept = {id(row) for row in (*matter, *(others[-spare:] if spare else ()))}
-    more = ViewRow((), "more", name=f"… {len(rows) - len(kept):,} more")
-    return [more, *(row for row in rows if id(row) in kept)]
+    kept_ids = {id(row) for row in (*matter, *(others[-spare:] if spare else ()))}
+    more_row = ViewRow((), "more", name=f"… {len(rows) - len(kept_ids):,} more")
+    return [more_row, *(row for row in rows if id(row) in kept_ids)]
 
 
 def draw_rows(rows: Sequence[ViewRow], width: int, now: float, signs: Signs) -> list[Text]:
-    """The lines of rows. Fields of one node have aligned columns."""
+    """Draw rows as lines. The fields of a node have aligned columns."""
     blocks: dict[int, list[ViewRow]] = {}
     for row in rows:
         row.name, row.value, row.note = map(signs.writable, (row.name, row.value, row.note))
         blocks.setdefault(row.block or id(row), []).append(row)
-    columns = {block: _column_widths(each, width) for block, each in blocks.items()}
+    columns = {block: _column_widths(block_rows, width) for block, block_rows in blocks.items()}
     return [_draw(row, columns[row.block or id(row)], width, now, signs) for row in rows]
 
 
 def _column_widths(rows: Sequence[ViewRow], width: int) -> tuple[int, int, int]:
-    """The widths of names, values and notes: as wide as their contents, within the available
-    width."""
+    """Compute the widths of the columns of names, values and notes, for rows of one block. The
+    columns are as wide as their texts, if the width of the terminal allows it."""
     room = width - 2 * len(rows[0].guides) - 2
     names, values, notes = (
         max(cell_len(getattr(row, part)) for row in rows) for part in ("name", "value", "note")
@@ -130,9 +132,9 @@ def _column_widths(rows: Sequence[ViewRow], width: int) -> tuple[int, int, int]:
         names = min(names, max(8, room // 3))
     if rows[0].kind == "call":
         names = min(names, max(8, room // 2))
-    left = max(2, room - names - 4)
-    notes = min(notes, max(left * 2 // 5, min(28, left // 2), left - values))
-    return names, min(values, left - notes, _WIDEST if notes else left), notes
+    rest_width = max(2, room - names - 4)
+    notes = min(notes, max(rest_width * 2 // 5, min(28, rest_width // 2), rest_width - values))
+    return names, min(values, rest_width - notes, _WIDEST if notes else rest_width), notes
 
 
 def _draw(
@@ -144,8 +146,8 @@ def _draw(
     for goes_on in row.guides:
         line.append(signs.writable("│ " if goes_on else "  "), "dim")
     if row.kind != "more":
-        done = "✓" if row.kind in ("node", "item", "call") else " "
-        mark, style = _MARKS.get(row.state, (done, "dim" if row.dim else "green"))
+        done_mark = "✓" if row.kind in ("node", "item", "call") else " "
+        mark, style = _MARKS.get(row.state, (done_mark, "dim" if row.dim else "green"))
         if row.state == "going":
             mark, style = signs.spin(now), "yellow"
         elif row.is_told:
@@ -155,7 +157,7 @@ def _draw(
     if failed and row.kind != "field":
         style = "bold red" if row.kind == "node" else "red"
     line.append(set_cell_size(cut_cells(row.name, names, signs.dots), names), style)
-    if failed:  # an error is worth an uneven row
+    if failed:  # show more of an error, even if the columns are then not aligned
         gaps = 2 * (bool(row.name) + bool(row.note))
         values = max(values, width - line.cell_len - cell_len(row.note) - gaps)
     value = cut_cells(row.value, values, signs.dots)

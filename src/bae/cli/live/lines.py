@@ -1,5 +1,5 @@
-"""The run as lines, one for each event, for a log file, a pipe, an editor or a terminal without
-cursor movement."""
+"""The display of a run as lines, one for each event. It is for a log file, a pipe, an editor, or a
+terminal without cursor movement."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from bae.sources import kind_named
 from bae.work import GraphRun, Item, LMQuestion, Source, Step, ToolRun, Work
 
 _NAMES: Final = 16
-"""The width of the column of names."""
+"""Cells of the column with the subjects of lines."""
 _LONGEST: Final = 200
-"""Maximum cells of a line that does not go to a terminal."""
+"""Maximum cells of a line outside a terminal."""
 _PROGRESS: Final = 1.0
-"""Minimum seconds between two lines about the items of a map."""
+"""Minimum seconds between two lines about the progress of a map or a tool call."""
 _ITEMS: Final = 10
-"""The number of map items whose graphs get lines."""
+"""If a map runs a graph for each item, only the graphs of the first items have lines."""
 _ITEM: Final = re.compile(r"(?<!\))\[(\d+)\]")
-"""The item of a map in the path of a graph."""
+"""Matches the index of a map item in the path of a graph."""
 _TOOL: Final = re.compile(r"[^/]*\(([^()]*)\)\[\d+\]")
-"""The tool call in the path of a graph."""
+"""Matches a tool call in the path of a graph. The line shows only the part in parentheses."""
 LineParts = tuple[str, ...]
-"""The subject of a line, its text, and facts that are never cut."""
+"""The parts of a line: its subject, its text, and facts such as the duration. Facts are never
+cut."""
 
 
 class PlainLines(Display):
@@ -45,7 +46,7 @@ class PlainLines(Display):
         self._failed: BaseException | None = None
 
     def observe(self, run: ObservedRun, record: Record) -> None:
-        """Print a line about a record."""
+        """Add a record of the run, and print a line for each event that needs a line."""
         with self.lock:
             view = self.add(run, record)
             if any(int(item) >= _ITEMS for item in _ITEM.findall(record.path)):
@@ -69,7 +70,7 @@ class PlainLines(Display):
         self.console.print(Text(text + facts), soft_wrap=True)
 
     def _line(self, view: RunView, change: WorkChange, work: Work) -> LineParts | None:
-        """The name and the text of a line, or None if no line is needed."""
+        """Return the parts of the line about a change, or None if the change has no line."""
         match work:
             case LMQuestion():
                 return _question_line(view, change, work)
@@ -90,8 +91,8 @@ class PlainLines(Display):
                 if view.history.changes and view.history.changes[-1].at == work.since:
                     return "resumed", f"{count(view.history.whole_steps, 'node')} from before"
             case GraphRun() if change == "ended" and work.outcome not in ("", "ended"):
-                # If a dependency has printed its error, only the outcome of the command repeats it.
-                is_known = self._failed is not None and self._failed in _causes(work.error)
+                # If the error of a dependency or tool has a line, do not print the error again.
+                is_known = self._failed is not None and self._failed in _walk_causes(work.error)
                 return None if is_known else (work.outcome, error_of(work))
             case _:
                 pass
@@ -114,8 +115,8 @@ class PlainLines(Display):
             case "ended" if source.gate is not None and source.gate.parameter:
                 return None  # the line of the tool call follows
             case "ended" if source.state == "done":
-                by = source.by if source.gate is None else "answered"
-                return f"  {by}", view.source_value(source), describe_duration(source.took)
+                subject = source.by if source.gate is None else "answered"
+                return f"  {subject}", view.source_value(source), describe_duration(source.took)
             case _:
                 return None
 
@@ -135,20 +136,25 @@ class PlainLines(Display):
                 self._failed = call.error
                 return f"  {call.name}", f"failed: {error_of(call)}"
             case "ended" if call.state == "done" and call.told is not None:
-                made = "" if call.was_called else f"{view.call(call)}: "
+                call_text = "" if call.was_called else f"{view.call(call)}: "
                 return (
                     f"  {call.name}",
-                    f"{made}error: {view.call_result(call)}",
+                    f"{call_text}error: {view.call_result(call)}",
                     describe_duration(call.took),
                 )
             case "ended" if call.state == "done":
-                same = f"as {call.reused}" if call.reused else ""
-                return f"  {call.name}", view.call_result(call), describe_duration(call.took), same
+                equal_call = f"as {call.reused}" if call.reused else ""
+                return (
+                    f"  {call.name}",
+                    view.call_result(call),
+                    describe_duration(call.took),
+                    equal_call,
+                )
             case _:
                 return None
 
     def _item_line(self, view: RunView, item: Item) -> LineParts | None:
-        """The progress of a map, at intervals."""
+        """Return a line about the progress of a map. Return None if the last line is too recent."""
         source, at = item.source, item.ended or 0.0
         if at - max(self._progressed, source.started) < _PROGRESS:
             return None
@@ -158,8 +164,8 @@ class PlainLines(Display):
         return f"  {source.by}", f"{source.items_done:,}{of} items done"
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and its causes."""
+def _walk_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__
@@ -181,10 +187,10 @@ def _question_line(view: RunView, change: WorkChange, question: LMQuestion) -> L
         case "restarted":
             restart = question.restarts[-1]
             wait = describe_duration(restart.wait)
-            what = f"is asked again{f' in {wait}' if wait else ''}"
+            event = f"is asked again{f' in {wait}' if wait else ''}"
             if restart.model:
-                what = f"is now {in_one_line(restart.model)},"
-            return "  LM", f"{what} after {line_of(restart.error)}"
+                event = f"is now {in_one_line(restart.model)},"
+            return "  LM", f"{event} after {line_of(restart.error)}"
         case "ended" if question.state == "done":
             after = describe_duration(question.took), *describe_spending(question.usage)
             if question.chosen is not None:

@@ -1,5 +1,5 @@
-"""A run as rows, from top to bottom: a row for each node, and below it rows for its fields, with
-their values and sources, and for the current work of the LM."""
+"""Makes the rows of a run. Each node has a row. Below it are rows for its fields, with values and
+sources, and for the current work of the LM."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from bae.work import NOTHING_USED, GraphRun, LMQuestion, Source, Step, ToolLoop,
 _ITEMS: Final = 5
 """Maximum rows for the items of a map."""
 _CALLS: Final = 8
-"""Maximum rows for tool calls: the newest are shown."""
+"""Maximum rows for finished tool calls. The newest calls are shown."""
 _BAR: Final = 12
-"""The length of a map's progress bar."""
+"""Cells of a progress bar."""
 _TEXT_LINES: Final = 2
 """Maximum lines of a streaming answer."""
 
 
 def graph_rows(view: RunView, graph: GraphRun, guides: Guides, now: float) -> Iterator[ViewRow]:
-    """The rows of the steps of a graph, without steps that are printed already. `now` is the time
-    for work in progress."""
+    """Yield the rows of a graph's steps, without the steps that are already printed. `now` is the
+    current time, for the duration of work in progress."""
     after = -1 if graph.path else view.printed
     steps = [step for step in graph.trace if step.number > after]
     for place, step in enumerate(steps):
@@ -38,17 +38,17 @@ def graph_rows(view: RunView, graph: GraphRun, guides: Guides, now: float) -> It
 def step_rows(
     view: RunView, step: Step, guides: Guides, now: float, *, last: bool
 ) -> Iterator[ViewRow]:
-    """The rows of one node."""
+    """Yield the rows of one node. `last` says that no other node follows in the graph."""
     inside, dim = (*guides, not last), step.resumed
     fields = list(_field_rows(view, step, inside, now))
     asking, choice = view.asking(step), step.choice
     state = view.state(step)
-    if state == "coming":  # it has started for this step already
+    if state == "coming":  # sources or the LM may already work for the node
         states = {view.state(source) for source in view.sources(step).values()}
         waits = asking is not None and asking.waits and not asking.open_calls
-        going = (asking is not None and not waits) or "going" in states
-        state = "going" if going else "waiting" if waits or "waiting" in states else "coming"
-    yield ViewRow(guides, "node", state, step.name, "", _about(view, step, now), dim)
+        is_going = (asking is not None and not waits) or "going" in states
+        state = "going" if is_going else "waiting" if waits or "waiting" in states else "coming"
+    yield ViewRow(guides, "node", state, step.name, "", _describe_step(view, step, now), dim)
     loop, below = step.fill_loop, (*inside, False)
     for index, (source, row) in enumerate(fields):
         yield row
@@ -73,7 +73,7 @@ def step_rows(
         yield ViewRow(inside, "error", value=error_of(step))
 
 
-def _about(view: RunView, step: Step, now: float) -> str:
+def _describe_step(view: RunView, step: Step, now: float) -> str:
     if step.resumed:
         return "from before"
     parts = [describe_duration(view.time_on(step, now)), *describe_spending(view.usage(step))]
@@ -93,15 +93,18 @@ def _about(view: RunView, step: Step, now: float) -> str:
 def _asking_rows(
     view: RunView, asking: LMQuestion, guides: Guides, now: float, *, always: bool
 ) -> Iterator[ViewRow]:
-    """A row for the current question to the LM, and the end of its streaming answer. The row of a
-    field shows its own question, so this row appears only if something went wrong."""
+    """Yield a row for an open question to the LM, and rows for the end of the streaming answer.
+
+    Without `always`, the row of the question is left out, unless the LM is asked again. This is for
+    questions of a field, because the row of the field already shows that work is in progress.
+    """
     last = asking.answers[-1].attempt if asking.answers else None
     retry, task = asking.retry, task_of(asking)
     if last is not None and asking.loop is not None and _is_refused(asking.loop, last.number):
-        last = None  # a counted round follows
+        last = None  # the next round has begun, and `task` has its number
     if last is not None and last.verdict == "valid":
         if retry is None and not asking.text:
-            return  # answered, and nothing else to wait for is known
+            return  # the LM has answered, and no other answer is expected
         last = None
     if retry is not None:
         wait = describe_duration(retry.at + retry.wait - now)
@@ -124,14 +127,15 @@ def _asking_rows(
 
 
 def _is_refused(loop: ToolLoop, number: int) -> bool:
-    """Whether another round follows a round, because it called tools or was refused."""
+    """Return whether another round follows the round `number`, because the LM called tools or its
+    answer was refused."""
     return number < len(loop.rounds) or any(
         reply.number == number and reply.kind in ("correction", "refused") for reply in loop.replies
     )
 
 
 def _refusals_of(question: LMQuestion) -> list[RoundReplied]:
-    """The refused answers since a question was asked, or asked again."""
+    """List the refused answers to a question, since it was last asked."""
     refusals = [] if question.loop is None else question.loop.refusals
     return [reply for reply in refusals if reply.at >= question.started]
 
@@ -143,31 +147,31 @@ def _round_rows(
     guides: Guides,
     now: float,
 ) -> Iterator[ViewRow]:
-    """A row for each tool call, with its nested graph, and for each refused answer. Of many calls,
-    the newest are shown."""
-    left = list(refusals[-_CALLS:])
+    """Yield a row for each tool call, with the rows of the call's graph, and a row for each refused
+    answer. If there are many calls, earlier finished calls are left out."""
+    pending = list(refusals[-_CALLS:])
     matters = [call for call in calls if call.is_open or call.state == "waiting"]
-    shown = [call for call in calls if call in matters or call in calls[-_CALLS:]]
-    if left_out := len(calls) - len(shown):
+    shown_calls = [call for call in calls if call in matters or call in calls[-_CALLS:]]
+    if left_out := len(calls) - len(shown_calls):
         yield ViewRow(guides, "more", name=f"… {count(left_out, 'earlier call')}")
-    for call in shown:
-        while left and left[0].number < call.round:
-            yield refusal_row(view, left.pop(0), guides)
+    for call in shown_calls:
+        while pending and pending[0].number < call.round:
+            yield refusal_row(view, pending.pop(0), guides)
         row = call_row(view, call, guides, now)
         row.block = id(calls[0])
         yield row
         if call.is_open and call.graph is not None:
             yield from graph_rows(view, call.graph, (*guides, False), now)
-    yield from (refusal_row(view, reply, guides) for reply in left)
+    yield from (refusal_row(view, reply, guides) for reply in pending)
 
 
 def call_row(view: RunView, call: ToolRun, guides: Guides, now: float) -> ViewRow:
-    """The row of one tool call: the call, its result and its duration."""
+    """Make the row of a tool call, with its result and its duration."""
     row = ViewRow(guides, "call", name=view.call(call), value=view.call_result(call))
     row.dim = call.resumed
-    going = call.is_open
-    parts = [describe_duration(now - call.started if going else call.took)]
-    if going:
+    is_open = call.is_open
+    parts = [describe_duration(now - call.started if is_open else call.took)]
+    if is_open:
         row.state, report = "going", call.report
         if report is not None and report.done is not None:
             bar = _progress(report.done, report.total)
@@ -186,18 +190,18 @@ def call_row(view: RunView, call: ToolRun, guides: Guides, now: float) -> ViewRo
 
 
 def refusal_row(view: RunView, reply: RoundReplied, guides: Guides) -> ViewRow:
-    """The row of a refused answer."""
+    """Make the row of a refused answer."""
     before = reply.at < view.since
     return ViewRow(guides, "call", value=view.refusal(reply), dim=before, is_told=True)
 
 
 def _source_rows(view: RunView, source: Source, guides: Guides, now: float) -> Iterator[ViewRow]:
-    """The rows below a field: work of the LM, and nested graphs."""
+    """Yield the rows below a field: tool calls, questions to the LM, and nested graphs."""
     asking = view.asking(source)
     for question in source.asked:
         refusals = _refusals_of(question)
         yield from _round_rows(view, question.calls, refusals, (*guides, False), now)
-    # Answers of several items interleave.
+    # A map asks several questions at once. Show none of them here.
     if asking is not None and view.items(source) is None:
         yield from _asking_rows(view, asking, guides, now, always=False)
     guides = (*guides, False)
@@ -243,61 +247,68 @@ def _item_row(view: RunView, index: int, graph: GraphRun, guides: Guides, now: f
 def _field_rows(
     view: RunView, step: Step, guides: Guides, now: float
 ) -> Iterator[tuple[Source | None, ViewRow]]:
-    """The rows of the fields of a step, each with the source of its value."""
+    """Yield a source and its row for each field of a step, and for each parameter of the field's
+    function. A field without a recorded source has None as its source."""
     sources = view.sources(step)
     plans = {} if step.node_type is None else plan_of(step.node_type).fields
     for name in plans or dict.fromkeys(name for name, _ in sources):
         source = sources.get((name, ""))
-        behind = [each for (field, route), each in sources.items() if field == name and route]
+        parameter_sources = [
+            parameter_source
+            for (field, route), parameter_source in sources.items()
+            if field == name and route
+        ]
         row = ViewRow(guides, "field", name=name, dim=step.resumed, block=id(step), field=name)
         if source is not None:
             _describe_source(view, row, source, now)
             if source.state == "failed" and step.whole:
                 row.note += " · its default is used"
         elif name in plans:
-            _describe_field(view, step, plans[name], row, behind)
+            _describe_field(view, step, plans[name], row, parameter_sources)
         yield source, row
-        for each in sorted(behind, key=lambda each: len(each.place.parameters)):
-            *outer, parameter = each.place.parameters
+        for parameter_source in sorted(
+            parameter_sources, key=lambda source: len(source.place.parameters)
+        ):
+            *outer, parameter = parameter_source.place.parameters
             below = ViewRow(guides, "field", name=f"{'  ' * len(outer)}<- {parameter}")
             below.block, below.field = id(step), name
-            _describe_source(view, below, each, now)
-            yield each, below
+            _describe_source(view, below, parameter_source, now)
+            yield parameter_source, below
 
 
 def _describe_source(view: RunView, row: ViewRow, source: Source, now: float) -> None:
-    """Add the value and the source of a field to its row."""
+    """Set the state, the value and the note of a row from the source of its field."""
     state = row.state = view.state(source)
     row.dim = source.resumed
-    going = source.since is not None and state == "going"
-    parts = [describe_duration(now - source.started if going else source.took)]
-    parts += describe_spending(sum((each.paid for each in source.asked), NOTHING_USED))
-    by = in_one_line(source.by[:1000])
+    is_going = source.since is not None and state == "going"
+    parts = [describe_duration(now - source.started if is_going else source.took)]
+    parts += describe_spending(sum((question.paid for question in source.asked), NOTHING_USED))
+    source_name = in_one_line(source.by[:1000])
     if source.origin is not None:
         parts = [f"recalled{view.origin(source)}"]
     elif source.gate is not None:
         parts.insert(0, "answered" if state == "done" else "waits for an answer")
-        row.value = by
+        row.value = source_name
     else:
         total = view.items(source)
-        over = f", {count(total, 'item')}" if state == "done" and total is not None else ""
-        parts.insert(0, f"{by}{over}")
+        item_count = f", {count(total, 'item')}" if state == "done" and total is not None else ""
+        parts.insert(0, f"{source_name}{item_count}")
         row.value = _progress(source.items_done, total)
     if state == "done":
         row.value = view.source_value(source)
     elif state == "failed" and source.error is not None:
         row.value = error_of(source)
     elif state == "cancelled":
-        parts = ["" if source.gate is not None else by, "cancelled"]
+        parts = ["" if source.gate is not None else source_name, "cancelled"]
     if source.resumed:
         parts.append("from before")
     row.note = " · ".join(filter(None, parts))
 
 
 def _describe_field(
-    view: RunView, step: Step, plan: FieldPlan, row: ViewRow, behind: Sequence[Source]
+    view: RunView, step: Step, plan: FieldPlan, row: ViewRow, parameter_sources: Sequence[Source]
 ) -> None:
-    """Fill the row of a field that has no records."""
+    """Set the state, the value and the note of a row whose field has no recorded source."""
     node, before = step.node, step.before and step.before.node_type
     called = "" if plan.call is None else plan.call.name
     loop = step.fill_loop
@@ -307,7 +318,7 @@ def _describe_field(
         return
     if node is None or plan.name not in node.__dict__:
         row.state = "coming"
-        if waits := [each.by for each in behind if each.is_open]:
+        if waits := [source.by for source in parameter_sources if source.is_open]:
             row.note = f"{called} waits for {', '.join(waits)}"
         elif plan.fills == "source":
             row.note = called or plan.kind

@@ -1,5 +1,5 @@
-"""Live drawing for terminals with cursor movement: the tree of a run, whose finished nodes are
-printed for good, and a line for other long work."""
+"""Displays that are redrawn at a terminal: the tree of a run, and a progress line for other long
+work."""
 
 from __future__ import annotations
 
@@ -34,22 +34,21 @@ _FRAMES: Final = 10
 
 
 def can_redraw(console: Console) -> bool:
-    """Whether the cursor of a console can be moved. With FORCE_COLOR, a file counts as a terminal
-    for colors only."""
+    """Return whether the cursor of a console can be moved, and the console is wide enough. This is
+    false for a file, even with FORCE_COLOR."""
     moves = console.is_terminal and not console.is_dumb_terminal and console.width >= _NARROWEST
     return moves and console.file.isatty()
 
 
 class LiveTree(Display):
-    """Shows work in progress, and prints finished nodes above it. On exit, the rest of the tree
-    stays on the screen."""
+    """Shows a run as a tree. It redraws the nodes in progress, and prints finished nodes above
+    them. On exit, the rest of the tree stays on the screen."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._screen = Redrawn(console, self._group)
         self._printing = Lock()
-        """Held while nodes are printed, which keeps their order; never held by the drawing
-        thread."""
+        """Keeps printed nodes in order. The drawing thread never waits for this lock."""
         self._last: list[Text] = []
         self._asked_at = -1
 
@@ -62,7 +61,7 @@ class LiveTree(Display):
         self._print(self.all_lines())
 
     def observe(self, run: ObservedRun, record: Record) -> None:
-        """Observe a record of a run, and print nodes that it finishes."""
+        """Add a record of a run, and print the nodes that the record finishes."""
         with self._printing:
             with self.lock:
                 view = self.add(run, record)
@@ -72,13 +71,13 @@ class LiveTree(Display):
 
     @contextmanager
     def asking(self) -> Generator[None]:
-        """Remove the tree from the screen for the block, and leave the rows that led to the
-        question."""
+        """Stop drawing while the block asks the user a question. The rows of the current node stay
+        above the question."""
         self._screen.stop()
         with self.lock:
             view = next(iter(self.views.values()), None)
             at = -1 if view is None or view.history.run.newest is None else view.printed + 1
-        if at != self._asked_at:  # otherwise the rows are above the previous question
+        if at != self._asked_at:  # otherwise, the previous question has printed the rows
             self._print(self.all_lines())
             self.console.print()
         self._asked_at = at
@@ -88,12 +87,12 @@ class LiveTree(Display):
             self._screen.start()
 
     def frame(self) -> list[Text]:
-        """The lines of the work in progress, at most as many as the terminal has."""
+        """Return the lines of the work in progress, at most as many as the terminal has."""
         rows = squeeze_rows(self._rows(), max(1, self.console.height - 2))
         return [*self._draw(rows), spinning_line(self, self.summary().plain)]
 
     def all_lines(self) -> list[Text]:
-        """The lines of all runs, without printed nodes."""
+        """Return the lines of all runs, without the nodes that are already printed."""
         return self._draw(self._rows())
 
     def _rows(self) -> list[ViewRow]:
@@ -108,8 +107,8 @@ class LiveTree(Display):
         return rows
 
     def _done_rows(self, view: RunView) -> list[ViewRow]:
-        """The rows of finished nodes that led to another node. They count as printed from now
-        on."""
+        """Return the rows of the finished nodes that are not printed yet, and mark the nodes as
+        printed. The last node is left out."""
         rows: list[ViewRow] = []
         now, steps = time(), view.history.run.steps
         while (step := steps.get(view.printed + 1)) and step.number + 1 in steps:
@@ -127,14 +126,14 @@ class LiveTree(Display):
             self.console.print(Text("\n").join(lines), soft_wrap=True)
 
     def _group(self) -> Group:
-        with suppress(Exception):  # keep the last frame if drawing fails
+        with suppress(Exception):  # if drawing fails, show the last frame again
             self._last = self.frame()
         return Group(*self._last)
 
 
 class ProgressLine(Display):
-    """The progress of `bae eval` or `bae optimize`: one line that is redrawn at a terminal, a few
-    plain lines elsewhere. A `quiet` line prints only what `say` gets."""
+    """Shows the progress of `bae eval` or `bae optimize`. At a terminal, it redraws one line.
+    Elsewhere, it prints a few lines. With `quiet`, it prints only the texts of `say`."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
         super().__init__(console)
@@ -155,15 +154,15 @@ class ProgressLine(Display):
             self._screen.stop()
 
     def update(self, text: str, *, milestone: bool = False) -> None:
-        """Show the current progress, from any thread. Without a terminal only milestones are
-        printed, so keep them few."""
+        """Show the current progress, from any thread. Outside a terminal, a line is printed only
+        for a `milestone`, so there should be few milestones."""
         self._text = text
         if milestone and self._screen is None and not self._quiet:
             line = f"{perf_counter() - self._began:7.1f} s  {text}"
             self.console.print(Text(in_one_line(line)), soft_wrap=True)
 
     def inform(self, text: str) -> None:
-        """Print a line as part of the progress."""
+        """Print a line about the progress. At a terminal, the line is above the redrawn line."""
         if self._screen is not None:
             self.say(text)
         else:
@@ -175,7 +174,7 @@ class ProgressLine(Display):
 
 
 def spinning_line(display: Display, text: str) -> Text:
-    """A line with a spinner before it."""
+    """Return a line that begins with a spinner."""
     width, signs = display.console.width, display.signs
     line = Text(no_wrap=True).append(f"{signs.spin(time())} ", "yellow")
     line.append(cut_cells(signs.writable(text), max(1, width - 3), signs.dots), "dim").truncate(
@@ -185,8 +184,8 @@ def spinning_line(display: Display, text: str) -> Text:
 
 
 class Redrawn:
-    """Draws the result of `picture` several times a second in its own thread, from `start` to
-    `stop`. Other output, including log messages, appears above it."""
+    """A drawing at the bottom of the terminal. From `start` to `stop`, a thread calls `picture`
+    several times a second and draws the result. Other output and log messages appear above it."""
 
     def __init__(self, console: Console, picture: Callable[[], RenderableType]) -> None:
         self._console = console
@@ -195,15 +194,15 @@ class Redrawn:
 
     @property
     def is_on(self) -> bool:
-        """Whether it is on the screen."""
+        """Whether the drawing is on the screen."""
         return self._shown is not None
 
     def start(self) -> None:
-        """Draw it."""
+        """Start drawing."""
         before = sys.stderr
         self._shown = ExitStack()
         self._shown.enter_context(
-            _Drawn(
+            _SafeLive(
                 console=self._console,
                 get_renderable=self._picture,
                 refresh_per_second=_FRAMES,
@@ -215,8 +214,8 @@ class Redrawn:
         )
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
-            if stream.isatty():  # a file keeps its own stream
-                above = _WholeLines(self._console, stream)
+            if stream.isatty():  # output to a file must still reach the file
+                above = _CompleteLines(self._console, stream)
                 setattr(sys, name, above)
                 self._shown.callback(setattr, sys, name, stream)
                 self._shown.callback(above.end)
@@ -224,42 +223,42 @@ class Redrawn:
         self._shown.callback(turn_logging, sys.stderr, before)
 
     def stop(self) -> None:
-        """Remove it from the screen, if it is there."""
+        """Stop drawing, and remove the drawing from the screen."""
         shown, self._shown = self._shown, None
         if shown is not None:
             shown.close()
 
 
-class _Drawn(Live):
-    """A Rich display that stops if the terminal is gone."""
+class _SafeLive(Live):
+    """A Rich display that ignores errors of a closed terminal."""
 
     def refresh(self) -> None:
-        # An error in the drawing thread would be uncaught.
+        # Nothing would catch an error in the drawing thread.
         with suppress(OSError):
             super().refresh()
 
 
-class _WholeLines(FileProxy):
-    """Prints whole lines above the drawing. Rich would print a flushed half line as a line, and
-    parse it as markup."""
+class _CompleteLines(FileProxy):
+    """Prints complete lines above the drawing. If a program flushed a half line, Rich would print
+    it as a line and parse it as markup."""
 
-    _half = False
+    _has_half_line = False
 
     def write(self, text: str) -> int:
-        self._half = not text.endswith("\n") if text else self._half
+        self._has_half_line = not text.endswith("\n") if text else self._has_half_line
         return super().write(text)
 
     def flush(self) -> None:
-        """Do nothing: the rest of the line follows."""
+        """Do nothing, because the rest of the line follows."""
 
     def end(self) -> None:
-        """Print a line that has begun."""
-        if self._half:
+        """Print the half line, if there is one."""
+        if self._has_half_line:
             self.write("\n")
 
 
 def turn_logging(before: Any, after: Any) -> None:
-    """Redirect log handlers from one stream to another."""
+    """Make all log handlers that write to the stream `before` write to `after`."""
     root = logging.getLogger()
     for logger in [root, *root.manager.loggerDict.values()]:
         for handler in logger.handlers if isinstance(logger, logging.Logger) else ():

@@ -115,8 +115,8 @@ class Cached(Policy):
         self._hits = self._misses = self._unstored = 0
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Return the stored answer. If there is none, wait for an equal request in progress, or ask
-        the wrapped LM."""
+        """Share an equal request in progress. If there is none, return the stored answer or ask the
+        wrapped LM."""
         key = cache_key(self.inner, prompt)
         return await self._shared.answer(key, lambda: self._find_or_ask(key, prompt))
 
@@ -165,10 +165,10 @@ class Cached(Policy):
         bound = asyncio.timeout(self.store_timeout)
         try:
             if isinstance(self.store, MemoryCache):  # it never waits, so it needs no timeout
-                returned = await call()
+                result = await call()
             else:
                 async with bound:
-                    returned = await call()
+                    result = await call()
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and cancellations():
                 raise
@@ -176,14 +176,14 @@ class Cached(Policy):
                 self._failing.add(method)
                 late = f"it took more than store_timeout={self.store_timeout:g} s"
                 _log.warning(
-                    "%r could not %s: %s. The run continues, and this is logged once until it can",
+                    "%r could not %s: %s. The run continues. This is logged once, until it works",
                     self.store,
                     _TASKS[method],
                     late if bound.expired() else describe(error),
                 )
             return False, None
         self._failing.discard(method)
-        return True, returned
+        return True, result
 
 
 async def _get(store: CacheStore, key: str) -> str | None:
@@ -228,12 +228,12 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
         text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise BaeLMError(
-            f"the settings of {type(wrapped).__name__}, or a schema, are no JSON, so its answers"
-            " cannot be cached",
+            f"the settings of {type(wrapped).__name__} or the prompt's schema cannot be written as"
+            " JSON, so the answer cannot be cached",
             code="bae-lm-cache-key",
             sent=False,
             cause=error,
-            fix=f"have {type(wrapped).__name__}.settings return JSON values alone",
+            fix=f"return only JSON values from {type(wrapped).__name__}.settings",
         ) from error
     return sha256(text.encode()).hexdigest()
 
@@ -250,12 +250,12 @@ def _check_settings(backend: Backend) -> None:
     if isinstance(backend, LMAdapter) and not backend.has_settings:
         name = type(backend.lm).__name__
         raise BaeLMError(
-            f"{name} has no `settings`, so its answers in a store could be taken for those of"
+            f"{name} has no `settings`, so a store could not tell its answers from the answers of"
             f" another {name}",
             code="bae-lm-cache-key",
             sent=False,
-            fix=f"give {name} an attribute `settings`, a mapping of what changes its answers, {{}}"
-            " where nothing does; or cache in memory, with Cached(lm)",
+            fix=f"give {name} an attribute `settings`: a mapping of everything that changes its"
+            " answers, or {} if nothing does; or cache in memory, with Cached(lm)",
         )
 
 
@@ -387,7 +387,7 @@ class _SharedRequest:
             return task.result()
         error = task.exception()
         if error is not None:
-            # Later callers get a copy, because code that handles the error adds notes to it.
+            # Later callers get a copy, because code that handles an error adds notes to the error.
             first, self._is_delivered = not self._is_delivered, True
             raise error if first else _copy(error) from error.__cause__
         return replace(task.result(), usage=self._take_usage())

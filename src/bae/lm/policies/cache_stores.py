@@ -85,7 +85,7 @@ class SQLiteCache:
     """Stores answers in an SQLite file: `SQLiteCache("answers.sqlite")`.
 
     Several processes may use one file at once, and a killed process does not damage the file. The
-    first use opens the file. Worker threads read and write it.
+    first use opens the file. Worker threads read and write the file.
 
     - `size`: the most answers in the file. bae deletes the oldest answers beyond `size` from time
       to time. None means no bound.

@@ -43,8 +43,8 @@ _CODES: Final = frozenset(
 )
 _NO_MONEY: Final = 402
 _OF_PROVIDER: Final = frozenset({"bae-lm-unauthorized", "bae-lm-not-found"})
-"""Errors that every request to the same LM gets. By default they are raised at once. If `on` allows
-to ask the next LM, the failed LM is asked last for a while."""
+"""Errors that every request to the same LM gets. By default they are raised at once. If `on`
+matches such an error, the next LM is asked, and the failed LM is asked last for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +174,11 @@ class Fallback(Policy):
     def _check_tools(self) -> None:
         if any(lm.runs_tools for lm in self.inners):
             raise BaeLMError(
-                f"{self!r} has LMs that call tools by themselves beside backends, for which bae"
-                " calls them: none could continue the conversation of another",
+                f"{self!r} mixes LMs that run tools themselves with backends for which bae runs"
+                " tools: an LM of one kind could not continue a conversation of the other kind",
                 code="bae-tools-lm",
                 sent=False,
-                fix="give a Fallback of backends alone to nodes with tools",
+                fix="for nodes with tools, give a Fallback of backends only",
             )
 
     def _order(self) -> list[_Candidate]:
@@ -199,8 +199,8 @@ class Fallback(Policy):
     def _skip(self, candidate: _Candidate, error: Exception) -> None:
         code = error.code if isinstance(error, BaeLMError) else ""
         if self.skip_for and (may_pass_elsewhere(error) or code in _OF_PROVIDER):
-            wanted = min(getattr(error, "retry_after", None) or 0.0, LONGEST_SKIP)
-            candidate.until = self._clock() + max(self.skip_for, wanted)
+            wait = min(getattr(error, "retry_after", None) or 0.0, LONGEST_SKIP)
+            candidate.until = self._clock() + max(self.skip_for, wait)
 
     # Attributes and methods that combine all LMs
 

@@ -186,8 +186,8 @@ def with_prompt(prompt: Prompt, learned: LearnedPrompt) -> Prompt:
         usual = plan_of(question.target).instruction
     # After the instruction come the known values and, for a choice, the options.
     text = prompt.text
-    begins = text == usual or text.startswith(f"{usual}\n")
-    if prompt.examples or not begins:
+    is_usual = text == usual or text.startswith(f"{usual}\n")
+    if prompt.examples or not is_usual:
         return prompt
     instruction, names = learned.instruction.strip() or usual, names_of(question.types)
     form = "" if prompt.schema is not None else text_form(cast("type[Node]", question.target))
@@ -232,7 +232,7 @@ def check_texts(cls: type[Node], examples: Sequence[PromptExample]) -> None:
             if not isinstance(example.answer.get(name), str):
                 raise ValueError(
                     f"{cls.__name__}, example {number} of its fill: the LM answers {name} in plain "
-                    f'text, so its answer is to be {{"{name}": "the text"}}'
+                    f'text, so its answer must be {{"{name}": "the text"}}'
                 )
 
 
@@ -249,7 +249,7 @@ def _check_prompts(cls: Any, prompts: Any) -> list[tuple[NodePart, LearnedPrompt
     for number, example in enumerate(prompts.choice.examples if prompts.choice else (), 1):
         if not isinstance(example.answer.get("choice"), str):
             raise ValueError(
-                f"{cls.__name__}, example {number} of its choice: its answer is to be "
+                f"{cls.__name__}, example {number} of its choice: its answer must be "
                 '{"choice": "the name of the class"}, or "None" to stop'
             )
     return [

@@ -131,9 +131,9 @@ class RateStore(Protocol):
     async def reserve(
         self, name: str, per: float, requests: int | None, tokens: int | None, asked: int
     ) -> RatePlace:
-        """Count a request with `asked` tokens, if it is within the limits of `name`: at most
-        `requests` requests and `tokens` tokens in any `per` seconds. None means no limit. If it is
-        not within the limits, count nothing and return how long to wait."""
+        """Count a request with `asked` tokens, if the limits of `name` allow the request: at most
+        `requests` requests and `tokens` tokens in any `per` seconds. None means no limit. If the
+        limits do not allow the request, count nothing and return how long to wait."""
         ...
 
     def settle(self, name: str, per: float, bucket: int, requests: int, tokens: int) -> None:
@@ -156,12 +156,13 @@ class RateLimit(Policy):
     Before a request is sent, bae estimates its tokens from the prompt. The answer's usage corrects
     the estimate. The first answers may therefore exceed the limit on tokens.
 
-    The limit is true for every window of `per` seconds, wherever the window starts. Such a limit is
+    The limit applies to every window of `per` seconds, wherever the window starts. Such a limit is
     stricter than a token bucket, and also correct for providers that count by the minute.
 
     The limit belongs to this object, across runs, event loops and threads: share the object to
-    share the limit. With a `store`, processes on several machines share the limit. A store knows
-    the limit by `name`, which is the model's name by default. `clock` and `sleep` are for tests.
+    share the limit. With a `store`, processes on several machines share the limit. All
+    limits with the same `name` in a store are one limit. The default name is the model's name.
+    `clock` and `sleep` are for tests.
     """
 
     def __init__(
@@ -279,8 +280,8 @@ class RateLimit(Policy):
 
     def _compute_wait(self, now: float, requests: int, tokens: int) -> float:
         """Return the seconds until the last of `requests` requests can be sent. That last request
-        has `tokens` tokens. If it is larger than the limit, it can be sent as soon as the window is
-        empty, because its size is only an estimate."""
+        has `tokens` tokens. A request larger than the limit can be sent as soon as the window is
+        empty, because the size is only an estimate."""
         window = self._window
         window.forget(now)
         return max(
@@ -323,7 +324,7 @@ class _Sent:
     tokens: int
     """The estimated tokens, or the tokens that the answer reported."""
     requests: int = 1
-    """How many requests it counts as: 0 for an answer from a cache, several with retries inside."""
+    """The requests to count: 0 if a cache answered, several if there were retries."""
     position: int = 0
     """The position in the window, from 1 up. 0 if the request is too old to count."""
     bucket: int = 0
@@ -453,7 +454,8 @@ class Slots:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """Give the slot to the next waiter, or free it. The caller must have locked `_lock`."""
+        """Give the slot to the next waiter. If nobody waits, free the slot. The caller must have
+        locked `_lock`."""
         while self._waiting:
             waiter, _ = self._waiting.popitem(last=False)
             try:

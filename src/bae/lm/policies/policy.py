@@ -119,7 +119,7 @@ class Policy(Backend):
         return self.inner.at_once(previous, fillable)
 
     def with_learned(self, prompt: Prompt) -> Prompt:
-        """Return the prompt as the wrapped LM sends it, with its learned prompts."""
+        """Return the prompt as the wrapped LM sends it."""
         return self.inner.with_learned(prompt)
 
     def pinned(self, lm: LM) -> LM:
@@ -154,7 +154,7 @@ class Retry(Policy):
     - `first`: seconds of the first wait.
     - `factor`: each further wait is this many times longer than the wait before.
     - `longest`: the most seconds of a wait.
-    - `jitter`: the share of a wait, from 0 to 1, by which it may be shortened at random.
+    - `jitter`: the largest share of a wait, from 0 to 1, that is cut off at random.
     - `sleep`: the function that waits, for tests.
 
     If the provider asks for a longer wait, the policy waits at least that long. If the provider
@@ -236,7 +236,8 @@ class Budgeted(Policy):
     """Counts the requests to an LM against a budget: `Budgeted(lm, Budget(calls=100))`.
 
     Several LMs may share one budget. A request counts once, even if two policies around it have the
-    same budget. Answers from a cache inside this policy are free. Every retry inside it counts.
+    same budget. Answers from a cache inside this policy are free. Every retry inside this policy
+    counts.
     """
 
     def __init__(self, lm: LM | str, budget: Budget) -> None:

@@ -111,8 +111,8 @@ class PostgresStore:
     async def reserve(
         self, name: str, per: float, requests: int | None, tokens: int | None, asked: int
     ) -> RatePlace:
-        """Count a request with `asked` tokens, if it is within the limits that all processes share.
-        Otherwise return how long to wait."""
+        """Count a request with `asked` tokens, if the shared limits allow the request. If they do
+        not, count nothing and return how long to wait."""
         query = self._sql("select * from {s}.reserve_rate($1, $2, $3, $4, $5)")
         row = await self._do(lambda db: db.fetchrow(query, name, per, requests, tokens, asked))
         return RatePlace(row["bucket_now"], row["wait"])
