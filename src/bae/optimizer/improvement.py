@@ -111,13 +111,14 @@ class Improvement:
     ```
 
     A share of the finished runs is held out. For each node class, a prompt is learned from the
-    other runs and compared on the held-out runs. If it is better, it is written to the directory.
-    An existing artifact is replaced only by a better artifact.
+    other runs and compared on the held-out runs. If the prompt is better than the plain prompt and
+    than an existing artifact, it is written to the directory. With `force`, other learned prompts
+    are written too.
 
-    If the optimization is interrupted, fails or runs out of budget, run it again: no answer is paid
-    for twice. Every answer is stored in `.calls` in the directory. `.calls` is deleted when all
-    nodes are done and `force` would write no further prompt. The results are available even after a
-    failure or an interruption.
+    Every answer is stored in `.calls` in the directory. If the optimization is interrupted, fails
+    or runs out of budget, run it again: no answer is paid for twice. `.calls` is deleted when all
+    nodes are done and `force` would write no further prompt. The results so far are available even
+    after a failure or an interruption.
 
     Arguments without a description here are as for `aoptimize_node`.
     """
@@ -145,7 +146,7 @@ class Improvement:
     concurrency: int = 4
     budget: Budget = field(default_factory=Budget)
     force: bool = False
-    """Whether to write prompts that are not better, too."""
+    """Whether to write learned prompts that are not better, too."""
     certain: bool = False
     """Whether to write a prompt only if its gain is significant."""
     progress: Callable[[Progress], None] | None = None
