@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from bae.team.workbench import Workbench
 
 _S = TaskStatus
-_STAYS: Final[tuple[Action, ...]] = ("pause", "resume")
+_PAUSING: Final[tuple[Action, ...]] = ("pause", "resume")
 _PAST: Final[dict[Action, str]] = {
     "stop": "stopped",
     "kill": "killed",
@@ -179,7 +179,7 @@ class TeamRun:
         Return None if the work on the task has to end first. The request stays open until then,
         even if the run is killed."""
         if request.task_id is None:
-            return await self._take_for_all(request.action)
+            return await self._take_run_request(request.action)
         task = await self.bench.store.task(request.task_id)
         work = self.works.get(task.id)
         match request.action:
@@ -205,7 +205,7 @@ class TeamRun:
                 after = _S.SKIPPED if request.action == "skip" else _S.CANCELLED
                 return await self._move_task(task, after, f"{_PAST[request.action]} by a person")
 
-    async def _take_for_all(self, action: Action) -> str:
+    async def _take_run_request(self, action: Action) -> str:
         if action == "retry":
             tasks = await self.bench.store.tasks(self.bench.project.id)
             failed_tasks = [task for task in tasks if task.status in (_S.FAILED, _S.CANCELLED)]
@@ -356,7 +356,7 @@ async def read_held(store: Store, project_id: int) -> dict[int, str]:
 async def read_paused(store: Store, project_id: int) -> frozenset[int | None]:
     """Return the ids of paused tasks. If the whole run is paused, None is among them."""
     query = sa.select(tables.requests).filter_by(project_id=project_id)
-    query = query.where(tables.requests.c.action.in_(_STAYS)).order_by(tables.requests.c.id)
+    query = query.where(tables.requests.c.action.in_(_PAUSING)).order_by(tables.requests.c.id)
     last: dict[int | None, str] = {}
     for row in await store.read(lambda db: tables.rows(db, query)):
         if row["task_id"] is None and row["action"] == "resume":

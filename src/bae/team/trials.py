@@ -111,9 +111,9 @@ async def check_tests(
         if command and _find_missing(names, report):
             # One wrong name may have made the program refuse all names, or the program matches
             # names in another way than bae. So all tests of the existing files run.
-            exists = await asyncio.to_thread(_find_files, copy.path, names)
+            existing_names = await asyncio.to_thread(_find_files, copy.path, names)
             command = select_tests(
-                project.test_command, exists, folder=project.folder, only_files=True
+                project.test_command, existing_names, folder=project.folder, only_files=True
             )
             report = await run(command) if command else report
     text = await asyncio.to_thread(
