@@ -22,7 +22,7 @@ from bae.team.models import Project
 from bae.team.planning import DECIDE, planning
 
 _OTHER_CODE: Final = ("python", "scripted")
-"""An LM name of these kinds names a file of code or of answers."""
+"""The kinds of LM names that have the path of a file with code or answers."""
 
 
 class SpendingLimits(Form):
@@ -93,8 +93,8 @@ class QuestionBody(Form):
 
 
 class JobsQuery(Form):
-    """The response comes when a job has changed after change number `after`, and at the latest
-    after `wait` seconds."""
+    """How long to wait for a change. The response comes when a job has changed after change number
+    `after`, and at the latest after `wait` seconds."""
 
     after: Annotated[int, Field(ge=-1, le=1 << 53)] = -1
     wait: Annotated[float, Field(ge=0, le=60)] = 0
@@ -129,8 +129,8 @@ class JobPage(BaseModel):
 
 
 class PlanningQuestion(BaseModel):
-    """A question about a goal. `answered` is true if it has an answer that planning has not read
-    yet."""
+    """A question about a goal. `answered` is true if the question has an answer that planning has
+    not read yet."""
 
     number: int
     question: str

@@ -126,8 +126,8 @@ class Store:
         await self.close()
 
     def sending_to(self, ws_manager: Broadcaster | None) -> Self:
-        """Return this store with another `ws_manager`. The `ws_manager` gets each event with its
-        `number` and `time` after the event is stored."""
+        """Return a copy of this store that sends events to `ws_manager`. Each event is sent with
+        its `number` and `time` after it is stored."""
         store = copy(self)
         store._sender = Sender(ws_manager)
         return store
