@@ -246,7 +246,9 @@ class _TeamWork:
         gates = {str(n): question.address for n, question in enumerate(waiting.get(plan, ()))}
         gate, answer = gates.get(call.path["question"]), DECIDE if body.decide else body.answer
         if gate is None:
-            raise Refused(404, "bae-team-unknown", "no planning asks this", "list them: /plans")
+            raise Refused(
+                404, "bae-team-unknown", "there is no such open question", "list them: /plans"
+            )
         try:
             await planning.answer(
                 plan, gate, answer, journal=journal, go_on=False, by=call.user.name
@@ -288,7 +290,7 @@ class _TeamWork:
         kind = name.strip().partition(":")[0]
         problem = _find_name_problem(name)
         if name != self._jobs.lm and (kind in _OTHER_CODE or "@" in name or "://" in name):
-            problem = "code, files and addresses are named where the server is started: --lm"
+            problem = "a request may not name a file or an address: start the server with --lm"
         if problem is not None:
             fault = InputFault(loc=["body", "lm"], msg=problem)
             raise Refused(422, "bae-lm-unknown-name", problem, "bae lm list", errors=[fault])

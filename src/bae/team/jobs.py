@@ -131,7 +131,7 @@ class TeamJobs:
             raise Refused(
                 503,
                 "bae-serve-closing",
-                "the server stops, and starts nothing",
+                "the server is closing, so it starts no job",
                 "try again: another process answers soon",
                 headers={"retry-after": "2"},
             )

@@ -247,7 +247,9 @@ class TestReport(_Model):
     output: str = ""
     seconds: float = 0.0
     protection: str = Field(default="", description="the sandbox that it ran in")
-    problem: str = Field(default="", description="why there is no verdict, or why it is bad")
+    problem: str = Field(
+        default="", description="why the run did not pass, apart from failed tests"
+    )
     reported: bool = Field(default=True, description="whether the run wrote a readable report")
     ended_by: str = Field(default="exit", description="exit, or the limit that ended it")
     flaky: tuple[str, ...] = Field(

@@ -96,7 +96,7 @@ class AgentPoolManager:
                 raise TeamError(
                     f"all {self.most} agents of the pool are working",
                     code="bae-team-pool",
-                    fix="give one back, or make a larger pool",
+                    fix="give an agent back, or make the pool larger",
                 )
             await self.retire(idle[0].id)
         self._last_number += 1

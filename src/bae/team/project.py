@@ -208,7 +208,7 @@ def _find_problem(command: Sequence[str], root: Path, is_made: bool) -> str:
     command may install programs in the directory `root`."""
     program = command[0]
     if "=" in program:
-        return f"{program} is no program: write env {program} before the command"
+        return f"{program} is a variable, not a program: write env {program} before the command"
     if os.sep in program and (program.startswith("node_modules/") or is_made):
         return ""
     if find_program(program, root):

@@ -578,7 +578,7 @@ class Store:
                 raise TeamError(
                     f"the state of the team in {self.path} cannot be {verb}",
                     cause,
-                    fix="the disk may be full, or another process may hold the file",
+                    fix="the disk may be full, or another process may have locked the file",
                 ) from cause
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, transact)
