@@ -133,7 +133,7 @@ class _Reader:
     def cases(self, dataset: Any) -> Iterator[Checked]:
         for number, written in enumerate(dataset.cases, 1):
             expected = written.expected_output
-            wrong: list[str] = []
+            problems: list[str] = []
             fields: Any = _by_name(expected)
             kind = ""
             if isinstance(expected, Node):
@@ -144,7 +144,7 @@ class _Reader:
                 fields = None if self._only is None else {self._only: expected}
                 if fields is None:
                     ends = " and ".join(end.__name__ for end in self._types.graph.terminal_nodes)
-                    wrong.append(
+                    problems.append(
                         f"expected_output: give an object of the fields of {ends}: a value alone "
                         "does not say which field is meant"
                     )
@@ -158,11 +158,11 @@ class _Reader:
                     inputs = self._types.with_files(inputs, self._folder)
                 case = Case(inputs, name, expected=fields, expected_type=kind, metadata=metadata)
             except ValidationError as error:
-                yield name, None, [*wrong, *faults(error)]
+                yield name, None, [*problems, *faults(error)]
             except (OSError, ValueError) as error:
-                yield name, None, [*wrong, f"inputs: a file cannot be read: {describe(error)}"]
+                yield name, None, [*problems, f"inputs: a file cannot be read: {describe(error)}"]
             else:
-                yield name, case, wrong
+                yield name, case, problems
 
     def with_evaluators(self, case: Case, written: Any, of_all: Sequence[Any]) -> Case:
         evaluators = [*written.evaluators, *of_all]
@@ -297,12 +297,12 @@ def _unusable_evaluators(dataset: Any) -> Iterator[str]:
         yield (
             f"{type(evaluator).__name__}: it looks at a report of pydantic-evals, and there is none"
         )
-    named = [("", evaluator) for evaluator in dataset.evaluators]
+    labeled = [("", evaluator) for evaluator in dataset.evaluators]
     for number, case in enumerate(dataset.cases, 1):
-        named += [
+        labeled += [
             (f"{case.name or f'case {number}'}: ", evaluator) for evaluator in case.evaluators
         ]
-    for where, evaluator in named:
+    for where, evaluator in labeled:
         if type(evaluator).__name__ in _OF_SPANS:
             why = "it looks at spans of OpenTelemetry, and bae records none for evaluators"
             yield f"{where}{type(evaluator).__name__}: {why}"

@@ -227,11 +227,11 @@ class _Evaluating:
 def _label_cases(cases: Iterable[Case]) -> Iterator[Checked]:
     if isinstance(cast(object, cases), str):
         raise TypeError(f"evaluate(graph, {cases!r}, …): load cases with load_cases(file, graph)")
-    for number, given in enumerate(cases, 1):
-        if not isinstance(cast(object, given), Case):
-            yield f"case {number}", None, [f"give a Case, and not {short(given)}"]
+    for number, item in enumerate(cases, 1):
+        if not isinstance(cast(object, item), Case):
+            yield f"case {number}", None, [f"give a Case, and not {short(item)}"]
             continue
-        case = given if given.name else replace(given, name=f"case {number}")
+        case = item if item.name else replace(item, name=f"case {number}")
         yield str(case.name), case, []
 
 

@@ -67,13 +67,18 @@ def fields_metric(
     scores: list[float] = []
     different: list[str] = []
     for name in asked_fields(type(expected)) if isinstance(expected, Node) else expected:
-        wanted, got = _read_field(expected, name, cls), _read_field(given, name, cls)
+        expected_value, given_value = (
+            _read_field(expected, name, cls),
+            _read_field(given, name, cls),
+        )
         declared = cls.__pydantic_fields__.get(name) if cls is not None else None
         scores.append(
-            _score_likeness(wanted, got, Any if declared is None else declared.annotation)
+            _score_likeness(
+                expected_value, given_value, Any if declared is None else declared.annotation
+            )
         )
         if scores[-1] < 1:
-            difference = f": {short(got)}, where {short(wanted)} was expected"
+            difference = f": {short(given_value)}, where {short(expected_value)} was expected"
             different.append(f"{name} differs" if name in hidden else f"{name}{difference}")
     return Score(_mean(scores), "; ".join(different[:_MOST_REASONS]))
 
@@ -147,14 +152,16 @@ def read_score(returned: Any, *, where: str) -> Score:
         number = None
     if number is None:
         what = f"returned {short(cast(object, returned))}"
-        wanted = "a number from 0 to 1, or a Score"
+        expected = "a number from 0 to 1, or a Score"
     elif not -_ROUNDING <= number <= 1 + _ROUNDING:
         what = f"gave the score {number!r}"
-        wanted = "scores from 0 to 1: divide by the most that can be reached"
+        expected = "scores from 0 to 1: divide by the most that can be reached"
     else:
         return Score(min(1.0, max(0.0, number)), str(why or "")[:_LONGEST_REASON])
     raise BaeError(
-        f"{where} {what}, which is no score", code="bae-metric-score", fix=f"let it return {wanted}"
+        f"{where} {what}, which is no score",
+        code="bae-metric-score",
+        fix=f"let it return {expected}",
     )
 
 

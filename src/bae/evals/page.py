@@ -23,26 +23,28 @@ _COLUMNS: Final = ("cases", "scored", "score", "valid", "calls", "tokens", "cost
 
 def to_markdown(evaluation: Evaluation) -> str:
     """Return the evaluation as a Markdown page."""
-    every = evaluation.contenders
-    cases = len(every[0].cases) if every else 0
+    contenders = evaluation.contenders
+    cases = len(contenders[0].cases) if contenders else 0
     parts = [f"# {_text(evaluation.graph)}: {_count_of(cases, 'case')}\n"]
     if evaluation.stopped:
         parts.append(
             f"Not all cases were run: {_text(evaluation.stopped)}. Of unfinished cases, only the"
             " usage is counted below.\n"
         )
-    parts.append(_rows({contender.name: contender.total for contender in every}))
+    parts.append(_rows({contender.name: contender.total for contender in contenders}))
     parts += [
-        f"{_text(contender.name)}: {note}.\n" for contender in every if (note := _note(contender))
+        f"{_text(contender.name)}: {note}.\n"
+        for contender in contenders
+        if (note := _note(contender))
     ]
     if evaluation.differences:
         parts.append("## Differences\n")
         rows = [_difference(difference) for difference in evaluation.differences]
         parts.append(_table(("", "score", "beyond chance"), ("---", "---:", "---"), rows))
-    for index, row in enumerate(every[0].nodes if every else ()):
+    for index, row in enumerate(contenders[0].nodes if contenders else ()):
         parts.append(f"## {_text(row.node)}\n")
-        parts.append(_rows({contender.name: contender.nodes[index] for contender in every}))
-    for contender in every:
+        parts.append(_rows({contender.name: contender.nodes[index] for contender in contenders}))
+    for contender in contenders:
         parts += _failing(contender, evaluation.journal)
     return "\n".join(parts)
 

@@ -325,8 +325,10 @@ def contenders_of(
         contender: [_node_row(cls, node, cases) for cls, node in names.items()]
         for contender, cases in runs.items()
     }
-    every = [row for contender_rows in rows.values() for row in contender_rows]
-    used_classes = {row.node for row in every if row.calls or row.judged or row.score is not None}
+    rows_of_all = [row for contender_rows in rows.values() for row in contender_rows]
+    used_classes = {
+        row.node for row in rows_of_all if row.calls or row.judged or row.score is not None
+    }
     return [
         Contender(
             contender,
@@ -341,23 +343,23 @@ def contenders_of(
 def differences_of(contenders: Sequence[Contender]) -> list[Difference]:
     """Compare each further contender with the first, over the cases that have a score for both."""
     differences: list[Difference] = []
-    for other in contenders[1:]:
+    for contender in contenders[1:]:
         first = contenders[0]
         pairs = [
             (before.score, after.score)
-            for before, after in zip(first.cases, other.cases, strict=True)
+            for before, after in zip(first.cases, contender.cases, strict=True)
             if before.score is not None and after.score is not None
         ]
         gain = paired_difference([b for b, _ in pairs], [a for _, a in pairs])
-        differences.append(Difference(other.name, first.name, gain))
+        differences.append(Difference(contender.name, first.name, gain))
     return differences
 
 
 def _total(runs: Sequence[CaseRun]) -> Row:
-    over = [run.result for run in runs if run.result.outcome != NOT_RUN]
-    scores = [result.score for result in over if result.score is not None]
+    finished = [run.result for run in runs if run.result.outcome != NOT_RUN]
+    scores = [result.score for result in finished if result.score is not None]
     measured = [node for run in runs for node in run.nodes.values()]
-    return _row("", len(over), measured, scores, [result.seconds for result in over])
+    return _row("", len(finished), measured, scores, [result.seconds for result in finished])
 
 
 def _node_row(cls: type[Node], name: str, runs: Sequence[CaseRun]) -> Row:

@@ -248,14 +248,16 @@ class Scoring:
         If the case names none or all of the successors, the last choice is right if it can lead to
         the expected end. If none or all of the successors can, there is no score.
         """
-        named = [self._types.by_name.get(name) for name in case.nodes]
+        named_classes = [self._types.by_name.get(name) for name in case.nodes]
         for cls, offered in self._offered.items():
             counting = chose = nodes[cls].chose if cls in nodes else []
             if not chose:
                 continue
             # The case may name this class for its fields. That does not make it a right successor.
             right = [
-                successor for successor in offered if successor in named and successor is not cls
+                successor
+                for successor in offered
+                if successor in named_classes and successor is not cls
             ]
             if not right or len(right) == len(offered):
                 right, counting = self._successors_leading_to(end, cls), chose[-1:]

@@ -239,17 +239,19 @@ def previous_of(example: Any) -> Any:
     if source is not None:
         return source
     # In an example that was made by hand, every other key is a field.
-    fields = {n: v for n, v in example.items() if n not in RESERVED}
+    fields = {name: value for name, value in example.items() if name not in RESERVED}
     return {str(example.get("node_type")): fields}
 
 
 def _is_about(example: Any, part: NodePart, cls: type[Node]) -> bool:
     """Whether an example may be used for a part of a class."""
-    about = metadata_of(example)
-    if part in (about.get(WITHOUT) or ()) or (part == "fill" and about.get("by", "lm") != "lm"):
+    metadata = metadata_of(example)
+    if part in (metadata.get(WITHOUT) or ()) or (
+        part == "fill" and metadata.get("by", "lm") != "lm"
+    ):
         return False
     at = 1 if part == "fill" else 0
-    types = about.get("types")
+    types = metadata.get("types")
     if types:
         return types[at] == _address(cls)
     return example.get(("node_type", "next_node_type")[at]) == cls.__name__
@@ -281,7 +283,9 @@ def _seen_fields(node: Node, hidden: frozenset[str]) -> Any:
     cls = type(node)
     if cls.__pydantic_decorators__.model_serializers:
         return {}
-    return _shown_values(cls, {n: v for n, v in node.__dict__.items() if n not in hidden})
+    return _shown_values(
+        cls, {name: value for name, value in node.__dict__.items() if name not in hidden}
+    )
 
 
 def _answer_with_context(node: Node, hidden: frozenset[str]) -> dict[str, Any] | None:

@@ -187,8 +187,8 @@ class PartMetric:
     def _place(self, example: Any, index: int | None) -> str:
         part = "the choice after" if self.part == "choice" else "the fields of"
         number = "" if index is None else f", example {index}"
-        about: Any = example.get("bae")
-        run = cast("dict[str, Any]", about).get("run_id") if isinstance(about, dict) else ""
+        metadata: Any = example.get("bae")
+        run = cast("dict[str, Any]", metadata).get("run_id") if isinstance(metadata, dict) else ""
         return f"{part} {self.node.__name__}{number}{f' (run {run})' if run else ''}"
 
 

@@ -183,11 +183,11 @@ def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
 def _has_ended(graph: GraphRun) -> bool:
     """Whether an inner graph and all inner graphs around it have ended. The run itself need not
     have ended."""
-    inside: Work | None = graph
-    while inside is not None:
-        if isinstance(inside, GraphRun) and inside.path and inside.outcome != "ended":
+    work: Work | None = graph
+    while work is not None:
+        if isinstance(work, GraphRun) and work.path and work.outcome != "ended":
             return False
-        inside = inside.inside
+        work = work.inside
     return True
 
 
