@@ -428,7 +428,7 @@ def test_runs_of_evaluations_are_left_out_unless_they_are_asked_for(optimize):
     collect("evals.db", range(RUNS), EVAL)
     done = optimize("-j", "evals.db")
     assert done.code == 1
-    assert "from evaluations alone" in done.err
+    assert "to learn from are evaluations" in done.err
     assert "--with-evals" in done.err
     assert not Path("learned").exists()
     assert optimize("-j", "evals.db", "--with-evals", *REPLY).code == 0
@@ -449,7 +449,7 @@ def test_a_journal_without_a_finished_run_is_refused_with_a_fix(bae, optimize):
     assert bae("run", "app.py", "--set", "text=a", *lm, "-j", "failed.db").code == 1
     done = optimize("-j", "failed.db")
     assert done.code == 1
-    assert "no finished run of Ticket to learn from" in done.err
+    assert "no finished run of Ticket that asked an LM" in done.err
     assert "bae runs fork RUN --at STEP --set FIELD=VALUE" in done.err
 
 

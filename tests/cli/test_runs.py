@@ -266,7 +266,7 @@ def test_a_run_is_named_by_how_its_id_begins_or_is_the_newest(journal, capsys):
     assert "run abc123" in read_output(capsys, "show", "abc", *DB)
     assert "run bad789" in read_output(capsys, "show", *DB)
     assert "run bad789" in read_output(capsys, "show", "last", *DB)
-    assert "no run id is xyz" in read_refusal(capsys, "show", "xyz", *DB)
+    assert "no run id begins with xyz" in read_refusal(capsys, "show", "xyz", *DB)
     assert "several runs begin with a: " in read_refusal(capsys, "show", "a", *DB)
 
 

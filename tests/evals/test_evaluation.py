@@ -184,7 +184,7 @@ async def test_a_judge_that_cannot_be_asked_leaves_its_case_without_a_score() ->
     assert "judged with 2 LM calls · 14 tokens · $0, not counted above" in page
     # The mean is of one case of two, and nobody is to take it for more.
     assert "| lm | 2 | 1 | 1.00 [0.21, 1.00] |" in page
-    assert "1 case could not be scored, and no mean has them" in page
+    assert "1 case could not be scored, so the means are over the other cases" in page
     assert (found.complete, found.metric_errors) == (False, 0)
 
 
@@ -522,8 +522,8 @@ async def test_a_metric_of_a_node_that_fails_leaves_a_case_without_a_score_unles
         ({"lms": {"a": ScriptedLM}}, "give an LM, the name of one"),
         ({"metric": "exact"}, "give a function of a case and the result"),
         ({"metric": lambda case: 1}, "give a function of a case and the result"),
-        ({"metric": Judge("local")}, "give it for the class to score, as {Reply: judge}"),
-        ({"metric": fields_metric}, "give it for the class to score"),
+        ({"metric": Judge("local")}, "give this metric for the class to score, as {Reply: judge}"),
+        ({"metric": fields_metric}, "give this metric for the class to score"),
         ({"node_metrics": fields_metric}, "give metrics by the class of the node"),
         ({"node_metrics": {Length: "exact"}}, "a function of the expected node and the given one"),
     ],

@@ -369,7 +369,7 @@ async def test_the_newest_node_of_a_class_is_taken_and_a_step_chooses_another(jo
     with pytest.raises(JournalError, match=r"at '7:Turn.number'.*mean 1:Turn.number") as raised:
         await journal.why("r", "Turn.number", step=7)
     assert raised.value.code == "bae-why-unknown"
-    with pytest.raises(JournalError, match="step=1 is another"):
+    with pytest.raises(JournalError, match="step=1 was passed"):
         await journal.why("r", "0:Turn.number", step=1)
 
 
@@ -411,7 +411,7 @@ async def test_a_missing_value_is_explained_by_its_progress(journal: Journal):
     ("place", "said", "fix"),
     [
         ("Noon.nte", "did you mean 1:Noon.note?", "1:Noon.weather, 1:Noon.guess, 1:Noon.note"),
-        ("Shortened.text", "Shortened was met in 2 graphs", "2:Evening.shorts[1]/Shortened.text"),
+        ("Shortened.text", "Shortened is a node of 2 graphs", "2:Evening.shorts[1]/Shortened.text"),
         ("9:Evening.shorts[0]/Short.word", "did you mean 2:Evening.shorts", "0:Morning.message"),
         ("", "nothing is recorded at ''", "write Node.field; there is 0:Morning.message"),
     ],

@@ -30,8 +30,8 @@ from bae.lm import (
     CallPart,
     FileLimits,
     Prompt,
-    estimate_tokens,
 )
+from bae.lm.policies.budget import estimate_tokens
 from bae.testing import Call, Calls, Provider, ScriptedLM
 from end_node import EndNode
 from file_parts import DOT, NOTE, PAPER, png

@@ -396,7 +396,7 @@ def test_an_artifact_of_a_changed_class_is_refused_with_all_changes(tmp_path: Pa
         '"type": "string"}',
         price,
         "shoes is new (integer)",
-        "it leads no more to None",
+        "it no longer leads to None",
         "it leads to AskBack now",
     )
     assert error.message == (
@@ -447,7 +447,7 @@ def test_all_files_that_do_not_fit_are_named_in_one_error(tmp_path: Path):
     assert error.message.startswith(f"2 artifacts in {tmp_path} do not fit:")
     for file in saved:
         assert f"{file} was made for another {file.stem} than there is now: its" in error.message
-    why = "its hash is not the one of its fields"
+    why = "its hash does not match its fields"
     assert sorted(error.changes) == [f"Outfit: {why}", f"Waking: {why}"]
     assert error.file == str(tmp_path)
 
@@ -539,7 +539,7 @@ def test_an_artifact_whose_examples_come_from_a_node_that_leads_elsewhere_is_ref
 
     error = loading_error(tmp_path, Graph(start=second))
     assert error.code == "bae-artifact-changed"
-    assert error.changes == ("its examples come from First, which leads no more to it",)
+    assert error.changes == ("its examples come from First, which no longer leads to it",)
 
 
 def test_a_field_that_no_model_sees_is_in_no_artifact(tmp_path: Path):

@@ -138,8 +138,8 @@ async def test_ten_runs_of_one_question_are_no_ten_questions():
     assert lm.calls == 0
     assert found.made.examples == {"fill": 10}
     assert found.made.notes == [
-        "fill: there are 10 examples of 1 question, and it takes 10 or more to learn "
-        "from: it stays as it is"
+        "fill: there are 10 examples of 1 question, and learning needs 10 or more: "
+        "the prompt stays as it is"
     ]
     more = [*examples, *(make_example(f"nr {n}", "yes", f"run {n}") for n in range(9))]
     assert not (await aoptimize_node(Told, more, lm=lm)).is_fresh
@@ -279,7 +279,7 @@ async def test_questions_that_are_too_long_score_nothing_and_do_not_end_it(optim
     assert len(found.fill.demos) <= 2  # what does not fit is not what was found
     if optimizer == "bootstrap":
         assert found.is_fresh
-        assert "refused all 20 questions, so it stays as it is" in notes[0]
+        assert "refused all 20 questions, so the prompt stays as it is" in notes[0]
         assert "lower max_labeled_demos" in notes[0]
     elif optimizer == "miprov2":
         assert any("the LM refused " in note for note in notes)

@@ -531,7 +531,7 @@ def test_where_runs_repeat_themselves_nothing_is_held_out_and_a_log_explains_it(
     with caplog.at_level(logging.INFO, "bae.optimizer"):
         train, held, left_out = split_apart(every, 0.3)
     assert (len(train), held, len(left_out)) == (28, [], 12)  # to Sorted, and on to None
-    assert "12 of 12 examples to hold out were left out, for what was asked before" in caplog.text
+    assert "12 of 12 held-out examples were left out, because they repeat a question" in caplog.text
 
 
 def test_a_node_with_the_same_question_each_time_does_not_keep_others_from_being_held_out():

@@ -139,7 +139,7 @@ def run_until_signal(begun: Coroutine[Any, Any, T]) -> T:
 # --- work ----------------------------------------------------------------------------------------
 
 SLOW_STOP: Final = 1.0
-"""Seconds after a signal until a message says that resources are still closing."""
+"""Seconds after a signal until `STOPPING` is printed, if the work has not ended by then."""
 STOPPING: Final = "stopping: closing open resources; Ctrl-C again exits at once"
 _GRACE_SECONDS: Final = 0.1
 """Seconds to wait after the time of a budget is over. In this time, an LM call that the budget

@@ -165,7 +165,7 @@ def _read_input(cls: type[Node], input_text: str) -> dict[str, Any]:
 
 
 def _read_input_text(input_text: str) -> tuple[str, str]:
-    """Return the text that -i names, and words about its origin for errors."""
+    """Return the text that -i names, and its origin for error messages, such as ` on stdin`."""
     try:
         if input_text == "-":
             return read_stdin(), " on stdin"
@@ -245,7 +245,7 @@ def _find_inner_keys(cls: type[Node], name: str, inner: Sequence[str]) -> tuple[
             annotation = model.__pydantic_fields__[field].annotation
             config = model.model_config
             if not (config.get("populate_by_name") or config.get("validate_by_name")):
-                # JSON uses the alias, which comes before the name.
+                # JSON uses aliases: take the first entry, which is an alias if there is one.
                 part = next(alias for alias, name in _field_names(model).items() if name == field)
         keys.append(part)
     return keys, annotation
@@ -292,7 +292,7 @@ def build_node(cls: type[Node], fields: dict[str, Any]) -> Node:
         problems: list[str] = []
         for fault in error.errors(include_url=False):
             place = [str(part) for part in fault["loc"]]
-            # Do not show the whole node as a value.
+            # Without a place, the value is the complete node: do not show it.
             value = (fault.get("input"),) if place else ()
             hidden = any(n in cls.__pydantic_fields__ and is_secret(cls, n) for n in place[:1])
             problems.append(

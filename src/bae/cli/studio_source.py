@@ -28,8 +28,8 @@ def load_graphs(
     modules: Sequence[str] | None, journal: str | None, team: str | None
 ) -> tuple[dict[str, Graph[Any, Any]], dict[str, str]]:
     """Load the graphs that the command line names. If the command line names no graph, journal or
-    team, load the graph that the project configures. Return the graphs, and their arguments on the
-    command line, by the name of the graph."""
+    team, load the graph that the project configures. Return the graphs by name, and the
+    command-line argument of each graph by the graph's name."""
     arguments: list[str | None] = [*(modules or ())]
     if not arguments and journal is None and team is None and is_configured():
         arguments = [None]

@@ -273,9 +273,7 @@ class Board:
         tasks = sorted(self.tasks, key=lambda task: ORDER.index(task.status))
         hidden_tasks = tasks[most_rows - 1 :] if len(tasks) > most_rows else []
         table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-        table.add_column(
-            no_wrap=True, min_width=len("? in progress")
-        )  # a new status moves no column
+        table.add_column(no_wrap=True, min_width=len("? in progress"))  # keeps columns in place
         table.add_column(no_wrap=True, max_width=width // 4)
         if shows_titles := width >= 120:
             table.add_column(no_wrap=True, width=width // 4)

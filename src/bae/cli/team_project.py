@@ -215,7 +215,7 @@ def with_settings(
 
 
 def find_work_tree(path: Path) -> Path | None:
-    """Return the nearest directory with a `.git`, at a path or above, or None."""
+    """Return `path`, or its nearest parent, that has a `.git`. Return None if there is none."""
     path = path.resolve()
     return next((folder for folder in (path, *path.parents) if (folder / ".git").exists()), None)
 

@@ -42,10 +42,12 @@ class UnfitText(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A parsed text: the JSON value, and the validated `value` of the field."""
+    """A text that was parsed for a field."""
 
     data: Any
+    """The JSON value."""
     value: Any
+    """The validated value of the field."""
 
     def given_to(self, cls: type[Node], name: str) -> Any:
         """Return the value for code that validates the value again. This is the JSON value if the

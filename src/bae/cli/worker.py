@@ -66,7 +66,7 @@ def worker(
         float,
         option(
             "--poll SECONDS",
-            "How often the journal is searched for runs.",
+            "Seconds between two searches of the journal for runs.",
             callback=above_zero,
         ),
     ] = 1.0,

@@ -1,4 +1,4 @@
-"""The number of attempts at the current step of a run, and of processes that died there."""
+"""Counts the attempts at the current step of a run, and the processes that died at this step."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ class Attempts:
     tries: int = 0
     """The number of attempts."""
     deaths: int = 0
-    """How many of these attempts ended because their process died, the last attempt included."""
+    """The number of these attempts whose process died, including the last attempt."""
     died: bool = False
     """Whether the process of the last attempt died."""
     resumed: int = 0
     """How often the run was resumed in total."""
     step: int = 0
+    """The number of the current step."""
 
 
 async def attempts_of(journal: Journal, run_id: str) -> Attempts:
-    """The attempts at an interrupted run."""
+    """Count the attempts at an interrupted run."""
     stored = await journal.read(run_id)
     resumes = resumes_since_progress = 0
     has_progress = False
@@ -53,8 +54,8 @@ async def attempts_of(journal: Journal, run_id: str) -> Attempts:
 
 
 async def note_death(journal: Journal, run_id: str, attempts: Attempts) -> None:
-    """Store that the process of the last attempt died. Only one of several workers
-    stores it."""
+    """Store that the process of the last attempt died. If several workers store it, it counts
+    once."""
     await journal.answer(run_id, f"{DEATH}{attempts.resumed}", "true")
 
 
@@ -71,6 +72,6 @@ async def end_poison(
     )
     try:
         await end_unowned(journal, await journal.info(run_id), "failed", error)
-    except JournalError as late:
-        if late.code not in ("bae-run-owned", "bae-run-taken", "bae-run-ended"):
+    except JournalError as refusal:
+        if refusal.code not in ("bae-run-owned", "bae-run-taken", "bae-run-ended"):
             raise

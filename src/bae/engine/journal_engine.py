@@ -23,7 +23,7 @@ _log = logging.getLogger("bae")
 
 
 class JournalEngine(Engine):
-    """Makes workers search the journal every `poll` seconds. It needs no other service. Use a
+    """Makes workers search the journal every `poll` seconds. No other service is needed. Use a
     `SQLiteJournal` for workers on one machine, and a `PostgresJournal` for workers on several."""
 
     def __init__(self, *, poll: float = 1.0) -> None:

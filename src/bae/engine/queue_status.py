@@ -18,26 +18,28 @@ _OPEN: Final[tuple[Listed, ...]] = ("queued", "running", "waiting")
 
 @dataclass(slots=True)
 class QueueStatus:
-    """Counts of the runs of a journal that have not ended, by the names of graphs.
-
-    `ready` counts parked runs that can continue, and `delayed` counts queued runs that are not due
-    yet. `owners` counts the runs of each process.
-    """
+    """Counts of the runs of a journal that have not ended, by the names of their graphs."""
 
     queued: Counter[str] = field(default_factory=Counter[str])
+    """Queued runs that are due."""
     delayed: Counter[str] = field(default_factory=Counter[str])
+    """Queued runs that are not due yet."""
     running: Counter[str] = field(default_factory=Counter[str])
+    """Runs in progress."""
     interrupted: Counter[str] = field(default_factory=Counter[str])
     waiting: Counter[str] = field(default_factory=Counter[str])
+    """All parked runs."""
     ready: Counter[str] = field(default_factory=Counter[str])
+    """Parked runs that can continue. `waiting` counts these runs too."""
     oldest: dict[str, float] = field(default_factory=dict[str, float])
     """By "queued", "interrupted" and "waiting": the age of the oldest such run in seconds."""
     owners: Counter[str] = field(default_factory=Counter[str])
+    """By process: the number of runs that the process works on."""
 
 
 async def queue_status(journal: Journal, graphs: Collection[str] = ()) -> QueueStatus:
-    """Count the runs of a journal that have not ended, for some graphs or for all. The entry of
-    each run is read."""
+    """Count the runs of a journal that have not ended, for some graphs or for all. This reads
+    the entry of every such run."""
     status = QueueStatus()
     for listed in _OPEN:
         async for info in journal.every_run(status=listed):

@@ -17,7 +17,7 @@ _PAGE: Final = 200
 
 class ReadyRuns:
     """Finds queued runs that are due, interrupted runs, and parked runs whose gate has an answer or
-    has timed out. A run that waits for a person is read once, and again when it changes."""
+    has timed out. A run that waits for a person is not read again until it changes."""
 
     def __init__(self, journal: Journal, graphs: Collection[str]) -> None:
         self._journal, self._graphs = journal, tuple(graphs)
@@ -26,13 +26,14 @@ class ReadyRuns:
         self._parked: dict[str, RunInfo] = {}
         """The parked runs that can continue now, or at a deadline."""
         self._skipped: dict[str, tuple[int, float]] = {}
-        """Runs to ignore until they change, or until a time."""
+        """By the id of a run to ignore: its change number, and the time until which to ignore the
+        run. A run that has changed is not ignored."""
 
     def skip(self, info: RunInfo, until: float = float("inf")) -> None:
         """Ignore a run until it changes, or until a time."""
         now = time()
         if len(self._skipped) > 10 * _PAGE:
-            self._skipped = {i: each for i, each in self._skipped.items() if each[1] > now}
+            self._skipped = {id: skip for id, skip in self._skipped.items() if skip[1] > now}
         self._skipped[info.run_id] = info.change, until
 
     async def find(self, limit: int, busy: Collection[str] = ()) -> list[RunInfo]:
@@ -58,12 +59,12 @@ class ReadyRuns:
                         ready.append(info)
             candidates += ready
         shuffle(candidates)
-        for info in candidates[:limit]:  # a worker takes it, which changes its entry
+        for info in candidates[:limit]:  # this worker takes the run, which changes the entry
             self._parked.pop(info.run_id, None)
         return candidates[:limit]
 
     async def _pages(self, status: Listed, graph: str) -> AsyncIterator[RunInfo]:
-        """The runs of a status, the oldest change first."""
+        """Yield the runs of a status, the oldest change first."""
         after = 0
         while True:
             page = await self._journal.runs(status=status, graph=graph, after=after, limit=_PAGE)

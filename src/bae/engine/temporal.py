@@ -31,16 +31,21 @@ class TemporalEngine(Engine):
     """Uses Temporal to hand runs to workers: `TemporalEngine("127.0.0.1:7233")`. It needs the extra
     `temporal`.
 
-    Each run is a workflow whose id is `bae:` and the id of the run, with one activity that begins
-    or resumes the run and sends heartbeats. Its arguments are the id of the run and the name of the
-    graph: no value of a node reaches Temporal. A worker that sends no heartbeat for `heartbeat`
-    seconds counts as dead; give the lease of the journal. Give all workers of a task queue the same
-    graphs: any of them may retry a run that another worker could not carry out.
+    Each run is a workflow with one activity, which begins or resumes the run and sends heartbeats.
+    The id of the workflow is `bae:` and the id of the run. Temporal gets the id of the run and the
+    name of the graph, but no value of a node.
 
-    Temporal's own environment variables and configuration file (`TEMPORAL_ADDRESS`,
-    `TEMPORAL_API_KEY`, …) give keys, certificates, and the `address` and `namespace` by default.
-    Every `sweep` seconds a worker gives Temporal the ready runs of the journal: runs whose
-    submission was interrupted, or whose gates were answered without an engine.
+    - `address` and `namespace` say where Temporal is. The defaults are from Temporal's own
+      environment variables and configuration file (`TEMPORAL_ADDRESS`, `TEMPORAL_API_KEY`, …),
+      which also have the keys and certificates.
+    - `task_queue` is the queue of the workers. All workers of a queue must have the same graphs,
+      because each worker may retry a run that another worker could not carry out.
+    - `heartbeat`: if a worker sends no heartbeat for this many seconds, Temporal considers the
+      worker dead. Use the same number as for the lease of the journal.
+    - `sweep`: after every pause of this many seconds, a worker gives Temporal the ready runs of the
+      journal. These are runs whose submission was interrupted, or whose gates were answered
+      without an engine.
+    - `timeout` is the number of seconds to wait for Temporal's answer.
     """
 
     def __init__(
@@ -97,7 +102,7 @@ class TemporalEngine(Engine):
             sweeping.cancel()
 
     async def status(self) -> dict[str, Any]:
-        """The address of Temporal, and the number of open workflows."""
+        """Return the address of Temporal, and the number of open workflows."""
         client = await self._shared_client()
         query = f'WorkflowType = "bae.run" AND TaskQueue = "{self.task_queue}"'
         workflows = await client.count_workflows(f'{query} AND ExecutionStatus = "Running"')
@@ -131,7 +136,8 @@ class TemporalEngine(Engine):
         return await Client.connect(**options)
 
     async def _connect_until(self, stopping: asyncio.Task[Any]) -> Client | None:
-        """Wait until Temporal answers, and return the client; None if the worker stops first."""
+        """Wait until Temporal answers, and return the client. If the worker stops first, return
+        None."""
         pause = _FIRST_PAUSE
         while not stopping.done():
             try:
@@ -168,7 +174,7 @@ class TemporalEngine(Engine):
         )
 
     async def _sweep(self, worker: Worker) -> None:
-        """Give Temporal the ready runs of the journal that no process works on."""
+        """Every `sweep` seconds, give Temporal the ready runs of the journal."""
         ready = ReadyRuns(worker.journal, [*worker.graphs])
         dispatched: dict[str, float] = {}
         while True:
@@ -188,12 +194,13 @@ class TemporalEngine(Engine):
 
 
 def workflow_id(run_id: str) -> str:
-    """The id of the workflow of a run."""
+    """Return the id of the workflow of a run."""
     return f"bae:{run_id}"
 
 
 def _report_outcome(outcome: WorkOutcome) -> dict[str, Any]:
-    """The outcome for the workflow. Raises an error to make Temporal retry, in any worker."""
+    """Return the outcome of an attempt for the workflow. If another attempt is needed, raise an
+    error, which makes Temporal retry in any worker."""
     from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
     if outcome.kind in ("over", "waiting"):

@@ -1,5 +1,5 @@
-"""The workflow of a run in Temporal. It makes a worker begin or resume the run, and waits while the
-run waits for a person."""
+"""The workflow of a run in Temporal. The workflow makes a worker begin or resume the run, and
+sleeps while the run waits for a person."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 
 _RECHECK: Final = 3600.0
-"""Seconds after which a parked run is checked without a signal. It may have been cancelled."""
+"""Seconds after which a parked run is checked without a signal, since it may have been
+cancelled."""
 _LONGEST: Final = timedelta(days=3650)
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bae.result import GraphResult
 
 _ELSEWHERE: Final = ("bae-run-owned", "bae-run-taken", "bae-thread-busy")
+"""Codes of errors that mean that another process works on the run, or on its thread."""
 _AWAY: Final = (
     *("bae-journal-failed", "bae-journal-away", "bae-journal-locked", "bae-journal-full"),
 )
@@ -43,29 +44,34 @@ _log = logging.getLogger("bae")
 
 @dataclass(frozen=True, slots=True)
 class WorkerGraph:
-    """A graph for a worker, with the LM of its runs. `given` are secrets, which no journal stores:
-    `{"Login.token": SecretStr(…)}`."""
+    """A graph for a `Worker`, with an LM and secrets for its runs."""
 
     graph: Graph[Any, Any]
     lm: LM | str | None = None
+    """The LM of the runs."""
     given: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    """The secrets that the journal does not store: `{"Login.token": SecretStr(…)}`."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkOutcome:
-    """The outcome of one attempt to carry out a run.
+    """The outcome of one attempt to carry out a run."""
 
-    - "over": it has ended, has failed or was cancelled; `error` says why it failed.
-    - "waiting": it waits for a person, or for a deadline in `after` seconds.
-    - "again": it can be tried again in `after` seconds.
+    kind: Literal["over", "waiting", "again", "unfit", "handed over"]
+    """The kind of outcome:
+
+    - "over": the run has ended, has failed or was cancelled.
+    - "waiting": the run waits for a person or a deadline.
+    - "again": the run can be tried again in `after` seconds.
     - "unfit": this worker does not have the graph of the run, or its classes do not fit the run.
     - "handed over": the worker stops, and another worker can continue the run at once.
     """
-
-    kind: Literal["over", "waiting", "again", "unfit", "handed over"]
     after: float | None = None
+    """Seconds until the next attempt or the deadline. None if the run waits without a deadline."""
     error: BaseException | None = None
+    """The error that ended the attempt."""
     result: GraphResult[Any] | None = None
+    """The result of a run that has ended or waits."""
 
 
 class Worker:
@@ -77,9 +83,10 @@ class Worker:
       journal.
     - `concurrency` is the number of runs in progress here at once.
     - `retries` is how often a run is tried again after a temporary error, such as a busy LLM
-      (`error.retryable`), with growing pauses. While the journal is away, the worker waits.
-    - `most_deaths` is how many processes may die at the same step of a run. Then the run fails
-      with `bae-run-poisoned`.
+      (`error.retryable`), with growing pauses. If the journal cannot be used, the worker tries
+      again without a limit.
+    - `most_deaths` is a number of processes. When so many have died at the same step of a run, the
+      run fails with `bae-run-poisoned`.
 
     A worker leaves a run that does not fit its classes to workers with other code.
     """
@@ -115,7 +122,7 @@ class Worker:
         self.journal, self.engine = journal, engine
         self.concurrency, self.retries, self.most_deaths = concurrency, retries, most_deaths
         self.stopping = asyncio.Event()
-        """Is set when the worker takes no more runs."""
+        """Set when the worker takes no more runs."""
         self._tasks: dict[asyncio.Task[Any], str] = {}
         self._suspects = asyncio.Lock()
 
@@ -157,9 +164,11 @@ class Worker:
         self.stopping.set()
 
     async def carry_out(self, run_id: str, graph: str, info: RunInfo | None = None) -> WorkOutcome:
-        """Begin or resume a run, and return the outcome. Engines call this method. Pass `info`, the
-        entry of the run, if you have just read it. The outcome has the errors of the run; they are
-        not raised. If this call is cancelled, the run is handed over."""
+        """Begin or resume a run, and return the outcome. Engines call this method.
+
+        Errors of the run are not raised, but are part of the outcome. If you have just read the
+        entry of the run, pass it as `info`. If this call is cancelled, the run is handed over.
+        """
         worker_graph = self.graphs.get(graph)
         if worker_graph is None:
             return WorkOutcome("unfit")
@@ -214,14 +223,15 @@ class Worker:
             return await self._outcome_of(error, run_id, attempts)
 
     async def _has_earlier_turn(self, info: RunInfo) -> bool:
-        """Whether an earlier turn of the thread is queued too."""
+        """Whether an earlier turn of the thread is queued and due."""
         if info.thread is None:
             return False
         queued = await self.journal.runs(thread=info.thread, status="queued", after=0, limit=200)
-        return any(each.change < info.change and each.is_due() for each in queued)
+        return any(turn.change < info.change and turn.is_due() for turn in queued)
 
     async def _note_death(self, run_id: str, worker_graph: WorkerGraph, attempts: Attempts) -> bool:
-        """Store that the process of a run died. Returns False if the run is ended as poisoned."""
+        """Store that the process of a run died. Return False if so many have died that
+        the run fails."""
         await note_death(self.journal, run_id, attempts)
         if attempts.deaths < self.most_deaths:
             return True
@@ -288,8 +298,7 @@ class Worker:
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether another attempt may succeed: the error or one of its causes has a true
-    `retryable`."""
+    """Whether another attempt may succeed, since the error or one of its causes is `retryable`."""
     current: BaseException | None = error
     while current is not None:
         if getattr(current, "retryable", False):
@@ -299,7 +308,7 @@ def is_retryable(error: BaseException) -> bool:
 
 
 def _retry_after(error: BaseException) -> float:
-    """How many seconds a provider asks to wait."""
+    """Return the number of seconds that a provider asks to wait, or 0."""
     current: BaseException | None = error
     while current is not None:
         after: float | None = getattr(current, "retry_after", None)
@@ -310,7 +319,7 @@ def _retry_after(error: BaseException) -> float:
 
 
 def _remaining_lease(info: RunInfo) -> float:
-    """Seconds to wait for the end of the lease of the process that owns the run."""
+    """Return the seconds to wait until the lease of the run's owner ends."""
     remaining = 0.0 if info.lease_until is None else info.lease_until - time()
     return min(max(remaining, _SHORTEST_WAIT), _LONGEST_WAIT)
 

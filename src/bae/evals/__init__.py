@@ -1,5 +1,5 @@
-"""Evaluation of graphs over cases: score, validity, cost and latency of each model, in total and
-for each node class."""
+"""Evaluate graphs on cases: score, validity, cost and latency of each LLM, in total and for each
+node class."""
 
 from bae.evals.cases import Case, CaseMetric, load_cases
 from bae.evals.datasets import cases_of

@@ -1,5 +1,5 @@
-"""One case with one contender: run it, record it and score it. If the run fails, its error is the
-result of the case. An error that the case did not cause is raised."""
+"""Run and score one case with one contender. If the run fails, its error is the result of the case.
+An error that the case did not cause is raised."""
 
 from __future__ import annotations
 
@@ -44,28 +44,29 @@ LM."""
 
 
 def new_run_ids() -> Iterator[str]:
-    """Unique ids for the runs of one evaluation."""
+    """Return an endless iterator of unique run ids for one evaluation."""
     stamp = f"{strftime('%Y%m%d-%H%M%S', gmtime())}-{urandom(3).hex()}"
     return (f"eval-{stamp}-{number}" for number in count(1))
 
 
 def is_eval_run(run_id: str) -> bool:
-    """Whether a run belongs to an evaluation. A user's own id such as `eval-monday` does not
-    count."""
+    """Whether a run belongs to an evaluation. An id that a user chose, such as `eval-monday`, does
+    not count."""
     return re.fullmatch(r"eval-\d{8}-\d{6}-[0-9a-f]{6}-\d+", run_id) is not None
 
 
 @dataclass(slots=True)
 class CaseRun:
-    """One case with one contender. The `result` is "not run" at first. `nodes` has the measured
-    work of each node class."""
+    """One case with one contender."""
 
     contender: str
     lm: Contending
     case: Case
     run_id: str
     result: CaseResult
+    """The result. Its outcome is "not run" until the case has run."""
     nodes: Measures = field(default_factory=dict["type[Node]", NodeMeasure])
+    """The measured LM work of each node class."""
     metric_error: BaeError | None = None
 
 
@@ -82,11 +83,11 @@ class CaseRunner:
     answer: GateAnswerer | None
 
     async def run(self, job: CaseRun) -> None:
-        """Run a case and score it. It stays "not run" if a budget around the evaluation is spent,
-        or if the task is cancelled.
+        """Run a case and score it. If a budget around the evaluation is spent, or if the task is
+        cancelled, the outcome stays "not run".
 
-        Raises errors that are not the case's fault, such as a run that cannot start or a journal
-        that cannot be written.
+        Errors that the case did not cause are raised, for example if a run cannot start or the
+        journal cannot be written.
         """
         records: list[Record] = []
         began = perf_counter()
@@ -106,12 +107,14 @@ class CaseRunner:
         with metered() as used:
             try:
                 async with asyncio.timeout(self.timeout):
-                    if not _spent_by(error):
+                    if not _find_spent_budget(error):
                         scored = await self.scoring.score(job.case, ended, job.nodes)
             except TimeoutError:
                 unscored = f"the metric took longer than {self.timeout:g} s"
         result = replace(job.result, judging=Usage.total(used))
-        spent = [text for each in (error, *scored.errors) if (text := _spent_by(each))]
+        spent = [
+            text for failure in (error, *scored.errors) if (text := _find_spent_budget(failure))
+        ]
         if spent:
             job.result = replace(result, error=spent[0])
             return
@@ -120,7 +123,9 @@ class CaseRunner:
         if scored.errors:
             result = replace(result, scoring_error=_describe_chain(scored.errors[-1], hides))
             unscored = f"it could not be scored: {result.scoring_error}"
-        job.metric_error = next((e for e in scored.errors if e.code in _OF_METRICS), None)
+        job.metric_error = next(
+            (error_ for error_ in scored.errors if error_.code in _OF_METRICS), None
+        )
         if job.metric_error is not None:
             result = replace(result, metric_error=_describe_chain(job.metric_error, hides))
         result = replace(result, nodes=scored.nodes)
@@ -139,7 +144,7 @@ class CaseRunner:
     async def _run(
         self, job: CaseRun, records: list[Record]
     ) -> tuple[GraphResult[Any] | None, BaseException | None]:
-        """Run the case. Returns the result, or the error of a failed run."""
+        """Run the case. Return the result, or the error of the failed run."""
 
         def observe(run: ObservedRun, record: Record) -> None:
             # A body may run other graphs. Their runs are not recorded here.
@@ -150,7 +155,7 @@ class CaseRunner:
         late = TimeoutError(f"the case took longer than {self.timeout:g} s")
         task = asyncio.current_task()
         assert task is not None
-        # So that the journal marks the run as failed after a timeout, not as cancelled.
+        # After a timeout, the journal must mark the run as failed, not as cancelled.
         explain_cancellation(task, lambda _: late if bound.expired() else None)
         try:
             with observing(observe, patience=inf):
@@ -182,10 +187,10 @@ class CaseRunner:
             explain_cancellation(task, lambda _: None)
         if not result.waiting:
             return result, None
-        met = _gate_met(result.waiting)
+        gate_error = _gate_error(result.waiting)
         if self.journal is not None:
-            await _fail_parked(self.journal, job.run_id, met)
-        return None, met
+            await _fail_parked(self.journal, job.run_id, gate_error)
+        return None, gate_error
 
 
 STOPPED: Final = "it was stopped"
@@ -193,9 +198,9 @@ _CAUSES: Final = 4
 _OF_METRICS: Final = ("bae-metric-failed", "bae-metric-score")
 
 
-def _spent_by(error: BaseException | None) -> str:
-    """The message of the first `BudgetError` among `error` and its causes that comes from a budget
-    around the evaluation. Empty if there is none."""
+def _find_spent_budget(error: BaseException | None) -> str:
+    """Return the message of the first `BudgetError` that comes from a budget around the evaluation.
+    Search `error` and its causes. Empty if there is no such error."""
     while error is not None:
         if isinstance(error, BudgetError) and error.budget in budgets_in_force():
             return error.message
@@ -210,8 +215,8 @@ def _lm_for_run(given: Contending) -> LM | str | None:
 
 
 def _describe_chain(error: BaseException, hides: bool) -> str:
-    """An error with its causes, in one line. If the graph has secrets (`hides`), the messages of
-    causes are left out, since they may quote a secret."""
+    """Return an error with its causes, in one line. If the graph has secrets (`hides`), only the
+    types of the causes are named, because their messages may quote a secret."""
     causes = [describe(error)]
     cause = error.cause if isinstance(error, BaeError) else None
     while cause is not None and len(causes) < _CAUSES:
@@ -226,8 +231,8 @@ def _describe_chain(error: BaseException, hides: bool) -> str:
 # --- runs that wait for a person --------------------------------------------------------------
 
 
-def _gate_met(gates: Sequence[OpenGate]) -> GateError:
-    """The error for a case whose run waits for a person."""
+def _gate_error(gates: Sequence[OpenGate]) -> GateError:
+    """Return the error for a case whose run waits for a person."""
     questions = "; ".join(f"{gate.place}: {gate.question}" for gate in gates)
     return GateError(
         f"the run waits for a person: {questions} (give the case its answers, as "
@@ -245,10 +250,13 @@ async def _fail_parked(journal: Journal, run_id: str, error: GateError) -> None:
         await journal.release(claim, "failed", (), (), describe(error))
 
     try:
-        # A claim that is never released would keep the run from other processes.
+        # Until the claim is released, no other process can use the run.
         await finish_despite_cancel(fail())
     except JournalError as raised:
-        if raised.code not in ("bae-run-owned", "bae-run-ended"):  # someone has answered it
+        if raised.code not in (
+            "bae-run-owned",
+            "bae-run-ended",
+        ):  # a person has answered in the meantime
             raise
 
 
@@ -256,8 +264,8 @@ async def _fail_parked(journal: Journal, run_id: str, error: GateError) -> None:
 
 
 def case_as_json(types: CaseTypes, case: Case) -> dict[str, Any]:
-    """The inputs and expectations of a case without secrets: `input`, and if given `expected`,
-    `expected_type`, `nodes` and `answers`."""
+    """Return the inputs and expectations of a case as JSON, without secrets. The keys are `input`,
+    and `expected`, `expected_type`, `nodes` and `answers` if the case has them."""
     if isinstance(case.inputs, Node):
         data: dict[str, Any] = {"input": node_as_json(types, case.inputs)["fields"]}
     else:
@@ -283,8 +291,8 @@ def case_as_json(types: CaseTypes, case: Case) -> dict[str, Any]:
 
 
 def node_as_json(types: CaseTypes, node: Node) -> dict[str, Any]:
-    """A node as `{"type": …, "fields": {…}}`. Secret fields are left out, and `withheld` names
-    them."""
+    """Return a node as `{"type": …, "fields": {…}}`. Secret fields are left out, and `withheld`
+    names them."""
     cls = type(node)
     codec = node_codec(cls)
     stored = {name: value for name, value in node.__dict__.items() if name not in codec.live}
@@ -297,11 +305,11 @@ def node_as_json(types: CaseTypes, node: Node) -> dict[str, Any]:
 def _fields_as_json(
     types: CaseTypes, given: Mapping[str, Any], classes: Iterable[type[Node]]
 ) -> dict[str, Any]:
-    """Fields as JSON, without fields that are secret in one of the classes."""
+    """Return fields as JSON, without fields that are secret in one of the classes."""
     hidden = {
         name
         for cls in classes
         for name in given
-        if any(each in secret_fields(cls) for each in types.by_field(cls, {name: 0}))
+        if any(field_name in secret_fields(cls) for field_name in types.by_field(cls, {name: 0}))
     }
     return {name: as_json(value) for name, value in given.items() if name not in hidden}

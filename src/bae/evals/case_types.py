@@ -1,5 +1,5 @@
-"""Checks that cases fit the types of a graph: the start node, the expected fields and classes, and
-the answers to gates. Everything is checked before anything runs."""
+"""Check that cases fit the types of a graph: the start node, the expected fields and classes, and
+the answers to gates. All cases are checked before a run starts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from bae.run import GateAnswerer
 
 Checked: TypeAlias = "tuple[str, Case | None, list[str]]"
-"""The label of a case in errors, the case, and its known problems."""
+"""The label of a case in errors, the case, and its problems so far. The case is None if it cannot
+be read."""
 
 
 def every_node(graph: Graph[Any, Any]) -> tuple[type[Node], ...]:
-    """The node classes of a graph and of the graphs inside it (behind a `Dep` or a `Map`), without
-    duplicates. The start is first, and inner classes follow outer classes."""
-    return tuple(dict.fromkeys(cls for each in graph.graphs for cls in each.nodes))
+    """Return the node classes of a graph and of its inner graphs, such as graphs of a `Dep` or a
+    `Map`, without duplicates. The start class is first, and inner classes follow outer classes."""
+    return tuple(dict.fromkeys(cls for graph_ in graph.graphs for cls in graph_.nodes))
 
 
 class CaseTypes:
@@ -52,24 +53,25 @@ class CaseTypes:
             for field in plan_of(cls, strict=True).fields.values()
             if field.asks_person and field.fills == "source"
         }
-        """The gates of the graph and of inner graphs, by their name in cases: `Refund.approved`."""
+        """The gates of the graph and of its inner graphs, as class and field. The keys are the
+        names in cases: `Refund.approved`."""
 
     def check(self, cases: Iterable[Checked], what: str) -> list[Case]:
-        """Return the cases if all of them fit. Otherwise raise all problems; `what` begins the
-        message."""
+        """Return the cases if all of them fit. Otherwise raise one error with all problems. The
+        message begins with `what`."""
         fitting: list[Case] = []
         problems: list[str] = []
         labels: dict[str, str] = {}
-        for label, case, known in cases:
-            wrong = list(known)
+        for label, case, known_problems in cases:
+            case_problems = list(known_problems)
             if case is not None:
-                wrong += self.problems(case)
+                case_problems += self.problems(case)
                 if case.name in labels:
-                    other = "another case" if label == case.name else labels[case.name]
-                    wrong.append(f"name: {other} is called {case.name!r} too")
+                    earlier = "another case" if label == case.name else labels[case.name]
+                    case_problems.append(f"name: {earlier} is called {case.name!r} too")
                 labels.setdefault(case.name, label)
                 fitting.append(case)
-            problems.extend(f"{label}: {each}" for each in wrong)
+            problems.extend(f"{label}: {problem}" for problem in case_problems)
             if len(problems) > MOST_PROBLEMS:
                 break
         if problems:
@@ -77,35 +79,36 @@ class CaseTypes:
         return fitting
 
     def fields_of(self, given: Any) -> Any:
-        """The fields of an `input`, which may also be the value of the only field."""
+        """Return the fields of an `input`. If the start node has only one field to give, the input
+        may be the value of this field."""
         only = _only_field(self.graph.start)
         if only is None or isinstance(given, Node):
             return given
         if isinstance(given, Mapping):
-            # An object that names no field may be the value of the only field.
-            known = _fields_by_name(self.graph.start)
-            if not given or any(name in known for name in cast(Mapping[str, Any], given)):
+            # An object without the names of fields may be the value of the only field.
+            field_names = _fields_by_name(self.graph.start)
+            if not given or any(name in field_names for name in cast(Mapping[str, Any], given)):
                 return cast(Any, given)
             if _faults("", self.graph.start, lambda: self.start({only: given})):
                 return cast(Any, given)
         return {only: cast(Any, given)}
 
     def start(self, inputs: Mapping[str, Any] | Node) -> Node:
-        """Make a start node for a run. Each run gets its own, since bodies may change it. Raises
-        the errors of its validators."""
+        """Make the start node of a run. Each run gets its own node, because bodies may change it.
+        Raises the errors of the node's validators."""
         if isinstance(inputs, Node):
             return _copy_value(inputs)
         cls = self.graph.start
         fields = self.by_field(cls, {name: _copy_value(value) for name, value in inputs.items()})
         if cls.__init__ is Node.__init__ and is_json(fields):
-            known = frozenset(name for name in fields if name in cls.__pydantic_fields__)
-            return from_answer(cls, fields, known)
+            declared = frozenset(name for name in fields if name in cls.__pydantic_fields__)
+            return from_answer(cls, fields, declared)
         return cls(**fields)
 
     def with_files(self, inputs: Any, folder: Path) -> Any:
         """Read the files that inputs name, such as `@photo.png` for an image or document field.
-        Raises `OSError` or `ValueError` for a path outside the folder, and for a file that cannot
-        be read."""
+        Raises `OSError` or `ValueError` if a path is outside the folder, or if a file cannot be
+        read."""
         if isinstance(inputs, Node) or not isinstance(inputs, Mapping):
             return inputs
         start, root = self.graph.start, folder.resolve()
@@ -126,32 +129,39 @@ class CaseTypes:
         return {name: with_file(name, value) for name, value in given.items()}
 
     def by_field(self, cls: type[Node], given: Mapping[str, Any]) -> dict[str, Any]:
-        """Values by the names of their fields. `given` may use aliases."""
-        known = _fields_by_name(cls)
-        return {known.get(name, name): value for name, value in given.items()}
+        """Return values by field name. The keys of `given` may be aliases."""
+        field_names = _fields_by_name(cls)
+        return {field_names.get(name, name): value for name, value in given.items()}
 
     def expectation(self, cls: type[Node], expected: Mapping[str, Any]) -> dict[str, Any]:
-        """Validate expected values as fields of a class. Raises the errors of its validators."""
+        """Validate expected values as fields of a class. Raises the errors of the class's
+        validators."""
         fields = self.by_field(cls, expected)
         return validate_values(cls, fields, frozenset(fields) if is_json(fields) else None)
 
     def expected_end(self, case: Case) -> type[Node] | None:
-        """The class at which a case expects its run to end: the named class, or the only class with
-        the expected fields. None if several classes fit, or if the case expects no end."""
+        """Return the class at which a case expects its run to end.
+
+        This is the class in `expected_type`, or otherwise the only class that fits the `expected`
+        fields. None if the case expects no end, or if not exactly one class fits.
+        """
         if case.expected_type:
             return self.by_name.get(case.expected_type)
         if case.expected is None or case.metric is not None:
             return None
         if len(self._ends) == 1:
             return self._ends[0]
-        fits = [end for end in self._ends if not self._field_problems("", end, case.expected)]
-        return fits[0] if len(fits) == 1 else None
+        fitting_ends = [
+            end for end in self._ends if not self._field_problems("", end, case.expected)
+        ]
+        return fitting_ends[0] if len(fitting_ends) == 1 else None
 
     def answerer(self, case: Case, otherwise: GateAnswerer | None) -> GateAnswerer | None:
-        """A function that answers the gates of a run from the case, then from `otherwise`."""
+        """Return a function that answers the gates of a run from the case. The function `otherwise`
+        answers gates for which the case has no answer."""
         if not case.answers:
             return otherwise
-        places = {met: place for place, met in self.gates.items()}
+        places = {field: place for place, field in self.gates.items()}
 
         async def answer(gate: OpenGate) -> Any:
             cls, name = gate.node_type, gate.field_name
@@ -165,7 +175,8 @@ class CaseTypes:
         return answer
 
     def problems(self, case: Case) -> list[str]:
-        """The problems of a case, such as `input.age: Input should be …`. Empty if it fits."""
+        """Return the problems of a case, such as `input.age: Input should be …`. Empty if the case
+        fits."""
         problems = self._start_problems(case.inputs)
         if case.metric is None:  # a metric may expect anything
             problems += self._end_problems(case)
@@ -192,8 +203,8 @@ class CaseTypes:
         if not isinstance(inputs, Mapping):
             return [f"input: give an object of the fields of {start.__name__}"]
         given = cast(Mapping[str, Any], inputs)
-        known = _fields_by_name(start)
-        if start.model_config.get("extra") != "allow" and not given.keys() <= known.keys():
+        field_names = _fields_by_name(start)
+        if start.model_config.get("extra") != "allow" and not given.keys() <= field_names.keys():
             return self._field_problems("input", start, given)
         return _faults("input", start, lambda: self.start(given))
 
@@ -206,30 +217,30 @@ class CaseTypes:
         among = [ends[kind]] if kind else self._ends
         if case.expected is None or not among:
             return []
-        known = {name: None for end in among for name in _fields_by_name(end)}
+        field_names = {name: None for end in among for name in _fields_by_name(end)}
         unknown = [
-            f"expected.{name}: no end has such a field, {suggest(name, known)}"
+            f"expected.{name}: no end has such a field, {suggest(name, field_names)}"
             for name in case.expected
-            if name not in known and len(among) > 1
+            if name not in field_names and len(among) > 1
         ]
-        # With several ends, one must fit. Otherwise report the problems of the nearest.
-        fits = (self._field_problems("expected", end, case.expected) for end in among)
-        return unknown or min(fits, key=len)
+        # The case must fit one end. If it fits none, report the end with the fewest problems.
+        problems_by_end = (self._field_problems("expected", end, case.expected) for end in among)
+        return unknown or min(problems_by_end, key=len)
 
     def _field_problems(self, place: str, cls: type[Node], fields: Mapping[str, Any]) -> list[str]:
-        known = _fields_by_name(cls)
+        field_names = _fields_by_name(cls)
         unknown = [
             f"{place}.{name}: {cls.__name__} has no such field, "
             f"{suggest(name, cls.__pydantic_fields__)}"
             for name in fields
-            if name not in known
+            if name not in field_names
         ]
-        given = {name: value for name, value in fields.items() if name in known}
+        given = {name: value for name, value in fields.items() if name in field_names}
         return unknown + _faults(place, cls, lambda: self.expectation(cls, given))
 
 
 def _faults(place: str, cls: type[Node], check: Callable[[], object]) -> list[str]:
-    """The errors of a class's validators."""
+    """Return the errors of a class's validators."""
     try:
         check()
     except ValidationError as error:
@@ -242,13 +253,14 @@ def _faults(place: str, cls: type[Node], check: Callable[[], object]) -> list[st
 def _names_for(nodes: Sequence[type[Node]]) -> dict[type[Node], str]:
     names: dict[type[Node], str] = {}
     for cls in nodes:
-        number = 1 + sum(other.__name__ == cls.__name__ for other in names)
+        number = 1 + sum(earlier.__name__ == cls.__name__ for earlier in names)
         names[cls] = cls.__name__ if number == 1 else f"{cls.__name__} {number}"
     return names
 
 
 def _copy_value(value: Any) -> Any:
-    """A deep copy, or the value itself if it cannot be copied, such as a client."""
+    """Return a deep copy. A value that cannot be copied, such as a client, is returned unchanged.
+    If a node has such a value, only the node itself is copied."""
     try:
         return deepcopy(value)
     except Exception:  # a value that cannot be copied may raise anything
@@ -256,7 +268,7 @@ def _copy_value(value: Any) -> Any:
 
 
 def _fields_by_name(cls: type[Node]) -> dict[str, str]:
-    """The names of the fields, by their names and by their aliases."""
+    """Map the names and the aliases of fields to the names of the fields."""
     by_alias: dict[str, str] = {}
     for name, info in cls.__pydantic_fields__.items():
         for alias in (info.validation_alias, info.alias):
@@ -266,7 +278,8 @@ def _fields_by_name(cls: type[Node]) -> dict[str, str]:
 
 
 def _only_field(cls: type[Node]) -> str | None:
-    """The only field that an input must give, or None."""
+    """Return the only required field of an input, or otherwise its only field. None if there are
+    several."""
     plain = plan_of(cls, strict=True).plain
     required = [field for field in plain if field.required]
     chosen = required if len(required) == 1 else plain

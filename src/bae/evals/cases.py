@@ -71,11 +71,12 @@ def load_cases(
 
     A `.jsonl` file has one JSON object per line: `{"input": {"message": "hi"}, "expected": {"mood":
     "calm"}}`. The keys `name`, `expected_type`, `nodes`, `metadata` and `answers` are optional; see
-    `Case`. For an image or a document, `@photo.png` names a file in the folder of the cases or
-    below it. If the start node needs only one field, `input` may be its value alone. A `.json` or
-    `.yaml` file is a dataset of pydantic-evals. If it names evaluators of your own, pass their
-    classes as `evaluators`. With `own_metric=True` all its evaluators are ignored, and you score
-    the cases with your own metric.
+    `Case`. If the start node needs only one field, `input` may be the value of this field. For an
+    image or a document, `@photo.png` names a file in the folder of the cases or below it.
+
+    A `.json` or `.yaml` file is a dataset of pydantic-evals. If it names evaluators of your own,
+    pass their classes as `evaluators`. To score the cases with your own metric, pass
+    `own_metric=True`: all evaluators of the file are ignored.
 
     Every case is checked against the graph's types. All problems are raised together as one
     `BaeError` (`bae-cases-invalid`), with line and field.
@@ -91,7 +92,9 @@ def load_cases(
         raise ValueError(f"evaluators=…: {file} names none; only a dataset of pydantic-evals does")
     types = CaseTypes(graph)
     try:
-        cases = types.check(_lines(file, types), f"{file} has cases that {graph.name} cannot run")
+        cases = types.check(
+            _read_labeled_cases(file, types), f"{file} has cases that {graph.name} cannot run"
+        )
     except OSError as error:
         raise invalid_cases(
             f"the cases in {file} cannot be read",
@@ -119,7 +122,7 @@ def invalid_cases(
     cause: BaseException | None = None,
     fix: str = "fix them: nothing has run",
 ) -> BaeError:
-    """The error for cases that do not fit, with a line for each problem."""
+    """Return the error for invalid cases, with a line for each problem."""
     listed = [f"\n  {problem}" for problem in problems[:MOST_PROBLEMS]]
     if len(problems) > MOST_PROBLEMS:
         listed.append(f"\n  and more: these are the first {MOST_PROBLEMS}")
@@ -128,7 +131,8 @@ def invalid_cases(
 
 
 def suggest(name: str, among: Iterable[str]) -> str:
-    """A hint for an unknown name: the most similar known name, or all of them."""
+    """Return a hint for an unknown name: the most similar known name, or otherwise all known
+    names."""
     names = [*among]
     near = get_close_matches(name, names, n=1)
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(names) or 'none'}"
@@ -137,9 +141,9 @@ def suggest(name: str, among: Iterable[str]) -> str:
 _KEYS: Final = tuple(f.name for f in fields(Case) if f.name not in ("inputs", "metric"))
 
 
-def _lines(file: Path, types: CaseTypes) -> Iterator[Checked]:
-    with open_file(file) as opened:
-        for number, line in enumerate(read_lines(opened), 1):
+def _read_labeled_cases(file: Path, types: CaseTypes) -> Iterator[Checked]:
+    with open_file(file) as stream:
+        for number, line in enumerate(read_lines(stream), 1):
             if line.strip(b" \t\r\n\xef\xbb\xbf"):
                 yield (f"line {number}", *_read_case(number, line, types, file.parent))
 
@@ -153,19 +157,19 @@ def _read_case(
         return None, [f"is not JSON: {error}"]
     if not isinstance(values, dict):
         return None, ['is no JSON object: write {"input": {…}, "expected": {…}}']
-    given = {k: v for k, v in cast(dict[str, Any], values).items() if v is not None}
+    present = {k: value for k, value in cast(dict[str, Any], values).items() if value is not None}
     keys = ("input", *_KEYS)
-    wrong = [
-        f"{key}: there is no such key, {suggest(key, keys)}" for key in given if key not in keys
+    problems = [
+        f"{key}: there is no such key, {suggest(key, keys)}" for key in present if key not in keys
     ]
-    if "input" not in given:
-        return None, [*wrong, "input: there is none, and a run needs something to start with"]
+    if "input" not in present:
+        return None, [*problems, "input: there is none, and a run needs something to start with"]
     case: dict[str, Any] = {"name": f"case {number}"}
-    case |= {key: given[key] for key in _KEYS if key in given}
+    case |= {key: present[key] for key in _KEYS if key in present}
     try:
-        inputs = types.with_files(types.fields_of(given["input"]), folder)
-        return Case(inputs, **case), wrong
+        inputs = types.with_files(types.fields_of(present["input"]), folder)
+        return Case(inputs, **case), problems
     except ValidationError as error:
-        return None, [*wrong, *faults(error)]
+        return None, [*problems, *faults(error)]
     except (OSError, ValueError) as error:
-        return None, [*wrong, f"input: a file cannot be read: {describe(error)}"]
+        return None, [*problems, f"input: a file cannot be read: {describe(error)}"]

@@ -1,5 +1,5 @@
-"""Datasets of pydantic-evals as cases: their inputs and expected outputs become fields of the
-graph's nodes, and their evaluators become the metric of each case."""
+"""Convert datasets of pydantic-evals to cases. Inputs and expected outputs become fields of the
+graph's nodes, and evaluators become the metric of each case."""
 
 from __future__ import annotations
 
@@ -37,16 +37,18 @@ def cases_of(dataset: Any, graph: Graph[Any, Any], *, own_metric: bool = False) 
     with these fields, or the value of the only field. An expected output has the same forms, for
     the node at which the run ends.
 
-    If the evaluation has no metric, the evaluators of the dataset and of the case score it.
-    Assertions count 0 or 1, scores must be from 0 to 1, labels are ignored, and the score of the
-    case is the mean. An evaluator that returns nothing does not count, such as `EqualsExpected` in
-    a case that expects nothing. If no evaluator returns a score, the case is scored by its expected
-    fields.
+    If the evaluation has no metric, the evaluators of the dataset and of the case score it. The
+    score of the case is the mean of the evaluators' scores and assertions. Scores must be from 0 to
+    1, assertions count 0 or 1, and labels are ignored. If an evaluator returns nothing, it does not
+    count, such as `EqualsExpected` in a case that expects nothing. If there is no score because
+    evaluators return nothing, the case is scored by its expected fields.
 
-    An evaluator gets the last node of the run as `ctx.output`, and the expected output as such a
-    node too, even if the dataset has only some of its fields. If the dataset expects plain values,
-    it gets plain values. Evaluators that need spans or a report are refused. With
-    `own_metric=True`, evaluators are ignored, for a metric of your own.
+    An evaluator gets the last node of the run as `ctx.output`. It gets the expected output as a
+    node too, even if the dataset has only some of the node's fields. If the dataset expects plain
+    values, it gets the output and the expected output as plain values. Evaluators that need spans
+    or a report are refused.
+
+    To score the cases with your own metric, pass `own_metric=True`. Then evaluators are ignored.
     """
     return _cases(dataset, graph, "the dataset", own_metric)
 
@@ -58,9 +60,9 @@ def load_dataset(
     *,
     own_metric: bool = False,
 ) -> list[Case]:
-    """Read cases from a YAML or JSON file that `Dataset.to_file` of pydantic-evals wrote. Pass the
-    classes of custom `evaluators` that the file names. Pass `own_metric=True` to ignore evaluators,
-    for a metric of your own."""
+    """Read cases from a YAML or JSON file that `Dataset.to_file` of pydantic-evals wrote. If the
+    file names evaluators of your own, pass their classes as `evaluators`. To score the cases with
+    your own metric, pass `own_metric=True`: evaluators are ignored."""
     package = need("pydantic_evals", extra="evals", by=f"reading {Path(path).name}")
     of_any = package.Dataset[Any, Any, Any]
     try:
@@ -112,7 +114,7 @@ def _cases(
     if own_metric:
         return cases
     pairs = zip(cases, dataset.cases, strict=True)
-    return [reader.with_evaluators(case, each, dataset.evaluators) for case, each in pairs]
+    return [reader.with_evaluators(case, written, dataset.evaluators) for case, written in pairs]
 
 
 class _Reader:
@@ -123,14 +125,15 @@ class _Reader:
         ends = types.graph.terminal_nodes
         plain = plan_of(ends[0], strict=True).plain if len(ends) == 1 else ()
         self._only = plain[0].name if len(plain) == 1 else None
-        """The field to which an expected plain value belongs."""
-        # A task returns one shape: if one case expects a plain value, all evaluators get one.
+        """The field of the last node to which a plain expected value belongs. None if several
+        fields or ends are possible."""
+        # A dataset has one type of output: if a case expects a plain value, all cases do.
         self._plain = any(self._is_plain(case.expected_output) for case in dataset.cases)
 
     def cases(self, dataset: Any) -> Iterator[Checked]:
-        for number, each in enumerate(dataset.cases, 1):
-            expected = each.expected_output
-            wrong: list[str] = []
+        for number, written in enumerate(dataset.cases, 1):
+            expected = written.expected_output
+            problems: list[str] = []
             fields: Any = _by_name(expected)
             kind = ""
             if isinstance(expected, Node):
@@ -141,35 +144,35 @@ class _Reader:
                 fields = None if self._only is None else {self._only: expected}
                 if fields is None:
                     ends = " and ".join(end.__name__ for end in self._types.graph.terminal_nodes)
-                    wrong.append(
+                    problems.append(
                         f"expected_output: give an object of the fields of {ends}: a value alone "
                         "does not say which field is meant"
                     )
-            metadata: Any = {} if each.metadata is None else _by_name(each.metadata)
+            metadata: Any = {} if written.metadata is None else _by_name(written.metadata)
             if not hasattr(metadata, "keys"):
                 metadata = {"metadata": metadata}
-            name = each.name or f"case {number}"
-            inputs = self._types.fields_of(_by_name(each.inputs))
+            name = written.name or f"case {number}"
+            inputs = self._types.fields_of(_by_name(written.inputs))
             try:
                 if self._folder is not None:
                     inputs = self._types.with_files(inputs, self._folder)
                 case = Case(inputs, name, expected=fields, expected_type=kind, metadata=metadata)
             except ValidationError as error:
-                yield name, None, [*wrong, *faults(error)]
+                yield name, None, [*problems, *faults(error)]
             except (OSError, ValueError) as error:
-                yield name, None, [*wrong, f"inputs: a file cannot be read: {describe(error)}"]
+                yield name, None, [*problems, f"inputs: a file cannot be read: {describe(error)}"]
             else:
-                yield name, case, wrong
+                yield name, case, problems
 
-    def with_evaluators(self, case: Case, each: Any, of_all: Sequence[Any]) -> Case:
-        evaluators = [*each.evaluators, *of_all]
+    def with_evaluators(self, case: Case, written: Any, of_all: Sequence[Any]) -> Case:
+        evaluators = [*written.evaluators, *of_all]
         if not evaluators:
             return case
         plain = self._only if self._plain else None
-        return replace(case, metric=_Evaluators(evaluators, each, plain, self._types))
+        return replace(case, metric=_Evaluators(evaluators, written, plain, self._types))
 
     def _is_plain(self, expected: Any) -> bool:
-        """Whether an expected output is the value of a field instead of fields by name."""
+        """Whether an expected output is the value of a field, and not fields by name."""
         if expected is None or isinstance(expected, Node):
             return False
         if not isinstance(expected, Mapping | BaseModel):
@@ -185,12 +188,13 @@ class _Reader:
 
 @dataclass(frozen=True, slots=True)
 class _Evaluators:
-    """The evaluators of one case as its metric. If they expect a plain value, `plain` names the
-    field of the last node that they get."""
+    """The evaluators of one case, as its metric."""
 
     evaluators: Sequence[Any]
     written: Any
+    """The case as it is in the dataset."""
     plain: str | None
+    """The field of the last node whose value evaluators get. None if evaluators get the node."""
     types: CaseTypes
 
     async def __call__(self, case: Case, result: GraphResult[Any]) -> Score:
@@ -207,9 +211,9 @@ class _Evaluators:
             )
             every = cast(dict[str, Any], every) if isinstance(every, Mapping) else {name: every}
             silent = silent or not every
-            for name, each in every.items():
-                reason = getattr(each, "reason", None)
-                value = each.value if hasattr(each, "reason") else each
+            for name, evaluated in every.items():
+                reason = getattr(evaluated, "reason", None)
+                value = evaluated.value if hasattr(evaluated, "reason") else evaluated
                 if isinstance(value, str):
                     continue
                 score = read_score(value, where=f"{what} {name}")
@@ -261,7 +265,8 @@ class _Evaluators:
         )
 
     def _expected_node(self, case: Case, end: Node) -> Any:
-        """The expected output as a node. It equals the last node of the run if that is right."""
+        """Return the expected output as a node. If the last node of the run is right, the two nodes
+        are equal."""
         expected = self.written.expected_output
         if expected is None or isinstance(expected, Node) or case.expected is None:
             return expected
@@ -287,18 +292,20 @@ _OF_SPANS: Final = (
 
 
 def _unusable_evaluators(dataset: Any) -> Iterator[str]:
-    """The evaluators of a dataset that bae does not support, each with the reason."""
-    for each in getattr(dataset, "report_evaluators", ()):
-        yield f"{type(each).__name__}: it looks at a report of pydantic-evals, and there is none"
-    named = [("", evaluator) for evaluator in dataset.evaluators]
+    """Yield the evaluators of a dataset that bae does not support, with the reason."""
+    for evaluator in getattr(dataset, "report_evaluators", ()):
+        yield (
+            f"{type(evaluator).__name__}: it looks at a report of pydantic-evals, and there is none"
+        )
+    labeled = [("", evaluator) for evaluator in dataset.evaluators]
     for number, case in enumerate(dataset.cases, 1):
-        named += [
+        labeled += [
             (f"{case.name or f'case {number}'}: ", evaluator) for evaluator in case.evaluators
         ]
-    for where, each in named:
-        if type(each).__name__ in _OF_SPANS:
+    for where, evaluator in labeled:
+        if type(evaluator).__name__ in _OF_SPANS:
             why = "it looks at spans of OpenTelemetry, and bae records none for evaluators"
-            yield f"{where}{type(each).__name__}: {why}"
+            yield f"{where}{type(evaluator).__name__}: {why}"
 
 
 def _read_content(path: Path) -> dict[str, Any]:
@@ -310,17 +317,17 @@ def _read_content(path: Path) -> dict[str, Any]:
 
 
 _MOST_REPEATED: Final = 1_000_000
-"""The most values and characters that the aliases of a YAML file may add."""
+"""The most values and characters that aliases may add to a YAML file."""
 _ENDLESS: Final = 1 << 60
 _LONGEST_NUMBER: Final = 4300
-"""The most characters of a number, the limit of Python itself. The time to parse a number like
-1:59:59 grows with the square of its length."""
+"""The most characters of a number, as in Python itself. The time to parse a number like 1:59:59
+grows with the square of its length."""
 _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def _read_yaml(text: str, yaml: Any) -> Any:
-    """Parse a YAML text. A few lines of nested aliases can stand for more values than fit into
-    memory, so they are counted before the values are made."""
+    """Parse a YAML text. A few lines of nested aliases may represent more values than fit into
+    memory, so count the values before they are made."""
     loader = yaml.SafeLoader(text)
     try:
         root = loader.get_single_node()
@@ -335,21 +342,21 @@ def _read_yaml(text: str, yaml: Any) -> Any:
 
 
 def _count_repeated(root: Any) -> int:
-    """How many values and characters of a YAML document come from aliases."""
+    """Count the values and characters of a YAML document that come from aliases."""
     sizes: dict[int, int] = {}  # including nested nodes
     written = 0
 
     def size(node: Any) -> int:
         nonlocal written
         if id(node) not in sizes:
-            sizes[id(node)] = _ENDLESS  # for a node inside itself
+            sizes[id(node)] = _ENDLESS  # while its parts are counted: a node may contain itself
             kind, value = node.id, node.value  # a text, a list, or a list of keys and values
-            own = 1 + (len(value) if kind == "scalar" else 0)
-            if own > _LONGEST_NUMBER and node.tag in _NUMBERS:
+            own_size = 1 + (len(value) if kind == "scalar" else 0)
+            if own_size > _LONGEST_NUMBER and node.tag in _NUMBERS:
                 raise ValueError(f"it has a number with more than {_LONGEST_NUMBER:,} characters")
-            written += own
+            written += own_size
             parts = {"sequence": value, "mapping": chain.from_iterable(value)}.get(kind, ())
-            sizes[id(node)] = min(_ENDLESS, own + sum(map(size, parts)))
+            sizes[id(node)] = min(_ENDLESS, own_size + sum(map(size, parts)))
         return sizes[id(node)]
 
     return size(root) - written
@@ -362,7 +369,7 @@ def _drop_evaluators(content: dict[str, Any]) -> None:
 
 
 def _by_name(value: Any) -> Any:
-    """The fields of a model by name. Nodes and other values are returned unchanged."""
+    """Return the fields of a model by name. Nodes and other values are returned unchanged."""
     if isinstance(value, BaseModel) and not isinstance(value, Node):
         return dict(value)
     return value

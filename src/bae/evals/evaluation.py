@@ -1,5 +1,5 @@
-"""`evaluate`: run a graph over cases with one or more LMs. A limited number of workers share the
-runs until all are done or the evaluation is stopped."""
+"""`evaluate` runs a graph over cases with one or more LMs. A limited number of workers runs the
+cases until all have run or the evaluation is stopped."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from bae.run import GateAnswerer
 
 Progressing = Callable[[int, int, str, CaseResult], object]
-"""Called after each case with the number of cases done, their total, the contender and the
-result."""
+"""A function that is called after each run of a case. It gets the number of finished runs, the
+number of all runs, the contender, and the result."""
 
 _log = logging.getLogger("bae.evals")
 
@@ -64,37 +64,45 @@ async def evaluate(
     answer: GateAnswerer | None = None,
     stop: asyncio.Event | None = None,
 ) -> Evaluation:
-    """Run a graph over cases with each of the `lms`. The report has score, validity, cost and
-    latency of each LM, in total and per node class, and its difference from the first LM.
+    """Run a graph over cases with each of the `lms`, and compare the LMs.
 
-    - `cases`: from `load_cases`, or your own. All are checked against the graph before any runs.
-    - `lms`: the contenders by their names in tables. Each is an LM, the name of an LM, a function
-      that makes an LM for each run, or None for the default LM. A script, `"scripted:FILE.json"`,
-      starts from its beginning in each run. A node class with its own LM keeps it.
-    - `metric`: a function `(case, result) -> score` from 0 to 1, or a `Score` with a reason; async
-      or not. Without it, the case's own `metric` counts. Without that, the score is the mean over
-      all expected nodes: the end, and each class in `nodes`, compared by `fields_metric`. A node
-      that the run did not reach counts 0. A case that expects nothing scores 1 if its run ends.
+    The result has the score, validity, cost and latency of each LM, in total and for each node
+    class. It also has the difference of each LM from the first LM.
+
+    - `cases`: from `load_cases`, or your own. All are checked against the graph before a run
+      starts.
+    - `lms`: the contenders by their names in tables. A contender is an LM, the name of an LM, a
+      function that makes an LM for each run, or None for the default LM. A script,
+      `"scripted:FILE.json"`, starts from its beginning in each run. A node class with a pinned LM
+      uses the pinned LM.
+    - `metric`: a function `(case, result) -> score`, async or not. It returns a number from 0 to 1,
+      or a `Score` with a reason. Without `metric`, the `metric` of the case is used. If the case
+      has none, its score is the mean over all expected nodes: the end, and each class in `nodes`,
+      compared by `fields_metric`. A node that the run did not reach scores 0. A case that expects
+      nothing scores 1 if its run ends.
     - `node_metrics`: functions `(expected node, given node) -> score` by node class. They replace
-      `fields_metric` for the expected nodes of that class, including the end.
+      `fields_metric` for the expected nodes of a class, including the end.
     - `journal`: stores the runs as `eval-…`, so that you can look at a failing case.
-    - `concurrency`: how many cases may run at once, over all contenders. Cases start in order, each
-      with all contenders, so that a stopped evaluation can still compare them.
-    - `max_iters`, `answer`: as for `graph.arun`. Every run gets a copy of `dep_cache`.
-    - `timeout`: the seconds that a case may take, and again for its metric. Waiting for an LM that
-      other cases use counts too; `concurrency=1` avoids that.
+    - `concurrency`: how many cases may run at once, over all contenders. Cases start in order. A
+      case starts with all contenders before the next case starts, so that a stopped evaluation can
+      still compare the contenders.
+    - `max_iters`, `answer`: as for `graph.arun`.
+    - `dep_cache`: as for `graph.arun`. Every run gets a copy.
+    - `timeout`: the most seconds for a case, and again for its metric. If an LM is busy with other
+      cases, waiting for it counts too. `concurrency=1` avoids this.
     - `budget`: for the whole evaluation, including LM calls of metrics. When it is spent, no
-      further case starts, and unfinished cases are marked and not scored.
-    - `progress`: called after each case.
+      further case starts. Unfinished cases are marked as not run and are not scored.
+    - `progress`: called after each run of a case.
     - `stop`: set it to stop early. Cases in progress are cancelled and marked as not run.
 
-    A case that fails, because of an error, its timeout or a gate, scores 0 and keeps its run id. A
-    run that waits at a gate is marked as failed in the journal, so that no person is asked.
+    If a case fails because of an error, its timeout or a gate, it scores 0 and keeps its run id. If
+    a run waits at a gate, the journal marks the run as failed, so that no person is asked.
 
     If a metric raises or a judge cannot be asked, the case has no score: see `Evaluation.complete`
-    and `metric_errors`. The first case runs alone, so that a mistake in a metric costs little: if
-    the metric raises for every contender, the evaluation ends with that error (`bae-metric-failed`,
-    `bae-metric-score`). All arguments, and the LM of a `Judge`, are checked before anything runs.
+    and `metric_errors`. The first case runs alone, so that a mistake in a metric costs little. If
+    the metric raises for every contender of this case, the evaluation ends with the metric's error
+    (`bae-metric-failed`, `bae-metric-score`). All arguments, and the LM of a `Judge`, are checked
+    before a run starts.
     """
     _check_lms(lms)
     if concurrency < 1 or not timeout > 0:
@@ -108,10 +116,10 @@ async def evaluate(
     if not checked:
         raise invalid_cases("there are no cases", fix="give one or more: Case({…}, expected={…})")
     check_metrics(graph, metric, node_metrics)
-    own = () if metric is not None else (case.metric for case in checked)
-    for each in (*(node_metrics or {}).values(), *own):
-        if isinstance(each, Judge):
-            each.ready()
+    case_metrics = () if metric is not None else (case.metric for case in checked)
+    for scorer in (*(node_metrics or {}).values(), *case_metrics):
+        if isinstance(scorer, Judge):
+            scorer.ready()
     ready = {name: _prepare_lm(lm) for name, lm in lms.items()}
     run_ids = new_run_ids()
     runs = [
@@ -137,7 +145,7 @@ async def evaluate(
 
 
 class _Ended(Exception):
-    """Every case is done, or the evaluation was stopped."""
+    """Every case has run, or the evaluation was stopped."""
 
 
 class _Evaluating:
@@ -154,18 +162,18 @@ class _Evaluating:
         self._runner = runner
         self._concurrency = concurrency
         self._progress = progress
-        self._over = 0
+        self._finished = 0
         self.stopped = ""
-        """Why not all cases were run."""
+        """Why the evaluation was stopped before all cases had run. Empty if it was not stopped."""
 
     async def run(self, first: int, stop: asyncio.Event | None) -> None:
-        """Run all cases, first the runs of the `first` case alone, until the evaluation is
-        stopped."""
+        """Run all cases, until the evaluation is stopped. Finish the first `first` runs, which are
+        the runs of the first case, before other runs start."""
 
         async def work() -> None:
-            await self._share(self._runs[:first])
+            await self._run_shared(self._runs[:first])
             self._refuse_failing_metric(self._runs[:first])
-            await self._share(self._runs[first:])
+            await self._run_shared(self._runs[first:])
             raise _Ended
 
         async def watch() -> None:
@@ -180,16 +188,18 @@ class _Evaluating:
             if not run.result.run_id:
                 run.result = replace(run.result, error=self.stopped)
 
-    async def _share(self, runs: Sequence[CaseRun]) -> None:
+    async def _run_shared(self, runs: Sequence[CaseRun]) -> None:
         waiting = iter(runs)
         workers = min(self._concurrency, len(runs))
         await all_or_first_error([lambda: self._work(waiting)] * workers)
 
     def _refuse_failing_metric(self, first: Sequence[CaseRun]) -> None:
-        """Raise the error of the metric if it failed for every contender of the first case."""
+        """Raise the metric's error if the metric failed for every contender of the first case."""
         errors = [run.metric_error for run in first if run.metric_error is not None]
         results = [run.result for run in first]
-        if errors and not any(r.outcome == "ended" and not r.metric_error for r in results):
+        if errors and not any(
+            result.outcome == "ended" and not result.metric_error for result in results
+        ):
             raise errors[0]
 
     async def _work(self, waiting: Iterator[CaseRun]) -> None:
@@ -200,7 +210,7 @@ class _Evaluating:
             if run.result.outcome == NOT_RUN:
                 self.stopped = self.stopped or run.result.error
             else:
-                self._over += 1
+                self._finished += 1
                 self._report_progress(run)
 
     def _report_progress(self, run: CaseRun) -> None:
@@ -208,7 +218,7 @@ class _Evaluating:
         if progress is None:
             return
         try:
-            progress(self._over, len(self._runs), run.contender, run.result)
+            progress(self._finished, len(self._runs), run.contender, run.result)
         except Exception:  # the caller's display must not break the evaluation
             self._progress = None
             _log.warning("progress=%r raised, and is not called again", progress, exc_info=True)
@@ -217,21 +227,21 @@ class _Evaluating:
 def _label_cases(cases: Iterable[Case]) -> Iterator[Checked]:
     if isinstance(cast(object, cases), str):
         raise TypeError(f"evaluate(graph, {cases!r}, …): load cases with load_cases(file, graph)")
-    for number, given in enumerate(cases, 1):
-        if not isinstance(cast(object, given), Case):
-            yield f"case {number}", None, [f"give a Case, and not {short(given)}"]
+    for number, item in enumerate(cases, 1):
+        if not isinstance(cast(object, item), Case):
+            yield f"case {number}", None, [f"give a Case, and not {short(item)}"]
             continue
-        case = given if given.name else replace(given, name=f"case {number}")
+        case = item if item.name else replace(item, name=f"case {number}")
         yield str(case.name), case, []
 
 
 def _prepare_lm(lm: Contending) -> Contending:
-    """Make the LM of a name now, so that a missing LM is reported once. A script stays a name,
-    since it starts from its beginning in each run."""
+    """Return the LM for an LM name, so that a missing LM is reported before the first run. A script
+    stays a name, because it starts from its beginning in each run."""
     if not isinstance(lm, str):
         return lm
-    made = cached_lm(lm)
-    return lm if lm.strip().startswith("scripted:") else made
+    prepared = cached_lm(lm)
+    return lm if lm.strip().startswith("scripted:") else prepared
 
 
 # --- arguments, checked before the first run, so that mistakes cost nothing -------------------
@@ -253,12 +263,12 @@ def _check_lms(lms: object) -> None:
 
 
 def check_metrics(graph: Graph[Any, Any], metric: object, node_metrics: object) -> None:
-    """Raise `TypeError` unless an evaluation of the graph can call the metric of cases and the
+    """Raise `TypeError` if an evaluation of the graph cannot call the metric of cases or the
     metrics of nodes."""
     if isinstance(metric, Judge) or metric is fields_metric:
         raise TypeError(
-            "it compares two nodes, and the metric of an evaluation gets a case and the result of "
-            "its run: give it for the class to score, as {Reply: judge}"
+            "this metric compares two nodes, but the metric of an evaluation gets a case and the "
+            "result of its run: give this metric for the class to score, as {Reply: judge}"
         )
     if metric is not None and not takes_arguments(metric, 2):
         raise TypeError(
@@ -269,21 +279,22 @@ def check_metrics(graph: Graph[Any, Any], metric: object, node_metrics: object) 
 
 
 def check_node_metrics(graph: Graph[Any, Any], metrics: object) -> None:
-    """Raise `TypeError` unless these map node classes of the graph to functions of two nodes."""
+    """Raise `TypeError` unless `metrics` maps node classes of the graph to functions of two
+    nodes."""
     if not isinstance(metrics, Mapping):
         raise TypeError(f"{short(metrics)}: give metrics by the class of the node, {{Reply: same}}")
     nodes = every_node(graph)
-    for cls, each in cast("Mapping[Any, Any]", metrics).items():
+    for cls, function in cast("Mapping[Any, Any]", metrics).items():
         if cls not in nodes:
-            # With module names, since a file may be imported twice under two names.
-            known = ", ".join(f"{node.__module__}.{node.__qualname__}" for node in nodes)
+            # Show module names, because a file may be imported twice under two names.
+            class_names = ", ".join(f"{node.__module__}.{node.__qualname__}" for node in nodes)
             raise TypeError(
-                f"there is a metric for {cls!r}, and the nodes of the graph are {known}"
+                f"there is a metric for {cls!r}, and the nodes of the graph are {class_names}"
             )
-        if not takes_arguments(each, 2):
+        if not takes_arguments(function, 2):
             raise TypeError(
-                f"the metric for {cls.__name__} is {short(each)}: give a function of the expected "
-                "node and the given one, as def same(expected, given)"
+                f"the metric for {cls.__name__} is {short(function)}: give a function of the "
+                "expected node and the given one, as def same(expected, given)"
             )
 
 

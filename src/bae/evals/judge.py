@@ -77,15 +77,19 @@ class Verdict(Node):
 class Judge:
     """A metric that has an LM compare a given node with the expected node.
 
-    Pass it as the metric of an optimization, for all classes or for some, as in
-    `{Summary: Judge("anthropic", "…")}`. `lm` is an LM, its name, or a `dspy.LM`. The `rubric`
-    describes a good answer: what matters and what does not. The judge sees the rubric and the
-    fields that an LM fills, expected and given, each node cut to `longest` characters. Answers that
-    score `threshold` or more are good enough to learn from.
+    Pass it as the metric of an optimization, for all classes or for some, as in `{Summary:
+    Judge("anthropic", "…")}`. The judge sees the rubric and the fields that an LLM fills, of the
+    expected and of the given node.
+
+    - `lm`: an LM, its name, or a `dspy.LM`.
+    - `rubric`: what a good answer is: what matters and what does not.
+    - `threshold`: the lowest score of an answer that is good enough to learn from.
+    - `longest`: the most characters of a node that the judge sees. The rest is cut off.
 
     If the LM gives no verdict, a call raises `bae-judge-failed`, and the case of an evaluation has
-    no score. In an optimization or a comparison, the answer counts 0 and a note says so. The same
-    holds if the LM refuses to judge an answer, but five refusals in a row raise the error.
+    no score. In an optimization or a comparison, the answer scores 0 and a note says so. If the LM
+    refuses to judge an answer there, the answer scores 0 too, but the fifth refusal in a row raises
+    the LM's error.
     """
 
     def __init__(
@@ -110,19 +114,19 @@ class Judge:
         self._refusals = Refusals()
 
     def ready(self) -> None:
-        """Check that the judge's LM can be made, before anything is paid for. Raises `BaeLMError`
-        otherwise. Asks nothing."""
+        """Raise `BaeLMError` if the judge's LM cannot be made. The LM is not asked."""
         _ = self._made_lm
 
     def asking(self, lm: LM, note: Callable[[str], None]) -> Judge:
-        """A copy for an optimization that asks `lm`. An answer without a verdict counts 0, and
-        `note` is called with a message."""
-        made = copy(self)
-        made.lm, made._note, made._refusals = lm, note, Refusals()
-        return made
+        """Return a copy for an optimization that asks `lm`. If the LM gives no verdict, the copy
+        scores 0 and calls `note` with a message."""
+        judge = copy(self)
+        judge.lm, judge._note, judge._refusals = lm, note, Refusals()
+        return judge
 
     async def __call__(self, expected: Node, given: Node) -> Score:
-        """Have the LM compare two nodes of the same class. Equal fields need no LM call."""
+        """Have the LM compare two nodes of the same class. If their fields are equal, the LM is not
+        asked."""
         names = asked_fields(type(expected))
         if type(expected) is type(given) and all(
             getattr(expected, name) == getattr(given, name) for name in names
@@ -162,27 +166,28 @@ class Judge:
         return cached_lm(lm) if isinstance(lm, str) else lm
 
     def _show(self, node: Node) -> dict[str, Any] | str:
-        """The fields that an LM fills, as a prompt shows them. A cut text if they are too long."""
-        seen = seen_of(node)
-        shown: dict[str, Any] = {type(node).__name__: seen}
-        if isinstance(seen, dict):  # unless the node has its own serializer
-            values = cast("dict[str, Any]", seen)
+        """Return the fields that an LLM fills, as a prompt shows them. If they are too long, return
+        a cut text."""
+        fields = seen_of(node)
+        filled: dict[str, Any] = {type(node).__name__: fields}
+        if isinstance(fields, dict):  # unless the node has its own serializer
+            values = cast("dict[str, Any]", fields)
             hidden = secret_fields(type(node))
             names = [name for name in asked_fields(type(node)) if name not in hidden]
-            shown = {name: values[name] for name in names if name in values}
-        text = json.dumps(shown, ensure_ascii=False)
-        return shown if len(text) <= self.longest else f"{text[: self.longest]} … (cut off here)"
+            filled = {name: values[name] for name in names if name in values}
+        text = json.dumps(filled, ensure_ascii=False)
+        return filled if len(text) <= self.longest else f"{text[: self.longest]} … (cut off here)"
 
 
 class Refusals:
-    """Counts questions that an LM refused. A question that is too long says nothing about the next,
-    but an LM that refuses five others in a row has failed."""
+    """Counts the questions in a row that an LM refused. After the fifth, the LM has failed. A
+    question that was too long does not count."""
 
     def __init__(self) -> None:
         self._in_a_row = 0
 
     def is_about_the_question(self, error: BaeLMError) -> bool:
-        """Whether the LM refused only this question and may accept another."""
+        """Whether the LM refused only this question, and may accept another question."""
         if error.code == "bae-lm-context-exceeded":
             return True
         if error.code != "bae-lm-request-refused":
@@ -203,11 +208,12 @@ _TOO_LONG: Final = re.compile(
     r"|exceeds? .{0,40}(tokens|length|limit)",
     re.IGNORECASE,
 )
-"""Matches providers' messages for a prompt that is too long. There is no separate status for it."""
+"""Matches providers' messages for a prompt that is too long. They have no separate status for this
+error."""
 
 
 def _check_lm(lm: Any) -> LM | str:
-    """Return an LM that a judge can ask, or its name. Raises for anything else."""
+    """Return the LM that a judge can ask, or its name. Raise for anything else."""
     if isinstance(lm, str):
         unknown = name_error(lm)
         if unknown is not None:

@@ -1,5 +1,4 @@
-"""Metrics and scores: `Score`, the built-in comparison of fields, and the call of a user's
-metric."""
+"""Scores and metrics: `Score`, the built-in comparison of fields, and calls of a user's metric."""
 
 from __future__ import annotations
 
@@ -30,11 +29,13 @@ N = TypeVar("N", bound=Node)
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How good an answer is, from 0 to 1, and why. Return it from a metric to say what was wrong.
-    Tables show the reason, and an optimizer that writes instructions reads it."""
+    """How good an answer is. Return it from a metric to give a reason. Tables show the reason, and
+    an optimizer that writes instructions reads it."""
 
     value: float
+    """The score, from 0 to 1."""
     why: str = ""
+    """The reason, such as what was wrong."""
 
 
 NodeMetric = Callable[[N, N], float | bool | Score | Awaitable[float | bool | Score]]
@@ -45,31 +46,39 @@ def fields_metric(
     expected: Node | Mapping[str, Any],
     given: Node | Mapping[str, Any],
 ) -> Score:
-    """Compare expected and given fields. The score is the mean over the fields, each from 0 to 1,
-    and its reason says which fields differ.
+    """Compare expected and given fields. The score is the mean over the fields, and its reason
+    names the fields that differ.
 
-    The fields are those that an LM fills for a node, all fields for a mapping, and the outputs for
-    a DSPy example. If one side is a node, its class validates the values of a mapping.
+    Which fields are compared depends on `expected`. For a node, these are the fields that an LLM
+    fills. For a mapping, all fields are compared, and for a DSPy example its outputs. If one side
+    is a node, its class validates the values of the other side.
 
     - Text scores by token F1: the share of common words, ignoring case and punctuation.
-    - Lists score by their items in order, divided by the longer length. Sets score by their items,
-      models and mappings by their fields.
+    - Lists score by their items in order. The sum is divided by the longer length.
+    - Sets score by their items, models and mappings by their fields.
     - A `Literal`, an enum and any other value scores 0 or 1.
     """
-    expected, given = _holder(expected, "expected"), _holder(given, "given")
+    expected, given = _read_fields(expected, "expected"), _read_fields(given, "given")
     if isinstance(expected, Node) and isinstance(given, Node) and type(expected) is not type(given):
         difference = f"{type(given).__name__}, where {type(expected).__name__} was expected"
         return Score(0.0, difference)
-    cls = next((type(each) for each in (expected, given) if isinstance(each, Node)), None)
+    cls = next((type(side) for side in (expected, given) if isinstance(side, Node)), None)
     hidden = () if cls is None else secret_fields(cls)
     scores: list[float] = []
     different: list[str] = []
     for name in asked_fields(type(expected)) if isinstance(expected, Node) else expected:
-        wanted, got = _field(expected, name, cls), _field(given, name, cls)
-        known = cls.__pydantic_fields__.get(name) if cls is not None else None
-        scores.append(_likeness(wanted, got, Any if known is None else known.annotation))
+        expected_value, given_value = (
+            _read_field(expected, name, cls),
+            _read_field(given, name, cls),
+        )
+        declared = cls.__pydantic_fields__.get(name) if cls is not None else None
+        scores.append(
+            _score_likeness(
+                expected_value, given_value, Any if declared is None else declared.annotation
+            )
+        )
         if scores[-1] < 1:
-            difference = f": {short(got)}, where {short(wanted)} was expected"
+            difference = f": {short(given_value)}, where {short(expected_value)} was expected"
             different.append(f"{name} differs" if name in hidden else f"{name}{difference}")
     return Score(_mean(scores), "; ".join(different[:_MOST_REASONS]))
 
@@ -78,10 +87,11 @@ def node_transition_metric(example: Any, prediction: Any, trace: Any = None) -> 
     """Whether a prediction continues at the same node as the example.
 
     Use it as a DSPy metric for examples and predictions with `next_node_type` or `choice`. Both
-    arguments may also be a name, a node, a node class, or None for the end of a run. A prediction
-    with the `choice` "None" ends the run. A `choice` of None is wrong: DSPy uses it for an answer
-    that it could not read. Returns 1.0 or 0.0, or a bool if DSPy passes a `trace` to bootstrap
-    demonstrations.
+    arguments may also be a name, a node, a node class, or None for the end of a run. If the
+    `choice` of a prediction is "None", the run ends. If the `choice` is None, the prediction is
+    wrong, because DSPy uses None for an answer that it could not read.
+
+    Returns 1.0 or 0.0. If DSPy passes a `trace` to bootstrap demonstrations, returns a bool.
     """
     expected, given = _next_node(example), _next_node(prediction, read=True)
     if expected is None:
@@ -89,12 +99,13 @@ def node_transition_metric(example: Any, prediction: Any, trace: Any = None) -> 
             "node_transition_metric: the example has neither next_node_type nor choice; give it "
             "examples as trace_to_examples makes them"
         )
-    same = expected == given
-    return float(same) if trace is None else same
+    is_same = expected == given
+    return float(is_same) if trace is None else is_same
 
 
 async def call_metric(metric: Callable[..., Any], *given: Any, where: str, fix: str = "") -> Score:
-    """Call a metric, sync or async, and read its score. See `call_scorer`."""
+    """Call a metric, sync or async, and return its score. Errors are as in `call_scorer`. `where`
+    and the metric's name begin their messages."""
     what = f"{where}: the metric {_name(metric)}"
     fix = fix or "fix the metric; it may return 0 for what it cannot judge"
     return read_score(await call_scorer(metric, *given, what=what, fix=fix), where=what)
@@ -103,8 +114,8 @@ async def call_metric(metric: Callable[..., Any], *given: Any, where: str, fix: 
 async def call_scorer(scorer: Callable[..., Any], *given: Any, what: str, fix: str) -> Any:
     """Call a user's function and return its result. A function that is not async runs in a thread.
 
-    An exception becomes a `BaeError` (`bae-metric-failed`) that names `what` raised it. An error of
-    bae, such as a spent budget or a failed LM call, is raised unchanged.
+    An exception becomes a `BaeError` (`bae-metric-failed`), whose message begins with `what`. An
+    error of bae, such as a spent budget or a failed LM call, is raised unchanged.
     """
     called = getattr(scorer, "__call__", None)  # noqa: B004  to see whether it is async
     try:
@@ -121,9 +132,11 @@ async def call_scorer(scorer: Callable[..., Any], *given: Any, what: str, fix: s
 
 
 def read_score(returned: Any, *, where: str) -> Score:
-    """Convert the result of a metric to a score. It may be a number from 0 to 1 or a bool, of
-    Python or numpy, a `Score`, or an object or mapping with `score` and an optional `feedback`,
-    such as DSPy's predictions."""
+    """Convert the result of a metric to a score.
+
+    The result may be a `Score`, a bool, or a number from 0 to 1, of Python or numpy. It may also be
+    an object or a mapping with `score` and an optional `feedback`, such as DSPy's predictions.
+    """
     why: Any = ""
     value: Any = returned
     if isinstance(returned, Score):
@@ -139,19 +152,21 @@ def read_score(returned: Any, *, where: str) -> Score:
         number = None
     if number is None:
         what = f"returned {short(cast(object, returned))}"
-        wanted = "a number from 0 to 1, or a Score"
+        expected = "a number from 0 to 1, or a Score"
     elif not -_ROUNDING <= number <= 1 + _ROUNDING:
         what = f"gave the score {number!r}"
-        wanted = "scores from 0 to 1: divide by the most that can be reached"
+        expected = "scores from 0 to 1: divide by the most that can be reached"
     else:
         return Score(min(1.0, max(0.0, number)), str(why or "")[:_LONGEST_REASON])
     raise BaeError(
-        f"{where} {what}, which is no score", code="bae-metric-score", fix=f"let it return {wanted}"
+        f"{where} {what}, which is no score",
+        code="bae-metric-score",
+        fix=f"let it return {expected}",
     )
 
 
 def short(value: object, longest: int = 120) -> str:
-    """The repr of a value, cut if it is long."""
+    """Return the repr of a value, cut if it is long."""
     try:
         text = repr(value)
     except Exception:  # the repr of a user's object may raise anything
@@ -165,16 +180,18 @@ def is_json(value: object) -> bool:
         given = cast(dict[Any, Any], value)
         return all(type(k) is str and is_json(v) for k, v in given.items())
     if type(value) is list:
-        return all(is_json(each) for each in cast(list[Any], value))
+        return all(is_json(item) for item in cast(list[Any], value))
     return value is None or type(value) in (str, int, float, bool)
 
 
 _LONGEST_REASON: Final = 2000
 _MOST_REASONS: Final = 12
 _MOST_PAIRS: Final = 10_000
-"""The most pairs of items to compare to align two lists. Longer lists are compared by position."""
+"""The most pairs of items to compare when two lists are aligned. Longer lists are compared by
+position."""
 _ROUNDING: Final = 1e-6
-"""How far a score may be outside 0 to 1. The mean of ones is not always exactly one."""
+"""How far a score may be outside 0 to 1. Because of rounding, the mean of ones is not always
+exactly 1."""
 _TOKEN: Final = re.compile(
     r"[-+]?\d+(?:[.,]\d+)*|[\u3040-\u30ff\u3400-\u9fff]|[^\W\d\u3040-\u9fff]\w*"
 )
@@ -196,7 +213,7 @@ def _mean(parts: Sequence[float]) -> float:
 # --- how alike two values are -----------------------------------------------------------------
 
 
-def _likeness(expected: object, given: object, declared: Any = Any) -> float:
+def _score_likeness(expected: object, given: object, declared: Any = Any) -> float:
     declared = _without_none(declared)
     if isinstance(expected, Enum) or isinstance(given, Enum):
         return float(getattr(expected, "value", expected) == getattr(given, "value", given))
@@ -211,11 +228,11 @@ def _likeness(expected: object, given: object, declared: Any = Any) -> float:
     inside = next(iter(typing.get_args(declared)), Any)
     one: Any = expected
     other: Any = given
-    if all(isinstance(each, Set) for each in (one, other)):
+    if all(isinstance(side, Set) for side in (one, other)):
         return 2 * len(one & other) / (len(one) + len(other)) if one or other else 1.0
     if _is_list(one) and _is_list(other):
         return _align_score(list(one), list(other), inside)
-    return float(_equal(one, other))
+    return float(_are_equal(one, other))
 
 
 def _without_none(declared: Any) -> Any:
@@ -234,15 +251,16 @@ def _token_f1(expected: str, given: str) -> float:
 
 
 def _parts(value: object) -> dict[str, tuple[Any, Any]] | None:
-    """The values of a model or a mapping by name, each with its declared type. None for others."""
+    """Return the values of a model or a mapping by name, with their declared types. None for other
+    values."""
     if isinstance(value, BaseModel):
         declared = type(value).__pydantic_fields__
         return {
-            name: (each, declared[name].annotation if name in declared else Any)
-            for name, each in value
+            name: (item, declared[name].annotation if name in declared else Any)
+            for name, item in value
         }
     if isinstance(value, Mapping):
-        return {str(name): (each, Any) for name, each in cast(Mapping[Any, Any], value).items()}
+        return {str(name): (item, Any) for name, item in cast(Mapping[Any, Any], value).items()}
     return None
 
 
@@ -253,8 +271,8 @@ def _by_name(
     for name in one.keys() | other.keys():
         expected, kind = one.get(name, (None, Any))
         given, other_kind = other.get(name, (None, Any))
-        known = [each for each in (kind, other_kind, inside) if each is not Any]
-        yield _likeness(expected, given, known[0] if known else Any)
+        declared_types = [kind_ for kind_ in (kind, other_kind, inside) if kind_ is not Any]
+        yield _score_likeness(expected, given, declared_types[0] if declared_types else Any)
 
 
 def _is_list(value: object) -> bool:
@@ -262,22 +280,23 @@ def _is_list(value: object) -> bool:
 
 
 def _align_score(one: list[Any], other: list[Any], declared: Any) -> float:
-    """The best sum of likenesses of items paired in order, divided by the longer length."""
+    """Return the best sum of likenesses of items that are paired in order, divided by the longer
+    length."""
     longest = max(len(one), len(other))
     if len(one) * len(other) > _MOST_PAIRS:
         pairs = zip(one, other, strict=False)
-        return math.fsum(_likeness(x, y, declared) for x, y in pairs) / longest
+        return math.fsum(_score_likeness(x, y, declared) for x, y in pairs) / longest
     best = [0.0] * (len(other) + 1)  # the best score using the first k items of `other`
     for item in one:
         row = [0.0]
-        for place, each in enumerate(other):
-            paired = best[place] + _likeness(item, each, declared)
+        for place, candidate in enumerate(other):
+            paired = best[place] + _score_likeness(item, candidate, declared)
             row.append(max(paired, best[place + 1], row[place]))
         best = row
     return min(1.0, best[-1] / longest) if longest else 1.0
 
 
-def _equal(one: object, other: object) -> bool:
+def _are_equal(one: object, other: object) -> bool:
     if isinstance(one, bool) != isinstance(other, bool):
         return False  # in Python, True equals 1
     try:
@@ -291,8 +310,9 @@ def _equal(one: object, other: object) -> bool:
 # --- the fields to compare --------------------------------------------------------------------
 
 
-def _holder(fields: Any, name: str) -> Node | Mapping[str, Any]:
-    """The fields as a node or a mapping. For a DSPy example or prediction, its outputs."""
+def _read_fields(fields: Any, name: str) -> Node | Mapping[str, Any]:
+    """Return the fields as a node or a mapping. For a DSPy example or prediction, return its
+    outputs."""
     if isinstance(fields, Node | Mapping):
         return cast("Node | Mapping[str, Any]", fields)
     if not hasattr(fields, "toDict"):
@@ -301,10 +321,10 @@ def _holder(fields: Any, name: str) -> Node | Mapping[str, Any]:
         asked = fields.labels()
     except (ValueError, AttributeError):  # a prediction, which declares no inputs
         asked = fields
-    return {each: value for each, value in asked.items() if each != "bae"}
+    return {key: value for key, value in asked.items() if key != "bae"}
 
 
-def _field(holder: Node | Mapping[str, Any], name: str, cls: type[Node] | None) -> Any:
+def _read_field(holder: Node | Mapping[str, Any], name: str, cls: type[Node] | None) -> Any:
     if isinstance(holder, Node):
         return getattr(holder, name, None)
     value = holder.get(name)
@@ -324,8 +344,9 @@ def _field(holder: Node | Mapping[str, Any], name: str, cls: type[Node] | None) 
 
 
 def _next_node(given: Any, read: bool = False) -> str | None:
-    """The name of the next node, or None if `given` has none. A None in `given` means the end of a
-    run, unless DSPy has `read` it from an answer."""
+    """Return the name of the next node, or None if `given` has no such name. If `given` is None,
+    the run ends. If DSPy has `read` the prediction `given` from an answer, keys with the value None
+    are ignored."""
     if given is None or given is NoneType:
         return "None"
     if isinstance(given, str):

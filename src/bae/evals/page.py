@@ -15,33 +15,37 @@ if TYPE_CHECKING:
     from bae.usage import Usage
 
 MOST: Final = 50
-"""How many failing cases of each contender a page lists at most."""
+"""The most failing cases that a page lists for a contender."""
 _LONGEST: Final = 300
 
 _COLUMNS: Final = ("cases", "scored", "score", "valid", "calls", "tokens", "cost", "p50", "p95")
 
 
 def to_markdown(evaluation: Evaluation) -> str:
-    """The evaluation as a Markdown page."""
-    every = evaluation.contenders
-    cases = len(every[0].cases) if every else 0
-    parts = [f"# {_text(evaluation.graph)}: {_many(cases, 'case')}\n"]
+    """Return the evaluation as a Markdown page."""
+    contenders = evaluation.contenders
+    cases = len(contenders[0].cases) if contenders else 0
+    parts = [f"# {_text(evaluation.graph)}: {_count_of(cases, 'case')}\n"]
     if evaluation.stopped:
         parts.append(
-            f"Not all cases were run: {_text(evaluation.stopped)}. Of the others, only the usage is"
-            " counted below.\n"
+            f"Not all cases were run: {_text(evaluation.stopped)}. Of unfinished cases, only the"
+            " usage is counted below.\n"
         )
-    parts.append(_rows({each.name: each.total for each in every}))
-    parts += [f"{_text(each.name)}: {note}.\n" for each in every if (note := _note(each))]
+    parts.append(_rows({contender.name: contender.total for contender in contenders}))
+    parts += [
+        f"{_text(contender.name)}: {note}.\n"
+        for contender in contenders
+        if (note := _note(contender))
+    ]
     if evaluation.differences:
         parts.append("## Differences\n")
         rows = [_difference(difference) for difference in evaluation.differences]
         parts.append(_table(("", "score", "beyond chance"), ("---", "---:", "---"), rows))
-    for index, row in enumerate(every[0].nodes if every else ()):
+    for index, row in enumerate(contenders[0].nodes if contenders else ()):
         parts.append(f"## {_text(row.node)}\n")
-        parts.append(_rows({each.name: each.nodes[index] for each in every}))
-    for each in every:
-        parts += _failing(each, evaluation.journal)
+        parts.append(_rows({contender.name: contender.nodes[index] for contender in contenders}))
+    for contender in contenders:
+        parts += _failing(contender, evaluation.journal)
     return "\n".join(parts)
 
 
@@ -55,9 +59,9 @@ def _rows(by_name: Mapping[str, Row]) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    """The cells of a row in a table."""
-    asked = bool(row.calls or row.judged)
-    timed = asked if row.node else bool(row.cases)
+    """Return the cells of a row in a table."""
+    has_answers = bool(row.calls or row.judged)
+    timed = has_answers if row.node else bool(row.cases)
     return [
         f"{row.cases}",
         f"{row.score.n if row.score else 0}",
@@ -65,7 +69,7 @@ def _cells(row: Row) -> list[str]:
         format_share(row.validity),
         f"{row.calls}",
         f"{row.tokens}",
-        format_cost(row.cost) if asked or not row.node else "-",
+        format_cost(row.cost) if has_answers or not row.node else "-",
         format_seconds(row.seconds_p50) if timed else "-",
         format_seconds(row.seconds_p95) if timed else "-",
     ]
@@ -74,38 +78,39 @@ def _cells(row: Row) -> list[str]:
 def _note(contender: Contender) -> str:
     notes: list[str] = []
     if failed := contender.failed:
-        notes.append(f"{_many(len(failed), 'case')} failed, which scores 0")
+        notes.append(f"{_count_of(len(failed), 'case')} failed, which scores 0")
     if unscored := contender.unscored:
         notes.append(
-            f"{_many(len(unscored), 'case')} could not be scored, and no mean has them: what it "
-            "says is of the others alone"
+            f"{_count_of(len(unscored), 'case')} could not be scored, so the means are over the "
+            "other cases"
         )
     if not_run := contender.not_run:
-        notes.append(f"{_many(len(not_run), 'case')} not run, and not scored")
+        notes.append(f"{_count_of(len(not_run), 'case')} not run, and not scored")
     if contender.judging.calls:
         notes.append(f"{format_judging(contender.judging)}, not counted above")
     return "; ".join(notes)
 
 
-def _difference(each: Difference) -> list[str]:
-    name = f"{_text(each.contender)} against {_text(each.against)}"
-    if each.interval is None:
+def _difference(difference: Difference) -> list[str]:
+    name = f"{_text(difference.contender)} against {_text(difference.against)}"
+    if difference.interval is None:
         return [name, "-", "no case was scored with both"]
-    verdict = "yes" if each.certain else "no: the interval includes 0"
-    return [name, format_difference(each.interval), verdict]
+    verdict = "yes" if difference.certain else "no: the interval includes 0"
+    return [name, format_difference(difference.interval), verdict]
 
 
 def _failing(contender: Contender, journal: str) -> Iterator[str]:
-    """The failed cases, then the unscored cases, then the imperfect cases, the worst first."""
+    """Yield the section of failed, unscored and imperfect cases, in this order. Of the imperfect
+    cases, the lowest score is first."""
     listed = [*contender.failed, *contender.unscored, *contender.imperfect]
     if not listed:
         return
     yield f"## Cases of {_text(contender.name)} that failed or scored less than 1\n"
     head = ("case", "score", "why", "expected", "came", "its run")
-    rows = [[*_failing_cells(each, journal)] for each in listed[:MOST]]
+    rows = [[*_failing_cells(result, journal)] for result in listed[:MOST]]
     yield _table(head, ("---",) * len(head), rows)
     if len(listed) > MOST:
-        yield f"And {_many(len(listed) - MOST, 'more case')}: to_json has all of them.\n"
+        yield f"And {_count_of(len(listed) - MOST, 'more case')}: to_json has all of them.\n"
 
 
 def _failing_cells(result: CaseResult, journal: str) -> Iterator[str]:
@@ -113,9 +118,9 @@ def _failing_cells(result: CaseResult, journal: str) -> Iterator[str]:
     yield _text(result.case.name)
     yield format_score(result.score or 0.0) if scored else result.outcome
     yield _text(result.error or result.why)
-    asked = result.asked
-    expected = [_node(asked.get("expected_type"), asked.get("expected"))]
-    expected += [_node(name, fields) for name, fields in asked.get("nodes", {}).items()]
+    expectations = result.asked
+    expected = [_node(expectations.get("expected_type"), expectations.get("expected"))]
+    expected += [_node(name, fields) for name, fields in expectations.get("nodes", {}).items()]
     yield _text("; ".join(filter(None, expected)) or "-")
     yield _text(_node(result.end["type"], result.end["fields"]) if result.end else "-")
     if journal and result.run_id:
@@ -135,8 +140,8 @@ def _table(head: Sequence[str], rule: Sequence[str], rows: Iterable[Sequence[str
 
 
 def _text(text: str) -> str:
-    """Escape a text for Markdown, on one line, and escape lone surrogates, which a model may write
-    and a file cannot store."""
+    """Escape a text for Markdown, on one line. Lone surrogates are escaped too, because an LLM may
+    write them, but a file cannot store them."""
     text = text[: 4 * _LONGEST].encode("utf-8", "backslashreplace").decode()
     line = " ".join(_UNSEEN.sub(" ", text).split())
     short = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
@@ -146,7 +151,7 @@ def _text(text: str) -> str:
 _UNSEEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
 
-def _many(count: int, unit: str) -> str:
+def _count_of(count: int, unit: str) -> str:
     return f"{count:,} {unit}" if count == 1 else f"{count:,} {unit}s"
 
 
@@ -154,7 +159,8 @@ def _many(count: int, unit: str) -> str:
 
 
 def format_score(value: float) -> str:
-    """A score: `0.82`. A score below 1 is never shown as 1, and a score above 0 never as 0."""
+    """Format a score: `0.82`. A score below 1 is never shown as 1, and a score above 0 is never
+    shown as 0."""
     for digits in (2, 3, 4):
         text = f"{value:.{digits}f}"
         if (value >= 1 or float(text) < 1) and (value <= 0 or float(text) > 0):
@@ -163,21 +169,21 @@ def format_score(value: float) -> str:
 
 
 def format_interval(score: Interval | None) -> str:
-    """A score with its interval: `0.82 [0.70, 0.90]`."""
+    """Format a score with its interval: `0.82 [0.70, 0.90]`."""
     if score is None:
         return "-"
     return f"{format_score(score.mean)} [{score.low:.2f}, {score.high:.2f}]"
 
 
 def format_difference(gain: Interval | None) -> str:
-    """A difference with its interval: `+0.19 [+0.05, +0.33]`."""
+    """Format a difference with its interval: `+0.19 [+0.05, +0.33]`."""
     if gain is None:
         return "-"
     return f"{gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"
 
 
 def format_share(part: float | None) -> str:
-    """A share: `97 %`. A share below 1 is never shown as 100 %."""
+    """Format a share: `97 %`. A share below 1 is never shown as 100 %."""
     if part is None:
         return "-"
     percent = round(100 * part)
@@ -185,7 +191,7 @@ def format_share(part: float | None) -> str:
 
 
 def format_count(number: int) -> str:
-    """A number of tokens: `812`, `12.4k`, `1.3M`."""
+    """Format a number of tokens: `812`, `12.4k`, `1.3M`."""
     for size, sign in ((1_000_000, "M"), (1_000, "k")):
         if number >= size:
             return f"{number / size:.1f}{sign}"
@@ -193,7 +199,7 @@ def format_count(number: int) -> str:
 
 
 def format_cost(cost: float | None) -> str:
-    """A cost: `$0.0042`, or `?` if it is unknown."""
+    """Format a cost: `$0.0042`, or `?` if it is unknown."""
     if cost is None:
         return "?"
     if not cost:
@@ -204,20 +210,20 @@ def format_cost(cost: float | None) -> str:
 
 
 def format_tools(row: Row) -> str:
-    """The tool calls of a row: `12 in 5 rounds, 2 errors`."""
+    """Format the tool calls of a row: `12 in 5 rounds, 2 errors`."""
     if not row.rounds:
         return "-"
-    errors = f", {_many(row.tool_errors, 'error')}" if row.tool_errors else ""
-    return f"{row.tool_calls} in {_many(row.rounds, 'round')}{errors}"
+    errors = f", {_count_of(row.tool_errors, 'error')}" if row.tool_errors else ""
+    return f"{row.tool_calls} in {_count_of(row.rounds, 'round')}{errors}"
 
 
 def format_judging(used: Usage) -> str:
-    """The usage of judges: `judged with 6 LM calls · 1,234 tokens · $0.02`."""
-    calls, tokens = _many(used.calls, "LM call"), _many(used.tokens, "token")
+    """Format the usage of judges: `judged with 6 LM calls · 1,234 tokens · $0.02`."""
+    calls, tokens = _count_of(used.calls, "LM call"), _count_of(used.tokens, "token")
     cost = "cost unknown" if used.cost is None else format_cost(used.cost)
     return f"judged with {calls} · {tokens} · {cost}"
 
 
 def format_seconds(amount: float) -> str:
-    """A time: `0.41s`, `12s`."""
+    """Format a time: `0.41s`, `12s`."""
     return f"{amount:.2f}s" if amount < 9.995 else f"{amount:.0f}s"

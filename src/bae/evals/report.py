@@ -1,5 +1,5 @@
-"""The report of an evaluation: rows of numbers for each contender, the cases behind them, and the
-differences between contenders, as data, JSON and CSV."""
+"""The report of an evaluation: rows of numbers for each contender, their cases, and the differences
+between contenders. It can be read as data, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 FORMAT: Final = "bae-evaluation-1"
 
 CaseOutcome = Literal["ended", "failed", "unscored", "not run"]
-"""How a case ended. "ended": its run ended and was scored. "failed": its run failed, which scores
-0. "unscored": its run ended, but its metric failed. "not run": the evaluation was stopped
-before."""
+"""How a case ended. "ended": its run ended and was scored. "failed": its run failed, so it scores
+0. "unscored": its run ended, but its metric failed. "not run": the evaluation was stopped before
+the case ended."""
 NOT_RUN: Final = "not run"
 
 
@@ -35,38 +35,42 @@ NOT_RUN: Final = "not run"
 class Row:
     """The numbers of one node class, or the total, for one contender.
 
-    - `node`: the name of the class. Empty for the total.
-    - `cases`: how many cases ended or failed; for a class, how many reached it.
-    - `score`: the mean score with its interval, over `score.n` cases. None if nothing was scored. A
-      node class is scored by its expected fields and by the LM's choice of a successor; if both are
-      known, the score is their mean. A choice is right if the case names that class in `nodes`, or
-      otherwise if it can lead to the expected end.
-    - `validity`: the share of valid answers among the `judged` answers, or None without answers. An
-      answer that chooses and fills in one call counts for the choosing node, and so does its usage.
-    - `calls`, `input_tokens`, `output_tokens`, `cached_tokens`, `cost`: the usage of LM calls. A
-      cost of None is unknown.
-    - `seconds_mean`, `seconds_p50`, `seconds_p95`: the time of a case; for a class, the time of the
-      LM work for one node: its fill, and the choice of its successor.
-    - `rounds`, `tool_calls`, `tool_errors`: the rounds with tools, their calls, and how many calls
-      ended with an error.
+    If an answer chooses and fills in one call, its usage and validity count for the node that
+    chooses.
     """
 
     node: str
+    """The name of the class. Empty for the total."""
     cases: int
+    """The number of cases that ended or failed. For a class, the number of cases that reached
+    it."""
     score: Interval | None
+    """The mean score with its interval, over `score.n` cases. None if nothing was scored. A node
+    class is scored by its expected fields and by the LM's choice of a successor. If there are both
+    scores, the score is their mean. If the case names a successor in `nodes`, choosing it is right.
+    Otherwise a choice is right if it can lead to the expected end."""
     validity: float | None
+    """The share of valid answers among the `judged` answers. None without answers."""
     calls: int
     input_tokens: int
     output_tokens: int
     cost: float | None
+    """The cost of LM calls. None if it is unknown."""
     seconds_mean: float
+    """The mean time of a case. For a class, the mean time of the LM work for one node: its fill,
+    and the choice of its successor."""
     seconds_p50: float
+    """The median of the times that `seconds_mean` averages."""
     seconds_p95: float
+    """The 95th percentile of the times that `seconds_mean` averages."""
     judged: int = 0
+    """The number of answers that bae checked against the types and validators."""
     cached_tokens: int = 0
     rounds: int = 0
+    """The number of rounds with tools."""
     tool_calls: int = 0
     tool_errors: int = 0
+    """The number of tool calls that ended with an error."""
 
     @property
     def tokens(self) -> int:
@@ -76,33 +80,34 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """The result of one case with one contender. Look at its run with its `run_id`.
-
-    - `score`: None if the case has no score; then `error` says why. `why` is the metric's reason,
-      or the expectations that were missed.
-    - `usage`: the usage of the run. `judging`: the usage of its metric. `tool_calls`: how many tool
-      calls its LMs made.
-    - `nodes`: the scores of nodes by the names of their classes.
-    - `asked`: the inputs and expectations of the case, as JSON. `end`: the last node of the run,
-      `{"type": …, "fields": {…}}`, or None. Both are without secrets.
-    - `metric_error`: the error of a metric. `scoring_error`: why the case could not be scored.
-    """
+    """The result of one case with one contender. Use its `run_id` to look at the run."""
 
     case: Case
     run_id: str
     score: float | None = None
+    """The score. If the case has no score, this is None and `error` says why."""
     why: str = ""
+    """The metric's reason, or the expectations that the run missed."""
     error: str = ""
     seconds: float = 0.0
     usage: Usage = field(default_factory=Usage)
+    """The LM usage of the run."""
     outcome: CaseOutcome = "ended"
     judging: Usage = field(default_factory=Usage)
+    """The LM usage of the metric."""
     nodes: dict[str, Score] = field(default_factory=dict[str, "Score"])
+    """The scores of nodes by class name."""
     asked: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The inputs and expectations of the case as JSON, without secrets."""
     end: Mapping[str, Any] | None = None
+    """The last node of the run, `{"type": …, "fields": {…}}`, without secrets. None if the run did
+    not end."""
     metric_error: str = ""
+    """The error of a metric. Otherwise empty."""
     scoring_error: str = ""
+    """Why the case could not be scored. Otherwise empty."""
     tool_calls: int = 0
+    """The number of tool calls of the run."""
 
     @property
     def failed(self) -> bool:
@@ -112,12 +117,14 @@ class CaseResult:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """The results of one LM: its total, a row for each node class, and all cases in order."""
+    """The results of one LM."""
 
     name: str
     total: Row
     nodes: list[Row]
+    """A row for each node class."""
     cases: list[CaseResult]
+    """The results of all cases, in order."""
 
     @property
     def failed(self) -> list[CaseResult]:
@@ -126,7 +133,7 @@ class Contender:
 
     @property
     def not_run(self) -> list[CaseResult]:
-        """The cases that did not run to their end because the evaluation was stopped."""
+        """The cases that had not ended when the evaluation was stopped."""
         return [result for result in self.cases if result.outcome == NOT_RUN]
 
     @property
@@ -136,10 +143,10 @@ class Contender:
 
     @property
     def imperfect(self) -> list[CaseResult]:
-        """The cases that ended with a score of less than 1, the lowest first."""
+        """The cases that ended with a score of less than 1. The lowest score is first."""
         scored = [(case_.score, case_) for case_ in self.cases if case_.outcome == "ended"]
-        lower = [(score, each) for score, each in scored if score is not None and score < 1]
-        return [each for _, each in sorted(lower, key=lambda pair: pair[0])]
+        lower = [(score, result) for score, result in scored if score is not None and score < 1]
+        return [result for _, result in sorted(lower, key=lambda pair: pair[0])]
 
     @property
     def judging(self) -> Usage:
@@ -149,12 +156,12 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much better `contender` scores than `against`, over the cases that both have a score for.
-    The interval is None if there are no such cases."""
+    """How much better `contender` scores than `against`."""
 
     contender: str
     against: str
     interval: Interval | None
+    """The difference over the cases that have a score for both. None if there are no such cases."""
 
     @property
     def certain(self) -> bool:
@@ -164,18 +171,19 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The result of `evaluate`: the contenders in their given order, and the difference of each
-    further contender from the first. Export it with `to_markdown`, `to_json` or `to_csv`.
-
-    `journal` is the file with the runs, or empty. `stopped` says why not all cases were run, or is
-    empty. Check `complete` before you rely on a score.
-    """
+    """The result of `evaluate`. Export it with `to_markdown`, `to_json` or `to_csv`. Check
+    `complete` before you rely on a score."""
 
     graph: str
+    """The name of the graph."""
     contenders: list[Contender]
+    """The results of the LMs, in the order of the argument `lms`."""
     differences: list[Difference] = field(default_factory=list[Difference])
+    """The difference of each further contender from the first contender."""
     journal: str = ""
+    """The file with the runs, or empty."""
     stopped: str = ""
+    """Why not all cases were run, or empty."""
 
     @property
     def complete(self) -> bool:
@@ -185,11 +193,11 @@ class Evaluation:
 
     @property
     def metric_errors(self) -> int:
-        """How often a metric failed: it raised, or returned no score."""
+        """How often a metric raised or returned no score."""
         return sum(bool(r.metric_error) for contender in self.contenders for r in contender.cases)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, as JSON values; `format` is "bae-evaluation-1"."""
+        """Return everything as JSON values. The `format` is "bae-evaluation-1"."""
         contenders = [
             {
                 "name": contender.name,
@@ -223,16 +231,19 @@ class Evaluation:
         return _writable(as_json(data))
 
     def to_markdown(self) -> str:
-        """The evaluation as a Markdown page: tables of the totals, of each node class and of the
-        differences, then the cases that failed or scored less than 1, each with the expected and
-        the actual result and the command that shows its run."""
+        """Return the evaluation as a Markdown page.
+
+        First come tables of the totals, of the differences and of each node class. Then the page
+        lists the cases that failed, have no score or scored less than 1. For each case, the page
+        shows the expected and the actual result, and the command that shows the run.
+        """
         from bae.evals.page import to_markdown
 
         return to_markdown(self)
 
     def to_csv(self) -> str:
-        """One table with a line for each contender and node class. The total has the node "".
-        Numbers are not rounded, and unknown numbers are empty."""
+        """Return a CSV table with a line for each contender and node class. In the line of the
+        total, `node` is empty. Numbers are not rounded, and unknown numbers are empty."""
         out = io.StringIO()
         writer = csv.DictWriter(out, _COLUMNS, restval="", lineterminator="\n")
         writer.writeheader()
@@ -243,7 +254,7 @@ class Evaluation:
 
 
 def as_json(value: Any) -> Any:
-    """A value as JSON. Parts without a JSON form become text."""
+    """Return a value as JSON. Parts without a JSON form become text."""
     try:
         return to_jsonable_python(
             value, fallback=str, bytes_mode="base64", inf_nan_mode="strings", by_alias=False
@@ -253,12 +264,12 @@ def as_json(value: Any) -> Any:
 
 
 def _writable(value: Any) -> Any:
-    """Escape lone surrogates, which a model may write and a file cannot store."""
+    """Escape lone surrogates, because an LLM may write them, but a file cannot store them."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value).items()
-        return {_writable(name): _writable(each) for name, each in items}
+        return {_writable(name): _writable(item) for name, item in items}
     return [*map(_writable, cast("list[Any]", value))] if isinstance(value, list) else value
 
 
@@ -283,7 +294,7 @@ def _flat(contender: str, row: Row) -> dict[str, Any]:
     # A spreadsheet must not read a name as a formula.
     formula = contender[:1] in ("=", "+", "-", "@", "\t", "\r")
     line: dict[str, Any] = {"contender": f"'{contender}" if formula else contender, "scored": 0}
-    line |= {each.name: getattr(row, each.name) for each in fields(row)}
+    line |= {field_.name: getattr(row, field_.name) for field_ in fields(row)}
     score = line.pop("score")
     if score is not None:
         line |= {"score": score.mean, "score_low": score.low, "score_high": score.high}
@@ -308,19 +319,21 @@ def _case_data(result: CaseResult) -> dict[str, Any]:
 def contenders_of(
     runs: Mapping[str, Sequence[CaseRun]], names: Mapping[type[Node], str]
 ) -> list[Contender]:
-    """Make the contenders. All have rows for the same node classes, in the order of `names`: the
-    classes with LM work or a score for any contender."""
+    """Make the contenders. All contenders have rows for the same node classes: the classes with LM
+    work or a score for any contender, in the order of `names`."""
     rows = {
         contender: [_node_row(cls, node, cases) for cls, node in names.items()]
         for contender, cases in runs.items()
     }
-    every = [row for each in rows.values() for row in each]
-    shown = {row.node for row in every if row.calls or row.judged or row.score is not None}
+    rows_of_all = [row for contender_rows in rows.values() for row in contender_rows]
+    used_classes = {
+        row.node for row in rows_of_all if row.calls or row.judged or row.score is not None
+    }
     return [
         Contender(
             contender,
             _total(cases),
-            [row for row in rows[contender] if row.node in shown],
+            [row for row in rows[contender] if row.node in used_classes],
             [case_.result for case_ in cases],
         )
         for contender, cases in runs.items()
@@ -328,25 +341,25 @@ def contenders_of(
 
 
 def differences_of(contenders: Sequence[Contender]) -> list[Difference]:
-    """Compare each further contender with the first, over the cases that both have a score for."""
+    """Compare each further contender with the first, over the cases that have a score for both."""
     differences: list[Difference] = []
-    for other in contenders[1:]:
+    for contender in contenders[1:]:
         first = contenders[0]
         pairs = [
             (before.score, after.score)
-            for before, after in zip(first.cases, other.cases, strict=True)
+            for before, after in zip(first.cases, contender.cases, strict=True)
             if before.score is not None and after.score is not None
         ]
         gain = paired_difference([b for b, _ in pairs], [a for _, a in pairs])
-        differences.append(Difference(other.name, first.name, gain))
+        differences.append(Difference(contender.name, first.name, gain))
     return differences
 
 
 def _total(runs: Sequence[CaseRun]) -> Row:
-    over = [run.result for run in runs if run.result.outcome != NOT_RUN]
-    scores = [result.score for result in over if result.score is not None]
+    finished = [run.result for run in runs if run.result.outcome != NOT_RUN]
+    scores = [result.score for result in finished if result.score is not None]
     measured = [node for run in runs for node in run.nodes.values()]
-    return _row("", len(over), measured, scores, [result.seconds for result in over])
+    return _row("", len(finished), measured, scores, [result.seconds for result in finished])
 
 
 def _node_row(cls: type[Node], name: str, runs: Sequence[CaseRun]) -> Row:
@@ -363,32 +376,32 @@ def _row(
     scores: Sequence[float],
     seconds: Sequence[float],
 ) -> Row:
-    used = Usage.total(each.usage for each in measured)
-    judged = sum(each.judged for each in measured)
-    valid = sum(each.valid for each in measured)
-    taken = sorted(seconds)
+    usage = Usage.total(measure.usage for measure in measured)
+    judged = sum(measure.judged for measure in measured)
+    valid = sum(measure.valid for measure in measured)
+    ordered = sorted(seconds)
     return Row(
         node,
         cases,
         interval(scores),
         valid / judged if judged else None,
-        used.calls,
-        used.input_tokens,
-        used.output_tokens,
-        used.cost,
-        sum(taken) / len(taken) if taken else 0.0,
-        _percentile(taken, 0.5),
-        _percentile(taken, 0.95),
+        usage.calls,
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cost,
+        sum(ordered) / len(ordered) if ordered else 0.0,
+        _percentile(ordered, 0.5),
+        _percentile(ordered, 0.95),
         judged,
-        used.cached_tokens,
-        sum(each.rounds for each in measured),
-        sum(each.tool_calls for each in measured),
-        sum(each.tool_errors for each in measured),
+        usage.cached_tokens,
+        sum(measure.rounds for measure in measured),
+        sum(measure.tool_calls for measure in measured),
+        sum(measure.tool_errors for measure in measured),
     )
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:
-    """The percentile for a share, interpolated between neighbors."""
+    """Return the percentile for a share, interpolated between neighbors."""
     if not ordered:
         return 0.0
     place = share * (len(ordered) - 1)

@@ -1,5 +1,5 @@
-"""The measures and scores of a run: the LM work for each node class, and the score from the metric
-or from the expectations of the case."""
+"""Measure and score runs: the LM work for each node class, and the score from the metric or from
+the expectations of the case."""
 
 from __future__ import annotations
 
@@ -34,21 +34,23 @@ class NodeMeasure:
 
     usage: Usage = field(default_factory=Usage)
     judged: int = 0
+    """The number of answers that bae checked against the types and validators."""
     valid: int = 0
+    """The number of answers that were valid."""
     seconds: dict[Place, float] = field(default_factory=dict["Place", float])
     """The time of the LM work for each node."""
     last: Node | None = None
     """The last complete node of the class. In a map, the node of the last item."""
     rounds: int = 0
-    """The rounds of conversations with tools."""
+    """The number of rounds of conversations with tools."""
     tool_calls: int = 0
     tool_errors: int = 0
-    """The tool calls whose result was an error."""
+    """The number of tool calls whose result was an error."""
     chose: list[type[Node] | type[None] | None] = field(
         default_factory=list["type[Node] | type[None] | None"]
     )
-    """The successors that the LM chose for nodes of the class, without inner graphs. None for a
-    question without a valid choice."""
+    """The successors that the LM chose for nodes of the class, without inner graphs. None means
+    that a question got no valid choice."""
 
 
 Measures: TypeAlias = "dict[type[Node], NodeMeasure]"
@@ -58,9 +60,9 @@ Measures: TypeAlias = "dict[type[Node], NodeMeasure]"
 def measure(records: Iterable[Record]) -> Measures:
     """Measure the LM work of a run from its records.
 
-    An answer that chooses and fills in one call counts for the choosing node, since an invalid
-    answer may not say which node it fills. A question that was cut off has the usage of its answers
-    so far.
+    If an answer chooses and fills in one call, it counts for the node that chooses, because an
+    invalid answer may not say which node it fills. If a question was interrupted, its answers so
+    far count.
     """
     measured: Measures = {}
     history = History(records)
@@ -85,13 +87,14 @@ def measure(records: Iterable[Record]) -> Measures:
 
 
 def _in_order(graph: GraphRun) -> Iterator[Step]:
-    """The steps of a graph and of its inner graphs. Items of a map come in their order, since the
-    order in which they ended is random."""
+    """Yield the steps of a graph and of its inner graphs. Items of a map are yielded in the order
+    of the list, because the order in which they ended is random."""
     for step in graph.trace:
         yield step
         for source in step.sources.values():
             for inner in sorted(
-                source.graphs, key=lambda each: each.item.index if each.item else -1
+                source.graphs,
+                key=lambda inner_graph: inner_graph.item.index if inner_graph.item else -1,
             ):
                 yield from _in_order(inner)
         for call in step.tool_calls:
@@ -103,13 +106,13 @@ def _count(node: NodeMeasure, step: Step, question: LMQuestion) -> None:
     node.usage += question.paid
     node.judged += len(question.answers)
     node.valid += sum(answer.attempt.verdict == "valid" for answer in question.answers)
-    # The time of a failed question does not count. If one answer chose and filled, its time counts
-    # for the choice.
+    # The time of a failed question does not count. If one answer chose and filled, its time has
+    # already been counted for the choice.
     by_choice = question is step.fill and step.filled_by is not question
     if question.state == "done" and not by_choice:
         by_runner = question.asker.kind in ("fill", "choice")
-        taken = question.took if by_runner else question.usage.seconds
-        node.seconds[step.place] = node.seconds.get(step.place, 0.0) + taken
+        seconds = question.took if by_runner else question.usage.seconds
+        node.seconds[step.place] = node.seconds.get(step.place, 0.0) + seconds
 
 
 _NOT_REACHED: Final = Score(0.0, "the run did not reach it")
@@ -117,16 +120,18 @@ _NOT_REACHED: Final = Score(0.0, "the run did not reach it")
 
 @dataclass(slots=True)
 class Scored:
-    """The score of a run, or None; the scores of its nodes by the names of their classes; and the
-    errors of metrics."""
+    """The scores of a run."""
 
     total: Score | None = None
+    """The score of the run, or None."""
     nodes: dict[str, Score] = field(default_factory=dict[str, Score])
+    """The scores of nodes by class name."""
     errors: list[BaeError] = field(default_factory=list[BaeError])
+    """The errors of metrics."""
 
     async def collect(self, score: Awaitable[Score]) -> Score | None:
-        """Wait for the score of a metric. If it fails, store the error and return None, so that the
-        rest is still scored."""
+        """Return the score of a metric. If the metric fails, store its error and return None, so
+        that other scores are still collected."""
         try:
             return await score
         except BaeError as error:
@@ -135,7 +140,7 @@ class Scored:
 
 
 class Scoring:
-    """Scores runs by the metrics of an evaluation."""
+    """Scores runs with the metrics of an evaluation."""
 
     def __init__(
         self,
@@ -153,11 +158,11 @@ class Scoring:
         }
 
     def asks(self, case: Case) -> bool:
-        """Whether a user's metric, which may fail, scores a case."""
+        """Whether a user's metric scores a case. Such a metric may fail."""
         return bool(self._metric or case.metric or self._by_node)
 
     async def score(self, case: Case, result: GraphResult[Any] | None, nodes: Measures) -> Scored:
-        """Score a run. A failed run has no `result`.
+        """Score a run. For a failed run, `result` is None.
 
         Without a metric, the score is the mean over all nodes that the case expects. A node that
         the run did not reach scores 0. A case that expects nothing scores 1 if its run ended.
@@ -187,11 +192,12 @@ class Scoring:
             scored.nodes.setdefault(self._types.names[expected_end], end)
         for name, choice in self._score_choices(case, expected_end, nodes):
             fields = scored.nodes.get(name)
-            scored.nodes[name] = choice if fields is None else _both(fields, choice)
+            scored.nodes[name] = choice if fields is None else _average(fields, choice)
         return scored
 
     async def _score_end(self, case: Case, end: Node) -> Score:
-        """Score the last node of a run by the expectations of the case. 1 without expectations."""
+        """Score the last node of a run by the expectations of the case. Without expectations, the
+        score is 1."""
         if case.expected_type and type(end) is not self._types.by_name.get(case.expected_type):
             name = self._types.names[type(end)]
             return Score(0.0, f"ended at {name}, not at {case.expected_type}")
@@ -203,13 +209,13 @@ class Scoring:
         cls = type(node)
         name = self._types.names[cls]
         fields = self._types.by_field(cls, expected)
-        absent = [each for each in fields if each not in cls.__pydantic_fields__]
+        absent = [field_name for field_name in fields if field_name not in cls.__pydantic_fields__]
         if absent:  # the case expects another class
             return Score(0.0, f"{name} has no {', '.join(absent)}")
         metric = self._by_node.get(cls)
         if metric is None:
             return await in_thread(fields_metric, fields, node)  # long texts take time
-        # Fields without an expectation count as right.
+        # A field without an expectation gets the given value, so that it is right.
         try:
             expected_node = node.model_copy(update=self._types.expectation(cls, fields))
         except Exception:  # the case expects another class with the same field names
@@ -219,7 +225,8 @@ class Scoring:
         )
 
     def _mean(self, case: Case, end: Node, score: Score, nodes: Mapping[str, Score]) -> Score:
-        """The mean over all nodes that a case expects, with the missed expectations."""
+        """Return the mean over all nodes that a case expects. The reason lists the missed
+        expectations."""
         if not nodes:
             return score
         parts = list(nodes.values())
@@ -233,32 +240,38 @@ class Scoring:
     def _score_choices(
         self, case: Case, end: type[Node] | None, nodes: Measures
     ) -> Iterator[tuple[str, Score]]:
-        """Score the choices of successors, by class.
+        """Yield the scores of the choices of successors, by class name.
 
-        If the case names some of the successors, a choice of one of them is right; if the run
-        reaches the class several times, one right choice is enough. Otherwise the last choice is
-        right if it can lead to the expected end. If all or no successors can, there is no score.
+        If the case names some of the successors, a choice is right if it is one of them. If the run
+        reaches the class several times, one right choice is enough.
+
+        If the case names none or all of the successors, the last choice is right if it can lead to
+        the expected end. If none or all of the successors can, there is no score.
         """
-        named = [self._types.by_name.get(name) for name in case.nodes]
+        named_classes = [self._types.by_name.get(name) for name in case.nodes]
         for cls, offered in self._offered.items():
             counting = chose = nodes[cls].chose if cls in nodes else []
             if not chose:
                 continue
-            # A class that is named for its own fields need not be chosen again.
-            right = [each for each in offered if each in named and each is not cls]
+            # The case may name this class for its fields. That does not make it a right successor.
+            right = [
+                successor
+                for successor in offered
+                if successor in named_classes and successor is not cls
+            ]
             if not right or len(right) == len(offered):
-                right, counting = self._leading_to(end, cls), chose[-1:]
+                right, counting = self._successors_leading_to(end, cls), chose[-1:]
             if not right or len(right) == len(offered):
                 continue
             score = Score(1.0)
-            if not any(each in right for each in counting):
-                wanted = " or ".join(_name(each) for each in right)
-                made = "no valid choice" if chose[-1] is None else f"chose {_name(chose[-1])}"
-                score = Score(0.0, f"{made}, where {wanted} was expected")
+            if not any(successor in right for successor in counting):
+                expected = " or ".join(_name(successor) for successor in right)
+                choice = "no valid choice" if chose[-1] is None else f"chose {_name(chose[-1])}"
+                score = Score(0.0, f"{choice}, where {expected} was expected")
             yield self._types.names[cls], score
 
-    def _leading_to(self, end: type[Node] | None, cls: type[Node]) -> list[type[Any]]:
-        """The successors of a class that can lead to the end."""
+    def _successors_leading_to(self, end: type[Node] | None, cls: type[Node]) -> list[type[Any]]:
+        """Return the successors of a class that can lead to the end."""
         if end is None:
             return []
         leading = {end}
@@ -266,15 +279,15 @@ class Scoring:
         while len(leading) > before:
             before = len(leading)
             edges = self._types.graph.edges
-            leading |= {each for each, to in edges.items() if not leading.isdisjoint(to)}
+            leading |= {cls_ for cls_, to in edges.items() if not leading.isdisjoint(to)}
         return [
-            each
-            for each in self._offered[cls]
-            if (cls is end if each is NoneType else each in leading)
+            successor
+            for successor in self._offered[cls]
+            if (cls is end if successor is NoneType else successor in leading)
         ]
 
 
-def _both(fields: Score, choice: Score) -> Score:
+def _average(fields: Score, choice: Score) -> Score:
     why = "; ".join(filter(None, (fields.why, choice.why)))
     return Score((fields.value + choice.value) / 2, why)
 

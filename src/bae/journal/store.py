@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 _PAGE: Final = 200
-"""How many runs `every_run` lists at a time."""
+"""The number of runs that `every_run` lists at a time."""
 
 
 class Journal(ABC):
@@ -52,15 +52,15 @@ class Journal(ABC):
     documents need `put_files`. All other methods have defaults that are built on these; override a
     default if your store can do it faster. `bae.testing.check_journal` checks a store.
 
-    Methods raise `JournalError` for expected failures. A call that was awaited and returned is
-    acknowledged: its data must survive whatever the store promises to survive. The lines of a run
-    are stored in order, without gaps, or not at all.
+    Methods raise `JournalError` for expected failures. When an awaited call returns, its data is
+    acknowledged: the data must survive every failure that the store promises to survive. The lines
+    of a run are stored in order, without gaps, or not at all.
     """
 
     secrets: bool = False
-    """Whether secrets (`SecretStr`, `Field(repr=False)`) are stored in clear."""
+    """Whether secrets (`SecretStr`, `Field(repr=False)`) are stored in clear text."""
     prompts: bool = True
-    """Whether the text of prompts and raw answers is stored, or only a hash of each prompt."""
+    """Whether prompts and raw answers are stored. If not, only a hash of each prompt is stored."""
     thinking: bool = False
     """Whether the thinking of models is stored with their answers."""
     _bells: tuple[Callable[[str], None], ...] = ()
@@ -69,30 +69,38 @@ class Journal(ABC):
 
     @abstractmethod
     def create(self, run: StoredRun, *, claim: bool = True) -> Awaitable[Claim | None]:
-        """Store a new run and claim it: its status is then "running". Without `claim` the run keeps
-        its status, has no owner, and the result is None; this is how a run is queued, forked and
-        loaded. Refuse an id that exists with `bae-run-exists`. At most one run of a thread is
-        "running" or "waiting": refuse another run with such a status, or with a claim, with
-        `bae-thread-busy`; `thread_busy` makes the error. Check this in the transaction that adds
-        the run."""
+        """Store a new run and claim it. The status of the run is then "running".
+
+        Without `claim` the run keeps its status and has no owner, and the result is None. bae
+        queues, forks and loads runs in this way. Refuse an id that exists with `bae-run-exists`.
+
+        At most one run of a thread may be "running" or "waiting". If the thread has such a run,
+        refuse a run that is claimed, or has such a status, with `bae-thread-busy`; `thread_busy`
+        makes the error. Check this in the transaction that adds the run.
+        """
 
     @abstractmethod
     def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
         """Store lines. They are durable when the returned awaitable has been awaited.
 
         Take in the lines at the call, in order, whether or not the caller awaits: this is not a
-        coroutine function. `note` calls it where no event loop may run, so make a future when the
-        caller awaits, not before. Raise ValueError for a line whose number is not the next. Fail
-        with `bae-run-taken` if another owner has claimed the run.
+        coroutine function. `note` calls this method in threads without an event loop, so make a
+        future only when the caller awaits. Raise ValueError for a line whose number is not the
+        next. If another owner has claimed the run, fail with `bae-run-taken`.
         """
 
     @abstractmethod
     async def claim(self, run_id: str) -> Claim:
-        """Claim a run that has no owner, or whose owner has died, and renew the lease from here on.
-        Its status becomes "running". Refuse an unknown run with `bae-run-unknown`, and a run with
-        an owner with `bae-run-owned`, which names the owner and the rest of its lease. Refuse a run
-        that has ended with `bae-run-ended`: another process may have ended it since it was read.
-        Refuse a run of a busy thread with `bae-thread-busy`, as `create` does."""
+        """Claim a run that has no owner, or whose owner has died. The run becomes "running".
+        From then on, renew the lease.
+
+        - Refuse an unknown run with `bae-run-unknown`.
+        - Refuse a run with a living owner with `bae-run-owned`. The error names the owner and the
+          rest of its lease.
+        - Refuse a run that has ended with `bae-run-ended`. Another process may have ended the run
+          after the caller has read it.
+        - Refuse a run of a busy thread with `bae-thread-busy`, as `create` does.
+        """
 
     @abstractmethod
     def release(
@@ -105,12 +113,12 @@ class Journal(ABC):
         summary: RunSummary | None = None,
     ) -> Awaitable[None]:
         """Store the last lines of a run and its outcome, and give up the claim. Without a `summary`
-        the run keeps its summary. If the store cannot be written, give up the claim as soon as it
-        can be written again."""
+        the run keeps its old summary. If the store cannot be written, give up the claim as soon as
+        the store can be written again."""
 
     @abstractmethod
     async def read(self, run_id: str) -> StoredRun:
-        """Everything that any process has stored of a run. Refuse an unknown run with
+        """Return everything that any process has stored of a run. Refuse an unknown run with
         `bae-run-unknown`."""
 
     @abstractmethod
@@ -125,13 +133,17 @@ class Journal(ABC):
         before: str | None = None,
         after: int | None = None,
     ) -> list[RunInfo]:
-        """The newest runs, the newest first. `before` continues after the run with that id. With
-        `metadata`, the runs whose metadata has all these keys with these values.
+        """Return the newest runs, at most `limit`, the newest first.
 
-        The "running" runs include interrupted runs, which can also be listed alone. With `after`,
-        the runs whose `change` is greater than this number, in the order of their changes: pass the
-        greatest number that you have seen to follow the list. `check_page` refuses invalid
-        combinations.
+        - `status`, `graph` and `thread` select runs. The "running" runs include interrupted runs,
+          which can also be listed alone.
+        - `metadata` selects the runs whose metadata has all these keys with these values.
+        - `before` is the id of a run: only older runs are listed. Pass the last id of a page to get
+          the next page.
+        - `after` is a change number: only runs whose `change` is greater are listed, in the order
+          of their changes. To follow the list, pass the greatest number that you have seen.
+
+        `check_page` refuses invalid combinations.
         """
 
     @abstractmethod
@@ -143,51 +155,56 @@ class Journal(ABC):
         by: str = "",
         files: Mapping[str, bytes] = NO_FILES,
     ) -> bool:
-        """Store the answer to a gate, as JSON, with the person who gave it. Returns False if there
-        is an answer already. `files` are the images and documents in the answer, by hash; they
-        become files of the run. Only a store with `put_files` gets them."""
+        """Store the answer to a gate, as JSON. `by` is the person who answered. If the gate has an
+        answer already, keep the old answer and return False.
+
+        `files` are the images and documents in the answer, by hash. They become files of the run.
+        Only a store with `put_files` gets `files`.
+        """
 
     @abstractmethod
     async def delete(self, run_ids: Sequence[str]) -> int:
-        """Delete runs and return their number. A run that a process works on stays. A run whose
-        lines a fork shares may stay too, unless the fork is also deleted."""
+        """Delete runs, and return the number of deleted runs. A run that a process works on stays.
+        A run whose lines a fork shares may stay too, unless the fork is also deleted."""
 
     # The methods that a store may have.
 
     async def replace(
         self, runs: Sequence[StoredRun], claims: Sequence[Claim] = (), *, erase: bool = False
     ) -> None:
-        """Store runs in place of the runs with the same ids, all of them or none, in one
-        transaction. A run with a new id is added. `claims` are given up. Refuse a run that a
-        process works on with `bae-run-owned`, unless `claims` has the claim on it. With `erase`,
-        which redaction uses, leave nothing of the old lines, as far as the store can.
+        """Store runs in place of the runs with the same ids, in one transaction. A run with a new
+        id is added.
+
+        Give up `claims`. Refuse a run that a process works on with `bae-run-owned`, unless `claims`
+        has the claim on this run. Redaction passes `erase`: then leave no trace of the old lines,
+        as far as the store can.
 
         Optional: a store without this method refuses redaction and `load(existing="replace")`.
         """
         check_replaces(self, "replace stored runs")
 
     def put_files(self, claim: Claim, files: Mapping[str, bytes]) -> None:
-        """Take in images and documents of a run, by hash. Store them before the lines of the run
-        that are taken in later, or together with them. Do not wait. If the files cannot be stored,
-        do not store those lines either. A hash that is there already may come again.
+        """Take in images and documents of a run, by hash, without waiting. Store the files before,
+        or together with, the lines of the run that are taken in later. If the files cannot be
+        stored, do not store these lines either. A hash may be passed more than once.
 
-        A file is stored once, however many runs have it, and is deleted with the last of these
-        runs. `create` and `replace` store `run.files`, and `read` returns them. A fork has the
-        files of the lines that it shares.
+        If several runs have the same file, store the file once, and delete it with the last of
+        these runs. `create` and `replace` store `run.files`, and `read` returns them. A fork has
+        the files of the lines that it shares.
 
         Optional: a store without this method refuses runs with images or documents.
         """
         raise without_files(self)
 
     def note(self, claim: Claim, line: Line) -> None:
-        """Store a line soon: with the next line that is awaited, or shortly after. Never fails: the
-        next `append` raises the error. An LM may report an answer from its own thread, so there may
-        be no event loop here."""
+        """Store a line soon: with the next line that is awaited, or shortly after. This method
+        never fails. If the line cannot be stored, the next `append` raises the error. An LM may
+        report an answer in a thread of its own, so there may be no event loop here."""
         try:
             stored = self.append(claim, (line,))
         except Exception:
             return
-        if iscoroutine(stored):  # the line was taken in: nothing is left to wait for
+        if iscoroutine(stored):  # the line was taken in at the call, so nothing must be awaited
             stored.close()
         elif isinstance(stored, Future):
             stored.add_done_callback(_forget_error)
@@ -201,20 +218,23 @@ class Journal(ABC):
         *,
         thread: str | None = None,
     ) -> None:
-        """Make a new run with the lines of `run_id` whose number is below `upto`, followed by
-        `lines`, numbered from `upto`. The new run is "running" and has no owner, so that it can be
-        claimed. It has the shape, graph and metadata of the other run, and none of its answers:
-        people are asked again. It belongs to `thread`, or to no thread."""
+        """Make a run that begins with the lines of `run_id` whose numbers are below `upto`. `lines`
+        follow, numbered from `upto`.
+
+        The new run is "running" and has no owner, so that it can be claimed. It has the shape,
+        graph and metadata of the run `run_id`, but no answers: people are asked again. It belongs
+        to `thread`, if there is one.
+        """
         run = await self.read(run_id)
         check_fork(run_id, upto, len(run.lines))
         info = fork_info(run.info, new_id, lines, thread)
-        kept = (*run.lines[:upto], *lines)
-        forked = StoredRun(info, run.shape, kept, {}, files_in(kept, run.files))
+        all_lines = (*run.lines[:upto], *lines)
+        forked = StoredRun(info, run.shape, all_lines, {}, files_in(all_lines, run.files))
         await self.create(forked, claim=False)
 
     async def put(self, run: StoredRun, *, replace: bool = False) -> None:
-        """Store a run that was read elsewhere, with its outcome: all of it, or nothing. If a run
-        has its id, raise `bae-run-exists`. With `replace`, replace that run instead; if this fails,
+        """Store a complete run, for example from another journal: all of it, or nothing. If the id
+        exists, raise `bae-run-exists`. With `replace`, replace the old run instead. If that fails,
         the old run stays."""
         check_run(run)
         if run.files and not keeps_files(self):
@@ -225,8 +245,9 @@ class Journal(ABC):
             await self.create(run, claim=False)
 
     async def find_file(self, hash: str, sees: Callable[[RunInfo], bool]) -> bytes | None:
-        """The bytes of an image or a document by its hash, if `sees` is true for a run that has it;
-        otherwise None. A server uses it to send only files that its user may see."""
+        """Return the bytes of an image or a document by its hash. If `sees` is true for no run that
+        has the file, return None. A server passes `sees` to send only files that the user may
+        see."""
         async for info in self.every_run():
             if not sees(info):
                 continue
@@ -235,72 +256,72 @@ class Journal(ABC):
             except JournalError as error:
                 if error.code != "bae-run-unknown":
                     raise
-                continue  # it was deleted meanwhile
+                continue  # the run was deleted meanwhile
             if hash in files:
                 return files[hash]
         return None
 
     async def read_texts(self, run_id: str) -> StoredRun:
-        """Everything stored of a run except the bytes of its files. Later turns of a thread use
-        it."""
+        """Return a run without the bytes of its files. Later turns of a thread need no more."""
         return dataclasses.replace(await self.read(run_id), files={})
 
     async def info(self, run_id: str) -> RunInfo:
-        """The entry of a run, as `runs` lists it."""
+        """Return the entry of a run, as `runs` lists it."""
         return (await self.read(run_id)).info
 
     async def forks(self, run_id: str, *, limit: int = 50) -> list[RunInfo]:
-        """The runs that were forked from a run, the newest first."""
+        """Return the runs that were forked from a run, the newest first."""
         await self.info(run_id)  # raises if there is no such run
         infos = [info async for info in self.every_run() if info.parent == run_id]
         return infos[:limit]
 
     async def answers(self, run_id: str) -> dict[str, str]:
-        """The answers of people at the gates of a run, and their messages to it, as JSON by
-        address. This is read often while a run is in progress."""
+        """Return the answers of people at the gates of a run, and their messages to the run, as
+        JSON by address. bae calls this often while a run is in progress."""
         return (await self.read(run_id)).answers
 
     async def thread_answers(self, thread: str, graph: str) -> dict[str, dict[str, str]]:
-        """The answers for all runs of a graph in a thread, by run, the oldest first. Runs without
-        answers may be left out. This is read before each tool call that needs an approval."""
+        """Return the answers for all runs of a graph in a thread, by run id, the oldest run first.
+        Runs without answers may be left out. bae calls this before each tool call that needs an
+        approval."""
         infos = [info async for info in self.every_run(thread=thread, graph=graph)]
         return {info.run_id: await self.answers(info.run_id) for info in reversed(infos)}
 
     async def lines(self, run_id: str, *, after: int = -1, limit: int = 500) -> RunLines:
-        """At most `limit` lines of a run, with numbers greater than `after`, and its entry. A feed
-        uses it to read a run in progress."""
+        """Return the entry of a run, and at most `limit` of its lines with numbers greater than
+        `after`. A feed calls this to read a run in progress."""
         run = await self.read(run_id)
         lines = run.lines[after + 1 : after + 1 + limit]
         return RunLines(run.info, lines, len(run.lines))
 
     async def last_change(self) -> int:
-        """The greatest `change` of all runs; 0 if there are none."""
+        """Return the greatest `change` of all runs, or 0 if there are no runs."""
         return max([info.change async for info in self.every_run()], default=0)
 
     async def version(self) -> int | None:
-        """A number that changes whenever any process stores something. None if the store has no
-        cheap way to tell; feeds then read it from time to time."""
+        """Return a number that changes whenever any process stores something. Return None if the
+        store has no cheap way to find out: feeds then read the store from time to time."""
         return None
 
     async def older(self, than: float, statuses: Sequence[RunStatus]) -> list[str]:
-        """The ids of the runs that were last written before the time `than`, by status, the oldest
-        run first. The runs of a thread are left out if any of them was written since, or has
-        another status."""
+        """Return the ids of the runs that have one of `statuses` and were last written before the
+        time `than`, the oldest run first. If one run of a thread was written later, or has another
+        status, all runs of the thread are left out."""
         infos = [info async for info in self.every_run()]
         is_old = {i.run_id: i.updated < than and i.status in statuses for i in infos}
-        kept = {i.thread for i in infos if i.thread is not None and not is_old[i.run_id]}
-        old = [i.run_id for i in infos if is_old[i.run_id] and i.thread not in kept]
+        fresh_threads = {i.thread for i in infos if i.thread is not None and not is_old[i.run_id]}
+        old = [i.run_id for i in infos if is_old[i.run_id] and i.thread not in fresh_threads]
         return old[::-1]
 
     async def close(self) -> None:  # noqa: B027 - a store may hold nothing open
-        """Store everything that is pending and close everything. Runs of this journal that are in
-        progress fail with `bae-journal-closed` at their next record."""
+        """Store all pending data, and close files and connections. A run in progress in this
+        journal fails with `bae-journal-closed` at its next record."""
 
     # Methods that are built on the others.
 
     def listen(self, hear: Callable[[str], None]) -> Callable[[], None]:
         """Call `hear` with the id of a run each time this process writes to the run through this
-        object, from any thread. Call the returned function to stop."""
+        object. The call may be in any thread. To stop listening, call the returned function."""
         self._bells = (*self._bells, hear)
 
         def stop() -> None:
@@ -309,7 +330,7 @@ class Journal(ABC):
         return stop
 
     def ring(self, run_id: str) -> None:
-        """Tell the listeners that a run was written."""
+        """Tell the listeners that this process has written to a run."""
         for hear in self._bells:
             hear(run_id)
 
@@ -327,12 +348,12 @@ class Journal(ABC):
         thread: str | None = None,
         metadata: Mapping[str, Scalar] | None = None,
     ) -> AsyncIterator[RunInfo]:
-        """All runs, the newest first, a page at a time: `async for info in journal.every_run():`.
+        """Iterate over all runs, the newest first: `async for info in journal.every_run():`.
 
-        Runs that start meanwhile are left out. A run that is deleted meanwhile, or whose status
-        changes, may be listed or not.
+        The runs are read page by page. Runs that start meanwhile are left out. A run may be listed
+        or left out if it is deleted, or its status changes, meanwhile.
         """
-        known: list[str | None] = [None]
+        last_ids: list[str | None] = [None]
         while True:
             try:
                 page = await self.runs(
@@ -341,23 +362,23 @@ class Journal(ABC):
                     thread=thread,
                     metadata=metadata,
                     limit=_PAGE,
-                    before=known[-1],
+                    before=last_ids[-1],
                 )
             except JournalError as error:
-                known.pop()  # the run was deleted since
-                if error.code != "bae-run-unknown" or not known:
+                last_ids.pop()  # the run was deleted since
+                if error.code != "bae-run-unknown" or not last_ids:
                     raise
                 continue
             for info in page:
                 yield info
             if len(page) < _PAGE:
                 return
-            known = [info.run_id for info in page]
+            last_ids = [info.run_id for info in page]
 
     async def why(self, run_id: str, place: str, *, step: int | None = None) -> Provenance:
-        """Where the value of a field came from: `await journal.why(run_id, "Outfit.mood")`.
+        """Explain where the value of a field came from: `await journal.why(run_id, "Outfit.mood")`.
 
-        If the run has several nodes of the class, the newest is meant, or the node at `step`.
+        If the run has several nodes of the class, `step` selects a node. The default is the newest.
         """
         from bae.journal.decoder import off_loop
         from bae.journal.why import why
@@ -366,8 +387,8 @@ class Journal(ABC):
         return await off_loop(len(run.lines), why, run, place, step)
 
     async def approvals(self, run_id: str) -> list[Grant]:
-        """The approvals that hold for all calls of a tool in a run, including revoked approvals:
-        those of the run, and those for its thread, of other runs of the same graph."""
+        """Return the approvals that hold for all calls of a tool in a run, including revoked
+        approvals. Approvals for the run's thread may come from other runs of the same graph."""
         from bae.approvals import grants_in
 
         info = await self.info(run_id)
@@ -376,26 +397,30 @@ class Journal(ABC):
             of_thread = await self.thread_answers(info.thread, info.graph)
             for other, answers in of_thread.items():
                 if other != run_id:
-                    grants += [each for each in grants_in(answers, other) if each.holds_in_thread]
+                    grants += [
+                        grant for grant in grants_in(answers, other) if grant.holds_in_thread
+                    ]
         return grants
 
     async def revoke(self, run_id: str, tool: str) -> list[Grant]:
-        """Take back the approvals for a tool, including those for the thread, and return them. A
-        person is asked before the next call of the tool, also in a run in progress. `tool` is its
-        name, or its place, `Reply.calls(refund)`."""
+        """Take back the approvals for a tool, and return them. Approvals for the run's thread are
+        taken back too. bae asks a person before the next call of the tool, even if the run is in
+        progress. `tool` is the tool's name, or its place, as `Reply.calls(refund)`."""
         from bae.approvals import revoke_grants
 
-        given = await self.approvals(run_id)
-        return await revoke_grants(self, given, tool, f"the run {run_id}", run_id)
+        grants = await self.approvals(run_id)
+        return await revoke_grants(self, grants, tool, f"the run {run_id}", run_id)
 
     async def cancel(self, run_id: str, *, timeout: float = 10.0) -> RunInfo:
-        """Cancel a run, in any process, and return its entry as it is then.
+        """Cancel a run, in any process, and return its new entry.
 
-        A run in progress gets a request, which its owner follows within about a second: it stops
-        the run like any cancellation, and `arun` raises `RunCancelled` there. This call waits until
-        the run has stopped, at most `timeout` seconds (`bae-cancel-timeout`); with 0, it only
-        stores the request. A run that is queued, parked or interrupted is cancelled at once. A run
-        that has ended or failed stays unchanged.
+        If the run is in progress, this stores a request for its owner. Within about a second, the
+        owner stops the run like any cancellation, and `arun` raises `RunCancelled` there. This call
+        waits until the run has stopped. After `timeout` seconds it raises `bae-cancel-timeout`, but
+        with a timeout of 0 it returns after storing the request.
+
+        A run that is queued, parked or interrupted is cancelled at once. A run that has ended or
+        failed stays unchanged.
         """
         from bae.journal.cancellation import cancel_run
 
@@ -407,9 +432,10 @@ class Journal(ABC):
         older_than: float | timedelta,
         statuses: Sequence[RunStatus] = ("ended", "failed", "cancelled"),
     ) -> int:
-        """Delete the runs that were last written longer ago than `older_than`, in seconds or as a
-        timedelta, and return their number. Runs that wait or are in progress stay unless `statuses`
-        names them. The runs of a thread stay as long as one of them stays."""
+        """Delete old runs, and return the number of deleted runs. A run is old if it was last
+        written longer ago than `older_than`, in seconds or as a timedelta. Runs that wait or are in
+        progress stay unless `statuses` names them. If one run of a thread stays, all its runs
+        stay."""
         age = older_than if isinstance(older_than, int | float) else older_than.total_seconds()
         for status in statuses:
             check_listed(status, get_args(RunStatus))
@@ -424,11 +450,11 @@ class Journal(ABC):
         graph: str | None = None,
         thread: str | None = None,
     ) -> int:
-        """Write runs as JSON lines to a path or an open file, and return their number.
+        """Write runs as JSON lines to a path or an open file, and return the number of runs.
 
         Without `run_ids`, write all runs, or the runs of a `status`, a `graph` or a `thread`. A
-        forked run is written in full, with the lines that it shares. A file at the path is replaced
-        only when everything is written.
+        forked run is written in full, with its shared lines. A file at the path is replaced only
+        when all runs are written.
         """
         from bae.journal.export import export
 
@@ -441,16 +467,17 @@ class Journal(ABC):
         existing: Existing = "refuse",
         unfinished: Unfinished = "cancel",
     ) -> list[str]:
-        """Read runs that `export` wrote, from a path or an open file, and return their ids.
+        """Store the runs that `export` wrote to a path or an open file, and return their ids.
 
-        The whole file is checked before anything is stored: its lines are read in order, as they
-        are later read from a journal. Errors name the file and the line. A run that exists already
-        is an error, unless `existing` is "keep", to skip it, or "replace".
+        The complete file is checked before any run is stored. Errors name the file and the line.
+        If a run exists already, this raises an error. With `existing="keep"` the run in the file is
+        skipped, and with `existing="replace"` it replaces the stored run.
 
         A run that was in progress or waiting when it was exported is loaded as "cancelled", so that
-        two places cannot continue it by accident: `graph.recover` ignores it, and `graph.resume`
-        continues it. In the same way, an approval for a thread holds here only for its own run.
-        With `unfinished="keep"` both stay unchanged, for a journal that replaces the other.
+        two places cannot continue it by accident: `graph.recover` ignores the run, and
+        `graph.resume` continues it. An approval for a thread is loaded as an approval for its own
+        run. If this journal replaces the exported journal, pass `unfinished="keep"`: statuses and
+        approvals then stay unchanged.
         """
         from bae.journal.export import load
 
@@ -460,10 +487,10 @@ class Journal(ABC):
         """Remove the values of fields from a run for good:
         `await journal.redact(run_id, "Person.email")`.
 
-        The values are removed from wherever the run stores them. So are the prompts and answers of
-        all its LM calls, and the messages of errors. Runs that share its lines, by a fork, are
-        redacted too. A body may have copied a value into another field: name that field too. A run
-        that is resumed afterwards asks for the values:
+        The values are removed from all records of the run. The prompts and answers of all its LM
+        calls and the messages of its errors are removed too. Runs that share lines with the run,
+        because one is a fork, are redacted too. If a body may have copied a value into another
+        field, name this field as well. To resume the run afterwards, pass the values again:
         `graph.resume(…, given={"Person.email": …})`.
         """
         from bae.journal.redaction import redact
@@ -472,7 +499,8 @@ class Journal(ABC):
 
 
 def check_replaces(journal: Journal, what: str) -> None:
-    """Raise `bae-journal-replace` for a store without `replace`, which `what` needs."""
+    """Raise `bae-journal-replace` if a store has no method `replace`. The message says that such a
+    store cannot `what`, for example "replace stored runs"."""
     if type(journal).replace is Journal.replace:
         raise JournalError(
             f"{type(journal).__name__} cannot {what}: it has no method `replace`",
@@ -483,7 +511,7 @@ def check_replaces(journal: Journal, what: str) -> None:
 
 
 def keeps_files(journal: Journal) -> bool:
-    """Whether a store takes images and documents."""
+    """Whether a store can store images and documents."""
     return type(journal).put_files is not Journal.put_files
 
 
@@ -495,8 +523,8 @@ async def store_answer(
     by: str = "",
     files: Mapping[str, bytes] = NO_FILES,
 ) -> bool:
-    """Store the answer to a gate; False if there is an answer already. A user's store may take
-    neither `by` nor `files`."""
+    """Store the answer to a gate. Return False if the gate has an answer already. `by` and `files`
+    are passed on only if they are not empty, since a user's store may lack these parameters."""
     if not files:
         answer = run_id, gate, value
         return await (journal.answer(*answer, by) if by else journal.answer(*answer))
@@ -506,7 +534,7 @@ async def store_answer(
 
 
 def without_files(journal: Journal) -> JournalError:
-    """The error of a store without `put_files`."""
+    """Return the error for images or documents in a store without `put_files`."""
     return JournalError(
         f"{type(journal).__name__} stores no images and documents: it has no method `put_files`",
         code="bae-journal-files",
@@ -516,4 +544,4 @@ def without_files(journal: Journal) -> JournalError:
 
 def _forget_error(stored: Future[Any]) -> None:
     if not stored.cancelled():
-        stored.exception()  # the next append has it
+        stored.exception()  # prevents a warning; the next `append` raises the error

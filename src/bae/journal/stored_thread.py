@@ -1,4 +1,4 @@
-"""`StoredThread`: a thread of a journal: read, export, fork or delete it."""
+"""`StoredThread` reads, exports, forks and deletes a thread of a journal."""
 
 from __future__ import annotations
 
@@ -27,31 +27,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ThreadTurn:
-    """One run of a thread.
-
-    - `user`, `reply`: the texts; the reply is empty unless the run has ended.
-    - `status`: as `RunInfo.standing`. `waiting` has the gates that a parked run waits for.
-    - `is_shown`: whether later turns see it. A run that failed, was cancelled, or was replaced by a
-      fork, is not shown.
-    """
+    """One run of a thread."""
 
     run_id: str
     user: str
+    """The text of the user."""
     reply: str
+    """The text of the reply. Empty unless the run has ended."""
     status: Listed
+    """The status of the run, or "interrupted"."""
     started: float
     updated: float
+    """When the run was last written."""
     is_shown: bool
+    """Whether later turns see this turn. They do not see a run that failed, was cancelled, or was
+    replaced by a fork."""
     waiting: tuple[ParkedGate, ...] = ()
+    """The gates that a parked run waits for."""
     error: str = ""
+    """The reason why the run failed, in one line."""
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 class StoredThread:
-    """A thread of a journal: the runs of a graph that carry its id. `graph.thread(…)` makes it.
+    """A thread of a journal, which is a conversation of several runs. `graph.thread(…)` makes it.
 
-    It reads the current state of the journal. A journal keeps every run; `messages` are the turns
-    that the next turn would see.
+    Every method reads the current state of the journal. The journal has all runs of the thread.
+    `messages` returns only the turns that the next turn would see.
     """
 
     def __init__(self, graph: Graph[Any, Any], id: str, journal: Journal) -> None:
@@ -63,27 +65,27 @@ class StoredThread:
         return f"<StoredThread {self.id}>"
 
     async def runs(self) -> list[RunInfo]:
-        """All runs of the thread, the oldest first."""
+        """Return all runs of the thread, the oldest first."""
         return [info async for info in self._journal.every_run(thread=self.id)][::-1]
 
     async def turns(self) -> list[ThreadTurn]:
-        """All runs of the thread with their texts, the oldest first."""
+        """Return all runs of the thread with their texts, the oldest first."""
         infos = await self.runs()
-        read = {info.run_id: await self._read(info) for info in infos}
-        shown: set[str] = set()
+        turns = {info.run_id: await self._read_turn(info) for info in infos}
+        shown_ids: set[str] = set()
         run_id = next((i.run_id for i in reversed(infos) if i.status == "ended"), "")
-        while run_id in read and run_id not in shown:
-            shown.add(run_id)
-            run_id = read[run_id][1]
+        while run_id in turns and run_id not in shown_ids:
+            shown_ids.add(run_id)
+            run_id = turns[run_id][1]
         return [
             ThreadTurn(
                 info.run_id,
-                read[info.run_id][0].user,
-                read[info.run_id][0].reply,
+                turns[info.run_id][0].user,
+                turns[info.run_id][0].reply,
                 info.standing(),
                 info.started,
                 info.updated,
-                info.run_id in shown,
+                info.run_id in shown_ids,
                 info.waiting,
                 info.error,
                 info.metadata,
@@ -92,51 +94,56 @@ class StoredThread:
         ]
 
     async def messages(self) -> Messages:
-        """All turns that the next run would see, the oldest first."""
+        """Return the turns that the next run would see, the oldest first."""
         turns = [turn for turn in await self.turns() if turn.is_shown]
         messages = [Turn(turn.user, turn.reply, turn.run_id, turn.started) for turn in turns]
         return Messages(messages, self.id)
 
     async def approvals(self) -> list[Grant]:
-        """The approvals of tools that hold in all turns of the thread, including revoked ones."""
+        """Return the approvals of tools that hold in all turns of the thread, including revoked
+        approvals."""
         answers = await self._journal.thread_answers(self.id, self._graph.name)
-        approvals = [each for run_id, given in answers.items() for each in grants_in(given, run_id)]
+        approvals = [
+            grant
+            for run_id, run_answers in answers.items()
+            for grant in grants_in(run_answers, run_id)
+        ]
         return [approval for approval in approvals if approval.holds_in_thread]
 
     async def revoke(self, tool: str) -> list[Grant]:
-        """Take back the approvals of a tool that hold in all turns, and return them. `tool` is its
-        name, or its place, `Reply.calls(refund)`."""
-        given = await self.approvals()
-        return await revoke_grants(self._journal, given, tool, f"the thread {self.id!r}")
+        """Take back the approvals of a tool that hold in all turns, and return them. `tool` is the
+        tool's name, or its place, as `Reply.calls(refund)`."""
+        approvals = await self.approvals()
+        return await revoke_grants(self._journal, approvals, tool, f"the thread {self.id!r}")
 
     async def delete(self) -> int:
-        """Delete all runs of the thread, and return their number. A thread with a run in progress
-        is refused with `bae-thread-busy`. Runs whose lines a fork shares are kept
-        (`bae-thread-kept`), until the fork is deleted."""
+        """Delete all runs of the thread, and return the number of deleted runs. If a run is in
+        progress, raise `bae-thread-busy` and delete nothing. If a fork shares lines of a run, this
+        run stays, and `bae-thread-kept` is raised: delete the fork first."""
         infos = await self.runs()
         busy = next((info for info in infos if info.standing() == "running"), None)
         if busy is not None:
             raise thread_is_busy(busy, TurnOptions(self.id, "refuse"))
         count = await self._journal.delete([info.run_id for info in infos])
-        left = [info.run_id for info in await self.runs()]
-        if left:
+        remaining = [info.run_id for info in await self.runs()]
+        if remaining:
             raise JournalError(
-                f"{len(left)} runs of the thread {self.id!r} were not deleted, since forks share "
-                f"their lines: {', '.join(left[:5])}",
+                f"{len(remaining)} runs of the thread {self.id!r} were not deleted, since forks "
+                f"share their lines: {', '.join(remaining[:5])}",
                 code="bae-thread-kept",
                 fix="delete the forks first: journal.delete([…])",
             )
         return count
 
     async def export(self, to: PathOrFile) -> int:
-        """Write the runs as JSON lines to a path or an open file, and return their number.
-        `journal.load` reads them."""
+        """Write the runs as JSON lines to a path or an open file, and return the number of runs.
+        `journal.load` reads the file."""
         return await self._journal.export(to, thread=self.id)
 
     async def fork(self, new_id: str, *, upto: str | None = None) -> int:
-        """Make another thread with copies of the turns that the next run would see, up to the run
-        `upto`, or all. Returns their number. Both threads can be continued, and deleted,
-        independently."""
+        """Make the thread `new_id` with copies of the turns that the next run of this thread would
+        see. With `upto`, the run `upto` is the last copied turn. Return the number of copied turns.
+        Both threads can be continued and deleted independently."""
         check_thread(new_id)
         if await self._journal.runs(thread=new_id, limit=1):
             raise JournalError(
@@ -147,7 +154,7 @@ class StoredThread:
         turns = [turn.run_id for turn in await self.turns() if turn.is_shown]
         if upto is not None and upto not in turns:
             raise JournalError(
-                f"the thread {self.id!r} has no run {upto} that a next turn would follow",
+                f"the thread {self.id!r} has no run {upto} that its next turn would see",
                 run_id=upto,
                 code="bae-run-unknown",
                 fix=f"give upto= one of {', '.join(turns) or 'none'}",
@@ -158,7 +165,7 @@ class StoredThread:
             await self._journal.put(_copy_run(await self._journal.read(run_id), ids, new_id))
         return len(chosen)
 
-    async def _read(self, info: RunInfo) -> tuple[Turn, str, int]:
+    async def _read_turn(self, info: RunInfo) -> tuple[Turn, str, int]:
         if info.status not in ("queued", *OPEN):
             return await known_turn(self._journal, self._graph, info.run_id, info.change)
         stored = await self._journal.read_texts(info.run_id)
@@ -167,14 +174,14 @@ class StoredThread:
 
 
 def _copy_run(stored: StoredRun, ids: Mapping[str, str], thread: str) -> StoredRun:
-    """A run as part of another thread, with new ids for the runs that its lines name."""
+    """Return a copy of a run for another thread. `ids` has the new id of each copied run."""
     info = replace(stored.info, run_id=ids[stored.info.run_id], thread=thread)
     info = replace(info, owner=None, lease_until=None)
-    lines = tuple(_renamed(line, ids) for line in stored.lines)
+    lines = tuple(_replace_run_ids(line, ids) for line in stored.lines)
     return replace(stored, info=info, lines=lines, answers=for_run_alone(stored.answers))
 
 
-def _renamed(line: Line, ids: Mapping[str, str]) -> Line:
+def _replace_run_ids(line: Line, ids: Mapping[str, str]) -> Line:
     roles = records.KINDS[line.kind].stored.items()
     names = [name for name, role in roles if role.name == "run"]
     if not names:

@@ -1,4 +1,4 @@
-"""Storing a run for another process to carry out, and waiting for the end of a run."""
+"""Stores a run for a worker in another process, and waits for the end of a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T", bound=Node)
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
-"""Seconds between two looks for the end of a run that another process carries out."""
+"""The longest pause in seconds between two checks whether a run in another process has ended."""
 
 _log = logging.getLogger("bae")
 
@@ -49,7 +49,7 @@ async def submit(
     thread: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> str:
-    """Store a run as queued, give its id to the engine, and return the id."""
+    """Store a run as "queued", pass its id to the engine, and return the id."""
     run_id = urandom(12).hex() if run_id is None else run_id
     with carrying("submit", run_id, graph.name) as headers:
         about = {**headers, **(metadata or {})}
@@ -62,8 +62,8 @@ async def submit(
 
 
 async def dispatch(engine: Engine, run_id: str, graph: str, delay: float = 0.0) -> None:
-    """Give a stored run to an engine. If the engine is not available, a worker finds the run in the
-    journal later, so this only warns."""
+    """Pass the id of a stored run to an engine. If the engine fails, only log a warning, since a
+    worker finds the run in the journal later."""
     try:
         with carrying("dispatch", run_id, graph):
             await engine.dispatch(run_id, graph, delay=delay)
@@ -86,7 +86,7 @@ def queued_run(
     thread: str | None,
     metadata: Mapping[str, Any],
 ) -> StoredRun:
-    """A run that has not begun, in stored form. Raises the errors that its start would raise."""
+    """Return a queued run in stored form. Raise the errors that starting the run would raise."""
     if type(start) is not graph.start:
         raise other_start(graph, start)
     graph.prove()
@@ -125,7 +125,8 @@ def queued_run(
 
 
 def _refuse_secrets(start: Node, journal: Journal, run_id: str) -> None:
-    """Refuse secrets: a worker in another process reads the start node from the journal."""
+    """Raise an error if the start node has secrets that the journal does not store. A worker in
+    another process would read the start node without them."""
     if journal.secrets:
         return
     name = type(start).__name__
@@ -133,8 +134,8 @@ def _refuse_secrets(start: Node, journal: Journal, run_id: str) -> None:
     if secrets:
         places = [f"{name}.{field}" for field in secrets]
         raise JournalError(
-            f"{', '.join(places)} of the start node is a secret, which no journal and no engine "
-            "takes: the worker that carries out the run would not have it",
+            f"{', '.join(places)} of the start node is a secret, which the journal does not "
+            "store: the worker that carries out the run would not have it",
             run_id=run_id,
             places=places,
             code="bae-submit-secret",
@@ -146,8 +147,8 @@ def _refuse_secrets(start: Node, journal: Journal, run_id: str) -> None:
 async def wait_for_result(
     graph: Graph[Any, T], run_id: str, journal: Journal, timeout: float | None
 ) -> GraphResult[T]:
-    """The result of a run once it has ended, in any process. Raises the error that it failed
-    with."""
+    """Wait until a run has ended, in any process, and return its result. If the run failed or was
+    cancelled, raise the error. After `timeout` seconds, raise `bae-result-timeout`."""
     from bae.journal.resume import result_of
 
     loop = asyncio.get_running_loop()
@@ -162,11 +163,11 @@ async def wait_for_result(
     stop = journal.listen(hear)
     try:
         while info.status not in ("ended", "failed", "cancelled"):
-            left = pause if until is None else min(pause, until - loop.time())
-            if left <= 0:
-                raise _late(info, timeout or 0.0)
+            wait = pause if until is None else min(pause, until - loop.time())
+            if wait <= 0:
+                raise _timeout_error(info, timeout or 0.0)
             try:
-                async with asyncio.timeout(left):
+                async with asyncio.timeout(wait):
                     await written.wait()
             except TimeoutError:
                 pause = min(pause * 1.5, _LONGEST_PAUSE)
@@ -184,7 +185,7 @@ async def wait_for_result(
 
 
 def _error_of(info: RunInfo, result: GraphResult[Any]) -> BaeError:
-    """The error that a run has failed with, as the journal has it."""
+    """Return the error of a failed or cancelled run, from its records."""
     run_id = info.run_id
     fix = f"graph.resume({run_id!r}, …) continues it"
     if info.status == "cancelled":
@@ -201,7 +202,7 @@ def _error_of(info: RunInfo, result: GraphResult[Any]) -> BaeError:
     )
 
 
-def _late(info: RunInfo, timeout: float) -> JournalError:
+def _timeout_error(info: RunInfo, timeout: float) -> JournalError:
     gates = ", ".join(gate.place for gate in info.waiting if not gate.answered)
     standing = info.standing()
     why = f"it is {standing}" if info.owner is None else f"it is {standing}, with {info.owner}"

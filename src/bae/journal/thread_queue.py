@@ -1,4 +1,4 @@
-"""Turns of a thread: how its runs wait for each other, in all processes that share a journal."""
+"""Lets the runs of a thread wait for each other, in all processes that share a journal."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _LONGEST_PAUSE: Final = 0.2
 
 
 def queue_of(journal: Journal, thread: str) -> asyncio.Lock:
-    """The lock that runs of this event loop hold while they wait for a turn. The first run checks
-    whether the thread is free, and the others follow in order."""
-    waiting = _queues.setdefault(journal, WeakValueDictionary())
+    """Return the lock for the runs of this event loop that wait for a turn in a thread. Only the
+    run that has the lock checks whether the thread is free. The other runs follow in order."""
+    locks = _queues.setdefault(journal, WeakValueDictionary())
     key = thread, id(asyncio.get_running_loop())
-    lock = waiting.get(key)
+    lock = locks.get(key)
     if lock is None:
-        lock = waiting[key] = asyncio.Lock()
+        lock = locks[key] = asyncio.Lock()
     return lock
 
 
@@ -44,7 +44,7 @@ async def wait_for_turn(
     create: Callable[[float], Awaitable[None]],
 ) -> None:
     """Create a run of a thread as soon as no other run of the thread is in progress. `create` gets
-    the time; it is refused with `bae-thread-busy` as long as there is such a run."""
+    the time. While the thread has such a run, `create` must raise `bae-thread-busy`."""
     until = monotonic() + turn.busy_timeout
     queue = queue_of(journal, turn.thread) if turn.busy == "wait" else None
     if queue is not None:
@@ -61,28 +61,28 @@ async def wait_for_turn(
             except JournalError as error:
                 if error.code != "bae-thread-busy":
                     raise
-            await _make_way(graph, journal, turn, options, until)
+            await _free_thread(graph, journal, turn, options, until)
     finally:
         if queue is not None:
             queue.release()
 
 
-async def _make_way(
+async def _free_thread(
     graph: Graph[Any, Any], journal: Journal, turn: TurnOptions, options: RunOptions, until: float
 ) -> None:
-    """Wait until no other run of the thread is in progress, or cancel or resume that run, by the
-    options of the caller. Raises `bae-thread-busy` if the run stays."""
+    """Wait until no other run of the thread is in progress. If the options of the caller say so,
+    cancel or resume the other run. Raise `bae-thread-busy` if the other run stays open."""
     pause = _FIRST_PAUSE
     while (busy := await _open_run(journal, turn.thread)) is not None:
         standing = busy.standing()
-        gives_way = turn.busy == "cancel"
+        cancels_busy = turn.busy == "cancel"
         if standing == "interrupted":
-            if turn.interrupted == "cancel" or (turn.interrupted is None and gives_way):
+            if turn.interrupted == "cancel" or (turn.interrupted is None and cancels_busy):
                 await journal.cancel(busy.run_id)
             else:
                 await _resume(graph, journal, busy, options)
             continue
-        if gives_way:
+        if cancels_busy:
             try:
                 await journal.cancel(busy.run_id, timeout=max(0.1, until - monotonic()))
             except JournalError as error:
@@ -98,7 +98,7 @@ async def _make_way(
 
 
 async def _open_run(journal: Journal, thread: str) -> RunInfo | None:
-    """The run of the thread that has not ended."""
+    """Return the run of the thread that is running or waiting, or None."""
     for status in OPEN:
         infos = await journal.runs(thread=thread, status=status, limit=1)
         if infos:
@@ -112,29 +112,29 @@ async def _resume(
     """Resume an interrupted turn before the next turn begins."""
     from bae.journal.resume import resume
 
-    again = options._replace(max_iters=None, turn=None, metadata={})
+    resume_options = options._replace(max_iters=None, turn=None, metadata={})
     try:
-        await resume(graph, busy.run_id, again, journal, None)
+        await resume(graph, busy.run_id, resume_options, journal, None)
     except Exception as error:
-        was_second = ("bae-run-owned", "bae-run-taken", "bae-run-ended", "bae-run-unknown")
-        if not isinstance(error, JournalError) or error.code not in was_second:
-            await _check_over(journal, busy, error)
+        other_was_first = ("bae-run-owned", "bae-run-taken", "bae-run-ended", "bae-run-unknown")
+        if not isinstance(error, JournalError) or error.code not in other_was_first:
+            await _raise_if_open(journal, busy, error)
 
 
-async def _check_over(journal: Journal, busy: RunInfo, error: Exception) -> None:
-    """Raise the error of a turn that could not be resumed, unless the turn has failed: then it is
-    over, and the next turn does not see it."""
+async def _raise_if_open(journal: Journal, busy: RunInfo, error: Exception) -> None:
+    """Raise the error of a turn that could not be resumed and is still open. If the turn has
+    failed, return: the next turn can begin, and does not see the failed turn."""
     if (await journal.info(busy.run_id)).status not in OPEN:
         return
     add_note(error, f"the turn {busy.run_id} was interrupted, and has to be resumed first")
     if isinstance(error, BaeError):
-        also = f'cancel that turn: interrupted="cancel", or journal.cancel({busy.run_id!r})'
-        error.fix = f"{error.fix}; or {also}" if error.fix else also
+        fix = f'cancel that turn: interrupted="cancel", or journal.cancel({busy.run_id!r})'
+        error.fix = f"{error.fix}; or {fix}" if error.fix else fix
     raise error
 
 
 def late_in_queue(turn: TurnOptions) -> JournalError:
-    """The error of a run whose turn did not come, because of other runs of this process."""
+    """Return the error for a run that waited too long behind other runs of this process."""
     return JournalError(
         f"the thread {turn.thread!r} is busy: other runs wait for a turn in it, and this one has "
         f"not had its turn within {turn.busy_timeout:g} s",
@@ -145,11 +145,12 @@ def late_in_queue(turn: TurnOptions) -> JournalError:
 
 
 def thread_is_busy(busy: RunInfo, turn: TurnOptions) -> JournalError:
+    """Return the error for a new turn of a thread that the run `busy` occupies."""
     name, run_id = f"the thread {turn.thread!r}", busy.run_id
     cancel = f'cancel it: await journal.cancel({run_id!r}), or busy="cancel"'
     if busy.status == "waiting":
-        asked = "; ".join(f"{gate.place}: {gate.question}" for gate in busy.waiting)
-        message = f"{name} waits for a person: its run {run_id} asks {asked}"
+        questions = "; ".join(f"{gate.place}: {gate.question}" for gate in busy.waiting)
+        message = f"{name} waits for a person: its run {run_id} asks {questions}"
         fix = f"answer it: graph.answer({run_id!r}, …); or {cancel}"
     else:
         message = f"{name} is busy: its run {run_id} is in progress"

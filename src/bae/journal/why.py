@@ -1,4 +1,4 @@
-"""The origins of the values of a stored run, found without its code."""
+"""Finds the origins of the values of a stored run, without the code of its graph."""
 
 from __future__ import annotations
 
@@ -42,20 +42,23 @@ from bae.usage import Usage
 from bae.work import GraphRun, LMQuestion, Source, Step, ToolLoop, ToolRun
 
 _DEEPEST: Final = DEEPEST + 50
-"""How many inputs in a chain are followed, through functions and inner graphs."""
+"""The longest chain of inputs that is followed, through functions and inner graphs."""
 
 NodeRecord = RunStarted | Returned | StepStarted | FillEnded | RunForked
 """A record that has a node."""
 
 
 def why(stored: StoredRun, place: str, step: int | None = None) -> Provenance:
-    """The origin of the value of a field.
+    """Return the origin of the value of a field.
 
-    `place` is the field, as `Outfit.mood`; or `2:Outfit.mood` for the field at step 2. The place of
-    a graph inside the run comes first: `2:Report.summaries[3]/1:Summary.text`. If the run has
-    several nodes of the class, `step` selects a node; the default is the newest. `Outfit` alone is
-    the whole node, `Report.summaries[3]` one item of a map, and `Day.weather(city)` a parameter of
-    the function behind a field.
+    `place` is the field, as `Outfit.mood`, or `2:Outfit.mood` for the field at step 2. If the run
+    has several nodes of the class, `step` selects a node. The default is the newest node.
+
+    - `2:Report.summaries[3]/1:Summary.text` is a field in an inner graph. The place of the inner
+      graph comes first.
+    - `Outfit` is a complete node.
+    - `Report.summaries[3]` is one item of a map.
+    - `Day.weather(city)` is a parameter of the function that computes the field.
     """
     search = Search(stored, read_history(stored))
     where = search.find(place, step)
@@ -66,7 +69,7 @@ def why(stored: StoredRun, place: str, step: int | None = None) -> Provenance:
 
 
 class Search:
-    """Finds the origins of the values of one run; each is computed once."""
+    """Finds the origins of the values of one run. Each origin is computed once."""
 
     def __init__(self, stored: StoredRun, history: StoredHistory) -> None:
         self._run_id = stored.info.run_id
@@ -74,26 +77,27 @@ class Search:
         self._shape = history.shape
         self._answers = stored.answers
         self._people = stored.answered_by
-        self._found: dict[Place, Provenance] = {}
+        self._origins: dict[Place, Provenance] = {}
         self._depth = 0
 
     def at(self, place: Place) -> Provenance:
-        """The origin of the value at a place, or its state: see `Provenance.state`."""
-        if place not in self._found:
-            # Ends the search if lines form a cycle or a chain that is too long. No run writes them.
-            self._found[place] = self._absent(place)
+        """Return where the value at `place` comes from. If there is no value, the `state` of the
+        returned `Provenance` says why."""
+        if place not in self._origins:
+            # This entry remains if the lines form a cycle or too long a chain. bae writes none.
+            self._origins[place] = self._absent(place)
             if self._depth < _DEEPEST:
                 self._depth += 1
-                self._found[place] = self._look(place)
+                self._origins[place] = self._find_origin(place)
                 self._depth -= 1
-        return self._found[place]
+        return self._origins[place]
 
-    def _look(self, place: Place) -> Provenance:
+    def _find_origin(self, place: Place) -> Provenance:
         step = self._history.step(place.path, place.step)
         if step is None:
             return self._absent(place)
         if not place.field:
-            return self._whole_node(place, step)
+            return self._node_origin(place, step)
         source = self._history.source(place._replace(item=None))
         if place.item is not None:
             return self._absent(place) if source is None else self._item(place, source)
@@ -119,8 +123,8 @@ class Search:
             provenance = self._unrecorded_field(place, step)
         return provenance or self._unfinished_field(place, source)
 
-    def _whole_node(self, place: Place, step: Step) -> Provenance:
-        """The origin of a whole node."""
+    def _node_origin(self, place: Place, step: Step) -> Provenance:
+        """Return the origin of a complete node."""
         fork, record = step.forked, step.filled or step.given
         if fork is not None:
             return self._provenance_of(
@@ -128,17 +132,18 @@ class Search:
             )
         if record is None:
             return self._absent(place)
-        made = self._from_record(place, step, record, {"value": _node(record).fields})
+        provenance = self._from_record(place, step, record, {"value": _node(record).fields})
         choice = None if step.before is None else step.before.choice
         if step.filled is None or choice is None or not choice.offered:
-            return made
+            return provenance
         names = ("the end" if cls is NoneType else cls.__name__ for cls in choice.offered)
-        return replace(made, note=f"the LM chose it among {', '.join(names)}")
+        return replace(provenance, note=f"the LM chose it among {', '.join(names)}")
 
     def _from_record(
         self, place: Place, step: Step, record: NodeRecord, value: dict[str, Any]
     ) -> Provenance:
-        """A value in a node: from the LM, the caller, the previous node's body, or a default."""
+        """Return the origin of a value in a recorded node: the LM, the caller, the previous
+        node's body, or a default."""
         at, before = record.at, step.before
         if place.field in _node(record).unset:
             return self._provenance_of(place, "default", at, **value)
@@ -149,56 +154,60 @@ class Search:
                 [step.filled_by], [call.graph for call in calls if call.graph is not None]
             )
             by = ", ".join(used["models"])
-            made = self._provenance_of(
+            provenance = self._provenance_of(
                 place, "lm", at, by=by, seconds=record.seconds, **used, **value
             )
-            return self._with_calls(replace(made, source=self._kind(place)), place, loop)
+            return self._with_calls(replace(provenance, source=self._kind(place)), place, loop)
         if place.step == 0:
             return self._provenance_of(place, "caller", at, by=place.path, **value)
         by = f"{before.name}.__call__" if before is not None and before.name else "a body"
         used = _usage_data([] if before is None else before.asked)
-        made = self._provenance_of(place, "body", at, by=by, **used, **value)
+        provenance = self._provenance_of(place, "body", at, by=by, **used, **value)
         return self._with_calls(
-            made, place, None if before is None else _loop_of_body(before, record)
+            provenance, place, None if before is None else _find_body_loop(before, record)
         )
 
-    def _with_calls(self, made: Provenance, place: Place, loop: ToolLoop | None) -> Provenance:
-        """The provenance with the conversation in which the LM called tools."""
+    def _with_calls(
+        self, provenance: Provenance, place: Place, loop: ToolLoop | None
+    ) -> Provenance:
+        """Add the conversation in which the LM called tools to a provenance."""
         if loop is None:
-            return made
+            return provenance
         is_calls = place.field == loop.field_name
-        made = replace(made, rounds=(*tool_rounds(loop),), is_calls=is_calls)
+        provenance = replace(provenance, rounds=(*tool_rounds(loop),), is_calls=is_calls)
         if not is_calls:
-            return made
-        behind = self._shape.arguments(place)
+            return provenance
+        tools = self._shape.arguments(place)
         inputs = {
-            f"{tool}({name})": self.at(each)
-            for tool, at in behind.items()
-            for name, each in self._shape.arguments(at).items()
+            f"{tool}({name})": self.at(argument)
+            for tool, at in tools.items()
+            for name, argument in self._shape.arguments(at).items()
         }
-        known = {name: each for name, each in inputs.items() if _is_known(each)}
-        return replace(made, inputs=known)
+        known_inputs = {name: origin for name, origin in inputs.items() if _is_known(origin)}
+        return replace(provenance, inputs=known_inputs)
 
     def _kind(self, place: Place) -> str:
-        """The source of a field that an LM fills: "tools" if the value is the list of tool calls,
-        otherwise "lm"."""
+        """Return the source of a field that an LM fills: "tools" for the list of tool calls, "lm"
+        for every other field."""
         field = self._shape.field_at(place)
         is_calls = field is not None and kind_named(field["kind"]).fills == "calls"
         return field["kind"] if field is not None and is_calls else "lm"
 
     def _recalled_value(self, place: Place, source: Source) -> Provenance:
-        """A recalled value. The recall is known even if the lines about the original are gone."""
+        """Return the origin of a recalled value. The origin names the recalled place even if the
+        lines about the original value are gone."""
         path, number, field = source.origin or ("", ANY_STEP, "")
         step = self._history.step(path, number)
         where = Place(path, number, "?" if step is None else step.name or "?", field)
         origin = self.at(where)
-        made = self._provenance_of(
+        provenance = self._provenance_of(
             place, source.kind, source.started, by=str(where), kept=origin.kept
         )
-        return replace(made, value=origin.value, origin=origin if _is_known(origin) else None)
+        return replace(provenance, value=origin.value, origin=origin if _is_known(origin) else None)
 
     def _turns(self, place: Place, shown: TurnsShown) -> Provenance:
-        """The earlier turns of the thread, by the ids of the first and the last run."""
+        """Return the origin of the earlier turns of a thread. The origin names the first and the
+        last run."""
         count = shown.count
         by = f"{count} earlier turn{'' if count == 1 else 's'}" if count else "no earlier turns"
         if count:
@@ -210,10 +219,10 @@ class Search:
         at, value = source.ended or source.started, _source_value(source.value)
         deadline = None if source.gate is None else source.gate.deadline
         if deadline is not None and at >= deadline and str(place) not in self._answers:
-            made = self._provenance_of(
+            provenance = self._provenance_of(
                 place, "default", at, by=source.by, seconds=source.took, **value
             )
-            return replace(made, note=f"nobody answered {source.by!r} in time")
+            return replace(provenance, note=f"nobody answered {source.by!r} in time")
         if source.items:
             value = self._items(place, source)
         elif source.graph is not None and source.graph.steps:
@@ -227,21 +236,25 @@ class Search:
         if str(place) in self._people:
             value["note"] = f"answered by {self._people[str(place)]}"
         if source.called_at and (first := Place.parse(source.called_at)) is not None:
-            made = self._called_before(place, first, "once for equal arguments")
-            return replace(made, inputs=self._inputs(place))
-        made = self._provenance_of(place, source.kind, at, by=source.by, seconds=took, **value)
-        return replace(made, inputs=self._inputs(place), **_usage_data(source.asked, source.graphs))
+            provenance = self._called_before(place, first, "once for equal arguments")
+            return replace(provenance, inputs=self._inputs(place))
+        provenance = self._provenance_of(
+            place, source.kind, at, by=source.by, seconds=took, **value
+        )
+        return replace(
+            provenance, inputs=self._inputs(place), **_usage_data(source.asked, source.graphs)
+        )
 
     def _called_outside(self, place: Place) -> CallEnded | None:
-        """The call that computed a shared dependency, if it was made for a class outside the
-        graph."""
+        """Return the call that computed a shared dependency, if a class outside the graph needed
+        the dependency first."""
         return self._history.called_outside.get(self._history.shared_key(place))
 
     def _items(self, place: Place, source: Source) -> dict[str, Any]:
-        done = {index for index, item in source.items.items() if item.state == "done"}
+        finished = {index for index, item in source.items.items() if item.state == "done"}
         items = tuple(
-            self.at(place._replace(item=index)) if index in done else None
-            for index in range(max(done, default=-1) + 1)
+            self.at(place._replace(item=index)) if index in finished else None
+            for index in range(max(finished, default=-1) + 1)
         )
         others = [item.kept for item in items if item is not None and item.kept != "value"]
         if others or None in items:
@@ -252,35 +265,38 @@ class Search:
         item = source.items.get(cast(int, place.item))
         if item is None or item.state != "done":
             return self._absent(place)
-        at, by = item.ended or 0.0, source.by or self._by(place._replace(item=None))
-        made = self._provenance_of(place, source.kind, at, by=by, **_source_value(item.value))
+        at, by = item.ended or 0.0, source.by or self._source_name(place._replace(item=None))
+        provenance = self._provenance_of(place, source.kind, at, by=by, **_source_value(item.value))
         if item.graph is None or not item.graph.steps:
-            return made
+            return provenance
         used = _usage_data([], [item.graph])
-        return replace(made, inside=str(place), seconds=at - item.started, **used)
+        return replace(provenance, inside=str(place), seconds=at - item.started, **used)
 
     def _inputs(self, place: Place) -> dict[str, Provenance]:
-        """The arguments of a function. Live values are left out, since no line stores them."""
+        """Return the origins of a function's arguments. Live values are left out, since no line
+        stores them."""
         places = self._shape.arguments(place)
         field = self._shape.field_at(place)
         if field is not None and field.get("over") and not place.parameter:
             places = {field["over"]: place._replace(field=field["over"]), **places}
-        inputs = {name: self.at(each) for name, each in places.items()}
-        return {name: each for name, each in inputs.items() if _is_known(each)}
+        inputs = {name: self.at(argument) for name, argument in places.items()}
+        return {name: origin for name, origin in inputs.items() if _is_known(origin)}
 
     def _shared_call(self, place: Place) -> Provenance | None:
-        """The value of a dependency that was called for another field before."""
+        """Return the origin of a dependency's value if the dependency was called for another field
+        before."""
         source = self._history.shared.get(self._history.shared_key(place))
         return source and self._called_before(place, source.place, "once for the run")
 
     def _called_before(self, place: Place, first: Place, how: str) -> Provenance:
-        made = self.at(first)
+        provenance = self.at(first)
         path, step, node, field = place[:4]
-        here = replace(made, place=str(place), path=path, step=step, node=node, field=field)
-        return replace(here, origin=made, note=f"called {how}, first for {made.place}")
+        here = replace(provenance, place=str(place), path=path, step=step, node=node, field=field)
+        return replace(here, origin=provenance, note=f"called {how}, first for {provenance.place}")
 
     def _answered_gate(self, place: Place) -> Provenance | None:
-        """A gate that was answered, in a run that has not been resumed yet."""
+        """Return the origin of a gate's answer that the run has not read yet, because it was not
+        resumed since."""
         source = self._history.gates.get(str(place))
         answer = self._answers.get(str(place))
         if source is None or answer is None:
@@ -291,8 +307,8 @@ class Search:
         )
 
     def _failed_source(self, place: Place, step: Step) -> Provenance | None:
-        """A value whose source failed, or waited for a source that failed. The field has its
-        default, or the run failed with the error."""
+        """Return the origin of a value whose source failed, or waited for a source that failed. The
+        field has its default, or the run failed with the error."""
         failed = [
             source
             for source in step.sources.values()
@@ -300,21 +316,24 @@ class Search:
             and source.place[:4] == place[:4]
             and source.place.parameter.startswith(place.parameter)
         ]
-        source = min(failed, key=lambda each: len(each.place.parameter), default=None)
+        source = min(failed, key=lambda source: len(source.place.parameter), default=None)
         if source is None or source.error is None:
             return None
         field = self._shape.field_at(place)
         kind = source.kind if field is None or place.parameter else field["kind"]
         by = "" if source.place == place else f"{source.by} raised "
-        made = self._provenance_of(
+        provenance = self._provenance_of(
             place, "default" if step.whole else kind, source.ended or source.started
         )
-        made = replace(made, by=source.by, kept="missing", state="failed", seconds=source.took)
-        return replace(made, error=f"{by}{error_text(source.error)}")
+        provenance = replace(
+            provenance, by=source.by, kept="missing", state="failed", seconds=source.took
+        )
+        return replace(provenance, error=f"{by}{error_text(source.error)}")
 
     def _unrecorded_field(self, place: Place, step: Step) -> Provenance:
-        """A field of a complete node, if no line is about the field alone. In a fork, the line of
-        the fork may have its value: the original line belongs only to the other run."""
+        """Return the origin of a field of a complete node, if no line is about this field alone. In
+        a fork, the line of the fork may have the value, because the original line belongs only to
+        the other run."""
         field, fork = self._shape.field_at(place), step.forked
         has_source = field is not None and kind_named(field["kind"]).fills == "source"
         value = None if fork is None else _field_value(fork, place.field)
@@ -328,19 +347,19 @@ class Search:
         else:
             value = {"kept": "live", "note": "nothing more is recorded of it"}
         kind = field["kind"] if field is not None and has_source else "body"
-        return self._provenance_of(place, kind, step.whole_at, by=self._by(place), **value)
+        return self._provenance_of(place, kind, step.whole_at, by=self._source_name(place), **value)
 
     def _unfinished_field(self, place: Place, source: Source | None) -> Provenance:
-        made, step = self._absent(place), self._history.step(place.path, place.step)
+        provenance, step = self._absent(place), self._history.step(place.path, place.step)
         loop = None if step is None or step.whole else step.fill_loop
         if loop is not None and place.field == loop.field_name and not place.parameter:
-            made = replace(made, rounds=(*tool_rounds(loop),), is_calls=True)
+            provenance = replace(provenance, rounds=(*tool_rounds(loop),), is_calls=True)
             by = "a conversation with tools"
-            return replace(made, source=self._kind(place), by=by, state="begun")
+            return replace(provenance, source=self._kind(place), by=by, state="begun")
         if source is None or not (source.gate or source.spans or source.is_open):
-            return made
+            return provenance
         state = "begun" if source.gate is None else "waiting"
-        return replace(made, source=source.kind, by=source.by, state=state)
+        return replace(provenance, source=source.kind, by=source.by, state=state)
 
     def _absent(self, place: Place) -> Provenance:
         return self._provenance_of(place, "default", 0.0, kept="missing", state="absent")
@@ -350,8 +369,9 @@ class Search:
     ) -> Provenance:
         return Provenance(self._run_id, str(place), *place[:4], source, at=at, **more)
 
-    def _by(self, place: Place) -> str:
-        """The name of the function, graph or question behind a field."""
+    def _source_name(self, place: Place) -> str:
+        """Return the name of the function, the graph or the question that a field's value is
+        from."""
         source = self._history.source(place)
         if source is not None and source.by:
             return source.by
@@ -361,48 +381,52 @@ class Search:
     # Finding a place, and reporting what is there otherwise.
 
     def find(self, text: str, step: int | None) -> Place:
-        """The place that a person wrote. `step` is the step of the node, if `text` names none."""
+        """Return the place that a person wrote as `text`. If the text has no step, `step` may
+        select the node."""
         place = Place.parse(text) or Place()
         if step is not None:
             if place.step not in (ANY_STEP, step):
-                what = f"{text!r} is at step {place.step}, and step={step} is another"
+                what = f"{text!r} is at step {place.step}, but step={step} was passed"
                 raise self._unknown(what, "name one step")
             place = place._replace(step=step)
-        met = [step for step in self._history.steps() if step.name and _fits(place, step.place)]
-        paths = list(dict.fromkeys(each.place.path for each in met))
+        matches = [step for step in self._history.steps() if step.name and _fits(place, step.place)]
+        paths = list(dict.fromkeys(match.place.path for match in matches))
         if len(paths) > 1 and not place.path and "" not in paths:
             raise self._unknown(
-                f"{place.node} was met in {len(paths)} graphs",
-                f"name one: {paths[-1]}/{place.node}.{place.field}; they are {_some(paths)}",
+                f"{place.node} is a node of {len(paths)} graphs",
+                f"name one: {paths[-1]}/{place.node}.{place.field}; they are {_join_names(paths)}",
             )
         path = paths[-1] if place.path and paths else next(iter(paths), "")
-        nodes = [each for each in met if each.place.path == path]
-        newest = max(nodes, key=lambda each: each.number, default=None)
+        nodes = [match for match in matches if match.place.path == path]
+        newest = max(nodes, key=lambda node: node.number, default=None)
         if newest is None or place.field not in ("", *self.field_names(newest)):
             places = {
                 (step.name, name): str(step.place._replace(field=name))
                 for step in (self._history.steps() if newest is None else [newest])
                 for name in self.field_names(step)
             }
-            known, wanted = list(places.values()), str(place) if place.node else text
-            close = get_close_matches(wanted, known, 1)
+            known_places, wanted = list(places.values()), str(place) if place.node else text
+            close = get_close_matches(wanted, known_places, 1)
             hint = f": did you mean {close[0]}?" if close else ""
-            fix = f"write Node.field; there is {_some(known) or 'no node yet'}"
+            fix = f"write Node.field; there is {_join_names(known_places) or 'no node yet'}"
             raise self._unknown(f"nothing is recorded at {wanted!r}", fix, hint)
         return place._replace(path=newest.place.path, step=newest.number)
 
     def field_names(self, step: Step) -> list[str]:
-        """The fields of a node, as far as the shape and the lines show."""
+        """Return the fields of a node that the shape or the lines name."""
         cls = self._shape.class_at(step.place.path, step.name) or {"fields": {}}
-        records = [each for each in (step.forked, step.given, step.filled) if each is not None]
-        held = [name for record in records for name in _node(record).fields]
+        records = [
+            record for record in (step.forked, step.given, step.filled) if record is not None
+        ]
+        recorded = [name for record in records for name in _node(record).fields]
         sourced = [source.place.field for source in step.sources.values()]
-        return list(dict.fromkeys([*cls["fields"], *held, *sourced]))
+        return list(dict.fromkeys([*cls["fields"], *recorded, *sourced]))
 
     def text_fields(self, step: Step) -> tuple[list[str], str]:
-        """The fields that make the text of a node in a thread, and the name of its text field. The
-        text field is the only `str` field without a source. If every `str` field has a source, it
-        is the only `str` field. The name is empty if no field qualifies, or several do."""
+        """Return the fields that make up the text of a node in a thread, and the name of its text
+        field. The text field is the only `str` field without a source. If every `str` field has a
+        source, the text field is the only `str` field. The name is empty if there is no such field,
+        or more than one."""
         cls = self._shape.class_at(step.place.path, step.name) or {"fields": {}}
         uses: Json = cls["fields"]
         kinds = {name: kind_named(use["kind"]) for name, use in uses.items()}
@@ -412,15 +436,15 @@ class Search:
             if name not in kinds or not (kinds[name].is_turns or kinds[name].fills == "calls")
         ]
         texts = [name for name in names if name in uses and uses[name]["type"] == "str"]
-        own = [name for name in texts if kinds[name].fills != "source"] or texts
-        return names, own[0] if len(own) == 1 else ""
+        candidates = [name for name in texts if kinds[name].fills != "source"] or texts
+        return names, candidates[0] if len(candidates) == 1 else ""
 
     def _unknown(self, what: str, fix: str, hint: str = "") -> JournalError:
         what = f"{what} in the run {self._run_id}{hint}"
         return JournalError(what, run_id=self._run_id, code="bae-why-unknown", fix=fix)
 
     def pending(self, place: Place) -> JournalError:
-        """The error for a value that is not known yet, or no longer."""
+        """Return the error for a place that has no value yet, or whose records are gone."""
         source = self._history.source(place._replace(item=None))
         step = self._history.step(place.path, place.step)
         fill = None if step is None else step.fill
@@ -434,7 +458,7 @@ class Search:
         elif source is not None and source.gate is not None:
             how = f"it waits for a person, who is asked {source.by!r}"
         elif source is not None and (source.is_open or source.spans):
-            how = f"{source.by} had begun and has not ended as far as the lines go"
+            how = f"{source.by} had begun, and no line says that it has ended"
         elif loop is not None and loop.rounds:
             last = (*tool_rounds(loop),)[-1]
             state = "; ".join([*map(str, last.calls), *last.told])
@@ -444,7 +468,7 @@ class Search:
             verdict = f"its answer {attempt.number} was {attempt.verdict}"
             how = f"the LM was filling {place.node}, and {verdict}"
         elif step is None or not step.whole:
-            how = f"the run has not reached a whole {place.node}"
+            how = f"the run has not reached a complete {place.node}"
         else:
             how = "no line says where it came from"
         return JournalError(
@@ -457,59 +481,59 @@ class Search:
 
 
 def judged_answers(question: LMQuestion) -> Iterator[JudgedAnswer]:
-    """The answers to a question, with their verdicts. The verdict is "refused" if
-    `Tools(accept=…)` refused a valid answer."""
+    """Yield the answers to a question, with their verdicts. If `Tools(accept=…)` refused a valid
+    answer, its verdict is "refused"."""
     by = str(question.asker)
     replies = () if question.loop is None else question.loop.replies
     refused = {reply.number: reply.text for reply in replies if reply.kind == "refused"}
     for judged in question.answers:
-        each = judged.attempt
-        verdict, errors = each.verdict, each.errors
-        if verdict == "valid" and each.number in refused:
-            verdict, errors = "refused", (refused[each.number],)
-        about = each.number, verdict, errors, each.prompt, judged.at, each.usage
-        texts = each.asked or None, each.answer or None
-        yield JudgedAnswer(*about, *texts, by, ", ".join(each.usage.models), each.thinking)
+        attempt = judged.attempt
+        verdict, errors = attempt.verdict, attempt.errors
+        if verdict == "valid" and attempt.number in refused:
+            verdict, errors = "refused", (refused[attempt.number],)
+        about = attempt.number, verdict, errors, attempt.prompt, judged.at, attempt.usage
+        texts = attempt.asked or None, attempt.answer or None
+        yield JudgedAnswer(*about, *texts, by, ", ".join(attempt.usage.models), attempt.thinking)
 
 
 def tool_rounds(loop: ToolLoop, asker: Asker | None = None) -> Iterator[ToolRound]:
-    """The rounds of a conversation with tools, with the outcome of each call."""
+    """Yield the rounds of a conversation with tools, with the outcome of each call."""
     by = "" if asker is None else str(asker)
     for round_ in loop.rounds:
-        told = [
+        messages = [
             reply.text
             for reply in loop.replies
             if max(reply.number, 1) == round_.number and reply.text
         ]
-        calls = [_made_call(loop.calls[call["id"]]) for call in (*round_.ran, *round_.calls)]
-        about = round_.number, round_.at, round_.text, tuple(calls), tuple(told), round_.usage
+        calls = [_describe_call(loop.calls[call["id"]]) for call in (*round_.ran, *round_.calls)]
+        about = round_.number, round_.at, round_.text, tuple(calls), tuple(messages), round_.usage
         yield ToolRound(*about, by)
 
 
-def _loop_of_body(before: Step, record: NodeRecord) -> ToolLoop | None:
-    """The conversation in which an LM filled the node that a body returned."""
+def _find_body_loop(before: Step, record: NodeRecord) -> ToolLoop | None:
+    """Return the conversation in which an LM filled the node that a body returned, or None."""
     node = _node(record)
     for (asker, _), loop in before.loops.items():
         calls = [(call.id, call.result) for call in loop.calls.values() if call.state == "done"]
-        held: list[Any] = node.fields.get(loop.field_name) or []
+        recorded_calls: list[Any] = node.fields.get(loop.field_name) or []
         is_same = (asker.kind, loop.target) == ("body", node.type)
-        if calls and is_same and [(each["id"], each["result"]) for each in held] == calls:
+        if calls and is_same and [(call["id"], call["result"]) for call in recorded_calls] == calls:
             return loop
     return None
 
 
-def _made_call(call: ToolRun) -> MadeCall:
+def _describe_call(call: ToolRun) -> MadeCall:
     error = call.told if call.error is None else error_text(call.error)
     state: CallState = "begun" if call.was_called else "asked"
-    if any(each.state == "waiting" for each in (call, *call.gates)):
+    if any(work.state == "waiting" for work in (call, *call.gates)):
         state = "waiting"
     elif error is not None:
         state = "failed"
     elif call.ended is not None and call.state == "done":
         state = "done"
     took = call.took or sum(span.seconds for span in call.spans)
-    # An approval has the place `(tool)(id)(key)`. A question about an interrupted call has one
-    # name more, before the key.
+    # The place of an approval has three names, `(tool)(id)(key)`. The place of a question about an
+    # interrupted call has four.
     is_approved = any(len(gate.place.parameters) == 3 for gate in call.gates)
     person = "approved" if is_approved and call.was_called else ""
     if call.gates and state == "done" and not call.was_called:
@@ -521,21 +545,23 @@ def _made_call(call: ToolRun) -> MadeCall:
 def _usage_data(
     questions: Sequence[LMQuestion | None], graphs: Iterable[GraphRun] = ()
 ) -> dict[str, Any]:
-    """The usage of LM calls, including calls in inner graphs. `attempts` has only the answers to
-    `questions`."""
-    own = [question for question in questions if question is not None]
-    steps = (step for each in graphs for graph in each.tree() for step in graph.steps.values())
-    every = [*own, *(question for step in steps for question in step.questions)]
+    """Return the usage of LM calls as arguments of `Provenance`. The usage includes calls in inner
+    graphs, whereas `attempts` has only the answers to `questions`."""
+    own_questions = [question for question in questions if question is not None]
+    steps = (step for root in graphs for graph in root.tree() for step in graph.steps.values())
+    every = [*own_questions, *(question for step in steps for question in step.questions)]
     usage = Usage.total(question.usage for question in every)
     judged = [answer for question in every for answer in judged_answers(question)]
     rounds = [round_ for question in every if question.loop for round_ in question.loop.rounds]
-    # If a model failed and a Fallback asked the next model, only the usage has the first.
-    answered = [model for each in (*rounds, *judged) for model in each.usage.models]
+    # If a model failed and a Fallback asked the next model, only the usage names the first model.
+    answered = [model for answer in (*rounds, *judged) for model in answer.usage.models]
     return {
         "usage": usage,
         "models": tuple(dict.fromkeys(answered or usage.models)),
-        "prompts": tuple(dict.fromkeys(each.prompt for each in judged if each.prompt)),
-        "attempts": tuple(answer for question in own for answer in judged_answers(question)),
+        "prompts": tuple(dict.fromkeys(answer.prompt for answer in judged if answer.prompt)),
+        "attempts": tuple(
+            answer for question in own_questions for answer in judged_answers(question)
+        ),
     }
 
 
@@ -548,7 +574,8 @@ def _node(record: NodeRecord) -> StoredNode:
 
 
 def _field_value(record: NodeRecord, name: str) -> dict[str, Any] | None:
-    """The value of a field in the node of a record; None if the node has none."""
+    """Return the value of a field in a recorded node as arguments of `Provenance`. Return None if
+    the node has no such field."""
     node = _node(record)
     if name in node.fields:
         return {"value": node.fields[name]}
@@ -556,14 +583,16 @@ def _field_value(record: NodeRecord, name: str) -> dict[str, Any] | None:
 
 
 def _source_value(value: Any) -> dict[str, Any]:
-    """The stored value of a source, or the reason why the journal has no value."""
+    """Return the stored value of a source, or the reason why the journal has no value, as arguments
+    of `Provenance`."""
     if value is LIVE or value is WITHHELD:
         return {"kept": "live" if value is LIVE else "withheld"}
     return {"value": value}
 
 
 def _fits(wanted: Place, node: Place) -> bool:
-    """Whether a node is the wanted node: parts that the place leaves out may be anything."""
+    """Whether the place of a node fits the wanted place. Parts that the wanted place leaves out may
+    be anything."""
     if wanted.node != node.node or wanted.step not in (ANY_STEP, node.step):
         return False
     one, two = wanted.outer, node.outer
@@ -575,6 +604,6 @@ def _fits(wanted: Place, node: Place) -> bool:
     return not wanted.path or (bool(node.path) and one is two)
 
 
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:9])
-    return f"{shown} and {len(names) - 9} more" if len(names) > 9 else shown
+def _join_names(names: Sequence[str]) -> str:
+    first_names = ", ".join(names[:9])
+    return f"{first_names} and {len(names) - 9} more" if len(names) > 9 else first_names

@@ -1,4 +1,4 @@
-"""A recorded run as a test: `write_test` makes a pytest file of a run, for `bae runs test`."""
+"""`write_test` makes a pytest file from a recorded run, for `bae runs test`."""
 
 from __future__ import annotations
 
@@ -18,46 +18,49 @@ if TYPE_CHECKING:
 
 
 class GraphName(NamedTuple):
-    """Where a test imports its graph from: the module, and the name in it, with dots for a name
-    inside another object. It is the name of a graph, of its start node class, or of a function that
-    makes the graph. `folder`, relative to the folder of the test, is where the module is found;
-    empty if it is importable anyway."""
+    """The name under which a test imports its graph."""
 
     module: str
     attribute: str
+    """The name in the module. A name inside another object has dots."""
     kind: Literal["graph", "node", "function"] = "graph"
+    """What has this name: a graph, its start node class, or a function that makes the graph."""
     folder: str = ""
+    """The folder of the module, relative to the folder of the test. Empty if Python finds the
+    module without it."""
 
     @property
     def code(self) -> str:
-        """The graph, as code in a test."""
+        """The code for the graph in a test."""
         if self.kind == "node":
             return f"Graph(start={self.attribute})"
         return self.attribute if self.kind == "graph" else f"{self.attribute}()"
 
 
 class WrittenTest(NamedTuple):
-    """A test, and the recording that belongs beside it, with the ending `.jsonl`."""
+    """A test and its recording."""
 
     source: str
+    """The code of the test."""
     recording: bytes
+    """The recorded runs, for a file beside the test with the same name and the ending `.jsonl`."""
 
 
 async def write_test(
     graph: Graph[Any, Any], stored: StoredRun, name: GraphName, earlier: Sequence[StoredRun] = ()
 ) -> WrittenTest:
-    """A test of a run that has ended or waits. The run is replayed first: if it goes another way
-    now, `ReplayError` is raised, and no failing test is written. `earlier` are the runs of the
-    turns that it shows, which are in the recording too."""
+    """Make a test of a run that has ended or waits. First the run is replayed. If the replay
+    differs from the run, raise `ReplayError`, because the test would fail. `earlier` are the runs
+    whose turns the run shows to the LLM. They become part of the recording."""
     info, runs = stored.info, [*earlier, stored]
     result = await graph.replay(info.run_id, journal=RecordedRuns(runs, info.run_id))
     recording = b"".join(line for run in runs for line in write_run(run))
-    which = literal(info.run_id) if earlier else ""
-    return WrittenTest(_source(result, name, info, which), recording)
+    run_id = literal(info.run_id) if earlier else ""
+    return WrittenTest(_source(result, name, info, run_id), recording)
 
 
-def _source(result: GraphResult[Any], graph: GraphName, info: RunInfo, which: str) -> str:
-    name, run_id = _harmless(info.graph), _harmless(info.run_id)
+def _source(result: GraphResult[Any], graph: GraphName, info: RunInfo, run_id_code: str) -> str:
+    name, run_id = _make_harmless(info.graph), _make_harmless(info.run_id)
     lines = [
         f'"""A run of {name} ({run_id}) that must still go the same way.',
         "",
@@ -72,7 +75,7 @@ def _source(result: GraphResult[Any], graph: GraphName, info: RunInfo, which: st
         "",
         f"def test_{_snake(info.graph)}_goes_the_way_it_was_recorded():",
         "    with replaying(RECORDED) as recorded:",
-        f"        result = recorded.run({', '.join(filter(None, (graph.code, which)))})",
+        f"        result = recorded.run({', '.join(filter(None, (graph.code, run_id_code)))})",
         "",
         "    path = [type(node).__name__ for node in result.trace]",
         _assert("path", [type(node).__name__ for node in result.trace]),
@@ -89,7 +92,7 @@ def _source(result: GraphResult[Any], graph: GraphName, info: RunInfo, which: st
 
 
 def _imports(graph: GraphName) -> list[str]:
-    own = f"from {graph.module} import {graph.attribute.partition('.')[0]}"
+    graph_import = f"from {graph.module} import {graph.attribute.partition('.')[0]}"
     ours = ["from bae import Graph"] if graph.kind == "node" else []
     ours.append("from bae.testing import replaying")
     lines = ["from pathlib import Path", "", *ours, ""]
@@ -97,11 +100,11 @@ def _imports(graph: GraphName) -> list[str]:
         # The import path of the test run is not known, but the folder of the file is.
         path = f"sys.path.insert(0, str({_folder(graph.folder)}))"
         lines = ["import sys", *lines, path, ""]
-    return [*lines, own]
+    return [*lines, graph_import]
 
 
 def _folder(folder: str) -> str:
-    """A folder, relative to the folder of the test, as code."""
+    """Return the code for a folder that is relative to the folder of the test."""
     parts = [part for part in folder.split("/") if part not in ("", ".")]
     up = sum(1 for part in parts if part == "..")
     code = f"Path(__file__).parents[{up}]" if up else "Path(__file__).parent"
@@ -111,8 +114,8 @@ def _folder(folder: str) -> str:
 
 
 def _asserts(end: Node) -> list[str]:
-    """Assertions about the node that the run ended at, as far as it is plain data. The replay
-    itself compares every field."""
+    """Return assertions about the fields of the last node that are plain data. The replay itself
+    compares every field."""
     values = {name: end.__dict__.get(name) for name in type(end).__pydantic_fields__}
     lines: list[str] = []
     for name, value in values.items():
@@ -131,14 +134,14 @@ def _assert(what: str, value: Any) -> str:
 
 
 def literal(value: Any) -> str:
-    """Plain data as code, with the quotes that formatters choose if that is simple."""
+    """Return plain data as code, with double quotes where no escape is needed, as formatters do."""
     code = repr(value)
     return code if '"' in code else code.replace("'", '"')
 
 
 def _is_calls(value: Any) -> TypeGuard[list[ToolCall]]:
     listed = cast("list[object]", value) if isinstance(value, list) else []
-    return bool(listed) and all(isinstance(each, ToolCall) for each in listed)
+    return bool(listed) and all(isinstance(item, ToolCall) for item in listed)
 
 
 def _is_plain(value: Any) -> bool:
@@ -156,7 +159,7 @@ def _snake(name: str) -> str:
     return snake if f"test_{snake}".isidentifier() else "run"
 
 
-def _harmless(text: str) -> str:
-    """A text of a recording, made safe for a docstring. A recording may be another person's, and a
-    text that ends the docstring would be code."""
+def _make_harmless(text: str) -> str:
+    """Return a text of a recording in a form that is safe in a docstring. The recording may be from
+    another person, and a text that ends the docstring would run as code."""
     return re.sub(r"[^\w .:@/+-]", "?", text)

@@ -1,5 +1,5 @@
-"""Optimization: examples from journals, metrics, DSPy's optimizers by name, and learned prompts in
-files that work with any backend."""
+"""Optimize the prompts of node classes. Examples come from journals, DSPy's optimizers learn from
+them, and the learned prompts are files that work with any backend."""
 
 from bae.evals.judge import Judge
 from bae.evals.metrics import NodeMetric, Score, fields_metric, node_transition_metric

@@ -1,5 +1,5 @@
-"""Artifacts: the learned prompts of a node class as readable JSON, one file for each class. They
-work with any backend through `bae.lm.WithPrompts`, and do not need DSPy."""
+"""Store the learned prompts of node classes as artifacts: readable JSON, one file for each class.
+`bae.lm.WithPrompts` uses artifacts with any backend, without DSPy."""
 
 from __future__ import annotations
 
@@ -45,47 +45,54 @@ if TYPE_CHECKING:
 _log = logging.getLogger("bae.optimizer")
 _ENDING: Final = ".json"
 _LARGEST: Final = 32 * 1024 * 1024
-"""The largest file in bytes."""
+"""The most bytes that an artifact file may have."""
 
 
 class Made(BaseModel):
-    """How an artifact was made: the `optimizer`, its `seed`, the `model` and the `teacher`, the
-    number of `examples` for each part, and `notes`. If an earlier optimization made a part, `kept`
-    says how that part was made. Further keys, such as scores, are allowed."""
+    """How an artifact was made. Further keys, such as scores, are allowed."""
 
     model_config = ConfigDict(extra="allow")
 
     optimizer: str
     seed: int
     model: str = ""
+    """The LM that the prompts were optimized for."""
     teacher: str = ""
+    """The LM that answered examples and proposed instructions."""
     examples: dict[str, int] = {}
+    """The number of examples for each part."""
     notes: list[str] = []
+    """Remarks of the optimization, such as why a part was skipped."""
     kept: dict[str, Made] = {}
+    """For each part that an earlier optimization made: how that optimization made the part."""
 
 
 class Artifact(BaseModel):
-    """The learned prompts of a node class: for the `fill` of its fields and the `choice` of its
-    successor. `schema` is the schema of the class at that time. `sources` are the classes of the
-    previous nodes in the examples of the fill, with the fields that a model sees; `save_artifacts`
-    sets them."""
+    """The learned prompts of a node class."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
     format: Literal["bae-artifact-1"] = "bae-artifact-1"
     node: str
+    """The name of the class."""
     schema_: NodeSchema = Field(alias="schema")
+    """The schema of the class when its prompts were learned."""
     sources: dict[str, dict[str, str]] = {}
+    """The previous node classes in the examples of `fill`, by name. Each has the fields that an LLM
+    sees, with their types. `save_artifacts` sets this."""
     fill: LearnedPrompt | None = None
+    """The learned prompt for filling the fields, or None."""
     choice: LearnedPrompt | None = None
+    """The learned prompt for choosing the next node, or None."""
     made: Made | None = None
 
     def prompts(self) -> NodePrompts:
-        """The prompts for `bae.lm.WithPrompts`."""
+        """Return the prompts for `bae.lm.WithPrompts`."""
         return NodePrompts(self.fill, self.choice)
 
     def keeping(self, before: Artifact | None, parts: Iterable[NodePart]) -> Artifact:
-        """A copy in which these parts come from the artifact `before`."""
+        """Return a copy that takes `parts` from the earlier artifact `before`. A part that `before`
+        does not have becomes None."""
         merged = self.model_copy()
         for part in parts:
             earlier = getattr(before, part, None)
@@ -94,8 +101,8 @@ class Artifact(BaseModel):
                 continue
             merged.sources = {**before.sources, **merged.sources}
             if merged.made is not None and before.made is not None:
-                how = {**merged.made.kept, part: before.made.kept.get(part, before.made)}
-                merged.made = merged.made.model_copy(update={"kept": how})
+                history = {**merged.made.kept, part: before.made.kept.get(part, before.made)}
+                merged.made = merged.made.model_copy(update={"kept": history})
         return merged
 
 
@@ -107,28 +114,31 @@ def save_artifacts(
 ) -> list[Path]:
     """Write artifacts into a directory, one file for each node class, and return the files.
 
-    The directory is created if needed. An existing file of a class is replaced; other files do not
-    change. If an artifact does not fit its class, an error is raised and nothing is written.
+    If the directory does not exist, it is created. An existing file of a class is replaced. Other
+    files do not change. If an artifact does not fit its class, `ArtifactError` is raised and
+    nothing is written.
 
-    Pass the graph, or all its node classes, as `among`. Then an artifact is refused later if the
-    previous nodes in its examples have changed, and two classes with the same name get different
-    files, with their module in front.
+    Pass the graph, or all its node classes, as `among`. This has two effects:
+
+    - `load_artifacts` refuses an artifact if the previous node classes in its examples have
+      changed.
+    - If two classes have the same name, their file names begin with the module.
     """
     classes = nodes_among(tuple(artifacts), "save_artifacts")
-    every = nodes_among(among, "save_artifacts(among=…)")
-    every = tuple(dict.fromkeys((*every, *classes)))
-    files = _file_names(every)
+    all_classes = nodes_among(among, "save_artifacts(among=…)")
+    all_classes = tuple(dict.fromkeys((*all_classes, *classes)))
+    files = _file_names(all_classes)
     texts: dict[Path, str] = {}
     for cls, artifact in artifacts.items():
         file = Path(directory) / files[cls]
-        saved = artifact.model_copy(update={"sources": _sources(cls, artifact, every)})
-        _check(cls, saved, file, every, among)
-        texts[file] = _text(saved, file, cls)
+        saved = artifact.model_copy(update={"sources": _find_sources(cls, artifact, all_classes)})
+        _check_artifact(cls, saved, file, all_classes, among)
+        texts[file] = _artifact_text(saved, file, cls)
     file = Path(directory)
     try:
         file.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
-            _replace(file, text)
+            _replace_file(file, text)
     except OSError as error:
         raise ArtifactError(
             f"{file} could not be written",
@@ -145,16 +155,19 @@ def load_artifacts(
     *,
     misfits: dict[type[Node], ArtifactError] | None = None,
 ) -> dict[type[Node], Artifact]:
-    """Load the artifacts of a directory for the given node classes, or for all node classes of a
-    graph and its inner graphs. Classes without a file are left out.
+    """Load the artifacts of node classes from a directory. For a graph, load the artifacts of all
+    its node classes and of its inner graphs. Classes without a file are left out.
 
-    Raises `ArtifactError` with one of these codes: `bae-artifact-changed` if the class, or a class
-    in its examples, has changed since; `bae-artifact-invalid` for a file that is no artifact;
-    `bae-artifact-missing` if there is no such directory. One error names all files that do not fit.
-    Pass a dict as `misfits` to collect these errors by class and load the rest.
+    Raises `ArtifactError` with one of these codes. One error names all files that do not fit.
 
-    Files of other classes are skipped with a warning in the log. A directory without a file for any
-    of the classes gives a warning too, unless you pass `misfits`.
+    - `bae-artifact-changed`: the class, or a class in its examples, has changed.
+    - `bae-artifact-invalid`: the file is not an artifact.
+    - `bae-artifact-missing`: the directory does not exist.
+
+    Pass a dict as `misfits` to collect the errors of files by class, and to load the other files.
+
+    Files of other classes are skipped with a warning in the log. If no class has a file, the log
+    has a warning too, unless you pass `misfits`.
     """
     classes = nodes_among(nodes, "load_artifacts")
     folder = Path(directory)
@@ -166,18 +179,18 @@ def load_artifacts(
             file=str(folder),
             fix="give the directory that artifacts were saved to, as with `bae optimize … -o DIR`",
         )
-    wrong: dict[type[Node], ArtifactError] = {} if misfits is None else misfits
+    errors: dict[type[Node], ArtifactError] = {} if misfits is None else misfits
     loaded: dict[type[Node], Artifact] = {}
-    for cls, file in _found_files(classes, folder).items():
+    for cls, file in _find_files(classes, folder).items():
         try:
             artifact = _read_artifact(file, cls)
-            _check(cls, artifact, file, classes, nodes)
+            _check_artifact(cls, artifact, file, classes, nodes)
         except ArtifactError as error:
-            wrong[cls] = error
+            errors[cls] = error
         else:
             loaded[cls] = artifact
-    if misfits is None and wrong:
-        raise misfits_error(directory, tuple(wrong.values()))
+    if misfits is None and errors:
+        raise misfits_error(directory, tuple(errors.values()))
     if misfits is None and not loaded:
         _log.warning(
             "%s has no artifact for any of the node classes %s: nothing is learned for them there",
@@ -188,7 +201,7 @@ def load_artifacts(
 
 
 def misfits_error(directory: str | Path, errors: Sequence[ArtifactError]) -> ArtifactError:
-    """The error for all files of a directory that do not fit."""
+    """Return one error for all artifact files of a directory that do not fit."""
     if len(errors) == 1:
         return errors[0]
     listed = "".join(f"\n- {error.message}" for error in errors)
@@ -212,27 +225,28 @@ def misfits_error(directory: str | Path, errors: Sequence[ArtifactError]) -> Art
 
 
 def _file_names(classes: Sequence[type[Node]]) -> dict[type[Node], str]:
-    """The file of each class: its name, with the module in front if classes share the name. Names
-    are compared without case, since some file systems ignore it."""
+    """Return the file name of each class: the class name, with the module in front if several
+    classes share the name. Names are compared without case, because some file systems ignore
+    case."""
     count = Counter(cls.__name__.casefold() for cls in classes)
     names: dict[type[Node], str] = {}
-    taken: set[str] = set()
+    used_names: set[str] = set()
     for cls in classes:
         stem = cls.__name__
         if count[stem.casefold()] > 1:
             stem = f"{cls.__module__}.{cls.__qualname__.replace('<locals>.', '')}"
         stem = unique = re.sub(r"[^\w.\-\[\]]+", "_", stem)
         number = 1
-        while unique.casefold() in taken:  # two classes of the same name in one module
+        while unique.casefold() in used_names:  # two classes of the same name in one module
             number += 1
             unique = f"{stem}-{number}"
-        taken.add(unique.casefold())
+        used_names.add(unique.casefold())
         names[cls] = unique + _ENDING
     return names
 
 
-def _found_files(classes: Sequence[type[Node]], folder: Path) -> dict[type[Node], Path]:
-    """The files of a directory by their class. Other files are skipped, with a warning."""
+def _find_files(classes: Sequence[type[Node]], folder: Path) -> dict[type[Node], Path]:
+    """Return the artifact files of a directory by class. Skip other files with a warning."""
     names = _file_names(classes)
     files = {file.name: file for file in sorted(folder.glob(f"[!.]*{_ENDING}"))}
     for name in sorted(files.keys() - set(names.values())):
@@ -247,7 +261,7 @@ def _found_files(classes: Sequence[type[Node]], folder: Path) -> dict[type[Node]
 def _read_artifact(file: Path, cls: type[Node]) -> Artifact:
     try:
         artifact = Artifact.model_validate_json(
-            # No links: the file may come from another person's repository.
+            # Follow no links: the file may come from another person's repository.
             read_file(file, _LARGEST, follow=False),
             strict=True,
             by_alias=True,
@@ -267,20 +281,22 @@ def _read_artifact(file: Path, cls: type[Node]) -> Artifact:
         ) from error
 
 
-def _text(artifact: Artifact, file: Path, cls: type[Node]) -> str:
-    """The artifact as JSON: readable, and the same every time. Examples and their values keep their
-    order, which the model sees."""
+def _artifact_text(artifact: Artifact, file: Path, cls: type[Node]) -> str:
+    """Return an artifact as readable JSON. Equal artifacts have equal texts. Examples and their
+    values keep their order, because the LLM sees this order."""
     data = artifact.model_dump(by_alias=True)
     data["made"] = to_jsonable_python(data["made"], inf_nan_mode="constants", fallback=str)
     data = {key: value for key, value in data.items() if value is not None and value != {}}
     try:
         text = json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)
     except (ValueError, RecursionError) as error:
-        raise _invalid(cls, file, f"it cannot be written as JSON: {describe(error)}") from error
-    return text.encode("utf-8", "replace").decode() + "\n"  # lone surrogates are no text
+        raise _invalid_error(
+            cls, file, f"it cannot be written as JSON: {describe(error)}"
+        ) from error
+    return text.encode("utf-8", "replace").decode() + "\n"  # UTF-8 has no lone surrogates
 
 
-def _replace(file: Path, text: str) -> None:
+def _replace_file(file: Path, text: str) -> None:
     beside = file.with_name(f".{file.name}-{os.urandom(8).hex()}")
     try:
         with open(beside, "xb") as stream:
@@ -294,19 +310,24 @@ def _replace(file: Path, text: str) -> None:
 # --- whether an artifact fits its class -------------------------------------------------------
 
 
-def _check(
+def _check_artifact(
     cls: type[Node], artifact: Artifact, file: Path, among: Iterable[type[Node]], given: object
 ) -> None:
-    """Raise `ArtifactError` if an artifact does not fit the class as it is now, or if a class in
-    its examples has changed. `given` may be the graph of the classes in `among`."""
+    """Raise `ArtifactError` if an artifact does not fit its class, or if a class in its examples
+    has changed.
+
+    `among` are the node classes of `given`, which is a graph or an iterable of node classes.
+    """
     if artifact.node != cls.__name__:
-        raise _invalid(cls, file, f"node: it is for {artifact.node}, and not for {cls.__name__}")
+        raise _invalid_error(
+            cls, file, f"node: it is for {artifact.node}, and not for {cls.__name__}"
+        )
     changes = schema_changes(artifact.schema_, schema_of(cls))
     if not changes and artifact.choice is not None and not chooses(cls):
         changes = ["the LM no longer chooses its successor"]
     if not changes and artifact.fill is not None and not is_filled(cls):
         changes = ["the LM has no field to fill"]
-    changes = changes or [*_source_changes(cls, artifact, among, given)]
+    changes = changes or [*_find_source_changes(cls, artifact, among, given)]
     if changes:
         raise ArtifactError(
             f"{file} was made for another {cls.__name__} than there is now: {'; '.join(changes)}",
@@ -319,58 +340,70 @@ def _check(
     for part in PARTS:
         prompt: LearnedPrompt | None = getattr(artifact, part)
         for number, example in enumerate(prompt.examples if prompt is not None else ()):
-            wrong = misfit(cls, part, example, among)
-            if wrong:
-                raise _invalid(cls, file, f"{part}.examples[{number}].{wrong}")
+            problem = misfit(cls, part, example, among)
+            if problem:
+                raise _invalid_error(cls, file, f"{part}.examples[{number}].{problem}")
 
 
-def _leading(target: type[Node], name: str, among: Iterable[type[Node]]) -> list[type[Node]]:
-    """The classes with this name that have `target` as a successor."""
-    named = (each for each in among if each.__name__ == name)
-    return [each for each in named if target in plan_of(each, strict=True).offered]
+def _find_predecessors(
+    target: type[Node], name: str, among: Iterable[type[Node]]
+) -> list[type[Node]]:
+    """Return the classes named `name` that have `target` as a successor."""
+    namesakes = (cls for cls in among if cls.__name__ == name)
+    return [namesake for namesake in namesakes if target in plan_of(namesake, strict=True).offered]
 
 
-def _sources(
+def _find_sources(
     cls: type[Node], artifact: Artifact, among: Iterable[type[Node]]
 ) -> dict[str, dict[str, str]]:
-    """The classes of the previous nodes in the examples of a fill, with the fields that a model
+    """Return the previous node classes in the examples of a fill, with the fields that an LLM
     sees."""
     examples = artifact.fill.examples if artifact.fill else ()
     names = {name for example in examples for name in example.known}
-    sources = {name: seen for name, seen in artifact.sources.items() if name in names}
+    sources = {name: fields for name, fields in artifact.sources.items() if name in names}
     for name in names:
-        known = _leading(cls, name, among)
-        if len(known) == 1:
-            sources[name] = seen_fields(known[0])
+        previous_classes = _find_predecessors(cls, name, among)
+        if len(previous_classes) == 1:
+            sources[name] = seen_fields(previous_classes[0])
     return dict(sorted(sources.items()))
 
 
-def _source_changes(
+def _find_source_changes(
     cls: type[Node], artifact: Artifact, among: Iterable[type[Node]], given: object
 ) -> Iterator[str]:
-    """The changes of the classes of previous nodes in the examples."""
+    """Describe how the previous node classes in the examples have changed."""
     from bae.graph import Graph
 
-    for name, then in artifact.sources.items():
-        known = _leading(cls, name, among)
-        if not known and isinstance(given, Graph):
-            yield f"its examples come from {name}, which leads no more to it"
-        elif known and all(seen_fields(each) != then for each in known):
-            for change in type_changes(then, seen_fields(known[0])):
+    for name, seen_before in artifact.sources.items():
+        previous_classes = _find_predecessors(cls, name, among)
+        if not previous_classes and isinstance(given, Graph):
+            yield f"its examples come from {name}, which no longer leads to it"
+        elif previous_classes and all(
+            seen_fields(previous) != seen_before for previous in previous_classes
+        ):
+            for change in type_changes(seen_before, seen_fields(previous_classes[0])):
                 yield f"its examples come from {name}, where {change}"
 
 
 def misfit(
     cls: type[Node], part: NodePart, example: PromptExample, among: Iterable[type[Node]] = ()
 ) -> str:
-    """Why an example does not fit a class, with the place of the problem, or empty. Its answer may
-    be wrong, or its previous node may have fields that no model sees."""
+    """Return why an example does not fit a class, with the place of the problem. Empty if it fits.
+
+    The class may refuse the answer, or the previous node may have a field that no LLM sees.
+    """
     for name, fields in example.known.items():
-        known = [cls] if part == "choice" else _leading(cls, name, among)
-        # A class with a serializer has its own JSON form.
-        seen = [seen_fields(e) for e in known if not e.__pydantic_decorators__.model_serializers]
-        for field in cast("dict[str, Any]", fields) if seen and isinstance(fields, dict) else ():
-            if not any(field in each for each in seen):
+        previous_classes = [cls] if part == "choice" else _find_predecessors(cls, name, among)
+        # A class with a serializer has its own JSON keys, so do not check them.
+        visible_fields = [
+            seen_fields(previous)
+            for previous in previous_classes
+            if not previous.__pydantic_decorators__.model_serializers
+        ]
+        for field in (
+            cast("dict[str, Any]", fields) if visible_fields and isinstance(fields, dict) else ()
+        ):
+            if not any(field in fields_seen for fields_seen in visible_fields):
                 return f"known.{name}.{field}: {name} has no such field that a model sees"
     answer, plan = dict(example.answer), plan_of(cls, strict=True)
     if part == "choice":
@@ -387,8 +420,8 @@ def misfit(
             return f"answer.{name}: it is missing"
     try:
         if plan.sourced or plan.tools is not None:
-            # The example lacks tool calls and values that the model did not see, so it cannot
-            # become a complete node.
+            # The example lacks tool calls and values that the LLM did not see. It cannot become a
+            # complete node, so validate only the answer.
             validate_values(cls, answer, frozenset(answer))
         elif isinstance(built := build(cls, asked, answer, {}), Wrong):
             return f"answer.{'; '.join(built.errors)}"
@@ -399,7 +432,7 @@ def misfit(
     return ""
 
 
-def _invalid(cls: type[Node], file: Path, why: str) -> ArtifactError:
+def _invalid_error(cls: type[Node], file: Path, why: str) -> ArtifactError:
     return ArtifactError(
         f"{file} does not fit {cls.__name__}: {why}",
         file=str(file),

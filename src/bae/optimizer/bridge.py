@@ -1,5 +1,5 @@
-"""The bridge from DSPy's optimizers to LMs. Optimizers are sync and use threads; LMs are called on
-the event loop. An optimizer runs silently in its own thread, and passes every call to the loop."""
+"""Connect DSPy's optimizers, which are sync, with async LMs. An optimizer runs silently in its own
+thread, and its LM calls run on the event loop."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ T = TypeVar("T")
 
 
 class OptimizationStopped(BaseException):
-    """The optimization is over. It is no `Exception`, so that code which catches exceptions does
-    not catch it."""
+    """The optimization was stopped. This is not an `Exception`, so that `except Exception` in an
+    optimizer does not catch it."""
 
 
 class OutOfBudget(Exception):
-    """The budget of the optimization is spent. The optimizer continues without the answer and ends
+    """The optimization's own budget is spent. The optimizer continues without the answer and ends
     with its best result so far."""
 
 
 class Bridge:
-    """Runs calls from an optimizer's threads on the event loop. Create it on the loop: calls
-    run in a copy of the creator's context, with the budgets that were active there.
+    """Runs coroutines on the event loop for the threads of an optimizer.
 
-    If the budget `own` runs out, the optimizer can continue, and `spent` holds the `BudgetError`.
+    Create a bridge on the loop. Its calls run in a copy of the creator's context, so the creator's
+    active budgets apply. If the budget `own` runs out, the optimizer continues, and `spent` is the
+    `BudgetError`.
     """
 
     def __init__(self, own: Budget | None = None) -> None:
@@ -51,28 +52,31 @@ class Bridge:
         self.spent: BudgetError | None = None
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run sync work in a thread, from which it may use `call`. If cancelled, the work stops at
-        its next call. Returns when all its threads have ended. The error of a failed call is raised
-        unchanged."""
-        done: Future[T] = Future()
+        """Run sync work in a thread, where it may use `call`, and return its result.
+
+        If this coroutine is cancelled, the work stops at its next call. This coroutine returns
+        after all threads that used `call` have ended. If a call failed, its error is raised
+        unchanged.
+        """
+        outcome: Future[T] = Future()
 
         def body() -> None:
             try:
-                done.set_result(work())
-            except StopIteration as error:  # asyncio's futures refuse it and would never end
+                outcome.set_result(work())
+            except StopIteration as error:  # asyncio's futures refuse it, so `run` would never end
                 failure = RuntimeError("the optimizer raised StopIteration")
                 failure.__cause__ = error
-                done.set_exception(failure)
+                outcome.set_exception(failure)
             except BaseException as error:
-                done.set_exception(error)
+                outcome.set_exception(error)
 
-        # A daemon thread, so that the process can end even if its loop is gone.
+        # A daemon thread, so that the process can end even if the loop was closed.
         thread = threading.Thread(
             target=copy_context().run, args=(body,), name="bae optimizer", daemon=True
         )
         thread.start()
         self._threads.add(thread)
-        ended = asyncio.wrap_future(done)
+        ended = asyncio.wrap_future(outcome)
         cancelled = await wait_despite_cancel([ended], self._stop)
         self._stop()
         joined = asyncio.ensure_future(in_thread(self._join))
@@ -87,19 +91,20 @@ class Bridge:
         work: Callable[[], Coroutine[Any, Any, T]],
         expected: type[Exception] | tuple[type[Exception], ...] = (),
     ) -> T:
-        """Run a coroutine on the loop and wait for its result. Call this from a worker thread.
+        """Run a coroutine on the loop and wait for its result. Call this from a thread of the
+        optimizer.
 
-        Raises `OutOfBudget` if the optimization's own budget has run out. `expected` errors are
-        raised unchanged. Any other error ends the optimization, and `run` raises it.
+        Raises `OutOfBudget` if the optimization's own budget has run out. Raises `expected` errors
+        unchanged. Any other error ends the optimization, and `run` raises it.
         """
-        waiting: Future[T] = Future()
+        future: Future[T] = Future()
         with self._lock:
             if self._over:
                 raise OptimizationStopped
             self._threads.add(threading.current_thread())
-            begin = self._begin, work, waiting, expected
+            begin = self._begin, work, future, expected
             self._loop.call_soon_threadsafe(*begin, context=self._context)
-        return waiting.result()
+        return future.result()
 
     def _begin(
         self, work: Callable[[], Coroutine[Any, Any, T]], waiting: Future[T], expected: Any
@@ -135,16 +140,18 @@ class Bridge:
             self._over = True
         for task in self._tasks:
             task.cancel()
-        return False  # wait for tasks that have begun
+        return False  # so that the caller waits until the tasks have ended
 
     def _join(self) -> None:
-        """Wait for all threads that have used `call`. No thread can use it any more."""
+        """Wait for all threads that have used `call`. After `_stop`, `call` accepts no further
+        thread."""
         for thread in list(self._threads):
             thread.join()
 
 
 QUIET = "bae_quiet"
-"""The DSPy setting that marks the threads of an optimizer. DSPy passes its settings on to them."""
+"""The DSPy setting that marks an optimizer's threads. DSPy passes its settings on to the threads
+that it starts."""
 
 _lock = threading.Lock()
 _streams: list[tuple[_Selective, _Selective]] = []
@@ -155,12 +162,12 @@ _OURS = "(?#bae)"
 
 @contextmanager
 def silence_dspy() -> Generator[None]:
-    """Inside this block, threads with the setting `QUIET` print nothing and draw no progress bars.
-    Warnings of DSPy and its packages are ignored."""
+    """Silence DSPy inside this block. Threads with the setting `QUIET` print nothing and draw no
+    progress bars. Warnings of DSPy, gepa, optuna and tqdm are ignored."""
     global _users
     tqdm: Any = sys.modules.get("tqdm")
     if tqdm is not None:
-        tqdm.tqdm.monitor_interval = 0  # otherwise its bars start a thread that never ends
+        tqdm.tqdm.monitor_interval = 0  # otherwise tqdm starts a thread that never ends
     with _lock:
         warnings.filterwarnings("ignore", _OURS, module=r"(dspy|gepa|optuna|tqdm)(\.|$)")
         experimental = getattr(sys.modules.get("optuna.exceptions"), "ExperimentalWarning", None)
@@ -177,20 +184,20 @@ def silence_dspy() -> Generator[None]:
             _users -= 1
             if not _users:
                 out, err = _streams.pop()
-                # Keep streams that other code has set in the meantime.
+                # If other code has set another stream in the meantime, keep it.
                 if cast(object, sys.stdout) is out:
                     sys.stdout = out.stream
                 if cast(object, sys.stderr) is err:
                     sys.stderr = err.stream
                 # Not `catch_warnings`, which would undo filters that other code has set.
                 filters = cast("list[Any]", warnings.filters)
-                for each in [f for f in filters if getattr(f[1], "pattern", "") == _OURS]:
+                for entry in [item for item in filters if getattr(item[1], "pattern", "") == _OURS]:
                     with suppress(ValueError):  # another thread may have reset all filters
-                        filters.remove(each)
+                        filters.remove(entry)
 
 
 class _Selective:
-    """A stream that drops what quiet threads write."""
+    """An output stream that drops what threads with the setting `QUIET` write."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream

@@ -1,5 +1,5 @@
-"""The call log: it stores every answer of an optimization before it is used, so that a killed
-optimization resumes without asking anything twice."""
+"""The call log stores each LLM answer of an optimization. If the optimization is killed, it resumes
+without asking a question twice."""
 
 from __future__ import annotations
 
@@ -49,32 +49,36 @@ _log = logging.getLogger("bae.optimizer")
 
 @dataclass(frozen=True, slots=True)
 class CallStatistics:
-    """How many questions were answered by an LM (`calls`), from the log (`from_log`), and by an
-    equal question in progress (`joined`). `earlier` is the usage of earlier processes for the
-    answers that were read from the log, each counted once."""
+    """How the questions of an optimization were answered."""
 
     calls: int
+    """Questions that an LM answered."""
     from_log: int
+    """Questions answered from the log."""
     joined: int
+    """Questions that shared the answer to an equal question in progress."""
     earlier: Usage = field(default_factory=Usage)
+    """What earlier processes spent on the answers read from the log. Each answer counts once."""
 
     @property
     def repeated(self) -> int:
-        """How many repeated questions were answered for free."""
+        """Questions that this process repeated. Their answers cost nothing."""
         return self.from_log + self.joined - self.earlier.calls
 
 
 class CallLog:
-    """A file with all answers of an optimization: `CallLog("calls.sqlite")`.
+    """A file with all LLM answers of an optimization: `CallLog("calls.sqlite")`.
 
-    Pass it, or its path, as `calls=`. A repeated question is answered from the file, so if an
+    Pass the log, or its path, as `calls=`. A repeated question is answered from the file. If an
     optimization was killed, start it again with the same arguments: it ends with the same result.
-    One file may serve many optimizations, since questions are compared by model, settings and
-    prompt. The budget of an optimization is charged for answers from the file with the calls,
-    tokens and cost of earlier processes. Its `seconds` count only this process.
+    Several optimizations may use the same file, because questions are compared by model, settings
+    and prompt.
 
-    Answers of an LM without `settings`, such as a `ScriptedLM`, are not stored for other processes.
-    Without a path, answers are kept only in this object.
+    An answer from the file still counts against the budget, with the calls, tokens and cost of the
+    process that asked for it. The `seconds` of the budget count only this process.
+
+    If an LM has no `settings`, such as a `ScriptedLM`, its answers are not stored in the file.
+    Without a path, all answers are stored only in this object.
 
     The file stays open until `aclose()`, `close()` or the end of an `async with` block.
     """
@@ -82,8 +86,8 @@ class CallLog:
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = None if path is None else Path(path)
         self._store = None if self.path is None else _Store(self.path, size=None)
-        self._known: dict[str, _Call] = {}
-        """The answers that this process has read or asked for."""
+        self._answers: dict[str, _Call] = {}
+        """The answers that this process has read from the file or asked an LM for."""
         self._shared = SharedRequests()
         self._calls = self._from_log = 0
         self._earlier = Usage()
@@ -94,7 +98,8 @@ class CallLog:
         return f"CallLog({str(self.path)!r})" if self.path is not None else "CallLog()"
 
     def around(self, lm: LM | str, rollout: int | None = None) -> LoggedLM:
-        """Wrap an LM in this log. Each `rollout` of the same question has its own answer."""
+        """Wrap an LM, so that it is asked through this log. Each `rollout` of a question has its
+        own answer."""
         logged = LoggedLM(lm, self, rollout)
         inner = innermost(logged)
         if isinstance(inner, LMAdapter) and not inner.has_settings:
@@ -102,52 +107,53 @@ class CallLog:
             if self.path and not self._warned:
                 self._warned = True
                 _log.warning(
-                    "%s has no settings, so %s knows its answers in this process alone",
+                    "%s has no settings, so its answers are not stored in %s for other processes",
                     *(type(inner.lm).__name__, self.path),
                 )
         return logged
 
     def statistics(self) -> CallStatistics:
-        """Counts of the questions so far."""
+        """Return how the questions so far were answered."""
         return CallStatistics(self._calls, self._from_log, self._shared.joined, self._earlier)
 
     async def open(self) -> int:
-        """Open the file and return how many answers it has. Raises if the file cannot be used."""
+        """Open the file and return the number of its answers. Raises `bae-calls-unusable` if the
+        file cannot be used."""
         if self._store is None:
-            return len(self._known)
+            return len(self._answers)
         with self._usable():
             return await self._store.count()
 
     def charge(self, budget: Budget) -> None:
-        """From now on, charge this budget once for each answer of an earlier process that is read
-        while the budget is active."""
+        """Charge a budget for answers of earlier processes. From now on, each such answer counts
+        once if it is read while the budget is active."""
         self._budgets.add(budget)
 
     async def aclose(self) -> None:
-        """Close the file. It opens again when it is used again."""
+        """Close the file. The next use opens it again."""
         if self._store is not None:
             await self._store.aclose()
 
     def close(self) -> None:
-        """`aclose` for sync callers."""
+        """Close the file, for sync callers."""
         if self._store is not None:
             self._store.close()
 
     async def __aenter__(self) -> Self:
-        """Close the file at the end of the block."""
+        """Return this log. The end of the block closes the file."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Close the file."""
         await self.aclose()
 
-    # For `LoggedLM`.
+    # `LoggedLM` calls this.
 
     async def answer(self, key: str, asks: LoggedLM, prompt: Prompt) -> tuple[Answer, Usage]:
-        """The logged answer, the answer to an equal question in progress, or the LM's answer. Also
-        returns the original usage of the answer."""
+        """Return the stored answer, the answer to an equal question in progress, or a new answer of
+        the LM. Also return the usage of the LM call that gave the answer."""
         answer = await self._shared.answer(key, lambda: self._look_and_ask(key, asks, prompt))
-        call = self._known.get(key)
+        call = self._answers.get(key)
         return answer, answer.usage if call is None else call.usage
 
     async def _look_and_ask(self, key: str, asks: LoggedLM, prompt: Prompt) -> Answer:
@@ -161,7 +167,7 @@ class CallLog:
         text = text_to_store(prompt, answer)
         if text is not None:
             tools = calls_to_store(answer)
-            self._known[key] = call = _Call(text, answer.stop, answer.usage, tools)
+            self._answers[key] = call = _Call(text, answer.stop, answer.usage, tools)
             self._charge(key, Usage())
             if self._store is not None and asks.is_stored:
                 line = json.dumps({"format": FORMAT, **asdict(call)})
@@ -175,7 +181,7 @@ class CallLog:
         return answer
 
     async def _look_up(self, key: str) -> _Call | None:
-        call = self._known.get(key)
+        call = self._answers.get(key)
         if call is None and self._store is not None:
             with self._usable():
                 line = await self._store.get(key)
@@ -183,21 +189,21 @@ class CallLog:
                     return None
                 if json.loads(line)["format"] != FORMAT:
                     raise ValueError("it holds answers, but not of a call log")
-                call = self._known[key] = _call_adapter().validate_json(line)
+                call = self._answers[key] = _call_adapter().validate_json(line)
             self._earlier += call.usage
             self._charge(key, call.usage)
         return call
 
     def _charge(self, key: str, used: Usage) -> None:
-        """Charge the active budgets for an answer, once. A new answer is charged already, so it is
-        passed without usage."""
+        """Charge the active budgets for an answer, once for each `key`. The call for a new answer
+        has already charged them, so its `used` is empty."""
         for budget in budgets_in_force():
             if budget in self._budgets:
                 budget.carry(f"call {key}", used, 0.0)
 
     @contextmanager
     def _usable(self) -> Generator[None]:
-        """Convert errors of the file to `bae-calls-unusable`."""
+        """Raise errors of the file as `bae-calls-unusable`."""
         try:
             yield
         except (BaeLMError, ValueError, TypeError, KeyError, RecursionError) as error:
@@ -215,24 +221,26 @@ class CallLog:
 
 
 class LoggedLM(Policy):
-    """An LM asked through a call log, made by `CallLog.around`. `used` is the original usage of its
-    answers, including answers from the log."""
+    """An LM that is asked through a call log. `CallLog.around` makes it."""
 
     def __init__(self, lm: LM | str, calls: CallLog, rollout: int | None) -> None:
         super().__init__(lm)
         self.used = Usage()
+        """The usage of the LM calls that gave its answers. Answers from the log count with the
+        usage of their original call."""
         self.is_stored = True
-        """Whether another process can recognize its answers."""
+        """Whether the file stores its answers for other processes. False for an LM without
+        settings."""
         self._log = calls
         self._rollout = rollout
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """The answer from the log, or from the LM."""
+        """Return the answer from the log, or ask the LM."""
         key = cache_key(self.inner, prompt)
         if self._rollout is not None:
             key = sha256(f"{key} rollout {self._rollout}".encode()).hexdigest()
-        answer, used = await self._log.answer(key, self, prompt)
-        self.used += used
+        answer, usage = await self._log.answer(key, self, prompt)
+        self.used += usage
         return answer
 
 
@@ -240,7 +248,8 @@ class LoggedLM(Policy):
 async def log_of(
     calls: CallLog | str | Path | None, budget: Budget | None
 ) -> AsyncGenerator[CallLog]:
-    """The call log for a block under a budget. A log that is opened here is closed at the end."""
+    """Open the call log for a block, and make the budget active inside the block. If `calls` is not
+    a `CallLog`, the new log is closed at the end."""
     log = calls if isinstance(calls, CallLog) else CallLog(calls)
     try:
         await log.open()
@@ -254,7 +263,8 @@ async def log_of(
 
 
 def backend_of(lm: LM | str | Any, why: str) -> Backend:
-    """The backend of an LM of bae, its name, a `dspy.LM`, or None for the default."""
+    """Return the backend of an LM. `lm` may also be an LM name, a `dspy.LM`, or None for the
+    default LM."""
     from bae.lm.policies.policy import as_backend
     from bae.lm.registry import cached_lm, find_default_lm
 
@@ -270,23 +280,23 @@ def backend_of(lm: LM | str | Any, why: str) -> Backend:
 
 
 def student_for(cls: type[Node], lm: LM | str | Any) -> LM | str | Any:
-    """The LM that a run asks for a node class: its pinned LM, or `lm`."""
+    """Return the LM that a run asks for a node class: the LM pinned to the class, or `lm`."""
     pinned = plan_of(cls).lm
     return lm if pinned is None else pinned
 
 
 def with_log(metric: Metric | Judge | None, calls: CallLog, note: Callable[[str], None]) -> Any:
-    """The metric with its judges asked through the log. An answer without a verdict counts 0 and
-    gives a `note`."""
+    """Return a metric whose judges are asked through the log. If a judge gives no verdict, the
+    answer scores 0 and `note` is called with a message."""
 
-    def through(each: Any) -> Any:
-        if not isinstance(each, Judge):
-            return each
-        return each.asking(calls.around(backend_of(each.lm, "it is to judge")), note)
+    def through(scorer: Any) -> Any:
+        if not isinstance(scorer, Judge):
+            return scorer
+        return scorer.asking(calls.around(backend_of(scorer.lm, "it is to judge")), note)
 
     if isinstance(metric, Mapping):
-        given = cast("Mapping[type[Node], Any]", metric)
-        return {cls: through(each) for cls, each in given.items()}
+        metrics = cast("Mapping[type[Node], Any]", metric)
+        return {cls: through(scorer) for cls, scorer in metrics.items()}
     return through(metric)
 
 
@@ -307,7 +317,7 @@ def _call_adapter() -> TypeAdapter[_Call]:
 
 
 class _Store(SQLiteCache):
-    """The store of a log, whose answers can be counted."""
+    """The SQLite store of a log. It can count its answers."""
 
     def close(self) -> None:
         self._close()

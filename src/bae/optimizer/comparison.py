@@ -1,5 +1,5 @@
-"""`compare`: ask every held-out example with and without a learned prompt, as a run asks, and
-compare the scores, with a confidence interval."""
+"""Compare learned prompts with plain prompts. `compare` asks every held-out example with and
+without the learned prompt, as a run would, and compares the scores."""
 
 from __future__ import annotations
 
@@ -31,31 +31,39 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One part of a node with and without its learned prompt, on the same `n` held-out examples.
+    """One part of a node with and without its learned prompt, on the same held-out examples.
 
-    `before` and `after` are the mean scores, and `difference` is the mean difference of the pairs,
-    all with their intervals. `scores` are the pairs in the order of the examples. `validity_before`
-    and `validity_after` are the shares of questions whose first answer was valid.
-
-    `calls_before`, `calls_after`, `tokens_before` and `tokens_after` are the usage of all answers,
-    as in a run: with a learned prompt, a choice and the fill of the chosen node are two calls,
-    which may be one call without it. An answer from a log counts with its original usage. Calls of
-    judges do not count.
+    Usage counts as in a run. With a learned prompt, a choice and the fill of the chosen node are
+    two calls. Without a learned prompt, they may be one call. An answer from a log counts with its
+    original usage. Calls of judges do not count.
     """
 
     node: str
+    """The name of the node class."""
     part: str
+    """The part of the node: `fill` or `choice`."""
     n: int
+    """The number of examples."""
     before: Interval
+    """The mean score without the learned prompt, with its interval."""
     after: Interval
+    """The mean score with the learned prompt, with its interval."""
     difference: Interval
+    """The mean gain from the learned prompt over the pairs of scores, with its interval."""
     validity_before: float
+    """The share of questions without the learned prompt whose first answer was valid."""
     validity_after: float
+    """The share of questions with the learned prompt whose first answer was valid."""
     scores: tuple[tuple[float, float], ...]
+    """For each example, in order: the score without and the score with the learned prompt."""
     calls_before: int = 0
+    """LM calls without the learned prompt."""
     calls_after: int = 0
+    """LM calls with the learned prompt."""
     tokens_before: int = 0
+    """Tokens without the learned prompt."""
     tokens_after: int = 0
+    """Tokens with the learned prompt."""
 
     @property
     def better(self) -> bool:
@@ -64,7 +72,7 @@ class Comparison:
 
     @property
     def certain(self) -> bool:
-        """Whether the gain is significant at the level of the interval."""
+        """Whether the gain is significant: its interval is above 0."""
         return self.difference.low > 0
 
     def __str__(self) -> str:
@@ -92,31 +100,32 @@ async def compare(
 ) -> list[Comparison]:
     """Compare a node class with and without its learned prompts, on held-out examples.
 
-    There is one comparison for each part that has a learned prompt and examples. Every example is
-    asked as a run asks. An invalid answer is asked for again. If no answer is valid, or if the
-    prompt is too long for the model, the score is 0.
+    Returns one comparison for each part that has a learned prompt and examples. Examples are asked
+    as in a run, so an invalid answer is asked for again. If no answer is valid, or if the prompt is
+    too long for the LLM, the score is 0.
 
-    If the LM can choose and fill in one call, a question without a learned prompt does that; with a
-    learned prompt it takes two calls, and both are counted. Pass the `graph` so that a fill is
-    asked together with the choice before it, too. Then a learned prompt for the fill changes how
-    the choice is asked, and may change the choice. A fill is scored if both sides choose its node,
-    or neither does. If only one side does, the other scores 0, and a note counts these. Without the
-    `graph`, a recalled value that the previous node has is shown twice, whereas a run shows it
-    once.
+    If the LM can choose and fill in one call, a question without a learned prompt takes one call.
+    With a learned prompt it takes two calls, and both count.
 
-    A question that the LM refuses scores 0 and gives a note. After five refusals in a row of
-    questions that are not too long, the LM's error is raised.
+    Pass the `graph` to ask for a fill together with the choice before it, as a run does. Then a
+    learned prompt for the fill changes how the choice is asked, and may change the choice. If only
+    one side chooses the node, the other side scores 0, and a note counts these examples. Without
+    the `graph`, if a recalled value is also in the previous node, the prompt shows the value twice,
+    but a run shows it once.
+
+    A question that the LLM refuses scores 0 and gives a note. The fifth refusal in a row raises the
+    LM's error. A refusal because of a too long prompt does not count.
 
     The other arguments are as for `aoptimize_node`. An LM that is pinned to the class takes
-    precedence over `lm`, as in a run. A spent budget raises `BudgetError` after the calls in
-    progress are in the log.
+    precedence over `lm`, as in a run. If the budget is spent, `BudgetError` is raised after the
+    calls in progress have ended and are in the log.
     """
     from bae.optimizer.examples import part_examples
     from bae.optimizer.metrics import metrics_for
     from bae.optimizer.predictors import artifact_of, fresh_predictor
     from bae.optimizer.questions import PartQuestions, RunAsker
 
-    _check(cls, after, concurrency, graph)
+    _check_arguments(cls, after, concurrency, graph)
     examples = list(held_out)
     prompts, fresh = artifact_of(after).prompts(), fresh_predictor(cls)
     comparisons: list[Comparison] = []
@@ -124,8 +133,8 @@ async def compare(
         student = backend_of(student_for(cls, lm), f"{cls.__name__} is to be compared")
         for part in PARTS:
             prompt: LearnedPrompt | None = getattr(prompts, part)
-            chosen = part_examples(cls, part, examples)
-            if prompt is None or not chosen:
+            examples_of_part = part_examples(cls, part, examples)
+            if prompt is None or not examples_of_part:
                 continue
             questions = PartQuestions(cls, part, getattr(fresh, part), graph)
             reporter = ProgressReporter(cls.__name__, part, log, progress, phase="comparing")
@@ -136,8 +145,10 @@ async def compare(
                 lambda: log.around(student),
                 reporter,
             )
-            known = [questions.known(dict(each)) for each in chosen]
-            pairs = await sides.ask_all([*zip(chosen, known, strict=True)], concurrency)
+            known_values = [questions.known(dict(example)) for example in examples_of_part]
+            pairs = await sides.ask_all(
+                [*zip(examples_of_part, known_values, strict=True)], concurrency
+            )
             comparisons.append(sides.result(pairs))
     return comparisons
 
@@ -152,7 +163,7 @@ class _Scored:
 
 
 _Pair = tuple[_Scored, _Scored]
-"""The answers to an example without the learned prompt and with it."""
+"""The scored answers to an example: without the learned prompt, and with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,19 +178,23 @@ class _Sides:
     reporter: ProgressReporter
 
     async def ask_all(self, examples: list[tuple[Any, Any]], concurrency: int) -> list[_Pair]:
-        """Ask about every example, given with its known values, on both sides."""
+        """Ask every example on both sides. `examples` are pairs of an example and its known
+        values."""
         pairs: dict[int, _Pair] = {}
-        left = iter(enumerate(examples))
+        remaining = iter(enumerate(examples))
         out_of_budget: list[BudgetError] = []
 
         async def worker() -> None:
-            for place, (example, known) in left:
+            for index, (example, known_values) in remaining:
                 try:
-                    # Ask both sides at about the same time, since a model may change.
-                    before, after = await self._ask(known, False), await self._ask(known, True)
-                    pairs[place] = (
-                        await self._score(place, example, before, after),
-                        await self._score(place, example, after, before),
+                    # Ask both sides at about the same time, because a provider may change a model.
+                    before, after = (
+                        await self._ask(known_values, False),
+                        await self._ask(known_values, True),
+                    )
+                    pairs[index] = (
+                        await self._score(index, example, before, after),
+                        await self._score(index, example, after, before),
                     )
                 except BudgetError as error:
                     # Other calls in progress are not cancelled: they are paid for and logged.
@@ -193,22 +208,23 @@ class _Sides:
         return [pairs[place] for place in range(len(examples))]
 
     def result(self, pairs: list[_Pair]) -> Comparison:
-        """The comparison. Gives a note if a side does not choose the node."""
+        """Return the comparison. If only one side chooses the node on some examples, give a
+        note."""
         node, count = self.reporter.node, len(pairs)
         for learned in (False, True):
             lost = sum(_is_lost(pair[learned].answer, pair[not learned].answer) for pair in pairs)
             if lost:
                 self.reporter.note(
                     f"asked {_side(learned)}, the LM does not choose {node} on {lost} of {count} "
-                    f"examples where it does {_side(not learned)}: a run does not reach {node} "
-                    "then, and these score 0"
+                    f"examples, but does when asked {_side(not learned)}: a run would not reach "
+                    f"{node}, so these examples score 0"
                 )
         before, after = zip(*pairs, strict=True)
-        scores = [[each.score for each in side] for side in (before, after)]
+        scores = [[scored.score for scored in side] for side in (before, after)]
         means = [interval(side) for side in scores]
         difference = paired_difference(*scores)
-        used = [Usage.total(each.used for each in side) for side in (before, after)]
-        validity = [sum(each.answer.valid for each in side) / count for side in (before, after)]
+        used = [Usage.total(scored.used for scored in side) for side in (before, after)]
+        validity = [sum(scored.answer.valid for scored in side) / count for side in (before, after)]
         assert means[0] is not None
         assert means[1] is not None
         assert difference is not None  # there are examples
@@ -248,7 +264,7 @@ class _Sides:
 
 
 def _is_lost(answer: RunAnswer, other: RunAnswer) -> bool:
-    """Whether a run reaches the node with the other answer but not with this one."""
+    """Whether a run reaches the node with the answer `other`, but not with `answer`."""
     return answer.chosen is False and bool(other.chosen)
 
 
@@ -256,7 +272,7 @@ def _side(learned: bool) -> str:
     return "with the learned prompt" if learned else "without it"
 
 
-def _check(cls: Any, after: Any, concurrency: int, graph: Any) -> None:
+def _check_arguments(cls: Any, after: Any, concurrency: int, graph: Any) -> None:
     from bae.evals.case_types import every_node
     from bae.graph import Graph
 

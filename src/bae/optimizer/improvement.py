@@ -1,5 +1,5 @@
-"""`Improvement`: learn a prompt for each node of a graph from the runs of a journal, compare it on
-held-out runs, and write it to a directory if it is better."""
+"""`Improvement` learns prompts for the nodes of a graph from the runs in a journal, compares them
+on held-out runs, and writes the better prompts to a directory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class PromptVerdict(StrEnum):
-    """The verdict on a learned prompt. Its value is its text."""
+    """The verdict on a learned prompt. The value of a member is the text for users."""
 
     BETTER = "better"
     MAYBE_BETTER = "better, not beyond chance"
@@ -58,126 +58,147 @@ class PromptVerdict(StrEnum):
 
 
 CALLS: Final = ".calls"
-"""The folder of the call log inside the directory. Git ignores it, since calls contain texts of
-users, whereas the artifacts next to it belong in git."""
+"""The folder of the call log inside the directory. Git ignores this folder, because calls contain
+texts of users. The artifacts in the directory belong in git."""
 
 
 @dataclass(slots=True)
 class PartResult:
-    """The result for one part of a node, its `fill` or its `choice`.
-
-    `examples` is the number of all examples. `train` examples were used to learn from, with
-    `questions` different questions, and `held_out` examples to compare. People have corrected
-    `corrected_train` and `corrected_held_out` of them. `existing` is the score of the artifact that
-    was in the directory.
-    """
+    """The result for one part of a node."""
 
     node: str
+    """The name of the node class."""
     part: NodePart
+    """The part of the node: `fill` or `choice`."""
     examples: int
+    """The number of all examples."""
     train: int
+    """The number of examples to learn from."""
     held_out: int
+    """The number of examples to compare on."""
     corrected_train: int = 0
+    """How many examples in `train` a person has corrected."""
     corrected_held_out: int = 0
+    """How many examples in `held_out` a person has corrected."""
     verdict: PromptVerdict = PromptVerdict.NOT_COMPARED
     written: bool = False
+    """Whether the learned prompt was written to the directory."""
     comparison: Comparison | None = None
+    """The learned prompt compared with the plain prompt."""
     existing: Interval | None = None
+    """The score of the artifact that was in the directory."""
     notes: list[str] = field(default_factory=list[str])
     questions: int = 0
+    """The number of different questions in `train`."""
 
 
 @dataclass(slots=True)
 class Misfit:
-    """An artifact in the directory that does not fit its node. `stays` is False once it was
-    replaced."""
+    """An artifact in the directory that does not fit its node."""
 
     file: Path
     why: str
     stays: bool = True
+    """False after a new artifact has replaced this artifact."""
 
 
 @dataclass(slots=True)
 class Improvement:
-    """Learns prompts from the runs of a journal and writes those that make the graph better:
+    """Learns prompts from the runs of a journal and writes the prompts that make the graph better:
 
     ```python
     improvement = await Improvement(graph, journal, "learned", lm="local").run()
     ```
 
-    The share `held_out` of the finished runs is held out. For each of the `nodes`, by default all,
-    a prompt is learned from the other runs, compared on the held-out runs, and written to the
-    directory if it is better. With `certain`, only a significant gain counts; with `force`, prompts
-    that are not better are written too. An existing artifact is replaced only by a better one. Runs
-    of evaluations are left out unless `evals` is True, and so are runs with an id in `without`.
-    `options` are options of the optimizer. The other arguments are as for `aoptimize_node`.
+    A share of the finished runs is held out. For each node class, a prompt is learned from the
+    other runs and compared on the held-out runs. If the prompt is better than the plain prompt and
+    than an existing artifact, it is written to the directory. With `force`, other learned prompts
+    are written too.
 
-    Every answer is stored in `.calls` in the directory until everything is done and written. If the
-    optimization is interrupted, fails or runs out of budget, run it again: it pays for no answer
-    twice.
+    Every answer is stored in `.calls` in the directory. If the optimization is interrupted, fails
+    or runs out of budget, run it again: no answer is paid for twice. `.calls` is deleted when all
+    nodes are done and `force` would write no further prompt. The results so far are available even
+    after a failure or an interruption.
 
-    The results are available even after a failure or an interruption. `parts` has a `PartResult`
-    for each part of a node with examples, `files` the written files, `misfits` the artifacts that
-    do not fit their nodes. `done` says whether all nodes were optimized. `out_of_budget` is the
-    message of the budget if it ran out. `train_count` and `held_out_count` are numbers of examples;
-    `repeated` were not held out because they repeat a question, `from_evals` come from evaluations,
-    and `left_out` from runs in `without`. `calls` counts LM calls. `kept` is how many answers the
-    directory keeps for another try.
+    Arguments without a description here are as for `aoptimize_node`.
     """
 
     graph: Graph[Any, Any]
     journal: Journal
     directory: str | Path
+    """The directory of the artifacts."""
     lm: LM | str | Any = None
     teacher: LM | str | Any = None
     metric: Metric | Judge | None = None
     optimizer: str = "bootstrap"
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The options of the optimizer: see `OPTIONS`."""
     nodes: Sequence[type[Node]] = ()
+    """The node classes to learn prompts for. By default, all node classes."""
     without: Collection[str] = ()
+    """Ids of runs to leave out, with their corrections."""
     evals: bool = False
+    """Whether to learn from runs of evaluations too."""
     held_out: float = 0.3
+    """The share of the finished runs to hold out."""
     minimum: int = MINIMUM
     seed: int = 0
     concurrency: int = 4
     budget: Budget = field(default_factory=Budget)
     force: bool = False
+    """Whether to write learned prompts that are not better, too."""
     certain: bool = False
+    """Whether to write a prompt only if its gain is significant."""
     progress: Callable[[Progress], None] | None = None
 
     train_count: int = field(default=0, init=False)
+    """The number of examples to learn from."""
     held_out_count: int = field(default=0, init=False)
+    """The number of examples to compare on."""
     repeated: int = field(default=0, init=False)
+    """The number of examples that were not held out because they repeat a question."""
     from_evals: int = field(default=0, init=False)
+    """The number of examples that were left out because they come from evaluations."""
     left_out: int = field(default=0, init=False)
+    """The number of examples that were left out because of `without`."""
     parts: list[PartResult] = field(default_factory=list[PartResult], init=False)
+    """The results for all parts that have examples."""
     files: list[Path] = field(default_factory=list[Path], init=False)
+    """The written files."""
     misfits: list[Misfit] = field(default_factory=list[Misfit], init=False)
+    """The artifacts in the directory that do not fit their nodes."""
     done: bool = field(default=False, init=False)
+    """Whether all nodes were optimized."""
     out_of_budget: str = field(default="", init=False)
+    """The message of the budget if it ran out. Otherwise empty."""
     calls: CallStatistics = field(default_factory=lambda: CallStatistics(0, 0, 0), init=False)
+    """How the LM questions were answered."""
     kept: int = field(default=0, init=False)
+    """The number of answers that `.calls` still stores for another try."""
     _train: list[Any] = field(default_factory=list[Any], init=False, repr=False)
     _held_out: list[Any] = field(default_factory=list[Any], init=False, repr=False)
 
     async def run(self) -> Self:
-        """Learn, compare and write. Raises `bae-optimize-nothing` if there is nothing to learn
-        from, and `bae-optimizing-elsewhere` if another process writes to the directory."""
-        given: Any = self.metric
-        judges = cast("Mapping[Any, Any]", given) if isinstance(given, Mapping) else {None: given}
+        """Learn, compare and write prompts. Raises `bae-optimize-nothing` if there is nothing to
+        learn from, and `bae-optimizing-elsewhere` if another process is writing to the
+        directory."""
+        metric: Any = self.metric
+        judges = (
+            cast("Mapping[Any, Any]", metric) if isinstance(metric, Mapping) else {None: metric}
+        )
         for judge in judges.values():
             if isinstance(judge, Judge):
                 judge.ready()
-        async with self._log() as log:
+        async with self._open_log() as log:
             by_node = await self._read_examples()
             for part in self.parts:
-                self._report(Progress(part.node, part.part, "read", note=_counts(part)))
+                self._report(Progress(part.node, part.part, "read", note=_describe_counts(part)))
             learnable = {
                 cls: parts
                 for cls, parts in by_node.items()
                 if any(part.verdict != PromptVerdict.TOO_FEW_EXAMPLES for part in parts)
             }
-            existing = self._existing(learnable)
+            existing = self._load_existing(learnable)
             for cls, parts in learnable.items():
                 try:
                     await self._improve(cls, parts, existing.get(cls), log)
@@ -191,7 +212,7 @@ class Improvement:
 
     @property
     def unwritten(self) -> list[PartResult]:
-        """The learned parts that were not written but that `force` would write."""
+        """The results whose learned prompt was not written, but would be written with `force`."""
         return [
             part
             for part in self.parts
@@ -200,8 +221,9 @@ class Improvement:
 
     @property
     def useful(self) -> bool:
-        """Whether it is done and the directory has a better prompt than the plain one: a new
-        prompt, or an existing prompt that is as good as the new one."""
+        """Whether all nodes were optimized and the directory has a better prompt than the plain
+        prompt. This may be a new prompt, or an existing prompt that is as good as the new
+        prompt."""
         as_good = (PromptVerdict.UNCHANGED, PromptVerdict.NO_BETTER_THAN_EXISTING)
         return self.done and any(part.written or part.verdict in as_good for part in self.parts)
 
@@ -211,29 +233,30 @@ class Improvement:
         from bae.optimizer.splits import split_apart
 
         graph, journal = self.graph, self.journal
-        every = wanted = await examples_from(journal, graph, evals=True)
+        all_examples = wanted_examples = await examples_from(journal, graph, evals=True)
         if self.without:
-            wanted = await examples_from(journal, graph, evals=True, without=self.without)
+            wanted_examples = await examples_from(journal, graph, evals=True, without=self.without)
         usable = [
-            each
-            for each in wanted
+            example
+            for example in wanted_examples
             if self.evals
-            or not is_eval_run(str(each["root"]))
-            # A correction in a fork counts. Other runs with the same question have its mark too.
-            or (each["corrected"] and not is_eval_run(str(each["run_id"])))
+            or not is_eval_run(str(example["root"]))
+            # Use a correction. Runs of evaluations with the same question are also marked as
+            # corrected, so check the run too.
+            or (example["corrected"] and not is_eval_run(str(example["run_id"])))
         ]
-        self.from_evals = len(wanted) - len(usable)
-        # Leaving out a fork can add examples, since its parent's answers count again.
-        self.left_out = max(0, len(every) - len(wanted))
+        self.from_evals = len(wanted_examples) - len(usable)
+        # Without a fork, its parent's answers are used again, so there may be more examples.
+        self.left_out = max(0, len(all_examples) - len(wanted_examples))
         if not usable:
-            raise self._nothing()
+            raise self._nothing_to_learn_error()
         self._train, self._held_out, repeated = split_apart(usable, self.held_out, self.seed)
         self.train_count, self.held_out_count = len(self._train), len(self._held_out)
         self.repeated = len(repeated)
         classes = self.nodes or every_node(graph)
         by_node = {cls: [*self._count_parts(cls)] for cls in classes}
         for cls in classes:
-            # With examples, optimize_node reports this.
+            # If there are examples, optimize_node reports this.
             if not by_node[cls] and (why := why_untrained(cls)):
                 self._report(Progress(cls.__name__, "fill", "skipped", note=why))
         self.parts = [part for parts in by_node.values() for part in parts]
@@ -252,26 +275,32 @@ class Improvement:
         from bae.optimizer.splits import distinct
 
         for part in PARTS:
-            train, held = (part_examples(cls, part, e) for e in (self._train, self._held_out))
-            if train or held:
+            train, held_out = (
+                part_examples(cls, part, examples) for examples in (self._train, self._held_out)
+            )
+            if train or held_out:
                 questions = len(distinct(train))
                 corrected = [
-                    sum(bool(e["bae"]["corrected"]) for e in side) for side in (train, held)
+                    sum(bool(example["bae"]["corrected"]) for example in side)
+                    for side in (train, held_out)
                 ]
-                few = questions < self.minimum
+                has_too_few = questions < self.minimum
                 yield PartResult(
                     cls.__name__,
                     part,
-                    len(train) + len(held),
+                    len(train) + len(held_out),
                     len(train),
-                    len(held),
+                    len(held_out),
                     *corrected,
-                    verdict=PromptVerdict.TOO_FEW_EXAMPLES if few else PromptVerdict.NOT_COMPARED,
+                    verdict=PromptVerdict.TOO_FEW_EXAMPLES
+                    if has_too_few
+                    else PromptVerdict.NOT_COMPARED,
                     questions=questions,
                 )
 
-    def _existing(self, learnable: Collection[type[Node]]) -> dict[type[Node], Artifact]:
-        """Load the artifacts of the directory. An artifact that does not fit is ignored."""
+    def _load_existing(self, learnable: Collection[type[Node]]) -> dict[type[Node], Artifact]:
+        """Load the artifacts of the directory. Report the artifacts that do not fit, and ignore
+        them."""
         misfits: dict[type[Node], ArtifactError] = {}
         existing = load_artifacts(self.graph, self.directory, misfits=misfits)
         for cls, error in misfits.items():
@@ -295,7 +324,7 @@ class Improvement:
     ) -> None:
         from bae.optimizer.predictors import artifact_of, predictor_of
 
-        asked: dict[str, Any] = {
+        shared_options: dict[str, Any] = {
             "lm": self.lm,
             "calls": log,
             "concurrency": self.concurrency,
@@ -305,8 +334,8 @@ class Improvement:
         }
 
         async def comparisons(after: NodePredictor) -> dict[str, Comparison]:
-            compared = await compare(cls, after, self._held_out, self.metric, **asked)
-            return {each.part: each for each in compared}
+            compared = await compare(cls, after, self._held_out, self.metric, **shared_options)
+            return {comparison.part: comparison for comparison in compared}
 
         predictor = await aoptimize_node(
             cls,
@@ -316,16 +345,18 @@ class Improvement:
             optimizer=self.optimizer,
             seed=self.seed,
             minimum=self.minimum,
-            **asked,
+            **shared_options,
             **self.options,
         )
         artifact = artifact_of(predictor)
         compared = await comparisons(predictor)
         before: dict[str, Comparison] = {}
         if existing is not None:
-            same = [part for part in PARTS if getattr(existing, part) == getattr(artifact, part)]
-            other = existing.model_copy(update=dict.fromkeys(same))
-            before = await comparisons(predictor_of(cls, other))
+            unchanged_parts = [
+                part for part in PARTS if getattr(existing, part) == getattr(artifact, part)
+            ]
+            existing_rest = existing.model_copy(update=dict.fromkeys(unchanged_parts))
+            before = await comparisons(predictor_of(cls, existing_rest))
         for part in parts:
             if part.verdict == PromptVerdict.TOO_FEW_EXAMPLES:
                 continue
@@ -351,7 +382,7 @@ class Improvement:
         existing: Artifact | None,
         parts: Sequence[PartResult],
     ) -> None:
-        """Write the better parts. Existing parts that are not replaced stay."""
+        """Write these parts. Take the other parts from the existing artifact."""
         if not parts:
             return
         scores: dict[NodePart, Any] = {part.part: scores_of(part) for part in parts}
@@ -364,12 +395,12 @@ class Improvement:
             misfit.stays = misfit.stays and misfit.file not in files
 
     @asynccontextmanager
-    async def _log(self) -> AsyncGenerator[CallLog]:
-        """The call log in the directory, locked for this process. It is deleted when the same
-        optimization has no more use for it."""
+    async def _open_log(self) -> AsyncGenerator[CallLog]:
+        """Open the call log in the directory, and lock it for this process. At the end, delete the
+        log if the same optimization would not use it again."""
         directory = Path(self.directory)
         folder = directory / CALLS
-        made = _make(folder)
+        created_parents = _make_folder(folder)
         with closing(_lock(folder / "lock", directory)):
             log = CallLog(folder / "calls.db")
             counted = False
@@ -387,32 +418,34 @@ class Improvement:
                 if counted and ((self.done and not self.unwritten) or not self.kept):
                     self.kept = 0
                     shutil.rmtree(folder, ignore_errors=True)
-                    for each in made:
+                    for parent in created_parents:
                         with suppress(OSError):  # a directory with artifacts is not empty
-                            os.rmdir(each)
+                            os.rmdir(parent)
 
-    def _nothing(self) -> BaeError:
+    def _nothing_to_learn_error(self) -> BaeError:
         name = self.graph.name
         if self.from_evals:
-            what = f"there are runs of {name} from evaluations alone, which are left out"
-            fix = "run the graph with other inputs, or learn from those too: evals=True"
+            message = f"all runs of {name} to learn from are evaluations, which are left out"
+            fix = "run the graph with other inputs, or use evaluations too: evals=True"
         elif self.left_out:
-            what = f"all runs of {name} are left out"
+            message = f"all runs of {name} are left out"
             fix = "run the graph with this journal, or leave out fewer runs"
         else:
-            what = f"there is no finished run of {name} to learn from in which an LM was asked"
+            message = (
+                f"there is no finished run of {name} that asked an LM, so nothing can be learned"
+            )
             fix = (
                 "run the graph with this journal, correct what is wrong in its runs with "
                 "`bae runs fork RUN --at STEP --set FIELD=VALUE`, and try again"
             )
-        return BaeError(what, code="bae-optimize-nothing", fix=fix)
+        return BaeError(message, code="bae-optimize-nothing", fix=fix)
 
 
 def verdict_on(
     comparison: Comparison | None, existing: Interval | None, *, held_out: int
 ) -> PromptVerdict:
-    """The verdict of a comparison on the held-out examples. `existing` is the score of the
-    artifact in the directory, if there is one."""
+    """Return the verdict on a learned prompt from its comparison on the held-out examples.
+    `existing` is the score of the artifact in the directory, if there is one."""
     if not held_out:
         return PromptVerdict.NOTHING_HELD_OUT
     if comparison is None:
@@ -438,15 +471,15 @@ def is_written(verdict: PromptVerdict, *, force: bool, certain: bool) -> bool:
 
 
 def scores_of(part: PartResult) -> dict[str, Any]:
-    """The scores of a part on the held-out examples, as JSON values."""
+    """Return the held-out scores of a part as JSON values."""
     compared = part.comparison
     if compared is None:
         return {"n": part.held_out}
-    intervals = {each: getattr(compared, each) for each in ("before", "after", "difference")}
+    intervals = {key: getattr(compared, key) for key in ("before", "after", "difference")}
     names = ("mean", "low", "high", "level")
     rounded = {
-        key: {name: round(getattr(each, name), 4) for name in names}
-        for key, each in intervals.items()
+        key: {name: round(getattr(interval, name), 4) for name in names}
+        for key, interval in intervals.items()
     }
     return {"n": compared.n, **rounded}
 
@@ -454,17 +487,17 @@ def scores_of(part: PartResult) -> dict[str, Any]:
 _log = logging.getLogger("bae.optimizer")
 
 
-def _counts(part: PartResult) -> str:
-    """The counts of a part's examples, as a text."""
+def _describe_counts(part: PartResult) -> str:
+    """Return the numbers of a part's examples as text."""
     counts = f"{part.train} to learn from, {part.held_out} held out"
     if not part.corrected_train and not part.corrected_held_out:
         return counts
     return f"{counts}, {part.corrected_train} and {part.corrected_held_out} corrected by people"
 
 
-def _make(folder: Path) -> list[Path]:
-    """Make the folder of the call log. Returns the parent directories that were made too."""
-    made = [parent for parent in folder.parents if not parent.exists()]
+def _make_folder(folder: Path) -> list[Path]:
+    """Make the folder of the call log. Return the parent directories that did not exist."""
+    missing_parents = [parent for parent in folder.parents if not parent.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".gitignore").write_text("*\n", encoding="utf-8")
@@ -475,12 +508,12 @@ def _make(folder: Path) -> list[Path]:
             cause=error,
             fix="name another directory",
         ) from error
-    return made
+    return missing_parents
 
 
 def _lock(file: Path, directory: Path) -> sqlite3.Connection:
-    """Take a lock that ends with the process, however the process ends. SQLite's lock works on
-    every system."""
+    """Lock a directory with SQLite, whose locks work on every system. The lock ends with the
+    process, even if the process is killed."""
     database: sqlite3.Connection | None = None
     try:
         database = sqlite3.connect(file, timeout=0, isolation_level=None)

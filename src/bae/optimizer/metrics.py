@@ -1,5 +1,5 @@
-"""Metrics of an optimization. A user passes nothing, a DSPy metric, functions by node class, or a
-judge; from that a `PartMetric` is made for a node's fill and for its choice."""
+"""Metrics of an optimization. `metrics_for` makes a `PartMetric` for the fill or the choice of a
+node from the user's metric."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ from bae.prompts.questions import names_of
 from bae.prompts.values import asked_fields
 
 Metric = Callable[..., Any] | Mapping[type[Node], Callable[..., Any]] | None
-"""A metric: a DSPy metric `(example, prediction, trace=None)`, a mapping from node classes to
-`NodeMetric` functions, a `Judge`, or None for bae's own metrics."""
+"""The metric of an optimization: a DSPy metric `(example, prediction, trace=None)`, a mapping from
+node classes to `NodeMetric` functions, a `Judge`, or None for bae's own metrics."""
 
 
 def metrics_for(cls: type[Node], part: NodePart, metric: Metric = None) -> PartMetric:
-    """The metric for one part of a node, from the metric for the whole optimization.
+    """Make the metric for one part of a node from the metric of the optimization.
 
-    With None, choices are compared by name and fields by `fields_metric`. A mapping or a judge
-    scores only fields. A function is called for fields and choices like a DSPy metric, with an
-    example and a prediction that have the fields by name, or `choice`. A function with two
-    parameters is refused, since it might expect an example and a prediction, or two nodes.
+    - None: fields are scored by `fields_metric`. A choice is right or wrong.
+    - A mapping or a judge: scores only fields. A choice is right or wrong.
+    - A function: scores fields and choices. It is called like a DSPy metric, with an example and a
+      prediction. The example and the prediction have the fields by name, or `choice`.
+
+    A function with fewer than three parameters is refused, because bae cannot know whether it
+    expects two nodes, or an example and a prediction.
     """
     if part not in ("fill", "choice"):
         raise ValueError(f"part={part!r}: give 'fill' or 'choice'")
@@ -41,22 +44,22 @@ NO_ANSWER: Final = Score(0.0, "there is no valid answer")
 
 
 class PartMetric:
-    """Scores the answers of one part of a node. Call it with an example and the JSON of an answer,
-    or None if the model gave no valid answer."""
+    """Scores the answers of one part of a node. Call it with an example and an answer. The answer
+    is JSON or a node, or None if the LLM gave no valid answer."""
 
     def __init__(self, node: type[Node], part: NodePart, metric: Any) -> None:
         self.node = node
         self.part: NodePart = part
         self.accept = 1.0
-        """The lowest score of an answer that is good enough for an example."""
+        """The lowest score with which an answer may become an example in a prompt."""
         self._by_nodes: Callable[..., Any] = fields_metric
         self._function: Callable[..., Any] | None = None
         if isinstance(metric, Judge):
             self._by_nodes = metric
         elif isinstance(metric, Mapping):
-            given = cast("Mapping[Any, Callable[..., Any]]", metric)
-            _check_keys(given)
-            self._by_nodes = given.get(node, fields_metric)
+            metrics = cast("Mapping[Any, Callable[..., Any]]", metric)
+            _check_keys(metrics)
+            self._by_nodes = metrics.get(node, fields_metric)
         elif metric not in (None, fields_metric, node_transition_metric):
             self._function = _check_function(metric)
         if part == "fill" and isinstance(self._by_nodes, Judge):
@@ -70,8 +73,8 @@ class PartMetric:
         index: int | None = None,
         trace: Any = None,
     ) -> Score:
-        """Score an answer. `index`, the position of the example, is for errors. `trace` is passed
-        on to a DSPy metric."""
+        """Score an answer. `index` is the position of the example and appears in errors. A DSPy
+        metric gets `trace`."""
         if answer is None:
             return NO_ANSWER
         place = self._place(example, index)
@@ -93,9 +96,9 @@ class PartMetric:
         if chosen not in [*names_of(plan_of(self.node, strict=True).offered)]:
             return Score(0.0, f"{chosen!r} was chosen, which was not offered")
         if self._function is None:
-            same = node_transition_metric({"choice": expected}, {"choice": chosen})
-            why = "" if same else f"{chosen} was chosen, where {expected} was right"
-            return Score(float(same), why)
+            is_right = node_transition_metric({"choice": expected}, {"choice": chosen})
+            why = "" if is_right else f"{chosen} was chosen, where {expected} was right"
+            return Score(float(is_right), why)
         names = {"node_type": self.node.__name__, "next_node_type": expected}
         shown = {name: value for name, value in names.items() if name not in example}
         prediction = {"choice": chosen, "next_node_type": chosen}
@@ -105,13 +108,13 @@ class PartMetric:
         self, example: Any, answer: Mapping[str, Any] | Node, place: str, trace: Any
     ) -> Score:
         plan, keys, asked = plan_of(self.node, strict=True), self._keys(example), self._asked
-        sourced = {each.name for each in plan.context}
+        sourced = {field.name for field in plan.context}
         looked_up = {name: example[key] for name, key in keys.items() if name in sourced}
-        # The model may have seen only a part of the context.
+        # The LLM may have seen only a part of the context.
         context = read_back(self.node, looked_up)
-        given = self._build(answer, context) if isinstance(answer, Mapping) else answer
-        if isinstance(given, str):
-            return Score(0.0, f"the answer is not valid: {given}")
+        answered = self._build(answer, context) if isinstance(answer, Mapping) else answer
+        if isinstance(answered, str):
+            return Score(0.0, f"the answer is not valid: {answered}")
         names = {name: key for name, key in keys.items() if name in asked}
         expected = self._build({name: example[key] for name, key in names.items()}, context)
         if isinstance(expected, str):
@@ -121,10 +124,10 @@ class PartMetric:
                 fix=f"make examples with the class {self.node.__name__} as it is now",
             )
         if self._function is None:
-            return await call_metric(self._by_nodes, expected, given, where=place)
-        # The class has parsed the JSON of both sides, so that they can be compared.
+            return await call_metric(self._by_nodes, expected, answered, where=place)
+        # Pass the parsed values of both sides, so that the metric can compare them.
         shown = {key: getattr(expected, name) for name, key in names.items()}
-        prediction = {key: getattr(given, name) for name, key in names.items()}
+        prediction = {key: getattr(answered, name) for name, key in names.items()}
         return await self._call(example, shown, prediction, trace, place)
 
     async def _call(
@@ -135,19 +138,20 @@ class PartMetric:
         trace: Any,
         place: str,
     ) -> Score:
-        """Call a metric as DSPy does: with the example, extended by `shown`, and a prediction."""
+        """Call the user's metric as DSPy does: with a prediction, and with the example extended by
+        `shown`."""
         assert self._function is not None
         dspy = load_dspy("a metric in DSPy's manner")
         if not isinstance(example, dspy.Example):
             inputs = [name for name in example if name not in shown]
             example = dspy.Example(**example).with_inputs(*inputs)
-        given = (example.copy(**shown), dspy.Prediction(**prediction), trace, None, None)
+        arguments = (example.copy(**shown), dspy.Prediction(**prediction), trace, None, None)
         return await call_metric(
             self._function,
-            *given[: _arity(self._function)],
+            *arguments[: _arity(self._function)],
             where=place,
-            fix="a metric is called for choices, with .choice, and for filled fields, with these; "
-            "to score the fields alone, give {NodeClass: function of (expected, given)}",
+            fix="the metric is called for choices, with .choice, and for fills, with the fields; "
+            "to score only fills, give {NodeClass: function of (expected, given)}",
         )
 
     @property
@@ -155,22 +159,22 @@ class PartMetric:
         return asked_fields(self.node)
 
     def _keys(self, example: Any) -> dict[str, str]:
-        """The fields that an example has, each with its key there. If DSPy reserves the name of a
-        field, its key has an underscore at the end."""
+        """Return the key in an example for each field of the node that the example has. If DSPy
+        reserves the name of a field, its key ends with an underscore."""
         fields = self.node.__pydantic_fields__
         keys: dict[str, str] = {}
         for name in fields:
-            other = f"{name}_"
-            while other in fields:
-                other += "_"
-            # Under "bae" an example has its origin.
-            key = name if name in example and (name != "bae" or other not in example) else other
+            escaped = f"{name}_"
+            while escaped in fields:
+                escaped += "_"
+            # If the key "bae" has bae's metadata, a field of this name has the escaped key.
+            key = name if name in example and (name != "bae" or escaped not in example) else escaped
             if key in example:
                 keys[name] = key
         return keys
 
     def _build(self, values: Mapping[str, Any], context: Mapping[str, Any]) -> Node | str:
-        """Build a node from these values. Returns the reason if they are invalid."""
+        """Build a node from an answer's values. If they are invalid, return the reason."""
         values = {name: value for name, value in values.items() if name in self._asked}
         try:
             built = build(self.node, self._asked, values, context)
@@ -183,14 +187,13 @@ class PartMetric:
     def _place(self, example: Any, index: int | None) -> str:
         part = "the choice after" if self.part == "choice" else "the fields of"
         number = "" if index is None else f", example {index}"
-        about: Any = example.get("bae")
-        run = cast("dict[str, Any]", about).get("run_id") if isinstance(about, dict) else ""
+        metadata: Any = example.get("bae")
+        run = cast("dict[str, Any]", metadata).get("run_id") if isinstance(metadata, dict) else ""
         return f"{part} {self.node.__name__}{number}{f' (run {run})' if run else ''}"
 
 
 def read_back(cls: type[Node], shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate the values of fields that a model was shown. Values that cannot be read back are
-    left out."""
+    """Validate the values of fields that a prompt showed. Leave out invalid values."""
     values: dict[str, Any] = {}
     for name, value in shown.items():
         try:
@@ -201,7 +204,7 @@ def read_back(cls: type[Node], shown: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_function(metric: Any) -> Callable[..., Any]:
-    """Return the user's function. Raises TypeError if it cannot be a DSPy metric."""
+    """Return the user's function. Raise `TypeError` if it cannot be a DSPy metric."""
     if not callable(metric):
         raise TypeError(
             f"{metric!r} is no metric: give a function (example, prediction, trace=None), a "
@@ -217,22 +220,26 @@ def _check_function(metric: Any) -> Callable[..., Any]:
 
 
 def _check_keys(metrics: Mapping[Any, Any]) -> None:
-    for cls, each in metrics.items():
+    for cls, metric in metrics.items():
         if not is_node_class(cls):
             raise TypeError(f"a metric is given for {cls!r}: give metrics by node class")
-        if not callable(each):
-            raise TypeError(f"the metric for {cls.__name__} is {each!r}: give a function")
+        if not callable(metric):
+            raise TypeError(f"the metric for {cls.__name__} is {metric!r}: give a function")
 
 
 def _arity(function: Callable[..., Any]) -> int:
-    """How many of a DSPy metric's arguments a function takes: example, prediction, trace, and two
-    that GEPA adds."""
+    """Return how many arguments of a DSPy metric a function takes. The arguments are the example,
+    the prediction, the trace, and two that GEPA adds."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a function written in C
         return 3
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return 3
-    places = [e for e in parameters if e.kind in (e.POSITIONAL_ONLY, e.POSITIONAL_OR_KEYWORD)]
-    required = sum(place.default is place.empty for place in places)
-    return max(required, min(3, len(places)))
+    positional = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    required = sum(parameter.default is parameter.empty for parameter in positional)
+    return max(required, min(3, len(positional)))

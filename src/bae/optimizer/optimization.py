@@ -43,28 +43,31 @@ log = logging.getLogger("bae.optimizer")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of the optimization of one part of a node.
-
-    `calls` questions were answered by LMs and `from_log` by the call log, `earlier` of them from
-    another process. `scored` answers have a score. `best` is the mean score of the best candidate
-    so far, if the optimizer tries candidates; in the phase "compared", it is the score of the
-    learned prompt on the held-out examples. `note` is a remark.
-    """
+    """The progress of one part of a node while it is optimized or compared."""
 
     node: str
+    """The name of the node class."""
     part: str
+    """The part of the node: `fill` or `choice`."""
     phase: Phase
     calls: int = 0
+    """Questions that LMs answered."""
     from_log: int = 0
+    """Questions that the call log answered."""
     earlier: int = 0
+    """LM calls of earlier processes for the answers from the log."""
     scored: int = 0
+    """Answers with a score."""
     best: float | None = None
+    """The mean score of the best candidate so far, if the optimizer tries candidates. In the phase
+    "compared", the score of the learned prompt on the held-out examples."""
     note: str = ""
+    """A remark, or empty."""
 
 
 @dataclass(slots=True)
 class ProgressReporter:
-    """Reports the progress of one part to a listener. A listener that raises is not called
+    """Reports the progress of one part to a listener. If the listener raises, it is not called
     again."""
 
     node: str
@@ -80,8 +83,8 @@ class ProgressReporter:
         """Report the current state."""
         if self.listener is None:
             return
-        asked = self.calls.statistics()
-        counts = asked.calls, asked.from_log, asked.earlier.calls, self.scored
+        statistics = self.calls.statistics()
+        counts = statistics.calls, statistics.from_log, statistics.earlier.calls, self.scored
         try:
             self.listener(Progress(self.node, self.part, self.phase, *counts, self.best, note))
         except Exception as error:
@@ -89,7 +92,7 @@ class ProgressReporter:
             log.warning("progress raised, and is not called again: %s", describe(error))
 
     def note(self, text: str) -> None:
-        """Record a note once: for the artifact, and for the listener or the log."""
+        """Record a note once, and send it to the listener or to the log."""
         if text not in self.notes:
             self.notes.append(text)
             if self.listener is None:
@@ -98,7 +101,7 @@ class ProgressReporter:
 
 
 MINIMUM = 10
-"""The default for `minimum`: how many questions a part needs to be optimized."""
+"""The default of `minimum`: the number of different questions that a part needs to be optimized."""
 
 
 async def aoptimize_node(
@@ -120,34 +123,38 @@ async def aoptimize_node(
 ) -> NodePredictor:
     """Optimize the prompts of a node class: for its fill, and for the choice of its successor.
 
-    - `trainset`: examples from `trace_to_examples` or `examples_from`, or traces or results. Equal
-      questions count once, with the corrected answer, or with the most frequent answer. A part with
-      fewer than `minimum` questions does not change, and a note says so. `made` has the numbers of
-      `examples` and `questions`.
+    - `trainset`: examples from `examples_from` or `trace_to_examples`, or traces or results. Equal
+      questions count once, with the corrected answer or otherwise with the most frequent answer.
     - `metric`: scores an answer; see `metrics_for`.
-    - `lm`: the LM to optimize for: an LM, its name, a `dspy.LM`, or None for the default. An LM
-      that is pinned to the class takes precedence, as in a run; `made.model` names it. An LM is
-      needed only if a part has enough questions.
-    - `teacher`: the LM that answers examples and proposes instructions. The default is `lm`.
-    - `optimizer`: "bootstrap", "miprov2" or "gepa". `options` are listed in `OPTIONS`.
-    - `budget`: for all questions, including those of judges. When it runs out, the optimizer ends
-      with its best result, and a note in `made` says so. If the caller's own budget around this
-      call runs out, that raises.
+    - `lm`: the LM to optimize for: an LM, its name, a `dspy.LM`, or None for the default. As in a
+      run, an LM that is pinned to the class takes precedence. If no part has enough questions, no
+      LM is needed.
+    - `teacher`: the LM that answers examples and proposes instructions. The default is the LM to
+      optimize for.
+    - `optimizer`: "bootstrap", "miprov2" or "gepa". `options` are its options; see `OPTIONS`.
+    - `budget`: limits all questions, including the questions of judges. If this budget runs out,
+      the optimizer ends with its best result, and a note says so. If another budget around this
+      call runs out, `BudgetError` is raised.
     - `seed`: the same seed with the same answers gives the same result.
     - `calls`: a `CallLog` or its path, to resume after the process was killed.
-    - `concurrency`: how many examples are asked at once. "bootstrap" asks one after the other.
+    - `concurrency`: how many examples are asked at once. "bootstrap" asks one example at a time.
     - `progress`: called with a `Progress` from time to time.
-    - `graph`: the graph of the class, whose system text is used. Without it, a recalled value that
-      the previous node has is shown twice, whereas a run shows it once.
+    - `minimum`: a part with fewer different questions does not change, and a note says so.
+    - `graph`: the graph of the class. Prompts use its system text. Without the graph, if a recalled
+      value is also in the previous node, prompts show the value twice, but a run shows it once.
 
-    A learned instruction replaces the instruction of the `NodeConfig`, and a note in `made` says
-    so. `best` in `made` is the mean score on the examples that candidates were scored on, if any.
+    The result's `made` has the notes, the number of `examples` and `questions` of each part, and
+    the name of the LM as `model`. `made.best` is the mean score on the examples with which
+    candidates were scored, if there were any. If a learned instruction replaces the instruction of
+    the `NodeConfig`, a note says so.
 
-    A question that the LM refuses, or that is too long for it, scores 0, and a note counts these.
-    If the LM refuses all, the part does not change. Any other error of the LM, except an invalid
-    answer, ends the optimization, and so do five refusals in a row of questions that are not too
-    long. If cancelled, it stops at once and leaves no thread behind, except the thread of a sync
-    metric, which ends when the metric returns.
+    If the LLM refuses a question, or the question is too long, the score is 0, and a note counts
+    these questions. If the LLM refuses all questions, the part does not change. The fifth refusal
+    in a row ends the optimization, but too long questions do not count as refusals here. An invalid
+    answer does not end the optimization, but any other error of the LM does.
+
+    If cancelled, the optimization stops at once. It leaves no thread behind, except the thread of a
+    sync metric, which ends when the metric returns.
     """
     from bae.optimizer.artifacts import Made
     from bae.optimizer.examples import examples_in, part_examples
@@ -157,12 +164,12 @@ async def aoptimize_node(
     from bae.optimizer.splits import distinct
     from bae.optimizer.training import Training
 
-    # In a thread, since it may have to import the packages of the optimizer.
+    # In a thread, because this may import the packages of the optimizer.
     settings = await in_thread(checked_options, optimizer, options)
-    _check(node_cls, concurrency=concurrency, minimum=minimum, seed=seed)
+    _check_arguments(node_cls, concurrency=concurrency, minimum=minimum, seed=seed)
     examples = await in_thread(examples_in, trainset)
     by_part = {part: part_examples(node_cls, part, examples) for part in PARTS}
-    different = {part: distinct(each) for part, each in by_part.items()}
+    different = {part: distinct(part_set) for part, part_set in by_part.items()}
     predictor = fresh_predictor(node_cls)
     untrained = why_untrained(node_cls)
     parts: list[NodePart] = [
@@ -170,19 +177,19 @@ async def aoptimize_node(
         for part in PARTS
         if getattr(predictor, part) is not None and not (part == "fill" and untrained)
     ]
-    about: dict[str, Any] = {"optimizer": optimizer, "seed": seed, "options": options}
+    description: dict[str, Any] = {"optimizer": optimizer, "seed": seed, "options": options}
     backends: dict[str, Backend] = {}
-    # If nothing can be learned, there may be no default LM, for example if all nodes have pinned
-    # LMs.
+    # Find an LM only if something can be learned. There may be no default LM, for example if all
+    # nodes have pinned LMs.
     if any(len(different[part]) >= minimum for part in parts):
         student = backend_of(student_for(node_cls, lm), f"{node_cls.__name__} is to be optimized")
         teacher_backend = student if teacher is None else backend_of(teacher, "it is to teach")
         backends = {"student": student, "teacher": teacher_backend}
-        about["model"] = student.model or repr(student)
-        about["teacher"] = teacher_backend.model or repr(teacher_backend)
+        description["model"] = student.model or repr(student)
+        description["teacher"] = teacher_backend.model or repr(teacher_backend)
     if (system := scene_in(graph, node_cls).system) is not None:
-        about["system"] = system
-    made = Made.model_validate(to_jsonable_python(about))
+        description["system"] = system
+    made = Made.model_validate(to_jsonable_python(description))
     best: dict[str, float] = {}
     questions: dict[str, int] = {}
     async with log_of(calls, budget) as log:
@@ -190,21 +197,23 @@ async def aoptimize_node(
             reporter = ProgressReporter(node_cls.__name__, "fill", log, progress, phase="skipped")
             reporter.note(untrained)
         for part in parts:
-            chosen, asking = by_part[part], different[part]
+            examples_of_part, different_examples = by_part[part], different[part]
             reporter = ProgressReporter(node_cls.__name__, part, log, progress)
-            made.examples[part] = len(chosen)
-            if not chosen and any(by_part.values()):
+            made.examples[part] = len(examples_of_part)
+            if not examples_of_part and any(by_part.values()):
                 # This is normal: a start node, for example, is never filled.
                 reporter.phase = "skipped"
                 reporter.report()
-            elif len(asking) < minimum:
+            elif len(different_examples) < minimum:
                 reporter.phase = "skipped"
-                reporter.note(_too_few(len(chosen), len(asking), minimum))
+                reporter.note(
+                    _describe_shortage(len(examples_of_part), len(different_examples), minimum)
+                )
             else:
-                questions[part] = len(asking)
+                questions[part] = len(different_examples)
                 training = Training(
                     PartQuestions(node_cls, part, getattr(predictor, part), graph),
-                    asking,
+                    different_examples,
                     metrics_for(node_cls, part, with_log(metric, log, reporter.note)),
                     backends,
                     settings,
@@ -217,11 +226,11 @@ async def aoptimize_node(
                 reached = await training.run(optimizer)
                 if reached is not None:
                     best[part] = reached
-                if part == "fill" and _replaces_written(node_cls, predictor):
+                if part == "fill" and _replaces_own_instruction(node_cls, predictor):
                     reporter.note("its instruction replaces the one in NodeConfig")
             made.notes.extend(f"{part}: {note}" for note in reporter.notes)
-    more = {"questions": questions, "best": best}
-    predictor.made = made.model_copy(update={name: each for name, each in more.items() if each})
+    extra = {"questions": questions, "best": best}
+    predictor.made = made.model_copy(update={name: value for name, value in extra.items() if value})
     return predictor
 
 
@@ -241,8 +250,8 @@ optimize_node = _run_synchronously(aoptimize_node)
 """`aoptimize_node` for sync callers. Inside a running event loop, await `aoptimize_node`."""
 
 
-def _check(cls: Any, **numbers: Any) -> None:
-    """Raise for arguments that cannot be used, before anything is asked."""
+def _check_arguments(cls: Any, **numbers: Any) -> None:
+    """Raise for invalid arguments, before an LM is asked."""
     if not is_node_class(cls):
         raise TypeError(f"optimize_node({cls!r:.80}): give a node class")
     for name, value in numbers.items():
@@ -251,14 +260,14 @@ def _check(cls: Any, **numbers: Any) -> None:
             raise ValueError(f"optimize_node({name}={value!r}): give a number from {least} on")
 
 
-def _replaces_written(cls: type[Node], predictor: NodePredictor) -> bool:
+def _replaces_own_instruction(cls: type[Node], predictor: NodePredictor) -> bool:
     plan = plan_of(cls)
     is_written = plan.instruction != plan.name
     return is_written and not has_instruction(predictor.fill.signature, plan.instruction)
 
 
-def _too_few(count: int, questions: int, minimum: int) -> str:
-    have = "there is 1 example" if count == 1 else f"there are {count or 'no'} examples"
+def _describe_shortage(count: int, questions: int, minimum: int) -> str:
+    shortage = "there is 1 example" if count == 1 else f"there are {count or 'no'} examples"
     if questions < count:
-        have += " of 1 question" if questions == 1 else f" of {questions} questions"
-    return f"{have}, and it takes {minimum} or more to learn from: it stays as it is"
+        shortage += " of 1 question" if questions == 1 else f" of {questions} questions"
+    return f"{shortage}, and learning needs {minimum} or more: the prompt stays as it is"

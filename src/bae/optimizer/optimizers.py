@@ -84,27 +84,29 @@ OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
 """The options of each optimizer, with their defaults.
 
 - `max_bootstrapped_demos`: the most answers of the teacher that become examples in the prompt.
-- `max_labeled_demos`: the most examples in the prompt in total; the rest are answers from the runs.
-  Each question is shown once, and a corrected answer is shown unchanged.
-- `max_rounds`: how often the teacher is asked about an example until its answer is good. Each round
-  shows the teacher its examples in another order.
-- `accept`: the score of a good answer. The default comes from the metric: 1, or a judge's
+- `max_labeled_demos`: the most examples in the prompt in total. Answers from the runs are added to
+  the teacher's answers up to this number. Each question is shown once, and a corrected answer is
+  shown unchanged.
+- `max_rounds`: how often the teacher may be asked about an example. It is asked again until its
+  answer is good. Each round shows the teacher its examples in another order.
+- `accept`: the lowest score of a good answer. The default comes from the metric: 1, or a judge's
   threshold.
-- `max_fruitless`: how many more examples than `max_bootstrapped_demos` the teacher is asked about.
-  The default is 3 for each wanted example, plus 4.
-- `num_candidates`: how many instructions and sets of examples MIPROv2 combines. `num_trials`: how
-  many combinations it tries.
-- `validation`: the share of the examples to score candidates on. Candidates are made from the
-  others. A run and its forks are on the same side, unless there is only one run.
-- `max_metric_calls`: how many answers GEPA scores in total. The default is the number of calls in
-  the budget, or six times the examples. GEPA ends earlier if an instruction gets all right.
+- `max_fruitless`: the teacher is asked about at most `max_bootstrapped_demos` + `max_fruitless`
+  examples. The default is 3 * `max_bootstrapped_demos` + 4.
+- `num_candidates`: how many instructions and sets of examples MIPROv2 combines.
+- `num_trials`: how many combinations MIPROv2 tries.
+- `validation`: the share of the examples to score candidates on. Candidates are made from the other
+  examples. A run and its forks are on the same side, unless there is only one run.
+- `max_metric_calls`: how many answers GEPA scores at most. The default is the number of calls in
+  the budget, or otherwise six times the number of examples. GEPA ends earlier if an instruction
+  scores 1 on all examples.
 
 The other options are DSPy's own.
 """
 
 
 def checked_options(optimizer: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the options of an optimizer and add the defaults."""
+    """Check the options of an optimizer, and return them with the defaults added."""
     if optimizer not in OPTIMIZERS:
         raise ValueError(
             f"there is no optimizer {optimizer!r}: give one of {', '.join(OPTIMIZERS)}"
@@ -113,9 +115,9 @@ def checked_options(optimizer: str, given: Mapping[str, Any]) -> dict[str, Any]:
     try:
         options = _MODELS[optimizer].model_validate(given)
     except ValidationError as error:
-        known = ", ".join(OPTIONS[optimizer])
+        allowed = ", ".join(OPTIONS[optimizer])
         raise ValueError(
-            f"{optimizer}: {'; '.join(faults(error))}; its options are {known}"
+            f"{optimizer}: {'; '.join(faults(error))}; its options are {allowed}"
         ) from error
     package = {"miprov2": "optuna", "gepa": "gepa"}.get(optimizer)
     if package is not None:
@@ -124,7 +126,8 @@ def checked_options(optimizer: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_optimizer(name: str, training: Training) -> Any:
-    """Run an optimizer in this thread and in threads that it starts. Returns its predictor."""
+    """Run an optimizer in this thread and in threads that it starts. Return the optimized
+    predictor."""
     return _BY_NAME[name](training)
 
 
@@ -134,38 +137,38 @@ def _bootstrap(training: Training) -> Any:
     shuffled = list(training.made)
     Random(training.seed).shuffle(shuffled)
     # Corrected examples go first, since they are the most reliable.
-    labelled = sorted(shuffled, key=lambda each: not training.is_corrected(each))
+    labelled = sorted(shuffled, key=lambda example: not training.is_corrected(example))
     teacher = training.predictor.deepcopy()
     teacher.demos = labelled[: options["max_labeled_demos"]]
-    teacher._compiled = True  # so that DSPy does not choose its examples again
+    teacher._compiled = True  # so that DSPy does not replace these demos
     optimizer = dspy.BootstrapFewShot(
         metric=training.value,
         metric_threshold=training.threshold,
         teacher_settings={"lm": training.teacher},
         max_bootstrapped_demos=options["max_bootstrapped_demos"],
         max_labeled_demos=0,
-        # One round for each rotation of the teacher's examples.
+        # Each round rotates the teacher's examples. More rounds would repeat a prompt.
         max_rounds=max(1, min(options["max_rounds"], len(teacher.demos) - 1)),
         max_errors=_NO_END,
     )
     program = training.predictor.deepcopy()
     bootstrapped: list[Any] = []
     if options["max_bootstrapped_demos"]:
-        # The teacher is asked about corrected examples last: there is little to gain from them.
-        asked = sorted(shuffled, key=training.is_corrected)
+        # Ask the teacher about corrected examples last: their answers are already right.
+        questions = sorted(shuffled, key=training.is_corrected)
         wanted = options["max_bootstrapped_demos"]
-        asked = asked[: wanted + (options["max_fruitless"] or 3 * wanted + 4)]
-        program = optimizer.compile(program, teacher=teacher, trainset=asked)
+        questions = questions[: wanted + (options["max_fruitless"] or 3 * wanted + 4)]
+        program = optimizer.compile(program, teacher=teacher, trainset=questions)
         bootstrapped = list(program.demos)
-    answered = {_question(training, demo) for demo in bootstrapped}
-    rest = [each for each in labelled if _question(training, each) not in answered]
+    answered = {_question_of_demo(training, demo) for demo in bootstrapped}
+    rest = [example for example in labelled if _question_of_demo(training, example) not in answered]
     missing = max(0, options["max_labeled_demos"] - len(bootstrapped))
     program.demos = [*bootstrapped, *rest[:missing]]
     return program
 
 
-def _question(training: Training, demo: Any) -> str:
-    """The question of a demonstration or an example."""
+def _question_of_demo(training: Training, demo: Any) -> str:
+    """Return the question of a demonstration or an example as text."""
     names = training.predictor.signature.input_fields
     return question_of({name: demo[name] for name in names if name in demo})
 
@@ -251,4 +254,5 @@ _BY_NAME: Final[Mapping[str, Callable[[Training], Any]]] = {
 }
 
 _NO_END: Final = 10**9
-"""The number of errors that DSPy tolerates. The bridge ends the optimization on real failures."""
+"""The number of errors after which DSPy gives up. It is never reached. `Bridge` ends the
+optimization on real failures."""

@@ -1,5 +1,6 @@
-"""Predictors of node classes for DSPy's optimizers: one for the fill of the fields and one for the
-choice of the next node. They are made from artifacts and saved as artifacts."""
+"""Predictors of node classes for DSPy's optimizers: a predictor for the fill of the fields, and a
+predictor for the choice of the next node. Predictors are loaded from artifacts and saved as
+artifacts."""
 
 from __future__ import annotations
 
@@ -46,19 +47,23 @@ _log = logging.getLogger("bae.optimizer")
 
 @dataclass(slots=True)
 class NodePredictor:
-    """The predictors of a node class: `fill` for its fields and `choice` for its successor, each a
-    `dspy.Predict`, or None if no model is asked for that. `made` and `sources` are those of the
-    artifact."""
+    """The DSPy predictors of a node class."""
 
     node: type[Node]
+    """The node class."""
     fill: Any = None
+    """The `dspy.Predict` for the fields. None if no LLM fills them, or if the class has
+    `Text(parse)`."""
     choice: Any = None
+    """The `dspy.Predict` for the successor. None if no LLM chooses it."""
     made: Made | None = None
+    """How the learned prompts were made."""
     sources: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    """The `sources` of the predictor's artifact."""
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nothing was learned: no examples and no new instructions."""
+        """Whether the prompts are plain, without learned examples or instructions."""
         return not (has_learned(self, "fill") or has_learned(self, "choice"))
 
     def __repr__(self) -> str:
@@ -66,8 +71,7 @@ class NodePredictor:
 
 
 def fresh_predictor(cls: type[Node]) -> NodePredictor:
-    """Make the predictor of a node class without a learned prompt. It asks with the plain
-    prompt."""
+    """Make the predictor of a node class with plain prompts."""
     dspy = load_dspy("fresh_predictor")
     fill = dspy.Predict(with_source(node_to_signature(cls))) if is_filled(cls) else None
     choice = dspy.Predict(_choice_signature(cls)) if chooses(cls) else None
@@ -76,17 +80,17 @@ def fresh_predictor(cls: type[Node]) -> NodePredictor:
 
 def has_learned(predictor: NodePredictor, part: NodePart) -> bool:
     """Whether the `fill` or the `choice` of a predictor has examples or a new instruction."""
-    own = getattr(predictor, part)
-    if own is None:
+    dspy_predictor = getattr(predictor, part)
+    if dspy_predictor is None:
         return False
-    return bool(own.demos) or not has_instruction(
-        own.signature, _own_instruction(predictor.node, part)
+    return bool(dspy_predictor.demos) or not has_instruction(
+        dspy_predictor.signature, _plain_instruction(predictor.node, part)
     )
 
 
 def artifact_of(predictor: NodePredictor) -> Artifact:
-    """The artifact of a predictor, to save it. A part that learned nothing is left out. An example
-    that the class would refuse is left out with a warning in the log."""
+    """Make the artifact of a predictor, to save it. Parts that learned nothing are left out.
+    Examples that the class would refuse are left out with a warning in the log."""
     cls = predictor.node
     return Artifact(
         node=cls.__name__,
@@ -100,9 +104,9 @@ def artifact_of(predictor: NodePredictor) -> Artifact:
 
 def predictor_of(cls: type[Node], artifact: Artifact) -> NodePredictor:
     """Make a predictor with the instructions and examples of an artifact."""
-    made = fresh_predictor(cls)
-    made.made, made.sources = artifact.made, artifact.sources
-    for predictor, learned in ((made.fill, artifact.fill), (made.choice, artifact.choice)):
+    result = fresh_predictor(cls)
+    result.made, result.sources = artifact.made, artifact.sources
+    for predictor, learned in ((result.fill, artifact.fill), (result.choice, artifact.choice)):
         if predictor is not None and learned is not None:
             instruction = learned.instruction or predictor.signature.instructions
             predictor.signature = predictor.signature.with_instructions(instruction)
@@ -110,7 +114,7 @@ def predictor_of(cls: type[Node], artifact: Artifact) -> NodePredictor:
                 demo_of(predictor.signature, example.known, example.answer)
                 for example in learned.examples
             ]
-    return made
+    return result
 
 
 def save_optimized(
@@ -122,22 +126,24 @@ def save_optimized(
     """Write the learned prompts of predictors into a directory, one JSON file for each node class,
     and return the files.
 
-    Pass `NodePredictor` objects, or `dspy.Predict` objects made from `node_to_signature(cls)`. A
-    predictor that learned nothing is not written, and its existing file does not change. `among` is
-    as for `save_artifacts`.
+    Pass `NodePredictor` objects, or `dspy.Predict` objects made from `node_to_signature(cls)`. If a
+    predictor has learned nothing, it is not written, and the existing file of its class does not
+    change. `among` is as for `save_artifacts`.
     """
     nodes_among(tuple(optimized), "save_optimized")
-    learned = {cls: _as_predictor(cls, each) for cls, each in optimized.items()}
-    artifacts = {cls: artifact_of(each) for cls, each in learned.items() if not each.is_fresh}
+    learned = {cls: _to_predictor(cls, given) for cls, given in optimized.items()}
+    artifacts = {
+        cls: artifact_of(predictor) for cls, predictor in learned.items() if not predictor.is_fresh
+    }
     return save_artifacts(artifacts, path, among=among)
 
 
 def load_optimized(
     node_classes: Graph[Any, Any] | Iterable[type[Node]], path: str | Path
 ) -> dict[type[Node], NodePredictor]:
-    """Load a predictor for each of the given node classes, or for all node classes of a graph and
-    its inner graphs. A class without a file gets a fresh predictor. Raises the same errors as
-    `load_artifacts`."""
+    """Load a predictor for each node class. For a graph, load predictors for all its node classes
+    and for those of its inner graphs. A class without a file gets a predictor with plain prompts.
+    Raises the same errors as `load_artifacts`."""
     from bae.graph import Graph
 
     classes = nodes_among(node_classes, "load_optimized")
@@ -150,11 +156,11 @@ def load_optimized(
 
 def _choice_signature(cls: type[Node]) -> Any:
     signature = choice_signature(tuple(names_of(plan_of(cls, strict=True).offered)))
-    return signature.with_instructions(_own_instruction(cls, "choice"))
+    return signature.with_instructions(_plain_instruction(cls, "choice"))
 
 
-def _own_instruction(cls: type[Node], part: NodePart) -> str:
-    """The instruction of a part without a learned prompt."""
+def _plain_instruction(cls: type[Node], part: NodePart) -> str:
+    """Return the instruction of a part without a learned prompt."""
     plan = plan_of(cls, strict=True)
     return plan.instruction if part == "fill" else choice_instruction(plan.offered)
 
@@ -169,47 +175,52 @@ def _learned_prompt(of: NodePredictor, part: NodePart) -> LearnedPrompt | None:
         try:
             example = prompt_example(cls, part, signature, dict(demo))
             json.dumps([example.known, example.answer], allow_nan=False)
-            wrong = misfit(cls, part, example)
+            problem = misfit(cls, part, example)
         except ValueError as error:  # JSON or pydantic cannot express a value
-            example, wrong = None, describe(error)
-        if example is not None and not wrong:
+            example, problem = None, describe(error)
+        if example is not None and not problem:
             examples.append(example)
             continue
         _log.warning(
             "%s: example %d of its %s is left out, since the class does not take it: %s",
-            *(cls.__name__, number, part, wrong),
+            *(cls.__name__, number, part, problem),
         )
     return LearnedPrompt(signature.instructions, tuple(examples))
 
 
-# --- values by the names of a signature, and by those that a model is shown -------------------
+# --- values by the names of a signature, and by the names that an LLM sees --------------------
 
 
 def answer_values(
     cls: type[Node], part: NodePart, signature: Any, values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The answer in an example, a demonstration or a prediction, as the JSON of a model."""
+    """Return the answer in an example, a demonstration or a prediction as JSON, with the names that
+    an LLM sees."""
     outputs = answered_outputs(signature, values)
     asked = asked_fields(cls) if part == "fill" else ("choice",)
     return {name: outputs[name] for name in asked if name in outputs}
 
 
 def output_values(signature: Any, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """An answer by the names of the outputs in a signature."""
+    """Return an answer with the output names of a signature."""
     fields = signature.output_fields.items()
-    return {n: answer[model_name(n, f)] for n, f in fields if model_name(n, f) in answer}
+    return {
+        name: answer[model_name(name, info)]
+        for name, info in fields
+        if model_name(name, info) in answer
+    }
 
 
 def prompt_example(
     cls: type[Node], part: NodePart, signature: Any, demo: Mapping[str, Any]
 ) -> PromptExample:
-    """A demonstration as an example in a prompt."""
+    """Convert a demonstration to an example in a prompt."""
     answer = answer_values(cls, part, signature, demo)
     return PromptExample(known_inputs(signature, demo), answer)
 
 
 def demo_of(signature: Any, known: Mapping[str, Any], answer: Mapping[str, Any]) -> Any:
-    """The `dspy.Example` of known values and an answer, with the names of a signature."""
+    """Make the `dspy.Example` of known values and an answer, with the names of a signature."""
     nodes = {name: value for name, value in known.items() if name != "context"}
     context = cast("Mapping[str, Any]", known.get("context") or {})
     inputs: dict[str, Any] = {}
@@ -223,7 +234,7 @@ def demo_of(signature: Any, known: Mapping[str, Any], answer: Mapping[str, Any])
     return load_dspy("demo_of").Example(values).with_inputs(*inputs)
 
 
-def _as_predictor(cls: type[Node], given: Any) -> NodePredictor:
+def _to_predictor(cls: type[Node], given: Any) -> NodePredictor:
     if isinstance(given, NodePredictor):
         if given.node is not cls:
             raise TypeError(

@@ -1,5 +1,5 @@
-"""The questions of one part of a node, made from examples instead of a run, with exactly the
-prompts of a run, with or without a learned prompt."""
+"""Ask the questions of one part of a node from examples instead of a run, with or without a learned
+prompt. The prompts are exactly the prompts of a run."""
 
 from __future__ import annotations
 
@@ -51,9 +51,11 @@ if TYPE_CHECKING:
 
 
 class PartQuestions:
-    """The questions of one part of a node class. `predictor` is its fresh predictor, and examples
-    and demonstrations use the names of its signature. With a `graph`, questions are asked in the
-    scene of that graph."""
+    """Makes and asks the questions of one part of a node class.
+
+    `predictor` is the part's predictor with the plain prompt. Examples and demonstrations use the
+    names of its signature. With a `graph`, questions have the scene of the graph.
+    """
 
     def __init__(
         self, cls: type[Node], part: NodePart, predictor: Any, graph: Graph[Any, Any] | None = None
@@ -70,8 +72,8 @@ class PartQuestions:
                 for field in plan_of(cls).context
                 if (origin := field.comes_from(before.node)) is not None
             }
-            for each in around
-            for before in plan_of_graph(each).plans.values()
+            for graph_ in around
+            for before in plan_of_graph(graph_).plans.values()
             if cls in before.successors
         }
         plan = plan_of(cls, strict=True)
@@ -79,7 +81,7 @@ class PartQuestions:
         self.instruction = plan.instruction if part == "fill" else choice_instruction(self.types)
 
     def scene_after(self, previous: Node | None) -> Scene:
-        """The scene of a question after a previous node that was made from an example."""
+        """Return the scene of a question whose previous node was made from an example."""
         recalled = self._recalled.get(type(previous).__name__)
         if previous is None or not recalled:
             return self.scene
@@ -87,32 +89,37 @@ class PartQuestions:
         return self.scene.recalling({self.cls: origins})
 
     def known(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs of an example or a demonstration, as the JSON that the model sees."""
+        """Return the inputs of an example or a demonstration as the JSON that an LLM sees."""
         return known_inputs(self.signature, values)
 
     def answer(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The answer in an example, a demonstration or a prediction, as JSON with the names that
-        the model sees, or None."""
+        """Return the answer in an example, a demonstration or a prediction as JSON, with the names
+        that an LLM sees. None if there is no answer."""
         return answer_values(self.cls, self.part, self.signature, values) or None
 
     def outputs(self, answer: Mapping[str, Any] | None) -> dict[str, Any]:
-        """An answer with the names of the signature."""
+        """Return an answer with the output names of the signature."""
         return {} if answer is None else output_values(self.signature, answer)
 
     def learned_prompt(
         self, instruction: str, demos: Iterable[Mapping[str, Any]]
     ) -> LearnedPrompt | None:
-        """The learned prompt of an instruction and demonstrations, or None if both are empty."""
+        """Make a learned prompt from an instruction and demonstrations. None if there are no
+        demonstrations and the instruction is the plain instruction."""
         examples = tuple(
             prompt_example(self.cls, self.part, self.signature, demo) for demo in demos
         )
-        own = "" if instruction.split() == self.instruction.split() else instruction
-        return LearnedPrompt(own, examples) if own or examples else None
+        changed_instruction = "" if instruction.split() == self.instruction.split() else instruction
+        return (
+            LearnedPrompt(changed_instruction, examples)
+            if changed_instruction or examples
+            else None
+        )
 
     async def ask_once(
         self, backend: Backend, known: Mapping[str, Any], learned_prompt: LearnedPrompt | None
     ) -> dict[str, Any] | None:
-        """Ask the model once. Returns None if its answer cannot be read."""
+        """Ask the LLM once. Return None if its answer cannot be read."""
         question = PartQuestion(self, known)
         try:
             answer = await ask(self.with_prompt(backend, question, learned_prompt), question.prompt)
@@ -126,17 +133,17 @@ class PartQuestions:
     def with_prompt(
         self, backend: Backend, question: PartQuestion, learned_prompt: LearnedPrompt | None
     ) -> Backend:
-        """The backend with a learned prompt for this part."""
+        """Return the backend with a learned prompt for this part."""
         if learned_prompt is None:
             return backend
         if self.part == "fill":
             return WithPrompts(backend, {self.cls: NodePrompts(fill=learned_prompt)})
-        # The previous node and its class are made from the example.
+        # The class of the previous node is made from the example, so use this class as the key.
         assert question.previous is not None
         return WithPrompts(backend, {type(question.previous): NodePrompts(choice=learned_prompt)})
 
     def answer_in(self, node: Node) -> dict[str, Any]:
-        """The fields of a node that an LM filled, as JSON."""
+        """Return the fields of a node that an LLM filled, as JSON."""
         try:
             text = node.model_dump_json(
                 include=set(asked_fields(self.cls)), by_alias=False, round_trip=True, warnings=False
@@ -152,13 +159,13 @@ class PartQuestions:
 
 
 class PartQuestion:
-    """One question of a part, made from the known values."""
+    """A question of a part, made from the known values of an example."""
 
     def __init__(self, of: PartQuestions, known: Mapping[str, Any]) -> None:
         form = text_form(of.cls) if of.part == "fill" else ""
         instruction = of.instruction
         nodes = {name: value for name, value in known.items() if name != "context"}
-        previous = [node_like(name, each) for name, each in nodes.items()]
+        previous = [node_like(name, fields) for name, fields in nodes.items()]
         if of.part == "choice" and not previous:
             previous.append(node_like(of.cls.__name__, {}))
         self.previous = previous[0] if previous else None
@@ -176,31 +183,34 @@ class PartQuestion:
 
 
 def scene_in(graph: Graph[Any, Any] | None, cls: type[Node]) -> Scene:
-    """The scene of a question about a class in a run of a graph. It comes from the innermost graph
-    that has the class and a system text."""
+    """Return the scene of a question about a class in a run of a graph. If several graphs around
+    the class have a system text, the innermost graph is used."""
     around = () if graph is None else graph.graphs
-    own = [plan_of_graph(each).scene for each in around if each is graph or cls in each.nodes]
-    return next((scene for scene in reversed(own) if scene is not None), PLAIN_SCENE)
+    scenes = [
+        plan_of_graph(graph_).scene for graph_ in around if graph_ is graph or cls in graph_.nodes
+    ]
+    return next((scene for scene in reversed(scenes) if scene is not None), PLAIN_SCENE)
 
 
 class Reworded(Policy):
-    """Replaces the text of each prompt."""
+    """Asks the inner LM with another text for each prompt."""
 
     def __init__(self, lm: Backend, text_for: Callable[[Prompt], str]) -> None:
         super().__init__(lm)
         self._text_for = text_for
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Ask the LM inside with the other text."""
+        """Ask the inner LM with the other text."""
         return await self.ask(prompt.with_question(self._text_for(prompt)))
 
     async def reject(self, prompt: Prompt) -> None:
-        """Report an invalid answer to the LM inside, with the prompt that it was asked."""
+        """Report an invalid answer to the inner LM, with the prompt that it was asked."""
         await super().reject(prompt.with_question(self._text_for(prompt)))
 
 
-def _text_with(known: Mapping[str, Any], prompt: Prompt) -> str:
-    """The text of a prompt with the known values of an example instead of its own."""
+def _text_with_known(known: Mapping[str, Any], prompt: Prompt) -> str:
+    """Return the text of a prompt, with the known values of an example in place of the prompt's own
+    values."""
     question = prompt.question
     instruction, form, filled = question.instruction, "", question.fillable
     if question.target is not None:
@@ -211,7 +221,7 @@ def _text_with(known: Mapping[str, Any], prompt: Prompt) -> str:
 
 
 def node_like(name: str, fields: Any) -> Node:
-    """A node with this class name and these JSON fields from an example."""
+    """Make a node whose class has this name, with these JSON fields."""
     values = cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}
     return _class_like(name, tuple(values)).model_construct(**values)
 
@@ -226,28 +236,30 @@ def _class_like(name: str, fields: tuple[str, ...]) -> type[Node]:
 
 @dataclass(slots=True)
 class RunAnswer:
-    """The answer to a question, asked as a run asks. `answer` is None if there is no valid answer,
-    and `valid` says whether the first attempt was valid. `refusal` is why the LM refused the
-    question, such as its length. `chosen` says whether the LM chose the node of a fill when it had
-    to choose and fill in one call; otherwise it is None."""
+    """The answer to a question that was asked as a run asks it."""
 
     answer: dict[str, Any] | None = None
+    """The answer as JSON. None if there is no valid answer."""
     valid: bool = False
+    """Whether the first answer was valid."""
     refusal: str = ""
+    """Why the LM refused the question, such as its length. Empty if it did not."""
     chosen: bool | None = None
+    """Whether the LM chose the node, if it was asked to choose and fill in one call. Otherwise
+    None."""
 
 
 class RunAsker:
     """Asks the questions of one part of a node as runs ask them.
 
-    `lm` is the LM of runs, by which it knows the nodes that share an LM. If a run asks for a fill
-    and the choice before it in one call, this does too, if you pass the `graph`.
+    `lm` is the LM of the runs, by which nodes that share an LM are found. Pass the `graph` to ask
+    for a fill and the choice before it in one call if a run does so.
     """
 
     def __init__(
         self, questions: PartQuestions, lm: Any, graph: Graph[Any, Any] | None = None
     ) -> None:
-        self._of = questions
+        self._questions = questions
         self._lm = lm
         self._refusals = Refusals()
         plans = [plan_of(cls, strict=True) for cls in (every_node(graph) if graph else ())]
@@ -258,7 +270,8 @@ class RunAsker:
     async def ask(
         self, backend: Backend, known: Mapping[str, Any], learned_prompt: LearnedPrompt | None
     ) -> RunAnswer:
-        """Ask until there is an answer, with or without a learned prompt for this part."""
+        """Ask a question with or without a learned prompt, and ask again after an invalid answer,
+        as a run does."""
         result = RunAnswer()
         verdicts: list[str] = []
 
@@ -267,28 +280,28 @@ class RunAsker:
                 verdicts.append(event.verdict)
 
         with metered(watch):
-            question = PartQuestion(self._of, known)
-            prompted = self._of.with_prompt(backend, question, learned_prompt)
-            asked = Reworded(prompted, partial(_text_with, known))
+            question = PartQuestion(self._questions, known)
+            prompted = self._questions.with_prompt(backend, question, learned_prompt)
+            reworded = Reworded(prompted, partial(_text_with_known, known))
             try:
-                if self._of.part == "choice":
-                    result.answer = await self._choose(backend, asked, question)
+                if self._questions.part == "choice":
+                    result.answer = await self._choose(backend, reworded, question)
                 else:
-                    node = await self._fill_in_one_call(backend, asked, question, result)
+                    node = await self._fill_in_one_call(backend, reworded, question, result)
                     if node is None:
-                        verdicts.clear()  # these verdicts were about the choice
-                        node = await asked.fill(
-                            self._of.cls,
+                        verdicts.clear()  # the verdicts so far are about the choice
+                        node = await reworded.fill(
+                            self._questions.cls,
                             question.resolved,
-                            self._of.instruction,
+                            self._questions.instruction,
                             question.previous,
                             scene=question.scene,
                         )
-                    result.answer = self._of.answer_in(node)
+                    result.answer = self._questions.answer_in(node)
                 self._refusals.reset()
             except (FillError, RouteError):
                 self._refusals.reset()
-            except BaeLMError as error:  # this question fails a run, but the next need not
+            except BaeLMError as error:  # the LM may accept the next question
                 if not self._refusals.is_about_the_question(error):
                     raise
                 verdicts.clear()
@@ -299,18 +312,21 @@ class RunAsker:
     async def _choose(
         self, backend: Backend, asked: Backend, question: PartQuestion
     ) -> dict[str, Any]:
-        """Ask for the choice. If a run would choose and fill in one call but the learned prompt
-        prevents it, the chosen node is filled too, since a run has to pay for that call."""
-        types, previous = self._of.types, cast(Node, question.previous)
-        fillable = self._fillable(self._of.cls)
+        """Ask for the choice.
+
+        Where a run chooses and fills in one call, a learned prompt needs two calls. Make the second
+        call too, because a run has to pay for it.
+        """
+        types, previous = self._questions.types, cast(Node, question.previous)
+        fillable = self._fillable(self._questions.cls)
         try:
-            chosen, made = await asked.route(previous, types, fillable, scene=question.scene)
+            chosen, node = await asked.route(previous, types, fillable, scene=question.scene)
         except FillError as error:  # the choice is valid, but its fill is not
             if error.node_type not in types:
                 raise
             chosen = error.node_type
         else:
-            if made is None and chosen in backend.offer(previous, types, fillable).fillable:
+            if node is None and chosen in backend.offer(previous, types, fillable).fillable:
                 with suppress(FillError):
                     await asked.fill(
                         chosen, {}, plan_of(chosen).instruction, previous, scene=question.scene
@@ -321,9 +337,12 @@ class RunAsker:
     async def _fill_in_one_call(
         self, backend: Backend, asked: Backend, question: PartQuestion, result: RunAnswer
     ) -> Node | None:
-        """The node, if a run chooses and fills it in one call and the model chooses it. Sets
-        `result.chosen`. With a learned prompt for the fill, the choice is asked separately."""
-        cls, previous = self._of.cls, question.previous
+        """If a run chooses and fills the node in one call, ask this way and set `result.chosen`.
+        Return the node if the LLM chose and filled it, otherwise None.
+
+        With a learned prompt for the fill, this asks only for the choice.
+        """
+        cls, previous = self._questions.cls, question.previous
         choosers = [
             chooser for chooser in self._choosers if chooser.name == type(previous).__name__
         ]
@@ -334,7 +353,7 @@ class RunAsker:
             return None
         result.chosen = False
         try:
-            chosen, made = await asked.route(previous, types, fillable, scene=question.scene)
+            chosen, node = await asked.route(previous, types, fillable, scene=question.scene)
         except RouteError:
             return None
         except FillError as error:
@@ -343,15 +362,17 @@ class RunAsker:
                 raise
             return None
         result.chosen = chosen is cls
-        return made if type(made) is cls else None
+        return node if type(node) is cls else None
 
     def _fillable(self, cls: type[Node]) -> Sequence[type[Node]]:
-        """The successors that ask the same LM in a run."""
-        own = student_for(cls, self._lm)
+        """Return the successors that ask the same LM as `cls` in a run."""
+        chooser_lm = student_for(cls, self._lm)
         lms = {
             successor: student_for(successor, self._lm)
             for successor in plan_of(cls, strict=True).successors
         }
         return [
-            each for each, lm in lms.items() if lm is own or (isinstance(lm, str) and lm == own)
+            successor
+            for successor, lm in lms.items()
+            if lm is chooser_lm or (isinstance(lm, str) and lm == chooser_lm)
         ]

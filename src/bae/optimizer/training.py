@@ -1,5 +1,5 @@
-"""Training of one part of a node with one of DSPy's optimizers: an adapter asks bae's backends as a
-run does, answers are scored on the event loop, and the part's predictor gets the result."""
+"""Train one part of a node with one of DSPy's optimizers. An adapter asks bae's backends as a run
+does, metrics score the answers on the event loop, and the part's predictor gets the result."""
 
 from __future__ import annotations
 
@@ -39,11 +39,8 @@ _dspy = load_dspy("optimize_node")
 
 
 class Training:
-    """One part of a node in training, with examples of different questions.
-
-    It gives optimizers the fresh `predictor`, the examples from which candidates are `made` and on
-    which they are `scored`, the `student` and the `teacher`, and the metric.
-    """
+    """The training of one part of a node, on examples of different questions. Optimizers use its
+    public attributes."""
 
     def __init__(
         self,
@@ -67,20 +64,23 @@ class Training:
         self._bridge = Bridge(budget)
         self.adapter = AskingAdapter(self._bridge, log, backends, questions, reporter)
         self.predictor = _without_defaults(questions)
+        """The part's predictor with the plain prompt, for optimizers to copy."""
         self._questions, self._metric, self._reporter = questions, metric, reporter
         self._origins = examples
         plain = [_example(questions, example) for example in examples]
-        self._places = {id(each): place for place, each in enumerate(plain)}
+        self._places = {id(item): place for place, item in enumerate(plain)}
         self.made, self.scored = self._split(plain)
-        # With a single question, both sides have it, and the score has no meaning.
-        self._apart = not {id(each) for each in self.made} & {id(each) for each in self.scored}
+        """The examples to make candidates from, and the examples to score candidates on."""
+        # A single example is on both sides, so its score has no meaning.
+        self._apart = not {id(item) for item in self.made} & {id(item) for item in self.scored}
         self._board = Scoreboard(self.scored)
         self._bootstrapped: dict[str, tuple[float, bool]] = {}
-        """The scores of the teacher's answers by their question, and whether they are good."""
+        """For each question to the teacher: the score of its answer, and whether the answer is
+        good."""
 
     async def run(self, optimizer: str) -> float | None:
-        """Optimize the predictor of the part in place. Returns its mean score over the examples
-        that candidates are scored on, or None if it has no score."""
+        """Optimize the part's predictor in place. Return its mean score on the examples for
+        scoring, or None if it has no such score."""
         adapter, reporter, bridge = self.adapter, self._reporter, self._bridge
         reporter.report()
         with silence_dspy():
@@ -111,7 +111,8 @@ class Training:
 
     @property
     def threshold(self) -> float:
-        """The lowest score of a good answer. DSPy reads 0 as no threshold, so it is -1 then."""
+        """The lowest score of a good answer, for DSPy. DSPy reads 0 as no threshold, so 0 becomes
+        -1."""
         return self.accept or -1.0
 
     def is_corrected(self, example: Any) -> bool:
@@ -119,11 +120,13 @@ class Training:
         return is_corrected(self._origins[self._places[id(example)]])
 
     def value(self, example: Any, given: Any, trace: Any = None) -> float:
-        """Score an answer, as DSPy calls a metric. DSPy passes a trace while it bootstraps."""
+        """Score an answer. DSPy calls this as its metric, and passes a trace while it
+        bootstraps."""
         return self.score(example, given, trace)[0]
 
     def score(self, example: Any, prediction: Any, trace: Any) -> tuple[float, str]:
-        """The score of an answer and its reason. Called from a thread of the optimizer."""
+        """Score an answer, and return the score with its reason. Call this from a thread of the
+        optimizer."""
         reporter, place = self._reporter, self._places[id(example)]
         answer = self._questions.answer(dict(prediction))
         candidate, question = self.adapter.candidate, self.adapter.question
@@ -137,7 +140,7 @@ class Training:
                 reporter.best = self._board.best if self._apart else None
             elif trace is not None:
                 if self.is_corrected(example) and answer != self._questions.answer(dict(example)):
-                    value = _NEVER  # no other answer may replace a person's answer
+                    value = _NEVER_GOOD  # no other answer may replace a person's answer
                 self._bootstrapped[question] = score.value, value >= self.accept
             reporter.report()
             return value, score.why
@@ -145,12 +148,12 @@ class Training:
         return self._bridge.call(judge)
 
     def _split(self, examples: list[Any]) -> tuple[list[Any], list[Any]]:
-        """The examples to make candidates from, and the examples to score them on. Neither is empty
-        if the optimizer scores candidates."""
+        """Return the examples to make candidates from, and the examples to score candidates on. If
+        the optimizer scores candidates, both lists have examples."""
         share = self.options.get("validation")
         if share is None:
             return examples, []
-        # Split the original examples, which know their runs.
+        # Split by the original examples, because only they have their runs.
         made, scored = sides(self._origins, share, self.seed)
         if not made or not scored:  # all examples come from one run
             half = max(1, round(len(examples) * (1 - share)))
@@ -158,8 +161,8 @@ class Training:
         return [examples[place] for place in made], [examples[place] for place in scored]
 
     def _work(self, optimizer: str) -> Any:
-        """Run an optimizer in this thread and in threads that it starts. Returns its predictor, or
-        None if the budget ran out before."""
+        """Run an optimizer in this thread and in threads that it starts. Return its predictor, or
+        None if the budget ran out before there was a predictor."""
         with _dspy.context(
             lm=self.student,
             adapter=self.adapter,
@@ -184,7 +187,8 @@ class Training:
                 raise
 
     def _teacher_note(self) -> str:
-        """A note if the teacher has answered but none of its answers is good."""
+        """Return a note if the teacher has answered, but no answer is good. Otherwise return an
+        empty text."""
         answers = self._bootstrapped.values()
         if not self.adapter.answered or not answers or any(good for _, good in answers):
             return ""
@@ -197,8 +201,8 @@ class Training:
 
 
 class AskingLM(_dspy.LM):
-    """Stands for the student or the teacher of an optimization. DSPy passes it around and copies it
-    with another `rollout_id`. The adapter asks the real LM; this object is never asked."""
+    """Represents the student or the teacher for DSPy, which copies it with other `rollout_id`
+    values. The adapter asks the real LM instead."""
 
     def __init__(self, role: Role) -> None:
         _dspy.LM.__init__(self, f"bae/{role}", cache=False, num_retries=0, engine=_NoEngine())
@@ -209,23 +213,19 @@ class _NoEngine:
     """The engine of an LM that must be asked through the adapter."""
 
     def complete(self, request: Any) -> Any:
-        """Refuse."""
+        """Raise, because the adapter must ask the real LM."""
         raise RuntimeError(
             "an LM of an optimization was asked past its adapter: ask through a dspy.Predict"
         )
 
 
 class RequestRefused(Exception):
-    """The LM refused a request from the optimizer itself."""
+    """The LM refused a question of the optimizer itself, such as for a better instruction."""
 
 
 class AskingAdapter(_dspy.Adapter):
-    """Passes the questions of DSPy's programs to bae's backends, from any thread.
-
-    `backends` are asked by role through the log `calls`. `candidate` is the instruction and the
-    demonstrations of this thread's last question; `question` adds the question itself. A question
-    that the LM refused has no answer; `refusals` counts these by message.
-    """
+    """Passes the questions of DSPy's programs to bae's backends, from any thread. `backends` are
+    the backends by role. They are asked through the log `calls`."""
 
     def __init__(
         self,
@@ -245,6 +245,8 @@ class AskingAdapter(_dspy.Adapter):
         self._here = threading.local()
         self.answered = 0
         self.refusals: Counter[str] = Counter()
+        """The number of questions that the LM refused, by the LM's message. These questions have no
+        answer."""
 
     @property
     def candidate(self) -> str:
@@ -257,17 +259,18 @@ class AskingAdapter(_dspy.Adapter):
         return getattr(self._here, "question", "")
 
     def candidate_of(self, instruction: str, demos: Sequence[Any]) -> str:
-        """An instruction and demonstrations as one text."""
+        """Return an instruction and demonstrations as one text, by which candidates are
+        compared."""
         prompt = self._questions.learned_prompt(instruction, map(dict, demos))
-        shown = (
+        example_values = (
             []
             if prompt is None
             else [[example.known, example.answer] for example in prompt.examples]
         )
-        return json.dumps([instruction, shown])
+        return json.dumps([instruction, example_values])
 
     def note(self) -> str:
-        """A note on questions that the LM refused. Empty if it refused none."""
+        """Return a note on the questions that the LM refused, or an empty text."""
         if not self.refusals:
             return ""
         count, why = self.refusals.total(), next(iter(self.refusals))
@@ -275,8 +278,8 @@ class AskingAdapter(_dspy.Adapter):
             every = count + self.answered
             return f"the LM refused {count} of {every} questions, which score 0: {why}"
         return (
-            f"the LM refused all {count} questions, so it stays as it is: {why}; if they are too "
-            "long, show fewer examples: lower max_labeled_demos and max_bootstrapped_demos"
+            f"the LM refused all {count} questions, so the prompt stays as it is: {why}; if they "
+            "are too long, show fewer examples: lower max_labeled_demos and max_bootstrapped_demos"
         )
 
     def __call__(
@@ -287,15 +290,15 @@ class AskingAdapter(_dspy.Adapter):
         demos: list[Any],
         inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
-        """Ask and return the outputs with the names of the signature."""
-        given = {**lm.kwargs, **lm_kwargs}
+        """Ask a question of DSPy, and return the outputs with the names of the signature."""
+        settings = {**lm.kwargs, **lm_kwargs}
         role: Role = getattr(lm, "role", "student")
-        backend = self._calls.around(self._backends[role], given.get("rollout_id"))
+        backend = self._calls.around(self._backends[role], settings.get("rollout_id"))
         if any(is_known(field) for field in signature.input_fields.values()):
             if role == "teacher":
                 # A backend's temperature is fixed. To get another answer in a further round, show
                 # the examples in another order.
-                rotation = given.get("rollout_id") or 0
+                rotation = settings.get("rollout_id") or 0
                 demos = [*demos[rotation:], *demos[:rotation]]
             return [self._ask_part(backend, role, signature, demos, inputs)]
         return [self._ask_optimizer_question(backend, signature, inputs)]
@@ -306,14 +309,14 @@ class AskingAdapter(_dspy.Adapter):
         """Ask a question of the node's part, as a run does."""
         questions = self._questions
         learned_prompt = questions.learned_prompt(signature.instructions, map(dict, demos))
-        known = questions.known(inputs)
+        known_values = questions.known(inputs)
         self._here.candidate = self.candidate_of(signature.instructions, demos)
-        self._here.question = json.dumps([self.candidate, known])
+        self._here.question = json.dumps([self.candidate, known_values])
 
         async def ask() -> dict[str, Any] | None:
             self._reporter.phase = "bootstrapping" if role == "teacher" else "trying"
             try:
-                answer = await questions.ask_once(backend, known, learned_prompt)
+                answer = await questions.ask_once(backend, known_values, learned_prompt)
             except BaeLMError as error:
                 if not self._in_a_row.is_about_the_question(error):
                     raise
@@ -328,27 +331,30 @@ class AskingAdapter(_dspy.Adapter):
     def _ask_optimizer_question(
         self, backend: Backend, signature: Any, inputs: dict[str, Any]
     ) -> dict[str, Any]:
-        """Ask a question of the optimizer itself, such as for a better instruction. Without an
-        answer it gets the current instruction, finds it no better, and continues."""
+        """Ask a question of the optimizer itself, such as for a better instruction.
+
+        If the LLM gives no new instruction, return the current instruction. Then the optimizer
+        finds no improvement and continues. For any other question, raise the error.
+        """
         target, instruction = answer_class(signature), signature.instructions
-        known = known_inputs(signature, inputs)
-        text = text_of_question(instruction, known)
+        known_values = known_inputs(signature, inputs)
+        text = text_of_question(instruction, known_values)
         exactly = Reworded(backend, lambda _: text)
-        previous = node_like("Known", known.get("context", {}))
+        previous = node_like("Known", known_values.get("context", {}))
         current = {
-            proposed: inputs[given]
-            for proposed, given in _INSTRUCTIONS.items()
-            if list(signature.output_fields) == [proposed] and given in inputs
+            proposed_key: inputs[current_key]
+            for proposed_key, current_key in _INSTRUCTIONS.items()
+            if list(signature.output_fields) == [proposed_key] and current_key in inputs
         }
 
         async def ask() -> Any:
             self._reporter.phase = "proposing"
             try:
-                made = await ask_to_fill(exactly, target, {}, instruction, previous, PLAIN_SCENE)
+                answer = await ask_to_fill(exactly, target, {}, instruction, previous, PLAIN_SCENE)
             except FillError:
                 if current:
                     self._reporter.note(
-                        "the teacher gave no valid instruction, so one was left as it was"
+                        "the teacher gave no valid instruction, so an instruction did not change"
                     )
                 raise
             except BaeLMError as error:
@@ -360,7 +366,7 @@ class AskingAdapter(_dspy.Adapter):
                     )
                 raise RequestRefused(error.message) from error
             self._reporter.report()
-            return made
+            return answer
 
         try:
             made = self._bridge.call(ask, expected=(FillError, RequestRefused))
@@ -368,30 +374,33 @@ class AskingAdapter(_dspy.Adapter):
             if not current:
                 raise
             return current
-        return {n: getattr(made, model_name(n, f)) for n, f in signature.output_fields.items()}
+        return {
+            name: getattr(made, model_name(name, info))
+            for name, info in signature.output_fields.items()
+        }
 
 
 _INSTRUCTIONS: Final = {
     "proposed_instruction": "basic_instruction",  # MIPROv2
     "new_instruction": "current_instruction",  # GEPA
 }
-"""The optimizers' names of a proposed instruction and of the current instruction."""
-_NEVER: Final = float("-inf")
-"""A score that is never good enough."""
+"""The output name of a proposed instruction, and the input name of the current instruction."""
+_NEVER_GOOD: Final = float("-inf")
+"""A score below every threshold."""
 
 
 class Scoreboard:
-    """Mean scores by candidate, over the examples that all candidates are scored on. Examples are
-    compared by identity."""
+    """The scores of candidates on the examples for scoring. Examples are compared by identity."""
 
     def __init__(self, examples: Sequence[Any]) -> None:
         self._expected = {id(example) for example in examples}
         self._scores: dict[str, dict[int, float]] = {}
         self.best: float | None = None
-        """The mean score of the best candidate that has a score for each example."""
+        """The mean score of the best candidate. Only candidates with a score for every example
+        count."""
 
     def add(self, candidate: str, example: Any, score: float) -> None:
-        """Add a score."""
+        """Store the score of a candidate. If the example is not for scoring, ignore it."""
         if id(example) in self._expected:
             self._scores.setdefault(candidate, {})[id(example)] = score
             mean = self.mean(candidate)
@@ -399,7 +408,8 @@ class Scoreboard:
                 self.best = mean if self.best is None else max(self.best, mean)
 
     def mean(self, candidate: str) -> float | None:
-        """The mean score of a candidate, or None if it lacks a score for an example."""
+        """Return the mean score of a candidate, or None if it does not have a score for every
+        example."""
         scores = self._scores.get(candidate, {})
         if not scores or len(scores) < len(self._expected):
             return None
@@ -407,8 +417,8 @@ class Scoreboard:
 
 
 def _without_defaults(questions: PartQuestions) -> Any:
-    """The predictor for DSPy, without defaults: DSPy would use them for missing values, whereas a
-    run does not show the model a field with its default."""
+    """Return the part's predictor without field defaults. DSPy would show a default where a value
+    is missing, but a run does not show the LLM a field with its default."""
     fields = {name: copy(field) for name, field in questions.signature.fields.items()}
     for name in questions.signature.input_fields:
         fields[name].default = PydanticUndefined
@@ -418,8 +428,8 @@ def _without_defaults(questions: PartQuestions) -> Any:
 
 
 def _example(questions: PartQuestions, given: Any) -> Any:
-    """An example or a demonstration with only the fields of the signature. The model must not see
-    its origin or DSPy's own keys."""
+    """Return an example or a demonstration with only the fields of the signature. The LLM must not
+    see the example's metadata or DSPy's own keys."""
     inputs = [name for name in questions.signature.input_fields if name in given]
     values = {name: given[name] for name in questions.signature.fields if name in given}
     return _dspy.Example(values).with_inputs(*inputs)

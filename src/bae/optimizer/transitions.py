@@ -1,5 +1,6 @@
-"""Transitions: the steps of runs to learn from, as nodes. They come from a trace, or from all runs
-in a journal with people's corrections, each once."""
+"""Read transitions, which are the steps of runs to learn from, as nodes. Transitions come from a
+trace, or from all runs in a journal. People's corrections are applied, and a step that several runs
+share is read once."""
 
 from __future__ import annotations
 
@@ -43,35 +44,39 @@ log = logging.getLogger("bae.optimizer")
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One step of a run, from `node` to `next_node`.
-
-    If the run ended although it could have continued, `next_type` is NoneType and `next_node` is
-    None. `step` is the step of `node`, and `path` the place of an inner graph. `root` is the
-    original run before any forks, or the `run_id` itself. `corrected` names the fields of
-    `next_node` that a person corrected at the time `corrected_at`.
-    """
+    """A step of a run, from `node` to `next_node`."""
 
     node: Node
     next_type: type[Node] | type[None]
+    """The class of `next_node`. NoneType if the run ended although it could have continued."""
     next_node: Node | None
+    """The next node. None if the run ended."""
     run_id: str = ""
     path: str = ""
+    """The place of the inner graph. Empty for the run's own graph."""
     step: int = 0
+    """The step of `node`."""
     root: str = ""
+    """The original run before any forks. Without forks, this is the `run_id`."""
     corrected: tuple[str, ...] = ()
+    """The fields of `next_node` that a person corrected."""
     corrected_at: float = 0.0
+    """The time of the correction."""
 
 
 def transitions_of(trace: Sequence[Node] | GraphResult[Any]) -> list[Transition]:
-    """The transitions of a trace or of a result: one to each node but the first, whether the LM or
-    a written body led there. If the LM ended the run although it could have continued, one more to
-    None. Inner graphs are not included; read these from a journal."""
+    """Return the transitions of a trace or of a result.
+
+    There is a transition to each node but the first, whether the LLM or a written body led there.
+    If the LLM ended the run although it could have continued, there is also a transition to None.
+    Inner graphs are not included: read these with `transitions_from`.
+    """
     nodes: Sequence[Node]
     if isinstance(trace, GraphResult):
         nodes, run_id = trace.trace, trace.run_id
         ended = not trace.waiting and not trace.unfinished
         # A fork keeps the id of its original run in this record.
-        started = (each.run_id for each in trace.journal.of(RunStarted) if not each.path)
+        started = (record.run_id for record in trace.journal.of(RunStarted) if not record.path)
         root = next(started, "") or run_id
     else:
         nodes, run_id, ended = trace, "", True
@@ -86,8 +91,8 @@ def transitions_of(trace: Sequence[Node] | GraphResult[Any]) -> list[Transition]
 
 
 def _trace_root(nodes: Sequence[Node]) -> str:
-    """A root for a trace without a run: equal for equal nodes. Fields that no model sees are left
-    out, since the address of a client, for example, differs in every process."""
+    """Return a root for a trace without a run. Equal traces have the same root. Fields that no LLM
+    sees are left out, because a value such as a client may differ in every process."""
     shown = [
         (
             type(node).__name__,
@@ -104,8 +109,8 @@ def _trace_root(nodes: Sequence[Node]) -> str:
 
 
 class AnswerKey(NamedTuple):
-    """Identifies an answer of an LM in all runs that have it: a fork shares the records of its
-    parent with their exact times."""
+    """Identifies an answer of an LM in all runs that share it. A fork shares the records of its
+    parent, with their exact times."""
 
     path: str
     step: int
@@ -116,15 +121,17 @@ class AnswerKey(NamedTuple):
 
 @dataclass(slots=True)
 class Steps:
-    """The transitions that the LM made in a run (`taken`), and the corrections of its answers."""
+    """The steps of one run to learn from."""
 
     taken: dict[AnswerKey, Transition] = field(default_factory=dict[AnswerKey, Transition])
+    """The transitions that an LM made."""
     corrected: dict[AnswerKey, Transition] = field(default_factory=dict[AnswerKey, Transition])
+    """People's corrections of these transitions."""
 
 
 def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
-    """The transitions that an LM made in a run, and their corrections. An inner graph counts with
-    its last attempt, if that has ended."""
+    """Return the transitions that an LM made in a run, and people's corrections of them. Of an
+    inner graph, only the last attempt is used, and only if it has ended."""
     history = History(records)
     root, forks, steps = history.run_id, history.forks, Steps()
     # Records before a fork belong to the parent of the fork.
@@ -151,10 +158,10 @@ def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
             key = AnswerKey(path, number, filled.at, filled.seconds, root)
             complete = step.node if step.forked is None else step.replaced
             following = complete if type(complete) is cls else filled.node
-            made = Transition(
+            transition = Transition(
                 step.before.node, cls, following, owner(key.at), path, number - 1, root
             )
-            steps.taken[key] = made
+            steps.taken[key] = transition
             fork = step.forked
             changed = () if fork is None else [name for name in asked if name in fork.changed]
             if fork is not None and changed and type(fork.node) is cls:
@@ -163,23 +170,24 @@ def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
                 differ = (name for name in asked if not same(before.get(name), after.get(name)))
                 names = {*changed, *differ}
                 steps.corrected[key] = replace(
-                    made,
+                    transition,
                     next_node=fork.node,
                     run_id=owners[forks.index(fork) + 1],
                     corrected=tuple(name for name in asked if name in names),
                     corrected_at=fork.at,
                 )
-    steps.taken = dict(sorted(steps.taken.items(), key=lambda each: each[0].at))
+    steps.taken = dict(sorted(steps.taken.items(), key=lambda item: item[0].at))
     return steps
 
 
 def _has_ended(graph: GraphRun) -> bool:
-    """Whether an inner graph and all inner graphs around it have ended."""
-    inside: Work | None = graph
-    while inside is not None:
-        if isinstance(inside, GraphRun) and inside.path and inside.outcome != "ended":
+    """Whether an inner graph and all inner graphs around it have ended. The run itself need not
+    have ended."""
+    work: Work | None = graph
+    while work is not None:
+        if isinstance(work, GraphRun) and work.path and work.outcome != "ended":
             return False
-        inside = inside.inside
+        work = work.inside
     return True
 
 
@@ -195,11 +203,11 @@ async def transitions_from(
     evals: bool = False,
     without: Iterable[str] = (),
 ) -> list[Transition]:
-    """Read the transitions of a graph's runs. They are the steps of `examples_from` as nodes,
-    without DSPy. Each has the answer of its own run, or a person's correction of it."""
+    """Read the transitions of a graph's runs: the steps of `examples_from` as nodes, without DSPy.
+    A transition has the answer of its own run, or a person's correction of this answer."""
     checked_store(journal)
     if limit is not None and limit < 0:
-        raise ValueError(f"limit={limit}: give how many are wanted at most, or None for all")
+        raise ValueError(f"limit={limit}: give the most transitions to read, or None for all")
     graph.prove()
     names = dict.fromkeys([graph.name, *([was] if isinstance(was, str) else was)])
     left_out = frozenset([without] if isinstance(without, str) else without)
@@ -228,12 +236,12 @@ class _JournalReader:
         self._secrets = Secrets(every_node(graph))
         self._read_count = 0
         self._unreadable: dict[str, str] = {}
-        """Why runs could not be read, by their ids."""
+        """Why runs could not be read, by run id."""
         self._left_out: Counter[str] = Counter()
-        """How many steps were left out, by the reason."""
+        """The number of steps that were left out, by reason."""
 
     async def read_all(self, limit: int | None) -> list[Transition]:
-        """All transitions, or the first `limit`, beginning with the newest runs."""
+        """Read all transitions, or at most `limit`, from the newest run on."""
         runs = [
             run
             for name in self._names
@@ -243,16 +251,16 @@ class _JournalReader:
         if len(self._names) > 1:
             runs.sort(key=lambda run: -run.started)
         # A fork may be listed before or after its parent, so corrections are read first.
-        forks = {run.run_id: await self._steps(run) for run in runs if run.parent is not None}
+        forks = {run.run_id: await self._read_steps(run) for run in runs if run.parent is not None}
         newest: dict[AnswerKey, Transition] = {}
         for steps in forks.values():
             for key, correction in steps.corrected.items():
                 if correction.corrected_at > newest.setdefault(key, correction).corrected_at:
                     newest[key] = correction
         transitions: list[Transition] = []
-        seen: set[AnswerKey] = set()
+        seen_keys: set[AnswerKey] = set()
         for run in runs:
-            steps = forks[run.run_id] if run.run_id in forks else await self._steps(run)
+            steps = forks[run.run_id] if run.run_id in forks else await self._read_steps(run)
             answers = steps.corrected
             if run.status == "ended":
                 answers = {**steps.taken, **answers}
@@ -260,12 +268,12 @@ class _JournalReader:
                 if len(transitions) == limit:
                     return transitions
                 best = newest.get(key, transition)
-                if key not in seen and self._is_wanted(best):
+                if key not in seen_keys and self._is_wanted(best):
                     transitions.append(best)
-                seen.add(key)
+                seen_keys.add(key)
         return transitions
 
-    async def _steps(self, run: RunInfo) -> Steps:
+    async def _read_steps(self, run: RunInfo) -> Steps:
         try:
             stored = await self._journal.read(run.run_id)
         except JournalError as error:
@@ -288,10 +296,13 @@ class _JournalReader:
         return steps_of(run_id, records)
 
     def _is_wanted(self, step: Transition) -> bool:
-        """Whether to learn from a transition. Its run must not be in `without`, and not in an
-        evaluation, unless evaluations are wanted or a person corrected it. Today's classes must
-        still have this step, and all values that the LM saw must be known."""
-        if step.run_id in self._without:  # forks contain steps of their parents
+        """Whether to learn from a transition.
+
+        The run of the transition must not be in `without`. It must not be from an evaluation,
+        unless evaluations are wanted or a person corrected the transition. Today's classes must
+        still have this step, and all values that the LM saw must be known.
+        """
+        if step.run_id in self._without:  # a fork also has the steps of its parents
             return False
         why = ""
         if not (self._evals or step.corrected or not is_eval_run(step.root)):
@@ -317,7 +328,7 @@ class _JournalReader:
 
 
 def _why_unusable(step: Transition, secrets: Secrets) -> str:
-    """Why nothing can be learned from a transition. Empty if it is usable."""
+    """Return why nothing can be learned from a transition. Empty if it is usable."""
     node, following = step.node, step.next_node
     plan = plan_of(type(node))
     if plan.written or step.next_type not in plan.offered:
@@ -329,15 +340,15 @@ def _why_unusable(step: Transition, secrets: Secrets) -> str:
         hidden = secrets.fields(cls)
         context = {field.name for field in plan_of(cls).context}
         names = [name for name in _unknown_fields(following, hidden) if name in context]
-        known = following.__dict__.keys() - hidden
-        names += [name for name in asked_fields(cls) if name not in known]
+        known_names = following.__dict__.keys() - hidden
+        names += [name for name in asked_fields(cls) if name not in known_names]
         unknown += [f"{cls.__name__}.{name}" for name in names]
     return f"the values of {', '.join(unknown)} are secret or redacted" if unknown else ""
 
 
 def _unknown_fields(node: Node, hidden: frozenset[str]) -> list[str]:
-    """The fields of a node that an LM sees but that are hidden or redacted here. Computed fields
-    may depend on hidden fields."""
+    """Return the fields of a node that an LLM sees, but whose values are hidden or redacted here.
+    If there are hidden fields, computed fields are included, because they may depend on them."""
     cls = type(node)
     shown = shown_fields(cls)
     computed = cls.__pydantic_computed_fields__ if hidden else {}
@@ -352,11 +363,11 @@ def _unknown_fields(node: Node, hidden: frozenset[str]) -> list[str]:
 
 
 def _is_masked(cls: type[Node], name: str, hidden: frozenset[str]) -> bool:
-    """Whether an LM sees a mask instead of the value of a field."""
+    """Whether an LLM sees a mask instead of the value of a field."""
     if name in plan_of(cls).revealed:
         return False
     if name in hidden_fields(cls) or (name in hidden and name not in secret_fields(cls)):
         return True
     info = cls.__pydantic_fields__.get(name)
     members = () if info is None else union_members(info.annotation)
-    return bool(members) and all(m in (SecretStr, SecretBytes, NoneType) for m in members)
+    return bool(members) and all(member in (SecretStr, SecretBytes, NoneType) for member in members)

@@ -1,4 +1,4 @@
-"""Addresses of databases, and how they are shown without their passwords."""
+"""Checks the addresses of databases, and removes their passwords from messages."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, url
 
 SCHEMES: Final = ("postgresql", "postgres")
 UNREADABLE: Final = "postgresql://…"
-"""Shown in place of an address that cannot be parsed, since any part of it may be a password."""
+"""The text for an address that cannot be parsed. Such an address is never shown, since any part may
+be a password."""
 _SECRET: Final = re.compile("pass(?!file)|pwd|secret|token")
-"""Matches the names of parameters that are not shown, including misspelled ones like `passwd`."""
+"""Matches the names of parameters that are not shown, including misspelled names like `passwd`."""
 _URL: Final = re.compile(r"\s*(postgresql|postgres)(\+\w+)?:", re.IGNORECASE)
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[\w.-]*)(:(\d{1,5}))?")
 _PARAMETER: Final = re.compile(r"[a-z_]+")
@@ -22,7 +23,7 @@ def is_address(text: str) -> bool:
 
 
 def has_password(url: str) -> bool:
-    """Whether an address has a password, or cannot be parsed."""
+    """Whether an address has a password. True also if the address cannot be parsed."""
     parts = _split_address(url)
     return (
         parts is None or parts.password is not None or any(map(_SECRET.search, _parse_query(parts)))
@@ -30,7 +31,7 @@ def has_password(url: str) -> bool:
 
 
 def without_password(url: str) -> str:
-    """The address without its password, for messages and for storage."""
+    """Return the address without its password, for messages and for storage."""
     parts = _split_address(url)
     if parts is None:
         return UNREADABLE
@@ -41,7 +42,8 @@ def without_password(url: str) -> str:
 
 
 def checked_address(url: str) -> str:
-    """The address. Raises ValueError, without the password, if it is not an address of Postgres."""
+    """Return the address. If it is not an address of a Postgres database, raise ValueError. The
+    message does not contain the password."""
     parts = _split_address(url)
     if parts is None:
         raise ValueError(
@@ -58,13 +60,13 @@ def checked_address(url: str) -> str:
 
 
 def _split_address(url: str) -> SplitResult | None:
-    """The parts of an address; None if it is unclear which part is the password."""
+    """Return the parts of an address, or None if it is unclear which part is the password."""
     try:
         parts = urlsplit(url)
     except ValueError:
         return None
     credentials, _, hosts = parts.netloc.rpartition("@")
-    matches = [_HOST.fullmatch(each) for each in hosts.split(",")]
+    matches = [_HOST.fullmatch(host) for host in hosts.split(",")]
     is_clear = (
         parts.scheme
         and "://" in url

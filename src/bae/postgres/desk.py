@@ -1,5 +1,6 @@
-"""The thread that talks to the database. It has its own event loop, so several loops and threads
-can share a journal, and a node body that blocks its loop does not end the lease."""
+"""The thread that talks to the database. It has its own event loop, so several event loops and
+threads can share a journal. Even if a node body blocks the event loop of its run, the lease is
+renewed."""
 
 from __future__ import annotations
 
@@ -16,15 +17,19 @@ from typing import Final, Literal, TypeVar
 
 T = TypeVar("T")
 Over = Literal["closed", "forked"]
-"""Why the thread has stopped: it was closed, or this process is a fork, which has no threads."""
+"""The reason why a thread has stopped: it was closed, or this process is a fork, which has no
+threads."""
 
 AT_EXIT: Final = 5.0
-"""Seconds that a program waits at its end until all lines are stored."""
+"""Seconds that an ending program waits for each thread to store its pending lines."""
 
 
 class PostgresDesk:
-    """A thread with an event loop that runs `serve`. `stop` makes `serve` end; then `refuse` gets
-    the reason. `error` builds an error from the reason."""
+    """A thread whose event loop runs `serve`.
+
+    `stop` must make `serve` return. When the thread has stopped, `refuse` gets the reason, and
+    `error` makes an error from the reason for each later call.
+    """
 
     def __init__(
         self,
@@ -50,8 +55,8 @@ class PostgresDesk:
         self.loop = ready.result()
 
     async def ask(self, make: Callable[[], Awaitable[T]]) -> T:
-        """Call an async function in the thread, and return its result. Cancelling the caller
-        cancels the call."""
+        """Call an async function in the thread, and return its result. If the caller is cancelled,
+        the call is cancelled too."""
         future: Future[T] = asyncio.get_running_loop().create_future()
         tasks: list[asyncio.Task[T]] = []
 
@@ -103,7 +108,7 @@ class PostgresDesk:
         """Pass the outcome of a task to its caller, in the caller's loop."""
         if future.done():
             return
-        if task.cancelled():  # the thread ended; a cancelled caller does not wait
+        if task.cancelled():  # because the thread ended: a cancelled caller does not wait
             future.set_exception(self._error("closed"))
         elif (error := task.exception()) is not None:
             future.set_exception(error)

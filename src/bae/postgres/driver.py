@@ -1,4 +1,4 @@
-"""The package asyncpg, and the meaning of its errors."""
+"""Imports the package asyncpg, and says which of its errors are temporary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def driver(missing: Callable[[BaseException], Exception]) -> Any:
         return import_module("asyncpg")
     except ModuleNotFoundError as error:
         if error.name != "asyncpg":
-            raise  # asyncpg is installed, and lacks a package itself
+            raise  # asyncpg is installed, but lacks another package
         raise missing(error) from error
 
 
@@ -32,7 +32,7 @@ def may_work_again(error: Exception) -> bool:
 
 
 async def close(connection: Any) -> None:
-    """Close a connection, which may be broken."""
+    """Close a connection, even if it is broken. Do nothing if it is None."""
     if connection is None:
         return
     with suppress(Exception):

@@ -7,7 +7,7 @@ from typing import Final
 
 BUCKETS: Final = 60
 """A period is divided into this many buckets, which count its requests. All requests of a bucket
-expire together, so a request may wait longer than necessary, by the length of one bucket."""
+expire together, so a request may wait too long by up to the length of one bucket."""
 
 SHARED_TABLES: Final = """
 create table {s}.cached_answers (

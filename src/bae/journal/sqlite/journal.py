@@ -1,5 +1,5 @@
-"""`SQLiteJournal`: runs in a file, which many runs and several processes write at once. Also the
-part that it shares with `MemoryJournal`."""
+"""`SQLiteJournal` stores runs in an SQLite file. Many runs and several processes can write the file
+at once. `SQLJournal` is the base class of `SQLiteJournal` and `MemoryJournal`."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ from bae.threads import in_thread_to_the_end
 T = TypeVar("T")
 
 AT_EXIT = 5.0
-"""For how many seconds an ending program waits for lines that are still to be stored."""
+"""Seconds that an ending program waits for each thread of a journal to store pending lines."""
 NOTED = 0.05
-"""For how many seconds a noted line waits at most for a line that a caller waits for."""
+"""Seconds that a line from `note` waits at most to share the commit of a line from `append`."""
 LOCKED = 0.1
-"""For how many seconds a reader waits for pending lines while another program locks the file."""
+"""Seconds that a reader waits for pending lines while another program locks the file. Then it reads
+without them."""
 
 
 class SQLJournal(RunTables):
-    """The lines of runs, and the claims to write them."""
+    """Adds runs and their lines, and claims and releases runs, in the tables of a journal."""
 
     @abstractmethod
     def _note(self, work: WriteJob) -> None:
-        """Do work soon that no caller waits for."""
+        """Store lines or files soon. No caller waits for them."""
 
     def create(self, run: StoredRun, *, claim: bool = True) -> Awaitable[Claim | None]:
         run_id = run.info.run_id
@@ -78,8 +79,8 @@ class SQLJournal(RunTables):
     ) -> Awaitable[None]:
         if not isinstance(claim, SQLiteClaim) or claim.owner != self._owner:
             return _failed_future(self._not_ours(claim))
-        how = status, tuple(waiting), error, summary
-        do = partial(release_run, fence=claim.fence, how=how)
+        outcome = status, tuple(waiting), error, summary
+        do = partial(release_run, fence=claim.fence, outcome=outcome)
         return self._ask(WriteJob(claim.run_id, do, claim, tuple(lines), ends=True))
 
 
@@ -87,18 +88,21 @@ class SQLiteJournal(SQLJournal):
     """Runs in an SQLite file: `journal = SQLiteJournal("runs.db")`, then
     `await graph.arun(start, journal=journal)`.
 
-    An acknowledged step survives a power cut. With `durability="normal"` it survives a crash of the
-    process, but perhaps not of the machine, and takes a fraction of the time. Runs at the same time
-    share commits. Several journals, of this process and others on the same machine, may use one
-    file; keep it on a local disk.
+    An acknowledged record survives a power cut. Runs in progress at the same time share commits.
+    Several journals may use one file, in this process and in others on the same machine. Keep the
+    file on a local disk.
 
-    A run is leased to one process for `lease` seconds; the lease is renewed three times per period.
-    When the process has died, another process can take over the run when the lease is over, or at
-    once if the death of the process can be seen. `busy_timeout` is how long to wait for other
-    programs that lock the file. `secrets=True` stores secrets in clear. `prompts=False` leaves out
-    prompts and raw answers. `thinking=True` stores the models' thinking before an answer.
+    - `durability="normal"` takes a fraction of the time. An acknowledged record then survives a
+      crash of the process, but perhaps not a crash of the machine.
+    - `lease` is the number of seconds for which a run is leased to one process. The process renews
+      the lease three times per period. If the process dies, another process can take over the run
+      when the lease is over, or at once if it can see the death.
+    - `busy_timeout` is the number of seconds to wait for other programs that lock the file.
+    - `secrets=True` stores secrets in clear text.
+    - `prompts=False` leaves out prompts and raw answers.
+    - `thinking=True` stores the thinking of models before an answer.
 
-    On first use, the file is opened and two threads are started. Close it with
+    The first use opens the file and starts two threads. Close the journal with
     `await journal.close()`, or write `async with SQLiteJournal(…) as journal:`.
     """
 
@@ -118,8 +122,8 @@ class SQLiteJournal(SQLJournal):
             raise ValueError(f'SQLiteJournal(durability={durability!r}): give "full" or "normal"')
         if not lease > 0 or not busy_timeout >= 0:
             raise ValueError(
-                f"SQLiteJournal(lease={lease!r}, busy_timeout={busy_timeout!r}): the one must be"
-                " positive, the other not negative"
+                f"SQLiteJournal(lease={lease!r}, busy_timeout={busy_timeout!r}): lease must be"
+                " positive, and busy_timeout not negative"
             )
         self.durability = durability
         self.secrets = secrets
@@ -129,22 +133,22 @@ class SQLiteJournal(SQLJournal):
         self.busy_timeout = busy_timeout
         self._starting = threading.Lock()
         self._workers: tuple[StoreThread, StoreThread] | None = None
-        """The thread that writes, and the thread that reads."""
+        """The thread that writes and the thread that reads. None before the first use."""
         self._closed = False
 
     def __repr__(self) -> str:
         return f"SQLiteJournal({self.path!r})"
 
     async def version(self) -> int | None:
-        """A number that changes whenever any process has written the file."""
+        """Return a number that changes whenever any process writes the file."""
         _, reader = self._workers or self._start()
         future: Future[int] = get_running_loop().create_future()
         reader.put(WriteJob(do=_data_version, future=future))
         return await future
 
     async def close(self) -> None:
-        """Store pending lines, give up the runs in progress, so that they can be resumed elsewhere
-        at once, and close the file."""
+        """Store pending lines, give up the runs in progress, and close the file. Other processes
+        can then resume these runs at once."""
         with self._starting:
             self._closed = True
         await in_thread_to_the_end(_stop, reversed(self._workers or ()))
@@ -165,7 +169,7 @@ class SQLiteJournal(SQLJournal):
     async def _read(self, question: Callable[[sqlite3.Connection], T]) -> T:
         writer, reader = self._workers or self._start()
         if writer.is_behind():
-            stored = self._ask(WriteJob())  # when it is done, all noted lines are stored
+            stored = self._ask(WriteJob())  # ends when all earlier lines are stored
             # A file that another program has locked can still be read.
             await asyncio.wait([stored], timeout=LOCKED if writer.is_locked else None)
         future: Future[T] = get_running_loop().create_future()
@@ -188,8 +192,8 @@ class SQLiteJournal(SQLJournal):
 
 
 class StoreThread:
-    """A thread that serves all work in its queue at once, until it is stopped. It is stopped when
-    the program ends, and not used in forked children."""
+    """A thread that passes all queued jobs at once to a writer or a reader. The thread runs until
+    `stop` is called or the program ends. Forked children cannot use it."""
 
     def __init__(self, path: str, desk: SQLiteWriter | JournalReader) -> None:
         if path in _inherited:
@@ -198,14 +202,14 @@ class StoreThread:
         self.desk = desk
         self.queue: deque[WriteJob] = deque()
         self.over = ""
-        """Set when no more work is served: the code of the error with the reason."""
+        """The error code with which further jobs are refused. Empty while jobs are served."""
         self._busy = self._asleep = self._urgent = self._gathering = self._stopping = False
         self.is_locked = False
-        """Whether the last work was not stored because another program has locked the file."""
+        """Whether the last jobs were not stored because another program has locked the file."""
         self._crowded = False
-        """Whether several callers waited for the last work. The next callers then share a
-        transaction too: one commit instead of five where 100 runs take a step."""
-        # A lock that is released to wake the thread is by far the cheapest way.
+        """Whether several callers waited for the last jobs. If so, the next callers share a
+        transaction too: when 100 runs take a step, this makes one commit instead of five."""
+        # The thread wakes when this lock is released, which is by far the cheapest signal.
         self._wake = threading.Lock()
         self._wake.acquire()
         name = f"bae {type(desk).__name__} {path}"
@@ -214,17 +218,17 @@ class StoreThread:
         self.thread.start()
 
     def put(self, work: WriteJob) -> None:
-        """Queue work that a caller waits for."""
+        """Queue a job that a caller waits for."""
         self.note(work)
         if not self._crowded or work.future is None:
             self._hurry()
-        elif not self._gathering:  # all callers of this turn of the event loop share a commit
+        elif not self._gathering:  # callers in one turn of the event loop share a commit
             self._gathering = True
             work.future.get_loop().call_soon(self._hurry)
 
     def note(self, work: WriteJob) -> None:
-        """Queue work that may wait for the next work with a waiting caller. After the thread's end
-        it is refused."""
+        """Queue a job that no caller waits for. The job may wait for the next job of `put`. If the
+        thread has ended, refuse the job."""
         self.queue.append(work)
         if self._asleep:
             self._awaken()
@@ -232,7 +236,7 @@ class StoreThread:
             self._refuse_rest()
 
     def is_behind(self) -> bool:
-        """Whether there may be lines that were taken in and are not stored yet."""
+        """Whether some lines may not be stored yet, because jobs are queued or in progress."""
         return bool(self.queue or self._busy) and not self.over
 
     def stop(self) -> None:
@@ -248,7 +252,7 @@ class StoreThread:
         if self._wake.locked():
             try:  # noqa: SIM105 - the plain form is faster
                 self._wake.release()
-            except RuntimeError:  # another thread was first
+            except RuntimeError:  # another thread has just released it
                 pass
 
     def _run(self) -> None:
@@ -264,8 +268,9 @@ class StoreThread:
             self._refuse_rest()
 
     def _wait(self) -> None:
-        """Wait for work, or until the lease must be renewed. Noted lines wait for company; soon
-        after the last work they do not wake the thread, which saves 100 runs at once a tenth."""
+        """Wait for a job, or until the lease must be renewed. Jobs of `note` wait up to NOTED
+        seconds for other jobs. For NOTED seconds after the last job, a job of `note` does not wake
+        the thread. This saves a tenth of the time of 100 runs at once."""
         renewal = self.desk.wait()
         if self._urgent or self._stopping or not renewal:
             return
@@ -288,10 +293,10 @@ class StoreThread:
             if batch:
                 codes = [getattr(work.error, "code", "") for work in batch]
                 self.is_locked = "bae-journal-locked" in codes
-            self._tell(batch)
+            self._report(batch)
 
-    def _tell(self, batch: Sequence[WriteJob]) -> None:
-        """Give the callers the results of their work."""
+    def _report(self, batch: Sequence[WriteJob]) -> None:
+        """Pass the results of jobs to the event loops of the callers."""
         by_loop: dict[AbstractEventLoop, list[WriteJob]] = {}
         for work in batch:
             if work.future is not None:
@@ -310,11 +315,11 @@ class StoreThread:
             except IndexError:
                 return
             work.error = failure(self.over, self.path, work.run_id)
-            self._tell([work])
+            self._report([work])
 
 
 def settle(works: Sequence[WriteJob], put: Callable[[WriteJob], None]) -> None:
-    """Give the callers the results of their work, in the thread of their event loop."""
+    """Pass the results of jobs to the callers. Call this in the event loop of the callers."""
     for work in works:
         future, value, error = work.future, work.value, work.error
         assert future is not None
@@ -324,42 +329,42 @@ def settle(works: Sequence[WriteJob], put: Callable[[WriteJob], None]) -> None:
             claim = None
         if error is None and claim is not None and claim.lost is not None:
             error = claim.lost()
-        if future.done():  # it was cancelled
+        if future.done():  # the caller was cancelled
             if claimed and error is None:
                 release = partial(give_up, fences=[value.fence])
                 put(WriteJob(value.run_id, release, value, ends=True))
         elif error is not None:
             future.set_exception(error)
-            future.exception()  # a caller that does not wait gets the error with the next line
+            future.exception()  # prevents a warning about an error that no caller reads
         else:
             future.set_result(value)
 
 
 def _data_version(db: sqlite3.Connection) -> int:
-    # Another connection has another number for the same file: a new connection is a change too.
+    # Each connection has its own number for the same file, so a new connection must be a change.
     return id(db) ^ int(db.execute("pragma data_version").fetchone()[0])
 
 
 def _failed_future(error: BaseException) -> Future[Any]:
     future: Future[Any] = get_running_loop().create_future()
     future.set_exception(error)
-    future.exception()  # a caller that does not wait gets the error with the next line
+    future.exception()  # prevents a warning about an error that no caller reads
     return future
 
 
 def _stop(workers: Iterable[StoreThread], seconds: float | None = None) -> None:
-    # One after the other: the last connection to close moves the log into the file, and if two
-    # close at the same moment, each takes the other for the last.
+    # The last connection that closes moves the log into the file. Close one after the other: two
+    # connections that close at the same moment would each leave the log to the other.
     for worker in workers:
         worker.stop()
         worker.thread.join(seconds)
 
 
 def _check_path(path: str | os.PathLike[str]) -> str:
-    given = os.fspath(path)
-    if given in ("", ":memory:"):
-        raise ValueError(f"SQLiteJournal({given!r}) has no file: use MemoryJournal() instead")
-    real_path = os.path.realpath(given)
+    path = os.fspath(path)
+    if path in ("", ":memory:"):
+        raise ValueError(f"SQLiteJournal({path!r}) has no file: use MemoryJournal() instead")
+    real_path = os.path.realpath(path)
     folder = os.path.dirname(real_path)
     if os.path.isdir(folder) and not os.path.isdir(real_path):
         return real_path
@@ -371,9 +376,10 @@ def _check_path(path: str | os.PathLike[str]) -> str:
     )
 
 
-def _in_child() -> None:
-    # SQLite assumes that this process has the locks of its parent. So neither a new connection to
-    # the same file is safe, nor closing the old one, which the frames of the lost thread hold.
+def _mark_forked_threads() -> None:
+    # SQLite assumes that a forked process has the locks of its parent. A new connection to the same
+    # file is not safe here. Closing the old connection, which the frames of the lost thread hold,
+    # is not safe either.
     for worker in list(_alive):
         if not worker.over:
             worker.over = "bae-journal-forked"
@@ -385,4 +391,4 @@ _alive: weakref.WeakSet[StoreThread] = weakref.WeakSet()
 _inherited: set[str] = set()
 atexit.register(lambda: _stop(list(_alive), AT_EXIT))
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(after_in_child=_mark_forked_threads)

@@ -1,4 +1,4 @@
-"""Statements that add runs to the tables of a journal, release them and delete them."""
+"""Adds runs to the tables of a journal, releases runs and deletes runs."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ def add_run(
     shared: int = 0,
     key: int | None = None,
 ) -> Fence:
-    """Add a run with its own lines. They follow the `shared` lines, which it has in common with its
-    `parent`. With an `owner`, the run is running. `key` is the key of the run that it replaces."""
+    """Add a run, and return its fence. With an `owner`, the status of the run is "running".
+
+    A fork has the key of its `parent`, and shares the parent's first `shared` lines. `run.lines`
+    are only the lines that follow. If the new run replaces a run, `key` is the key of that run."""
     info = run.info
     for n, line in enumerate(run.lines, shared):
         if line.n != n:
@@ -84,7 +86,7 @@ def add_run(
 
 
 def add_files(db: sqlite3.Connection, run: int, files: Mapping[str, bytes]) -> None:
-    """Add the files of a run. Each file is stored once, however many runs have it."""
+    """Add the files of a run. A file that several runs have is stored once."""
     for hash, data in files.items():
         db.execute("insert or ignore into files (hash, data) values (?, ?)", (hash, data))
         db.execute("insert or ignore into file_uses (run, hash) values (?, ?)", (run, hash))
@@ -98,7 +100,7 @@ def refuse_busy(db: sqlite3.Connection, thread: str | None, run: int) -> None:
 
 
 def _shape_key(db: sqlite3.Connection, text: str, shape_hash: str) -> int:
-    """The key of a shape, which is added if it is new."""
+    """Return the key of a shape. If the shape is new, add it."""
     query = "select shape from shapes where hash = ?"
     row = db.execute(query, (shape_hash,)).fetchone()
     if row is None:
@@ -110,17 +112,17 @@ def _shape_key(db: sqlite3.Connection, text: str, shape_hash: str) -> int:
 def release_run(
     db: sqlite3.Connection,
     fence: Fence,
-    how: tuple[RunStatus, Sequence[ParkedGate], str, RunSummary | None],
+    outcome: tuple[RunStatus, Sequence[ParkedGate], str, RunSummary | None],
 ) -> None:
-    """Store how a run ended, and that it has no owner."""
-    status, waiting, error, summary = how
+    """Store the outcome of a run, and remove its owner."""
+    status, waiting, error, summary = outcome
     values = status, _dump(waiting), error, _dump_summary(summary), *fence
     db.execute(_RELEASE_RUN, values)
 
 
 def delete_runs(db: sqlite3.Connection, run_ids: Sequence[str]) -> int:
-    """Delete runs, except runs that have forks or a living owner. Returns the number of deleted
-    runs. Give the newest run first, so that forks are deleted before their parents."""
+    """Delete runs, and return the number of deleted runs. A run that has forks or a living owner
+    stays. Pass the newest run first, so that forks are deleted before their parents."""
     deleted = 0
     for run_id in run_ids:
         row = db.execute(
@@ -135,8 +137,8 @@ def delete_runs(db: sqlite3.Connection, run_ids: Sequence[str]) -> int:
 
 
 def remove_run(db: sqlite3.Connection, run: int) -> None:
-    """Delete a run with its lines, its answers, and the files that no other run has. Later changes
-    in the journal get higher numbers than the changes of this run."""
+    """Delete a run with its lines, its answers, and the files that no other run has. All later
+    change numbers are greater than the change numbers of this run."""
     of_run = run * LINES_OF_A_RUN, (run + 1) * LINES_OF_A_RUN
     db.execute(f"insert into changes (last) values ({NEXT_CHANGE})")
     db.execute("delete from changes where last < (select max(last) from changes)")

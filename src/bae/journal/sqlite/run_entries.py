@@ -1,5 +1,4 @@
-"""Queries on the tables of a journal: the runs of a page, the entry of a run, and the files of a
-run."""
+"""Queries for a page of a journal's runs, for a run's entry in the list, and for its files."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ _LAST = """(select {} from lines where lines.id between runs.run << 32
     and (runs.run << 32) + 4294967295 order by lines.id desc limit 1)"""
 
 COUNT = f"coalesce({_LAST.format('(lines.id & 4294967295) + 1')}, runs.shared)"
-"""How many lines a run has, including the lines it shares with the run it was forked from."""
+"""SQL for the number of lines of a run, including lines shared with the run it was forked from."""
 
 UPDATED = f"coalesce({_LAST.format('at')}, runs.started)"
 
@@ -33,10 +32,11 @@ from runs left join shapes using (shape)
     left join owners on owners.name = runs.owner
     left join runs parents on parents.run = runs.parent"""
 
-# Where the lines of a run are: in the run itself, and below its fork point in its parents.
+# The runs that store the lines of a run, with the numbers of these lines: the run itself, and its
+# parents up to the fork.
 HOMES = """with recursive homes (run, first, end, parent) as (
     select run, shared, 4294967296, parent from runs where run = ?
-    union -- and not all of them: a damaged run may be its own parent
+    union -- not `union all`, since a damaged run may be its own parent
     select runs.run, min(runs.shared, homes.first), homes.first, runs.parent
         from homes join runs on runs.run = homes.parent where homes.first > 0
 ) select run, first, end from homes order by first, end"""
@@ -54,24 +54,26 @@ def page_query(
     *,
     by_change: bool = False,
 ) -> tuple[str, list[str]]:
-    """The statement behind `runs`, always with an index, and its first parameters. The parameters
-    after them are the key below which the page begins, or the change above which, and its size."""
+    """Return the SQL of `Journal.runs`, which always uses an index, and its first parameters.
+
+    Two more parameters follow. The first is the key below which the page begins, or, if `by_change`
+    is true, the change number above which the page begins. The second is the size of the page."""
     wanted = {"runs.thread": thread, "runs.graph": graph, "runs.status": status}
-    given = {column: value for column, value in wanted.items() if value is not None}
-    where = "".join(f"{column} = ? and " for column in given)
+    filters = {column: value for column, value in wanted.items() if value is not None}
+    where = "".join(f"{column} = ? and " for column in filters)
     where += _LABELED * len(labels)
     order = "runs.run < ? order by runs.run desc"
     if by_change:
         order = "runs.change > ? order by runs.change"
     return f"{INFO} where {where}{order} limit ?", [
-        *given.values(),
+        *filters.values(),
         *chain.from_iterable(labels.items()),
     ]
 
 
 def files_of(db: sqlite3.Connection, run: int, lines: Sequence[Line]) -> dict[str, bytes]:
-    """The files of a run by hash: its own files, and files in the lines that it shares with the
-    runs it was forked from."""
+    """Return the files of a run by hash: its own files, and files in the lines that it shares with
+    the runs it was forked from."""
     if not db.execute("select 1 from file_uses limit 1").fetchone():
         return {}
     homes = [home for home, *_ in db.execute(HOMES, (run,)).fetchall()]
@@ -79,7 +81,7 @@ def files_of(db: sqlite3.Connection, run: int, lines: Sequence[Line]) -> dict[st
     files: dict[str, bytes] = {}
     for hash, is_own in db.execute(query, (run, *homes)).fetchall():
         if not is_own and not any(hash in line.data for line in lines):
-            continue  # another run got it after the fork
+            continue  # the parent got the file after the fork
         data = db.execute("select data from files where hash = ?", (hash,)).fetchone()
         if data is None or not isinstance(data[0], bytes):
             raise ValueError(f"the file {hash!r:.20} is missing")
@@ -88,10 +90,10 @@ def files_of(db: sqlite3.Connection, run: int, lines: Sequence[Line]) -> dict[st
 
 
 def run_info(db: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
-    """The entry of a run. Raises one of `UNREADABLE` if the row is no entry."""
+    """Return the entry of a run from its row. Raise one of `UNREADABLE` if the row is damaged."""
     run, run_id, graph, status, started, updated, shape, owner, until, waiting, *rest = row
     error, parent, thread, metadata, summary, change = rest
-    infos, gates = _forms()
+    infos, gates = _adapters()
     parked: tuple[ParkedGate, ...] = ()
     if waiting != "[]":
         answered = db.execute("select gate from answers where run = ?", (run,)).fetchall()
@@ -104,30 +106,30 @@ def run_info(db: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
 
 
 def list_entry(db: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
-    """The entry of a run in a list. A damaged entry is listed as a failed run with the reason, to
-    be deleted or read from a backup: it must not hide the others."""
+    """Return the entry of a run for a list. If the row is damaged, return a failed run with the
+    reason, so that other runs can still be listed and the damaged run can be deleted."""
     try:
         return run_info(db, row)
     except UNREADABLE as error:
         if getattr(error, "sqlite_errorcode", None) is not None:
             raise
-        run_id, graph = (each if isinstance(each, str) else repr(each) for each in row[1:3])
-        what = f"its entry in the journal is damaged: {describe(error)}"
-        return RunInfo(run_id, graph, "failed", 0.0, 0.0, "", error=what)
+        run_id, graph = (value if isinstance(value, str) else repr(value) for value in row[1:3])
+        reason = f"its entry in the journal is damaged: {describe(error)}"
+        return RunInfo(run_id, graph, "failed", 0.0, 0.0, "", error=reason)
 
 
 def fetch_rows(db: sqlite3.Connection, query: str, values: Sequence[Any]) -> list[Any]:
-    """All rows, with bytes for a text that is not UTF-8, which must not hide the other rows. Never
-    returns an open cursor: the frames of an error would hold it, and with it the earlier state of
-    the tables."""
-    db.text_factory = _text
+    """Return all rows of a query. A text that is not UTF-8 becomes bytes, so that the other rows
+    can be read. The cursor is not returned: the frames of an error would keep it open, and the
+    connection would continue to see the old state of the tables."""
+    db.text_factory = _decode_text
     try:
         return db.execute(query, values).fetchall()
     finally:
         db.text_factory = str
 
 
-def _text(data: bytes) -> str | bytes:
+def _decode_text(data: bytes) -> str | bytes:
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -135,8 +137,10 @@ def _text(data: bytes) -> str | bytes:
 
 
 @cache
-def _forms() -> tuple[TypeAdapter[RunInfo], TypeAdapter[list[tuple[str, str, str, Time | None]]]]:
-    """The forms of the entry of a run, and of the gates in it."""
+def _adapters() -> tuple[
+    TypeAdapter[RunInfo], TypeAdapter[list[tuple[str, str, str, Time | None]]]
+]:
+    """Return the type adapters of the entry of a run and of its gates."""
     return TypeAdapter(RunInfo), TypeAdapter(list[tuple[str, str, str, Time | None]])
 
 
@@ -147,10 +151,11 @@ def is_possible(line: Line) -> bool:
 _COLUMNS = [field.name for field in fields(RunInfo)]
 
 COLUMN_TYPES = int, str, float, str, int, str, int
-"""The types of the columns of a line; SQLite stores any type that another program writes."""
+"""The types of the columns of a line. They must be checked, since SQLite lets other programs store
+any type."""
 
 UNREADABLE = ValueError, TypeError, OverflowError, RecursionError, sqlite3.OperationalError
-"""The errors for anything in the tables that bae does not write."""
+"""The errors that damaged data in the tables can raise."""
 
 
 def marks(values: Collection[object]) -> str:

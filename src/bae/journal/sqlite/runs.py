@@ -1,5 +1,5 @@
-"""The runs in the tables of a journal: they are made, claimed, listed, read, changed and deleted
-here. A write checks first, inside a transaction, so that a refusal has changed nothing."""
+"""`RunTables` makes, claims, lists, reads, changes and deletes the runs in the tables of a journal.
+Each write is checked within its transaction. A refused write changes nothing."""
 
 from __future__ import annotations
 
@@ -67,11 +67,12 @@ from bae.journal.stored_runs import (
 T = TypeVar("T")
 
 RUNS_AT_ONCE = 50
-"""How many runs are deleted in one transaction, so that others need not wait long for theirs."""
+"""The number of runs that one transaction deletes. Other writers wait for the whole transaction."""
 PAGE = 200
-"""How many runs are read at once to find interrupted runs, for which there is no index."""
+"""The number of runs that one query reads in a search for interrupted runs, which have no index, or
+for a file."""
 
-# The runs that have a file, and their forks, which may share a line with it.
+# The runs that have a file, and their forks, which may share a line that refers to the file.
 _RUNS_OF_FILE = """with recursive known (run, is_own) as (
     select run, 1 from file_uses where hash = ?
     union select runs.run, 0 from runs join known on runs.parent = known.run
@@ -79,8 +80,8 @@ _RUNS_OF_FILE = """with recursive known (run, is_own) as (
 
 
 class RunTables(Journal):
-    """A journal in the tables of SQLite: a method becomes work for a writer, or a query that a
-    connection answers."""
+    """A journal in SQLite tables. A method that writes passes a job to a writer, and a method that
+    reads runs a query."""
 
     name: str
     """The name of the journal in errors."""
@@ -88,11 +89,11 @@ class RunTables(Journal):
 
     @abstractmethod
     def _ask(self, work: WriteJob) -> Future[Any]:
-        """Do work; it is taken in at the call."""
+        """Pass a job to the writer at once, and return the future of its result."""
 
     @abstractmethod
     async def _read(self, question: Callable[[sqlite3.Connection], T]) -> T:
-        """Query a connection that sees everything that was taken in before."""
+        """Run a query that sees the jobs passed to the writer before."""
 
     async def answer(
         self,
@@ -113,7 +114,7 @@ class RunTables(Journal):
         return await self._ask(WriteJob(run_id, add))
 
     async def info(self, run_id: str) -> RunInfo:
-        """The entry of a run, without its lines."""
+        """Return the entry of a run, without its lines."""
 
         def ask(db: sqlite3.Connection) -> RunInfo:
             try:
@@ -127,7 +128,7 @@ class RunTables(Journal):
         return await self._read(ask)
 
     async def answers(self, run_id: str) -> dict[str, str]:
-        """The answers of people at the gates of a run, without its lines."""
+        """Return the answers of people at the gates of a run. Its lines are not read."""
 
         def ask(db: sqlite3.Connection) -> dict[str, str]:
             run = self._find(db, run_id)
@@ -136,7 +137,7 @@ class RunTables(Journal):
         return await self._read(ask)
 
     async def thread_answers(self, thread: str, graph: str) -> dict[str, dict[str, str]]:
-        """The answers for all runs of a thread, in one query."""
+        """Return the answers for all runs of a graph in a thread. One query reads them."""
 
         def ask(db: sqlite3.Connection) -> dict[str, dict[str, str]]:
             query = """select id, gate, value from runs join answers using (run)
@@ -157,15 +158,15 @@ class RunTables(Journal):
         *,
         thread: str | None = None,
     ) -> None:
-        """A new run that shares the lines of another run: nothing is copied."""
-        given = tuple(lines)
+        """Make a run that shares the lines of another run. No shared line is copied."""
+        own_lines = tuple(lines)
 
         def add(db: sqlite3.Connection) -> None:
             parent = self._find(db, run_id)
             query = f"select {COUNT} from runs where run = ?"
             check_fork(run_id, upto, db.execute(query, (parent,)).fetchone()[0])
             info = run_info(db, db.execute(f"{INFO} where runs.run = ?", (parent,)).fetchone())
-            new = StoredRun(fork_info(info, new_id, given, thread), "", given, {})
+            new = StoredRun(fork_info(info, new_id, own_lines, thread), "", own_lines, {})
             add_run(db, new, parent=parent, shared=upto)
 
         await self._ask(WriteJob(run_id, add))
@@ -173,67 +174,72 @@ class RunTables(Journal):
     async def replace(
         self, runs: Sequence[StoredRun], claims: Sequence[Claim] = (), *, erase: bool = False
     ) -> None:
-        """Store runs in place of others. A run with forks can only be replaced together with them.
-        With `erase` the file is vacuumed, so that nothing of the old lines is left in the file or
-        in its log. This takes as long as copying the file, and as much space, and nothing else can
-        be written meanwhile."""
-        given = tuple(runs)
-        held = {claim.run_id: claim for claim in claims}
+        """Replace stored runs. A run with forks can only be replaced together with its forks.
+
+        With `erase` the file is vacuumed, so that no old line is left in the file or in its log.
+        Vacuuming takes as long as copying the file, and as much space on the disk. Nothing else can
+        be written meanwhile.
+        """
+        new_runs = tuple(runs)
+        claims_by_run = {claim.run_id: claim for claim in claims}
 
         def swap(db: sqlite3.Connection) -> None:
-            keys = {run.info.run_id: self._may_replace(db, run, held) for run in given}
+            keys = {
+                run.info.run_id: self._key_to_replace(db, run, claims_by_run) for run in new_runs
+            }
             old = [key for key in keys.values() if key is not None]
             query = f"select 1 from runs where parent in ({marks(old)}) and run not in"
             if db.execute(f"{query} ({marks(old)})", (*old, *old)).fetchone():
-                raise not_replaced(given[0].info.run_id, None)
-            if erase and any(self._differs(db, run) for run in given if keys[run.info.run_id]):
+                raise not_replaced(new_runs[0].info.run_id, None)
+            if erase and any(self._differs(db, run) for run in new_runs if keys[run.info.run_id]):
                 db.execute("insert into unclean (since) values (?)", (time(),))
             for key in old:
                 remove_run(db, key)
-            for run in given:
+            for run in new_runs:
                 add_run(db, run, key=keys[run.info.run_id])
 
         def then(db: sqlite3.Connection) -> None:
-            for claim in held.values():
+            for claim in claims_by_run.values():
                 if isinstance(claim, SQLiteClaim) and claim.lease is not None:
                     claim.lease.drop(claim, "it was released")
             if erase:
-                self._vacuum(db, [run.info.run_id for run in given])
+                self._vacuum(db, [run.info.run_id for run in new_runs])
 
-        only = given[0].info.run_id if len(given) == 1 else None
-        await self._ask(WriteJob(only, swap, then=then))
+        run_id = new_runs[0].info.run_id if len(new_runs) == 1 else None
+        await self._ask(WriteJob(run_id, swap, then=then))
 
     async def delete(self, run_ids: Sequence[str]) -> int:
-        """Delete runs and return their number. A run with forks stays, and so does a run that a
-        process works on. The file keeps its size; its space is used again."""
-        if isinstance(run_ids, str):  # its letters would be ids
+        """Delete runs, and return the number of deleted runs. A run that has forks, or that a
+        process works on, stays. The file does not shrink, but its space is used again."""
+        if isinstance(run_ids, str):  # each letter would be an id
             raise TypeError(f"delete({run_ids!r}): give the ids of runs as a list")
-        given = set(run_ids)
+        unique_ids = set(run_ids)
 
         def find(db: sqlite3.Connection) -> list[tuple[int, str]]:
             query = "select run, id from runs where id = ?"
-            found = [row for run_id in given for row in db.execute(query, (run_id,))]
-            return sorted(found, reverse=True)  # a fork is newer than its parent
+            rows = [row for run_id in unique_ids for row in db.execute(query, (run_id,))]
+            return sorted(rows, reverse=True)  # a fork is newer than its parent
 
-        found = [run_id for _, run_id in await self._read(find)]
+        stored_ids = [run_id for _, run_id in await self._read(find)]
         count = 0
-        for first in range(0, len(found), RUNS_AT_ONCE):
-            some = found[first : first + RUNS_AT_ONCE]
-            count += await self._ask(WriteJob(do=partial(delete_runs, run_ids=some)))
+        for first in range(0, len(stored_ids), RUNS_AT_ONCE):
+            batch = stored_ids[first : first + RUNS_AT_ONCE]
+            count += await self._ask(WriteJob(do=partial(delete_runs, run_ids=batch)))
         return count
 
     async def read(self, run_id: str) -> StoredRun:
         return await self._read_run(run_id)
 
     async def find_file(self, hash: str, sees: Callable[[RunInfo], bool]) -> bytes | None:
-        """The bytes of an image or a document, if a run has it for which `sees` is true."""
+        """Return the bytes of an image or a document. If `sees` is true for no run that has the
+        file, return None."""
 
-        def entries(db: sqlite3.Connection, some: Sequence[int]) -> list[tuple[int, RunInfo]]:
-            rows = fetch_rows(db, f"{INFO} where runs.run in ({marks(some)})", some)
+        def entries(db: sqlite3.Connection, keys: Sequence[int]) -> list[tuple[int, RunInfo]]:
+            rows = fetch_rows(db, f"{INFO} where runs.run in ({marks(keys)})", keys)
             return [(row[0], list_entry(db, row)) for row in rows]
 
-        def read(db: sqlite3.Connection, seen: Sequence[tuple[int, RunInfo]]) -> bytes | None:
-            for run, info in seen:
+        def read(db: sqlite3.Connection, visible: Sequence[tuple[int, RunInfo]]) -> bytes | None:
+            for run, info in visible:
                 lines = () if is_own[run] else self._read_lines(db, run, info.run_id)
                 if is_own[run] or any(hash in line.data for line in lines):
                     stored = db.execute("select data from files where hash = ?", (hash,)).fetchone()
@@ -243,20 +249,20 @@ class RunTables(Journal):
         is_own = dict(await self._read(lambda db: db.execute(_RUNS_OF_FILE, (hash,)).fetchall()))
         runs = [*is_own]
         for first in range(0, len(runs), PAGE):
-            listed = await self._read(partial(entries, some=runs[first : first + PAGE]))
-            seen = [(run, info) for run, info in listed if sees(info)]
-            data = await self._read(partial(read, seen=seen)) if seen else None
+            listed = await self._read(partial(entries, keys=runs[first : first + PAGE]))
+            visible = [(run, info) for run, info in listed if sees(info)]
+            data = await self._read(partial(read, visible=visible)) if visible else None
             if data is not None:
                 return data
         return None
 
     async def read_texts(self, run_id: str) -> StoredRun:
-        """A run without the bytes of its files."""
+        """Return a run without the bytes of its files."""
         return await self._read_run(run_id, with_files=False)
 
     async def _read_run(self, run_id: str, *, with_files: bool = True) -> StoredRun:
         def ask(db: sqlite3.Connection) -> StoredRun:
-            db.execute("begin")  # other processes may write it: this is the run at one instant
+            db.execute("begin")  # a snapshot: other processes may write the run meanwhile
             try:
                 return self._load_run(db, run_id, with_files=with_files)
             finally:
@@ -276,9 +282,9 @@ class RunTables(Journal):
             query = "select text from shapes where hash = ?"
             shape: object = db.execute(query, (info.shape,)).fetchone()[0]
             query = "select gate, value, person from answers where run = ?"
-            given = db.execute(query, row[:1]).fetchall()
-            answers = {gate: value for gate, value, _ in given}
-            people = {gate: person for gate, _, person in given if person}
+            answer_rows = db.execute(query, row[:1]).fetchall()
+            answers = {gate: value for gate, value, _ in answer_rows}
+            people = {gate: person for gate, _, person in answer_rows if person}
             texts = (shape, *answers, *answers.values(), *people.values())
             if not all(isinstance(text, str) for text in texts):
                 raise TypeError("a column has a value of another type")
@@ -323,10 +329,10 @@ class RunTables(Journal):
         return await self._read(ask)
 
     async def lines(self, run_id: str, *, after: int = -1, limit: int = 500) -> RunLines:
-        """Some lines of a run; no other line is read."""
+        """Return some lines of a run. Other lines are not read."""
 
         def ask(db: sqlite3.Connection) -> RunLines:
-            db.execute("begin")  # other processes may write it: this is the run at one instant
+            db.execute("begin")  # a snapshot: other processes may write the run meanwhile
             try:
                 row = db.execute(f"{INFO} where runs.id = ?", (run_id,)).fetchone()
                 if row is None:
@@ -345,7 +351,7 @@ class RunTables(Journal):
         return await self._read(ask)
 
     async def forks(self, run_id: str, *, limit: int = 50) -> list[RunInfo]:
-        """The runs that were forked from a run, by an index."""
+        """Return the runs that were forked from a run, the newest first. An index finds them."""
         query = f"""{INFO} where runs.parent = ? or (runs.parent is null and runs.came_from = ?)
             order by runs.run desc limit ?"""
 
@@ -356,16 +362,16 @@ class RunTables(Journal):
         return await self._read(ask)
 
     async def last_change(self) -> int:
-        """The greatest change of all runs, including deleted runs."""
+        """Return the greatest change number of all runs, including deleted runs."""
         query = f"select {NEXT_CHANGE} - 1"
         return await self._read(lambda db: int(db.execute(query).fetchone()[0]))
 
     async def older(self, than: float, statuses: Sequence[RunStatus]) -> list[str]:
         wanted = f"status in ({marks(statuses)}) and {UPDATED} < ?"
-        # A thread is kept or deleted in full: delete threads in which all runs are old.
-        kept = f"select thread from runs where thread is not null and not ({wanted})"
+        # A thread is deleted only if all its runs are old.
+        threads_to_keep = f"select thread from runs where thread is not null and not ({wanted})"
         query = f"""select id from runs where {wanted}
-            and (thread is null or thread not in ({kept})) order by run"""
+            and (thread is null or thread not in ({threads_to_keep})) order by run"""
 
         def ask(db: sqlite3.Connection) -> list[str]:
             rows = fetch_rows(db, query, (*statuses, than, *statuses, than))
@@ -384,8 +390,8 @@ class RunTables(Journal):
             raise failure("bae-run-unknown", self.name, run_id)
         run, owner, until, status, count, thread = row
         if owner == self._owner or is_alive(owner, until):
-            left = max((until or 0.0) - time(), 0)
-            raise failure("bae-run-owned", self.name, run_id, owner=owner, left=left)
+            remaining = max((until or 0.0) - time(), 0)
+            raise failure("bae-run-owned", self.name, run_id, owner=owner, left=remaining)
         if status == "ended":
             raise failure("bae-run-ended", self.name, run_id)
         refuse_busy(db, thread, run)
@@ -411,7 +417,7 @@ class RunTables(Journal):
         start: int = 0,
         stop: int = LINES_OF_A_RUN,
     ) -> tuple[Line, ...]:
-        """The lines of a run from the number `start` on and below `stop`."""
+        """Return the lines of a run with numbers from `start` to below `stop`."""
         lines: list[Line] = []
         query = """select id & 4294967295, kind, at, path, step, data, version from lines
             where id >= ? and id < ? order by id"""
@@ -446,16 +452,18 @@ class RunTables(Journal):
         return tuple(lines)
 
     def _damage_error(self, run_id: str, what: str, error: Exception) -> Exception:
-        """The error for a part that cannot be read; errors of SQLite itself stay unchanged."""
+        """Return the error for a part of a run that cannot be read. Errors of SQLite itself are
+        returned unchanged."""
         if getattr(error, "sqlite_errorcode", None) is not None:
             return error
         what = f"{what} cannot be read ({describe(error)})"
         return failure("bae-journal-damaged", self.name, run_id, cause=error, what=what)
 
-    def _may_replace(
+    def _key_to_replace(
         self, db: sqlite3.Connection, run: StoredRun, claims: Mapping[str, Claim]
     ) -> int | None:
-        """The key of the run that is to be replaced; None if there is none."""
+        """Return the key of the stored run that `run` replaces, or None if no run has its id. Raise
+        an error if another process works on the stored run."""
         run_id = run.info.run_id
         query = "select run, owner, until from runs left join owners on name = owner where id = ?"
         key, owner, until = db.execute(query, (run_id,)).fetchone() or (None, None, None)
@@ -482,9 +490,10 @@ class RunTables(Journal):
         )
 
     def _vacuum(self, db: sqlite3.Connection, run_ids: Sequence[str]) -> None:
-        """Leave only data in the file and its log that can be read from the tables: pages have
-        copies of lines that were moved, and so has the log. The file notes that this is due, for
-        the next call if it fails. Call it outside a transaction."""
+        """Erase all data that is no longer in the tables: the pages of the file have copies of
+        moved lines, and the log has copies of pages. The table `unclean` stores that the file must
+        be vacuumed: if this call fails, the next call tries again. Call this outside a
+        transaction."""
         if not db.execute("select 1 from unclean limit 1").fetchone():
             return
         try:
@@ -495,9 +504,9 @@ class RunTables(Journal):
                 raise busy
             db.execute("delete from unclean")
         except sqlite3.Error as error:
-            failed = as_journal_error(error, self.name, run_ids[0])
+            journal_error = as_journal_error(error, self.name, run_ids[0])
             runs = ", ".join(map(repr, run_ids))
-            failed.message += f"; run {runs} is changed, but the file still has old lines"
+            journal_error.message += f"; run {runs} is changed, but the file still has old lines"
             if is_busy(error):
-                failed.fix = "do it again when no other process uses the file"
-            raise failed from error
+                journal_error.fix = "do it again when no other process uses the file"
+            raise journal_error from error

@@ -1,5 +1,5 @@
-"""The SQLite file of a journal: its tables, how it is opened without harm to other files, and the
-meaning of its errors."""
+"""The SQLite file of a journal: its tables, the functions that open it, and the errors that SQLite
+raises for it. A file of another program is refused and stays unchanged."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ from bae.journal.stored_runs import FORMAT
 from bae.private_files import make_private, switch_to_wal
 
 APPLICATION = 0x62616530
-"""Tells a journal from other SQLite files: "bae0", its `application_id`."""
+"""The `application_id` of journals, "bae0". Other SQLite files have another number."""
 PAGE = 8192
-"""The bytes of a page: three lines with nodes of 2 KB fit; two would waste a page of 4096."""
+"""The size of a page in bytes. Three lines with nodes of 2 KB fit, whereas two would not fit into a
+page of 4096."""
 LOG_PAGES = {"full": 64, "normal": 1000}
-"""After how many pages of the write-ahead log a commit moves them into the file and starts over. A
-commit that waits for the disk takes 150 µs instead of 240 if the log need not grow."""
+"""By durability: if the write-ahead log has this many pages, a commit moves them into the file, and
+the log is written again from its start. If the log need not grow, a commit that waits for the disk
+takes 150 µs instead of 240."""
 LOG_BYTES = 8 << 20
-"""How large the log may stay after it had to grow."""
+"""The number of bytes to which a larger log is cut back."""
 LINES_OF_A_RUN = 1 << 32
-"""The id of a line is run << 32 | n: the lines of a run are side by side, and a step writes one
-page."""
+"""The number of ids for the lines of a run. The id of a line is `run << 32 | n`, so the lines of a
+run are next to each other, and a step writes one page."""
 
 NEXT_CHANGE = """(select 1 + max(coalesce((select max(change) from runs), 0),
     coalesce((select max(last) from changes), 0)))"""
-"""A number greater than the changes of all entries, including deleted entries."""
+"""SQL for a number that is greater than the change numbers of all runs, including deleted runs."""
 CHANGED = f"change = {NEXT_CHANGE}"
-"""The columns that each statement sets when it changes the entry of a run."""
+"""SQL for the column that each statement sets when it changes the entry of a run."""
 
 _BEFORE_FIRST = 1
-"""The `user_version` of files before version 1 of the stored format, which has the next number."""
+"""The `user_version` of a file is this number plus the version of the stored format. Files from
+before version 1 have this number."""
 _HEADER = 100
 _NEARLY_NOTHING = 1 << 20
-"""With fewer free bytes than this, a failed write means that the disk is full."""
+"""If a write fails and the disk has fewer free bytes than this, the disk is reported as full."""
 _TABLES = """
 create table runs (
     run integer primary key, id text not null unique, graph text not null, status text not null,
@@ -113,7 +116,7 @@ create index labels_by_run on labels (run);
 insert into labels {_LABELS}
 """,
 }
-"""By version of the stored format: the statements that upgrade its tables to the next version."""
+"""By version of the stored format: the statements that upgrade the tables to the next version."""
 _OLDER = {
     2: """create temp view runs as select *, null as thread, '{}' as metadata, null as summary,
         run as change from main.runs""",
@@ -122,24 +125,26 @@ _OLDER = {
         create temp view answers as select *, '' as person from main.answers;
         create temp view labels as {_LABELS}""",
 }
-"""By version: the views for a file of this version, or an older one, that is only read. Such a file
-is not changed."""
+"""By version: the views with which a file of this version, or of an older version, can be read
+without changing the file."""
 
 
 def open_in_memory() -> sqlite3.Connection:
-    """A new journal without a file."""
+    """Open a new journal in memory."""
     connection = _connect(":memory:", 0.0)
     connection.executescript(_TABLES)
     return connection
 
 
 def open_to_write(path: str, busy_timeout: float, synchronous: str) -> sqlite3.Connection:
-    """A connection to the journal at `path`, which is created if there is none. A file of any other
-    kind is refused and not changed."""
+    """Open the journal at `path` for writing. Create it if there is no file. Refuse a file of any
+    other kind, and leave it unchanged."""
     _check_size(path)
     if not os.path.lexists(path):
         make_private(path)
-    elif not os.access(path, os.W_OK):  # a connection would not notice a change
+    elif not os.access(
+        path, os.W_OK
+    ):  # if the file becomes writable later, an open connection would not notice
         raise failure("bae-journal-readonly", path)
     with ExitStack() as opened:
         connection = opened.enter_context(closing(_connect(path, busy_timeout)))
@@ -159,8 +164,7 @@ def open_to_write(path: str, busy_timeout: float, synchronous: str) -> sqlite3.C
 
 
 def open_to_read(path: str, busy_timeout: float) -> sqlite3.Connection | None:
-    """A connection to the journal at `path` that writes nothing; None if there is no journal
-    yet."""
+    """Open the journal at `path` for reading only. Return None if there is no journal yet."""
     if not _check_size(path):
         return None
     with ExitStack() as opened:
@@ -171,7 +175,7 @@ def open_to_read(path: str, busy_timeout: float) -> sqlite3.Connection | None:
             cannot_write = _code_of(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
             if not cannot_write or _size(path + "-wal"):
                 raise
-            # No process can be writing in a folder that cannot be written: read it as it is.
+            # No process can change a file in this folder, so let SQLite assume that none does.
             quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
             connection = _connect(f"file:{quoted}?mode=ro&immutable=1", busy_timeout)
             opened.enter_context(closing(connection))
@@ -188,7 +192,7 @@ def open_to_read(path: str, busy_timeout: float) -> sqlite3.Connection | None:
 
 
 def _check_size(path: str) -> int:
-    """The size of the file. A file that SQLite would wrongly consider empty is refused."""
+    """Return the size of the file. Refuse a file that SQLite would wrongly consider empty."""
     size = _size(path)
     if not size and _size(path + "-wal"):
         what = "it is empty or gone, but the log beside it, -wal, is not"
@@ -217,9 +221,9 @@ def _connect(path: str, busy_timeout: float) -> sqlite3.Connection:
 
 
 def _version_of(connection: sqlite3.Connection, path: str) -> int:
-    """The version of the stored format of the file; 0 for an empty file. A file of another program,
-    or of a version that this bae does not read, is refused."""
-    # In one statement, since another process may be creating the tables now.
+    """Return the file's version of the stored format, or 0 for an empty file. Refuse a file of
+    another program, or a version that this bae does not read."""
+    # One statement reads all three numbers, since another process may be creating the tables now.
     kind: tuple[int, int, int] = connection.execute(_KIND_OF_FILE).fetchone()
     if not any(kind):
         return 0
@@ -244,12 +248,14 @@ def _use_log(connection: sqlite3.Connection, path: str, busy_timeout: float) -> 
 
 
 def _upgrade(connection: sqlite3.Connection, path: str) -> None:
-    """Upgrade the tables to the current version, from none or from an older version, at once."""
+    """Create the tables, or upgrade them from an older version, in one transaction."""
     if _version_of(connection, path) == FORMAT:
         return
     connection.execute("begin immediate")
     version = _version_of(connection, path)  # another process may have been faster
-    scripts = [UPGRADES.get(each, "") for each in range(version, FORMAT)] if version else [_TABLES]
+    scripts = (
+        [UPGRADES.get(older, "") for older in range(version, FORMAT)] if version else [_TABLES]
+    )
     for statement in ";".join(scripts).split(";"):
         connection.execute(statement)
     if version != FORMAT:
@@ -333,11 +339,11 @@ _FAILURES = {
         "longer",
     ),
 }
-"""By code: what happened, and what to do."""
+"""By code: the message of the error, and its fix."""
 
 
 class FileGone(sqlite3.Error):
-    """The file was taken away: data that was written to it was not stored."""
+    """The file was deleted or replaced, so the data written to it is lost."""
 
 
 def failure(
@@ -348,14 +354,15 @@ def failure(
     cause: BaseException | None = None,
     **words: object,
 ) -> JournalError:
-    """The error with that code about the journal `name`; `words` are the values in its message."""
+    """Return the error with this code, about the journal `name`. `words` are the values for the
+    placeholders in its message."""
     message, fix = _FAILURES[code]
     message = message.format(name=name, run_id=run_id, **words)
     return JournalError(message, code=code, run_id=run_id, cause=cause, fix=fix)
 
 
 def as_journal_error(error: BaseException, path: str, run_id: str | None = None) -> JournalError:
-    """The error to raise for an error of SQLite."""
+    """Return the `JournalError` for an error of SQLite."""
     if isinstance(error, JournalError):
         return error
     result = _code_of(error)
@@ -380,7 +387,7 @@ def as_journal_error(error: BaseException, path: str, run_id: str | None = None)
 
 
 def is_busy(error: BaseException) -> bool:
-    """Whether another connection held the file for longer than we wait."""
+    """Whether another connection locked the file for longer than the busy timeout."""
     return _code_of(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 
 
@@ -391,7 +398,7 @@ def is_writable(path: str) -> bool:
 
 
 def _code_of(error: BaseException) -> int:
-    """The primary result code of an SQLite error; 0 for any other error."""
+    """Return the primary result code of an SQLite error, or 0 for any other error."""
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF
 
