@@ -412,7 +412,7 @@ def test_test_programs_are_recognized(command: str, name: str | None) -> None:
 async def test_a_command_that_reports_no_tests_is_not_run(tmp_path: Path) -> None:
     report = await run_in(tmp_path, ("touch", "made"))
     assert not report.passed
-    assert "no test command that reports" in report.problem
+    assert "no test command whose report" in report.problem
     assert os.listdir(tmp_path) == []
 
 
