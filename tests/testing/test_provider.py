@@ -121,7 +121,7 @@ async def test_answers_are_taken_in_order_and_then_the_one_for_always(provider):
         provider.always()
         assert json.loads((await ask("?", SCHEMA)).text) == sample(SCHEMA)
     provider.script(Status(429))
-    with pytest.raises(AssertionError, match=r"left are 1: \[Status\(code=429"):
+    with pytest.raises(AssertionError, match=r"unused answers \(1\): \[Status\(code=429"):
         provider.assert_complete()
 
 

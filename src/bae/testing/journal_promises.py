@@ -153,8 +153,8 @@ async def _has_one_owner(journal: Journal) -> None:
 async def _queues(journal: Journal) -> None:
     """A run that is created without a claim is queued: it has no owner, is listed so, and is
     "running" once it is claimed."""
-    made = await journal.create(_run("run", [_line(0)], status="queued"), claim=False)
-    _same("what create returns without a claim", made, None)
+    returned = await journal.create(_run("run", [_line(0)], status="queued"), claim=False)
+    _same("what create returns without a claim", returned, None)
     info = (await journal.read("run")).info
     _same("its status and owner", (info.status, info.owner), ("queued", None))
     _same("the queued runs", await _ids(journal, status="queued"), ["run"])
@@ -254,10 +254,10 @@ async def _lists(journal: Journal) -> None:
     """`runs` lists the newest first, by status, graph and thread, page by page."""
     for n in range(7):
         await _end_run(journal, f"r{n}", graph="AB"[n % 2], thread="t" if n < 2 else None)
-    held = await _begin_run(journal, "last", graph="A")
+    running = await _begin_run(journal, "last", graph="A")
     await journal.release(await _begin_run(journal, "parked", graph="B"), "waiting", [], [_GATE])
     names = ["parked", "last", *(f"r{n}" for n in reversed(range(7)))]
-    wanted: list[tuple[dict[str, Any], list[str]]] = [
+    cases: list[tuple[dict[str, Any], list[str]]] = [
         ({}, names),
         ({"limit": 3}, names[:3]),
         ({"limit": 3, "before": "r6"}, ["r5", "r4", "r3"]),
@@ -271,25 +271,25 @@ async def _lists(journal: Journal) -> None:
         ({"thread": "t"}, ["r1", "r0"]),
         ({"thread": "t", "graph": "A"}, ["r0"]),
     ]
-    for arguments, expected in wanted:
+    for arguments, expected in cases:
         _same(f"runs({arguments})", await _ids(journal, **arguments), expected)
-    await journal.release(held, "ended", [])
+    await journal.release(running, "ended", [])
 
 
 async def _finds_metadata(journal: Journal) -> None:
     """`runs(metadata=…)` lists the runs that have all these keys with these values, and tells
     texts, numbers and truth values apart."""
-    given: list[dict[str, Any]] = [
+    metadata_of_runs: list[dict[str, Any]] = [
         {"user": "ana", "plan": 1},
         {"user": "ana", "plan": True, "note": "ä '\""},
         {"user": "ben", "plan": 1, "more": {"deep": [1]}},
         {"user": None, "plan": 1.5},
         {"user": "1", "more": [1]},
     ]
-    for n, metadata in enumerate(given):
+    for n, metadata in enumerate(metadata_of_runs):
         run = _run(f"r{n}", [_line(0)], status="ended", metadata=metadata, thread=f"t{n % 2}")
         await journal.create(run, claim=False)
-    wanted: list[tuple[dict[str, Any], list[str]]] = [
+    cases: list[tuple[dict[str, Any], list[str]]] = [
         ({"metadata": {}}, ["r4", "r3", "r2", "r1", "r0"]),
         ({"metadata": {"user": "ana"}}, ["r1", "r0"]),
         ({"metadata": {"user": "ana", "plan": 1}}, ["r0"]),
@@ -303,7 +303,7 @@ async def _finds_metadata(journal: Journal) -> None:
         ({"metadata": {"note": "ä '\""}}, ["r1"]),
         ({"metadata": {"none": None}}, []),
     ]
-    for arguments, expected in wanted:
+    for arguments, expected in cases:
         _same(f"runs({arguments})", await _ids(journal, **arguments), expected)
     with _expect_refusal("runs(metadata=…) with a list", ValueError):
         await journal.runs(metadata=cast(Any, {"more": [1]}))
@@ -439,9 +439,9 @@ async def _forks_forks(journal: Journal) -> None:
     await journal.append(await journal.claim("e"), [_line(6)])
     with _expect_refusal("a fork with an id that exists", "bae-run-exists"):
         await journal.fork("a", "b", 1, [])
-    for upto, own in ((6, []), (-1, []), (2, [_line(3)]), (2, [_line(1)])):
-        with _expect_refusal(f"a fork at line {upto} with {own}", ValueError):
-            await journal.fork("a", "new", upto, own)
+    for upto, new_lines in ((6, []), (-1, []), (2, [_line(3)]), (2, [_line(1)])):
+        with _expect_refusal(f"a fork at line {upto} with {new_lines}", ValueError):
+            await journal.fork("a", "new", upto, new_lines)
     _same("the runs", await _ids(journal), ["e", "d", "c", "b", "a"])
 
 
@@ -522,13 +522,13 @@ async def _replaces(journal: Journal) -> None:
         await _end_run(journal, run_id, 3, status="failed")
         await journal.answer(run_id, "g", "1")
     await _begin_run(journal, "owned")
-    claim, held = await journal.claim("b"), await journal.read("owned")
+    claim, owned_run = await journal.claim("b"), await journal.read("owned")
     old = [await journal.read("a"), await journal.read("b")]
     lines = _line(0), _line(1, '{"new": 1}')
     new = [replace(run, lines=lines, answers={}) for run in old]
     new = [replace(run, info=replace(run.info, updated=lines[-1].at)) for run in new]
     with _expect_refusal("replace of a run that a process works on", "bae-run-owned"):
-        await journal.replace([new[0], held], [])
+        await journal.replace([new[0], owned_run], [])
     _same("a, after a refusal", await journal.read("a"), old[0])
     info = replace(new[1].info, status="failed", owner=None, lease_until=None)
     new[1] = replace(new[1], info=info)
@@ -562,7 +562,7 @@ async def _keeps_files(journal: Journal) -> None:
     _same("its files, given again", (await journal.read("run")).files, files)
     await journal.fork("run", "fork", 2, [_line(2)])
     _same("the files of a fork", (await journal.read("fork")).files, {_hash(one): one})
-    for hash, run_id, wanted in (
+    for hash, run_id, expected in (
         (_hash(one), "run", one),
         (_hash(one), "fork", one),
         (_hash(two), "run", two),
@@ -570,7 +570,7 @@ async def _keeps_files(journal: Journal) -> None:
         (_hash(two), "other", None),
     ):
         data = await journal.find_file(hash, lambda info, seen=run_id: info.run_id == seen)
-        _same(f"a file that the reader of {run_id} may see", data, wanted)
+        _same(f"a file that the reader of {run_id} may see", data, expected)
     three = b"three"
     answer = "run", "1:Refund.approved", "true", "ana"
     _same("the first answer", await journal.answer(*answer, {_hash(three): three}), True)
@@ -681,7 +681,9 @@ async def _respects_owners(one: Journal, two: Journal) -> None:
 
 async def _shares_threads(one: Journal, two: Journal) -> None:
     """At most one run of a thread is in progress across all processes."""
-    starts = [_begin_run(each, f"r{n}", thread="t") for n, each in enumerate((one, two, one, two))]
+    starts = [
+        _begin_run(journal, f"r{n}", thread="t") for n, journal in enumerate((one, two, one, two))
+    ]
     results = await asyncio.gather(*starts, return_exceptions=True)
     codes = sorted(getattr(result, "code", "") for result in results)
     _same("the errors of four runs of a thread", codes, ["", *(["bae-thread-busy"] * 3)])
@@ -723,10 +725,12 @@ def _lines(first: int, end: int, **parts: Any) -> list[Line]:
 
 
 def _run(run_id: str, lines: Iterable[Line], **parts: Any) -> StoredRun:
-    own = tuple(lines)
-    first, last = (own[0].at, own[-1].at) if own else (1000.0, 1000.0)
+    run_lines = tuple(lines)
+    first, last = (run_lines[0].at, run_lines[-1].at) if run_lines else (1000.0, 1000.0)
     graph, status = parts.pop("graph", "Trip"), parts.pop("status", "running")
-    return StoredRun(RunInfo(run_id, graph, status, first, last, "hash", **parts), _SHAPE, own, {})
+    return StoredRun(
+        RunInfo(run_id, graph, status, first, last, "hash", **parts), _SHAPE, run_lines, {}
+    )
 
 
 async def _check_claim(created: Awaitable[Claim | None]) -> Claim:
@@ -756,8 +760,8 @@ async def _numbers(journal: Journal, run_id: str = "run") -> list[int]:
     return [line.n for line in (await journal.read(run_id)).lines]
 
 
-async def _ids(journal: Journal, **wanted: Any) -> list[str]:
-    return [info.run_id for info in await journal.runs(**wanted)]
+async def _ids(journal: Journal, **filters: Any) -> list[str]:
+    return [info.run_id for info in await journal.runs(**filters)]
 
 
 def _same(what: str, actual: Any, expected: Any) -> None:

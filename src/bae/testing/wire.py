@@ -167,9 +167,9 @@ class Calls:
         paused: bool = False,
         size: int = 16,
     ) -> None:
-        given = {"calls": calls, "ran": tuple(ran), "ids": tuple(ids), "text": text, "raw": raw}
-        given |= {"thinking": thinking, "cut": cut, "paused": paused, "size": size}
-        for name, value in given.items():
+        values = {"calls": calls, "ran": tuple(ran), "ids": tuple(ids), "text": text, "raw": raw}
+        values |= {"thinking": thinking, "cut": cut, "paused": paused, "size": size}
+        for name, value in values.items():
             object.__setattr__(self, name, value)
         if size < 1:
             raise ValueError(f"Calls(size={size!r}): give 1 or more")
@@ -302,8 +302,8 @@ def channel_of(
             named = STRUCTURED_OUTPUT
         elif len(names) == 1 and not replied:
             named = names[0]
-    wanted = not forbidden and (forced or not formatted)
-    if wanted and named is not None and named in tools:
+    wants_call = not forbidden and (forced or not formatted)
+    if wants_call and named is not None and named in tools:
         return mapping(tools[named]), named, forced or named == STRUCTURED_OUTPUT
     return schema, None, False
 
@@ -415,8 +415,8 @@ class PromptCache:
                 continue
             before.append((so_far.digest(), total))
             if piece.cached:
-                known = (size for digest, size in reversed(before) if digest in self._seen)
-                read = max(read, next(known, 0))
+                cached_sizes = (size for digest, size in reversed(before) if digest in self._seen)
+                read = max(read, next(cached_sizes, 0))
                 written = total - read
                 marked.append(so_far.digest())
         self._seen.update(marked)
@@ -424,9 +424,9 @@ class PromptCache:
 
     def _has(self, digest: bytes) -> bool:
         """Whether a digest was seen before. Adds it."""
-        known = digest in self._seen
+        is_cached = digest in self._seen
         self._seen.add(digest)
-        return known
+        return is_cached
 
 
 def mapping(value: Any) -> Body:

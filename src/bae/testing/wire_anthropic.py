@@ -56,7 +56,7 @@ class MessagesWire(Wire):
     def channel(self, body: Body) -> WireChannel:
         """How to give the answer."""
         choice = mapping(body.get("tool_choice"))
-        asked = mapping(mapping(body.get("output_config")).get("format"))
+        answer_format = mapping(mapping(body.get("output_config")).get("format"))
         kind = choice.get("type")
         return channel_of(
             tools={
@@ -64,8 +64,8 @@ class MessagesWire(Wire):
                 for tool in body.get("tools") or ()
                 if "input_schema" in tool
             },
-            schema=asked.get("schema"),
-            formatted=bool(asked),
+            schema=answer_format.get("schema"),
+            formatted=bool(answer_format),
             named=choice.get("name") if kind == "tool" else None,
             forced=kind in ("any", "tool"),
             forbidden=kind == "none",
@@ -196,17 +196,17 @@ def _check_blocks(at: int, parts: list[Body]) -> None:
 def _check_results(at: int, parts: list[Body], open_calls: list[str]) -> None:
     """Raise if the results do not match the last calls, or come after other content."""
     results = [n for n, part in enumerate(parts) if _is(part, "tool_result")]
-    given = [str(parts[n].get("tool_use_id")) for n in results]
-    unknown = [id for id in given if id not in open_calls]
+    result_ids = [str(parts[n].get("tool_use_id")) for n in results]
+    unknown = [id for id in result_ids if id not in open_calls]
     if unknown:
         raise ValueError(
             f"messages.{at}.content: unexpected `tool_use_id` found in `tool_result` blocks: "
             f"{', '.join(unknown)}. Each `tool_result` block must have a corresponding `tool_use` "
             "block in the previous message."
         )
-    if len({*given}) < len(given):
+    if len({*result_ids}) < len(result_ids):
         raise ValueError(f"messages.{at}.content: each tool_use must have a single result")
-    missing = [id for id in open_calls if id not in given]
+    missing = [id for id in open_calls if id not in result_ids]
     if missing or results != list(range(len(results))):
         _refuse_open(at - 1, missing or open_calls)
 
@@ -232,11 +232,11 @@ def _blocks(reply: ModelReply) -> Iterator[tuple[Body, Body, list[Body]]]:
                 deltas = _deltas("input_json", "partial_json", ["", *pieces] if pieces else [])
                 yield {**call, "input": {}}, {**call, "input": given}, deltas
             case ThinkingBlock():
-                whole = {"type": "thinking", "thinking": block.text}
-                whole["signature"] = signature_of(block.text)
+                complete = {"type": "thinking", "thinking": block.text}
+                complete["signature"] = signature_of(block.text)
                 deltas = _deltas("thinking", "thinking", reply.chunks(block.text))
-                deltas += _deltas("signature", "signature", [whole["signature"]])
-                yield {"type": "thinking", "thinking": "", "signature": ""}, whole, deltas
+                deltas += _deltas("signature", "signature", [complete["signature"]])
+                yield {"type": "thinking", "thinking": "", "signature": ""}, complete, deltas
             case RanBlock():
                 call = {"type": "server_tool_use", "id": block.id, "name": block.name}
                 deltas = _deltas("input_json", "partial_json", [json.dumps(block.arguments)])

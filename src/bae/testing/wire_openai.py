@@ -49,7 +49,7 @@ class OpenAIWire(Wire):
 def _channel(
     body: Body,
     tools: Mapping[str, Any],
-    asked: Body,
+    answer_format: Body,
     schema: Any,
     *,
     named: str | None,
@@ -58,8 +58,8 @@ def _channel(
     choice = body.get("tool_choice")
     return channel_of(
         tools,
-        schema={"type": "object"} if asked.get("type") == "json_object" else schema,
-        formatted=asked.get("type") in ("json_schema", "json_object"),
+        schema={"type": "object"} if answer_format.get("type") == "json_object" else schema,
+        formatted=answer_format.get("type") in ("json_schema", "json_object"),
         named=named,
         forced=choice == "required" or named is not None,
         forbidden=choice == "none",
@@ -89,11 +89,11 @@ class ChatCompletions(OpenAIWire):
             for tool in body.get("tools") or ()
             if tool.get("type") == "function"
         }
-        asked = mapping(body.get("response_format"))
+        answer_format = mapping(body.get("response_format"))
         named = mapping(mapping(body.get("tool_choice")).get("function")).get("name")
-        schema = mapping(asked.get("json_schema")).get("schema")
+        schema = mapping(answer_format.get("json_schema")).get("schema")
         replied = body["messages"][-1].get("role") == "tool"
-        return _channel(body, tools, asked, schema, named=named, replied=replied)
+        return _channel(body, tools, answer_format, schema, named=named, replied=replied)
 
     def with_usage(self, body: Body) -> bool:
         """Whether a stream ends with the usage."""
@@ -247,10 +247,12 @@ class Responses(OpenAIWire):
             for tool in body.get("tools") or ()
             if tool.get("type") == "function"
         }
-        asked = mapping(mapping(body.get("text")).get("format"))
+        answer_format = mapping(mapping(body.get("text")).get("format"))
         named = mapping(body.get("tool_choice")).get("name")
         replied = mapping(body["input"][-1]).get("type") == "function_call_output"
-        return _channel(body, tools, asked, asked.get("schema"), named=named, replied=replied)
+        return _channel(
+            body, tools, answer_format, answer_format.get("schema"), named=named, replied=replied
+        )
 
     def tools(self, body: Body) -> list[str]:
         """The names of the tools."""
@@ -318,8 +320,8 @@ class Responses(OpenAIWire):
 
 
 def _items(body: Body) -> list[Body]:
-    given = body["input"]
-    return [] if isinstance(given, str) else [mapping(each) for each in given]
+    items = body["input"]
+    return [] if isinstance(items, str) else [mapping(item) for item in items]
 
 
 def _is_assistant(item: Body) -> bool:
@@ -332,10 +334,10 @@ def _numbered_blocks(reply: ModelReply) -> list[tuple[int, Block]]:
 
 
 def _item_events(reply: ModelReply, at: int, block: Block) -> list[dict[str, Any]]:
-    done = _item(reply, at, block)
-    added = {**_item(reply, at, replace(block, **{_TEXT_OF[type(block)]: ""}))}
-    added["status"] = "in_progress"
-    place: dict[str, Any] = {"item_id": done["id"], "output_index": at}
+    complete_item = _item(reply, at, block)
+    started_item = {**_item(reply, at, replace(block, **{_TEXT_OF[type(block)]: ""}))}
+    started_item["status"] = "in_progress"
+    place: dict[str, Any] = {"item_id": complete_item["id"], "output_index": at}
     before: list[dict[str, Any]] = []
     after: list[dict[str, Any]] = []
     extra: dict[str, Any] = {}
@@ -344,14 +346,18 @@ def _item_events(reply: ModelReply, at: int, block: Block) -> list[dict[str, Any
             name, key = "response.function_call_arguments", "arguments"
         case ThinkingBlock():
             name, key = "response.reasoning_summary_text", "text"
-            added["summary"], place["summary_index"] = [], 0
+            started_item["summary"], place["summary_index"] = [], 0
             part = "response.reasoning_summary_part"
             before = [
-                {"type": f"{part}.added", **place, "part": {**done["summary"][0], "text": ""}}
+                {
+                    "type": f"{part}.added",
+                    **place,
+                    "part": {**complete_item["summary"][0], "text": ""},
+                }
             ]
-            after = [{"type": f"{part}.done", **place, "part": done["summary"][0]}]
+            after = [{"type": f"{part}.done", **place, "part": complete_item["summary"][0]}]
         case _:
-            added["content"], place["content_index"] = [], 0
+            started_item["content"], place["content_index"] = [], 0
             refused = reply.stop == "refused"
             name = "response.refusal" if refused else "response.output_text"
             key = "refusal" if refused else "text"
@@ -361,12 +367,12 @@ def _item_events(reply: ModelReply, at: int, block: Block) -> list[dict[str, Any
             after = [{"type": f"{part}.done", **place, "part": _part(reply, block.text)}]
     pieces = reply.chunks(block.text)
     return [
-        {"type": "response.output_item.added", "output_index": at, "item": added},
+        {"type": "response.output_item.added", "output_index": at, "item": started_item},
         *before,
         *({"type": f"{name}.delta", **place, "delta": chunk, **extra} for chunk in pieces),
         {"type": f"{name}.done", **place, key: block.text, **extra},
         *after,
-        {"type": "response.output_item.done", "output_index": at, "item": done},
+        {"type": "response.output_item.done", "output_index": at, "item": complete_item},
     ]
 
 
