@@ -30,17 +30,17 @@ from bae.testing.wire import (
 )
 
 CREATED = 1_700_000_000
-"""The time of every answer. It is fixed, so that equal requests get equal answers."""
+"""The creation time in every answer. It is constant, so that equal requests get equal answers."""
 
 
 class OpenAIWire(Wire):
-    """The shared part of OpenAI's two APIs."""
+    """The base class of OpenAI's two APIs."""
 
     api = "openai"
     call_id = "call_"
 
     def error(self, status: int, message: str) -> Body:
-        """The body of an error."""
+        """Return the body of an error."""
         kind = "server_error" if status >= 500 else error_type(status)
         code = {401: "invalid_api_key", 429: "rate_limit_exceeded"}.get(status)
         return {"error": {"message": message, "type": kind, "param": None, "code": code}}
@@ -73,7 +73,7 @@ class ChatCompletions(OpenAIWire):
     needed = ("model", "messages")
 
     def pieces(self, body: Body) -> Iterator[Piece]:
-        """The parts of the prompt, in order."""
+        """Yield the parts of the prompt, in order."""
         for tool in body.get("tools") or ():
             yield Piece(json.dumps(tool), spoken=False)
         for message in body["messages"]:
@@ -83,7 +83,7 @@ class ChatCompletions(OpenAIWire):
                 yield Piece(call.get("function", {}).get("arguments", ""))
 
     def channel(self, body: Body) -> WireChannel:
-        """How to give the answer."""
+        """Return how the model gives its answer: as a text or as a tool call."""
         tools = {
             tool["function"]["name"]: tool["function"].get("parameters")
             for tool in body.get("tools") or ()
@@ -96,15 +96,15 @@ class ChatCompletions(OpenAIWire):
         return _channel(body, tools, answer_format, schema, named=named, replied=replied)
 
     def with_usage(self, body: Body) -> bool:
-        """Whether a stream ends with the usage."""
+        """Return whether a stream ends with the usage, which the client must ask for."""
         return bool(mapping(body.get("stream_options")).get("include_usage"))
 
     def tools(self, body: Body) -> list[str]:
-        """The names of the tools."""
+        """Return the names of the tools."""
         return [str(mapping(tool.get("function")).get("name")) for tool in body.get("tools") or ()]
 
     def results(self, body: Body) -> list[Any]:
-        """The contents of the tool results in the last messages."""
+        """Return the contents of the tool results after the model's last message."""
         contents: list[Any] = []
         for message in reversed(body["messages"]):
             if message.get("role") == "assistant":
@@ -114,7 +114,7 @@ class ChatCompletions(OpenAIWire):
         return contents
 
     def check(self, body: Body) -> None:
-        """Raise for a conversation that the API refuses."""
+        """Raise ValueError with the API's message if the API refuses the conversation."""
         _check_choice(body)
         open_calls: list[str] = []
         for at, message in enumerate(body["messages"]):
@@ -132,7 +132,7 @@ class ChatCompletions(OpenAIWire):
         _refuse_open(open_calls)
 
     def body_of(self, reply: ModelReply) -> Body:
-        """The answer as one body."""
+        """Return the answer as a JSON body."""
         message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
         if reply.stop == "refused":
             message["refusal"] = reply.text
@@ -148,7 +148,7 @@ class ChatCompletions(OpenAIWire):
         }
 
     def events(self, reply: ModelReply) -> list[bytes]:
-        """The answer as the events of a stream."""
+        """Return the answer as the events of a stream."""
         frame = _frame(reply, "chat.completion.chunk")
 
         def chunk(delta: Mapping[str, Any], finish: str | None = None) -> dict[str, Any]:
@@ -226,7 +226,7 @@ class Responses(OpenAIWire):
     needed = ("model", "input")
 
     def pieces(self, body: Body) -> Iterator[Piece]:
-        """The parts of the prompt, in order."""
+        """Yield the parts of the prompt, in order."""
         for tool in body.get("tools") or ():
             yield Piece(json.dumps(tool), spoken=False)
         for text in texts_in(body.get("instructions")):
@@ -241,7 +241,7 @@ class Responses(OpenAIWire):
                 yield Piece(text_in(item))
 
     def channel(self, body: Body) -> WireChannel:
-        """How to give the answer."""
+        """Return how the model gives its answer: as a text or as a tool call."""
         tools = {
             tool["name"]: tool.get("parameters")
             for tool in body.get("tools") or ()
@@ -255,11 +255,11 @@ class Responses(OpenAIWire):
         )
 
     def tools(self, body: Body) -> list[str]:
-        """The names of the tools."""
+        """Return the names of the tools."""
         return [str(tool.get("name") or tool.get("type")) for tool in body.get("tools") or ()]
 
     def results(self, body: Body) -> list[Any]:
-        """The contents of the tool results in the last items."""
+        """Return the contents of the tool results after the model's last item."""
         outputs: list[Any] = []
         for item in reversed(_items(body)):
             if item.get("type") in ("function_call", "reasoning") or _is_assistant(item):
@@ -269,7 +269,7 @@ class Responses(OpenAIWire):
         return outputs
 
     def check(self, body: Body) -> None:
-        """Raise for a conversation that the API refuses."""
+        """Raise ValueError with the API's message if the API refuses the conversation."""
         _check_choice(body)
         items = _items(body)
         calls = [str(item.get("call_id")) for item in items if item.get("type") == "function_call"]
@@ -297,13 +297,13 @@ class Responses(OpenAIWire):
                 )
 
     def body_of(self, reply: ModelReply) -> Body:
-        """The answer as one body."""
+        """Return the answer as a JSON body."""
         return _response(
             reply, [_item(reply, *block) for block in _numbered_blocks(reply)], done=True
         )
 
     def events(self, reply: ModelReply) -> list[bytes]:
-        """The answer as the events of a stream."""
+        """Return the answer as the events of a stream."""
         started = _response(reply, [], done=False)
         bodies: list[dict[str, Any]] = [
             {"type": "response.created", "response": started},
@@ -329,7 +329,8 @@ def _is_assistant(item: Body) -> bool:
 
 
 def _numbered_blocks(reply: ModelReply) -> list[tuple[int, Block]]:
-    """The blocks of a message that the API knows, with their indexes."""
+    """Return the blocks of a message with their indexes, without the blocks that the API does not
+    have."""
     return list(enumerate(block for block in reply.blocks if not isinstance(block, RanBlock)))
 
 
