@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, SecretBytes, SecretStr
 
 from bae import Dep, Graph, Map, Node, NodeConfig, Recall
 from bae.records import Asker
-from bae.secrets import Secrets, may_show, secret_behind, secret_fields, without_hidden_parts
+from bae.secrets import Secrets, depends_on_secret, may_show, secret_fields, without_hidden_parts
 from end_node import leading_to
 
 
@@ -102,8 +102,8 @@ def test_values_of_dependencies_are_secret_by_their_type_or_by_a_field_that_hold
     assert secrets.source(Session, "word")
     assert secrets.source(Open, "word")
     assert not secrets.source(Open, "shouted")
-    assert secret_behind(Session, "page")
-    assert not secret_behind(Open, "word")
+    assert depends_on_secret(Session, "page")
+    assert not depends_on_secret(Open, "word")
 
 
 def test_what_an_lm_is_asked_may_be_shown_where_no_secret_can_be_in_it() -> None:
@@ -119,9 +119,9 @@ def test_what_an_lm_is_asked_may_be_shown_where_no_secret_can_be_in_it() -> None
 
 def test_what_a_complaint_quotes_is_left_out() -> None:
     secrets = Secrets.of(graph)
-    assert secrets.field_named("token: t0ken is wrong") == "token"
-    assert secrets.field_named("keys.s3cret: is no bytes") == "keys"
-    assert secrets.field_named("t0ken is wrong") == "withheld"
+    assert secrets.find_field_name("token: t0ken is wrong") == "token"
+    assert secrets.find_field_name("keys.s3cret: is no bytes") == "keys"
+    assert secrets.find_field_name("t0ken is wrong") == "withheld"
 
 
 def test_classes_are_shown_if_neither_they_nor_classes_that_bodies_may_ask_for_hold_a_secret() -> (

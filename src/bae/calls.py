@@ -155,7 +155,7 @@ def recalls_of(asked: FieldPlan | Input) -> Iterator[tuple[str, RecallField]]:
             yield name, source
 
 
-def recalled_behind(asked: FieldPlan | Input) -> Iterator[tuple[str, Hashable, RecallField]]:
+def walk_recalls(asked: FieldPlan | Input) -> Iterator[tuple[str, Hashable, RecallField]]:
     """Yield all parameters behind a field or input that are looked up in the trace, at any depth
     and without duplicates. Each has its path, such as `(hits)(query)`, its key and its plan."""
     ahead: list[tuple[str, FieldPlan | Input]] = [("", asked)]

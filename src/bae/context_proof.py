@@ -203,9 +203,9 @@ def _is_shown(plan: NodePlan, field: FieldPlan) -> bool:
     members = {member for member in union_members(field.annotation) if member is not NoneType}
     if members <= {SecretStr, SecretBytes} and not is_revealed:
         return False
-    from bae.prompts.values import shown_fields
+    from bae.prompts.values import find_visible_fields
 
-    return field.name in shown_fields(plan.node)
+    return field.name in find_visible_fields(plan.node)
 
 
 def _warning(

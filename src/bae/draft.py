@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic_core import InitErrorDetails, PydanticCustomError, SchemaValidator, ValidationError
 
-from bae.core_schemas import ABSENT, ValidatorKind, model_config_of, reshaped_schema
+from bae.core_schemas import ABSENT, ValidatorKind, model_config_of, reshape_schema
 from bae.exceptions import faults, text_of
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def _validator(
     validator = validators.get((kind, names, json_fields))
     if validator is None:
         config = model_config_of(cls)
-        schema = reshaped_schema(cls, kind, names, json_fields, config, _post_init)
+        schema = reshape_schema(cls, kind, names, json_fields, config, _post_init)
         validator = validators[kind, names, json_fields] = SchemaValidator(
             schema, cast(Any, config)
         )

@@ -272,7 +272,7 @@ async def _let_go_ahead(run: Run) -> None:
     """Release the values that were started early for the run's next node."""
     flow = cast(Dataflow, run.flow)
     if run in flow.ahead:
-        await flow.let_go_ahead(run)
+        await flow.release_early_values(run)
 
 
 async def _follow(
@@ -351,7 +351,7 @@ async def _complete(
     if absent:
         if node is run.returned:
             await run.writer.store_returned(run, node)
-        left_out = run.past.fields_left_out(run, plan, absent)
+        left_out = run.past.find_unrecorded_fields(run, plan, absent)
         missing = [f for f in absent if f.name not in failed_fields and f not in left_out]
         try:
             values = await resolve(run, plan, missing, node.__dict__)

@@ -251,7 +251,7 @@ class Scheduler:
         """Return the list that collects the values started early for a run's next node."""
         return self.ahead.setdefault(run, [])
 
-    async def let_go_ahead(self, run: Run) -> None:
+    async def release_early_values(self, run: Run) -> None:
         """Release the values that were started early for a run's next node."""
         ahead = self.ahead.pop(run)
         await wait_until_ended(

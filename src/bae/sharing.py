@@ -13,9 +13,9 @@ from bae.calls import (
     OPENING,
     CallPlan,
     Input,
-    recalled_behind,
     recalls_of,
     siblings_of,
+    walk_recalls,
 )
 from bae.draft import validate_values
 from bae.exceptions import RecallError
@@ -212,7 +212,7 @@ class Dataflow(Scheduler):
         results it takes. Only the function's own arguments are recorded here, because each call
         records its own."""
         place = value.place
-        for route, key, recall in recalled_behind(wanted):
+        for route, key, recall in walk_recalls(wanted):
             where, is_own = place._replace(parameter=place.parameter + route), route.count("(") == 1
             for argument in recall.take(value.run, value.node_type, where, is_own):
                 if is_own:

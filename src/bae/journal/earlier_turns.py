@@ -134,7 +134,7 @@ _caches: WeakKeyDictionary[Graph[Any, Any], WeakKeyDictionary[Journal, _Cache]] 
 journal and the id of the run."""
 
 
-async def runs_shown(journal: Journal, stored: StoredRun) -> list[StoredRun]:
+async def read_earlier_runs(journal: Journal, stored: StoredRun) -> list[StoredRun]:
     """Return the runs of the earlier turns that a run has shown, the oldest first. A replay with
     another journal needs these runs."""
     history = await off_loop(len(stored.lines), read_history, stored)

@@ -21,7 +21,7 @@ from bae.node import Node
 from bae.plan import plan_of
 from bae.prompts.messages import Prompt, Question
 from bae.prompts.questions import choice_of, fill_question, names_of
-from bae.prompts.values import asked_fields
+from bae.prompts.values import list_fields_to_fill
 from bae.secrets import shown_values
 from bae.usage import Usage, tell
 
@@ -201,11 +201,11 @@ def is_lossless(prompt: Prompt, answer: Answer) -> bool:
     cls = type(node)
     try:
         if prompt.schema is None:  # the one field is parsed from the text
-            fields = {asked_fields(cls)[0]: answer.text}
+            fields = {list_fields_to_fill(cls)[0]: answer.text}
         else:
             data = from_json(answer.text)
             fields = data["fields"] if question.method == "decide" else data
-        rebuilt = build(question.target or cls, asked_fields(cls), fields, question.resolved)
+        rebuilt = build(question.target or cls, list_fields_to_fill(cls), fields, question.resolved)
         # Equal values may still differ, such as True and 1, so compare their texts too.
         return rebuilt == node and repr(rebuilt) == repr(node)
     except Exception:  # the node's own validators and comparisons may raise anything
@@ -215,7 +215,7 @@ def is_lossless(prompt: Prompt, answer: Answer) -> bool:
 def _json_of(node: Node) -> str:
     """Return the LM-filled fields of a node as JSON. Empty if JSON cannot express the values."""
     try:
-        fields = set(asked_fields(type(node)))
+        fields = set(list_fields_to_fill(type(node)))
         return node.model_dump_json(include=fields, by_alias=False, round_trip=True, warnings=False)
     except Exception:  # the node's own serializers may raise anything
         return ""
@@ -223,7 +223,7 @@ def _json_of(node: Node) -> str:
 
 def _text_of(node: Node) -> str:
     """Return the value of a node's free-text field, or JSON if the value is no string."""
-    value = getattr(node, asked_fields(type(node))[0])
+    value = getattr(node, list_fields_to_fill(type(node))[0])
     return value if isinstance(value, str) else _json_of(node)
 
 

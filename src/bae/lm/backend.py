@@ -38,7 +38,7 @@ from bae.prompts.messages import (
     ToolSpec,
 )
 from bae.prompts.questions import Choice, Resolved, choice_of, fill_prompt, text_form
-from bae.prompts.values import asked_fields, offers_tools
+from bae.prompts.values import list_fields_to_fill, offers_tools
 from bae.secrets import shown_values
 from bae.usage import tell
 
@@ -325,7 +325,7 @@ async def ask_to_fill(
             return await fill_with_tools(
                 backend, target, resolved, instruction, previous, scene, box
             )
-    asked = wanted = asked_fields(target)
+    asked = wanted = list_fields_to_fill(target)
     if not asked and scene.toolbox is None:
         return from_resolved(target, resolved)
     valid: dict[str, Any] = {}

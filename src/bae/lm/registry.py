@@ -194,11 +194,11 @@ def find_kind(name: str) -> LMKind | None:
     PydanticAI's gateway, or a provider that only a newer PydanticAI knows."""
     gateway, slash, provider = name.partition("/")
     if slash and gateway == "gateway":
-        behind = find_kind(provider)
-        if behind is None:
+        provider_kind = find_kind(provider)
+        if provider_kind is None:
             return None
-        packages = ("pydantic_ai", *behind.packages)
-        extra = behind.extra_of_provider or KINDS[gateway].extra_of_provider
+        packages = ("pydantic_ai", *provider_kind.packages)
+        extra = provider_kind.extra_of_provider or KINDS[gateway].extra_of_provider
         return replace(
             KINDS[gateway], packages=tuple(dict.fromkeys(packages)), extra_of_provider=extra
         )

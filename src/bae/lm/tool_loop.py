@@ -23,7 +23,7 @@ from bae.lm.requests import UNPARSED, Answer, ask, can_be_stored
 from bae.prompts.messages import CallPart, Prompt, Question, ResultPart
 from bae.prompts.questions import fill_prompt, text_form
 from bae.prompts.tools import WRAPPER, ToolPrompts, action_text, read_action
-from bae.prompts.values import asked_fields
+from bae.prompts.values import list_fields_to_fill
 from bae.unicode import readable
 from bae.usage import Discard, Usage, tell
 
@@ -49,7 +49,7 @@ async def fill_with_tools(
     """Let the model call tools until it fills a `target`, and return the `target`."""
     if (refused := tools_refused(backend, box.plan)) is not None:
         raise refused
-    asked, is_native = asked_fields(target), backend.calls_tools
+    asked, is_native = list_fields_to_fill(target), backend.calls_tools
     question = fill_prompt(target, asked, resolved, instruction, previous, scene.offering(None))
     await box.open(lambda: question.text)
     prompts = ToolPrompts(question, box.specs, is_native=is_native, takes_files=backend.takes_files)
@@ -150,7 +150,7 @@ def _record_round(box: Toolbox, answer: Answer, is_native: bool, must_answer: bo
     action = None if must_answer or answer.stop != "end" else _parse_action(answer.text, box)
     if isinstance(action, CallPart):
         action = _storable(action)
-        call_text = action_text(action, box.specs, asked_fields(box.plan.node))
+        call_text = action_text(action, box.specs, list_fields_to_fill(box.plan.node))
         return box.take(call_text, (action,), None, answer.usage)
     return box.take(text, (), None, answer.usage, (), answer.stop)
 
@@ -177,7 +177,7 @@ def _parse_action(text: str, box: Toolbox) -> CallPart | dict[str, Any] | str | 
     value = read_json(Answer(text))
     if isinstance(value, Wrong) or value.keys() != {WRAPPER}:
         return None
-    return read_action(value, box.specs, asked_fields(box.plan.node))
+    return read_action(value, box.specs, list_fields_to_fill(box.plan.node))
 
 
 def _read_values(

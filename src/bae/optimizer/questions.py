@@ -35,10 +35,10 @@ from bae.optimizer.predictors import (
 )
 from bae.plan import plan_of
 from bae.prompts.questions import (
-    asked_fields,
     choice_instruction,
     choice_of,
     fill_question,
+    list_fields_to_fill,
     names_of,
     text_form,
 )
@@ -146,7 +146,10 @@ class PartQuestions:
         """Return the fields of a node that an LLM filled, as JSON."""
         try:
             text = node.model_dump_json(
-                include=set(asked_fields(self.cls)), by_alias=False, round_trip=True, warnings=False
+                include=set(list_fields_to_fill(self.cls)),
+                by_alias=False,
+                round_trip=True,
+                warnings=False,
             )
         except Exception as error:  # the node's own serializers may raise anything
             raise BaeError(

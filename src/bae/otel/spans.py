@@ -47,7 +47,7 @@ from bae.otel.attributes import (
 from bae.plan import plan_of
 from bae.records import Record, RecordedError
 from bae.run_tree import WorkChange
-from bae.secrets import is_near_secret, may_show, secret_behind
+from bae.secrets import depends_on_secret, is_near_secret, may_show
 from bae.tools import ToolError
 from bae.unicode import readable
 from bae.work import (
@@ -391,7 +391,7 @@ class RunSpans:
         if isinstance(work, Source):
             # A source may have begun before the first record, and its class may be unknown.
             is_known = work.step.node_type is not None
-            if not is_known or secret_behind(work.node_type, work.place.field):
+            if not is_known or depends_on_secret(work.node_type, work.place.field):
                 return False
         return may_show(self._history.met, following=True)
 
@@ -404,7 +404,11 @@ class RunSpans:
         """Whether a question may be shown with its answer and the results of its tools. A tool that
         takes a secret may quote it in a result."""
         by, asker, loop = question.asked_by, question.asker, question.loop
-        if loop is not None and asker.kind == "fill" and secret_behind(asker.node, loop.field_name):
+        if (
+            loop is not None
+            and asker.kind == "fill"
+            and depends_on_secret(asker.node, loop.field_name)
+        ):
             return False
         before = by.before if isinstance(by, Step) else None
         if asker.kind == "choice":

@@ -24,7 +24,7 @@ from bae.prompts.questions import choice_of, fill_prompt
 from bae.prompts.samples import sample
 from bae.prompts.schemas import fill_schema, has_schema
 from bae.prompts.tools import ToolPrompts
-from bae.prompts.values import asked_fields
+from bae.prompts.values import list_fields_to_fill
 from bae.run import Run, RunOptions
 from bae.runner import options_ahead
 from bae.turns import Messages
@@ -200,7 +200,7 @@ class _Walk:
     ) -> Iterator[Prompt]:
         """Yield the prompts to fill nodes. `lm` is the LM of a body that has the nodes filled."""
         for target in targets:
-            plan, fields_to_fill = plan_of(target), asked_fields(target)
+            plan, fields_to_fill = plan_of(target), list_fields_to_fill(target)
             if not fields_to_fill and plan.tools is None:
                 continue
             filling = _routing_lm(cast("LM", run.lm_for(plan)) if lm is None else lm)

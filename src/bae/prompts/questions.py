@@ -18,11 +18,11 @@ from bae.prompts.messages import Correction, Prompt, Question, ask_in_text
 from bae.prompts.schemas import choice_schema, fill_schema, notes_on
 from bae.prompts.values import (
     as_json,
-    asked_fields,
     context_of,
-    known_nodes,
+    list_fields_to_fill,
     not_shown,
     once,
+    show_nodes,
     shown_turns,
     text_of_json,
     text_of_question,
@@ -107,7 +107,7 @@ def _known_values_for_fill(
     target: type[Node], resolved: Mapping[str, Any], previous: Node | None, scene: Scene
 ) -> dict[str, Any]:
     """Return the known values in the question for a node, as JSON."""
-    known = known_nodes(previous, scene)
+    known = show_nodes(previous, scene)
     turns_field = plan_of(target).turns if resolved else None
     if len(resolved) > (turns_field is not None and turns_field.name in resolved):
         context = context_of(target, resolved, scene.hidden)
@@ -125,7 +125,7 @@ def fill_question(
     scene: Scene,
 ) -> Prompt:
     """Return the prompt to fill all fields of a node that a model fills."""
-    return fill_prompt(target, asked_fields(target), resolved, instruction, previous, scene)
+    return fill_prompt(target, list_fields_to_fill(target), resolved, instruction, previous, scene)
 
 
 def _make_answer_parts(
@@ -181,7 +181,7 @@ class Choice:
         ]
         if any("\n" in option or ": " in option for option in options):
             self.instruction = "\n".join([self.instruction, *options])
-        filled = {cls: (cls, asked_fields(cls)) for cls in self.fillable}
+        filled = {cls: (cls, list_fields_to_fill(cls)) for cls in self.fillable}
         self.schema = choice_schema({n: filled.get(cast(Any, c)) for n, c in self.names.items()})
 
     def prompt(
@@ -228,7 +228,7 @@ class Choice:
         previous: Node | None,
         scene: Scene,
     ) -> dict[str, Any]:
-        known = known_nodes(previous, scene)
+        known = show_nodes(previous, scene)
         if context is not None:
             known["context"] = as_json(context, "the context of a choice", scene.hidden)
         elif resolved and (contexts := self._collect_contexts(resolved, known, previous, scene)):
@@ -268,7 +268,7 @@ def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
     if form := text_form(cls):
         about = form.removeprefix(IN_TEXT).lstrip(":. ")
         lines += f"\nIt is a text: {about}" if about else "\nIt is a text."
-    elif not filled and (fields := asked_fields(cls)):
+    elif not filled and (fields := list_fields_to_fill(cls)):
         schema = _make_answer_parts(cls, fields)[1] or {}
         parts = {key: schema[key] for key in ("properties", "required", "$defs") if key in schema}
         lines += f"\nIts fields: {text_of_json(parts)}"
@@ -279,7 +279,7 @@ def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
 
 def _has_json(cls: type[Node]) -> bool:
     """Return whether an answer in JSON can fill fields of the class."""
-    has_fields = bool(asked_fields(cls)) and not text_form(cls)
+    has_fields = bool(list_fields_to_fill(cls)) and not text_form(cls)
     return has_fields and plan_of(cls).tools is None  # a node with tools needs a conversation
 
 
@@ -323,7 +323,7 @@ def answer_form(prompt: Prompt) -> AnswerForm:
     target = question.target
     if target is None:
         filled = {
-            name: (cls, asked_fields(cls))
+            name: (cls, list_fields_to_fill(cls))
             for name, cls in names_of(question.types).items()
             if cls is not NoneType and cls in question.fillable
         }

@@ -17,7 +17,7 @@ from bae.prompts.messages import (
     Prompt,
     ResultPart,
     TextPart,
-    said_or,
+    replace_blank,
 )
 from bae.prompts.questions import STEP, system_text, text_form
 from bae.prompts.schemas import changed, fill_schema, outline
@@ -164,7 +164,7 @@ class ToolPrompts:
     def _make_round_messages(self, box: Toolbox, round_: Round, is_cut: bool) -> list[Message]:
         """Return the messages of one round: the model's text and calls, then the results and
         replies."""
-        text = said_or(round_.text, "" if round_.calls else "(no answer)")
+        text = replace_blank(round_.text, "" if round_.calls else "(no answer)")
         content: list[Part] = [TextPart(text)] if text else []
         results = [_make_result_part(box, call, is_cut, self._takes_files) for call in round_.calls]
         messages: list[Message] = []

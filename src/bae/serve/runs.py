@@ -22,7 +22,7 @@ from bae.journal.run_checks import check_names, check_thread
 from bae.journal.run_writer import encoder_for
 from bae.journal.stored_runs import RunInfo, StoredRun
 from bae.node import Node
-from bae.prompts.values import seen_of
+from bae.prompts.values import show_node
 from bae.records import RunStarted
 from bae.serve.access import STARTED_BY
 from bae.serve.endpoints import ApiCall, Endpoint, Form, NoBody, Number, get_row
@@ -192,7 +192,7 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
                 last = (await result_of(graph, stored, None, api.journal)).trace[-1]
             del stored
             view.end = type(last).__name__
-            view.result = await api.fold(seen_of, last, plan_of_graph(graph).hidden)
+            view.result = await api.fold(show_node, last, plan_of_graph(graph).hidden)
         except BaeError as error:  # the classes may have changed since the run ended
             view.no_result = error.message
     return view

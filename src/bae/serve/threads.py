@@ -29,7 +29,7 @@ from bae.serve.views import (
     value_of,
     waiting_gates,
 )
-from bae.sources import KINDS, kind_named
+from bae.sources import KINDS, find_source_kind
 
 _PAGE: Final = 200
 _PREVIEW: Final = 120
@@ -245,7 +245,7 @@ def _view_fields(node: NodeReport, cut: int) -> dict[str, Value]:
 def _is_shown(source: str) -> bool:
     """Return whether a field with this source is shown. A conversation shows earlier turns and tool
     calls elsewhere."""
-    kind = kind_named(source) if source in KINDS else None
+    kind = find_source_kind(source) if source in KINDS else None
     return kind is None or not (kind.is_turns or kind.fills == "calls")
 
 

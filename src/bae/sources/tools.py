@@ -20,7 +20,7 @@ from bae.hints import Names, signature_of
 from bae.language_model import is_lm
 from bae.markers import Dep, Tools
 from bae.node_proof import check_scope, missing_return_problems
-from bae.sources import Told, lacks_name
+from bae.sources import SourceFacts, lacks_name
 from bae.sources.plain import PlainField
 from bae.tool_plan import AskPlan, ToolPlan, native_spec, plan_tool
 from bae.tool_proof import tool_problems
@@ -109,18 +109,18 @@ class ToolsField(PlainField):
         return field
 
     @classmethod
-    def sentence(cls, told: Told) -> str:
-        return f"the LLM made {_count_calls(told.items)}"
+    def sentence(cls, facts: SourceFacts) -> str:
+        return f"the LLM made {_count_calls(facts.items)}"
 
     @classmethod
-    def phrase(cls, told: Told) -> str:
-        return f"{_count_calls(told.items)}{told.took}"
+    def phrase(cls, facts: SourceFacts) -> str:
+        return f"{_count_calls(facts.items)}{facts.took}"
 
     @classmethod
-    def row(cls, told: Told) -> str:
-        return _count_calls(told.items)
+    def row(cls, facts: SourceFacts) -> str:
+        return _count_calls(facts.items)
 
-    def schema_words(self) -> str:
+    def describe_in_schema(self) -> str:
         return f" from tools {', '.join(self.tool_names)}"
 
     def origin(self, cls: type[Node], before: Before | None) -> str:
