@@ -98,7 +98,7 @@ class CallPlan:
         bind all but one, which gets the item."""
         if self.graph is None:
             return self.unfilled
-        plain = plan_of_graph(self.graph).given_fields
+        plain = plan_of_graph(self.graph).start_fields
         return tuple((field.name, field.annotation) for field in plain if field.required)
 
     @property
@@ -107,7 +107,7 @@ class CallPlan:
         source."""
         if self.graph is None:
             return dict((*self.unfilled, *self.optional))
-        return {field.name: field.annotation for field in plan_of_graph(self.graph).given_fields}
+        return {field.name: field.annotation for field in plan_of_graph(self.graph).start_fields}
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(name for name, _ in self.inputs)})"

@@ -27,7 +27,7 @@ def lost_context(graph: Graph[Any, Any], contexts: Sequence[Shown | None]) -> It
     `context` that the graph runs with. There are several if graphs with different settings contain
     this graph."""
     start = plan_of_graph(graph).plans[graph.start]
-    shown = [f for f in plan_of_graph(graph).given_fields if f.required and _is_shown(start, f)]
+    shown = [f for f in plan_of_graph(graph).start_fields if f.required and _is_shown(start, f)]
     if not shown:
         return
     walk = _Walk(graph, contexts)

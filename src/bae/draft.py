@@ -97,7 +97,7 @@ def from_answer(cls: type[N], data: dict[str, Any], json_fields: frozenset[str])
 
 def from_resolved(cls: type[N], resolved: Mapping[str, Any]) -> N:
     """Make a node, or a draft of it, if the LLM has no field to fill."""
-    from bae.failures import invalid
+    from bae.failures import invalid_values_error
     from bae.node import Node
     from bae.plan import plan_of
 
@@ -106,7 +106,7 @@ def from_resolved(cls: type[N], resolved: Mapping[str, Any]) -> N:
             return cls(**resolved)
         return from_answer(cls, dict(resolved), _NOTHING)
     except Exception as error:
-        raise invalid(plan_of(cls), error) from error
+        raise invalid_values_error(plan_of(cls), error) from error
 
 
 def from_text(cls: type[Node], text: str) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def from_text(cls: type[Node], text: str) -> dict[str, Any]:
         raise ValidationError.from_exception_data(cls.__name__, [details]) from error
 
 
-def with_resolved(node: N, resolved: Mapping[str, Any]) -> N:
+def set_resolved_values(node: N, resolved: Mapping[str, Any]) -> N:
     """Put the values that the run resolved into a node that an LLM filled. They replace the LLM's
     values for these fields. Fields whose source is not resolved yet are left out.
 

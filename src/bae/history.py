@@ -10,7 +10,7 @@ from bae import records as kinds
 from bae.place import Place
 from bae.records import NOTHING, Asker, Record, RecordedError, Unstored
 from bae.result import UsageCount
-from bae.run_tree import ITEMS_KEPT, RunTree, WorkChange
+from bae.run_tree import MAX_ITEM_GRAPHS, RunTree, WorkChange
 from bae.sources import find_source_kind
 from bae.tools import call_key
 from bae.work import (
@@ -384,7 +384,7 @@ class History(RunTree):
         item.value = record.value
         source.items_done += item.state != "done"
         self._end(item, record.at)
-        if self._keep and record.index >= ITEMS_KEPT and item.graph is not None:
+        if self._keep and record.index >= MAX_ITEM_GRAPHS and item.graph is not None:
             self._drop_graph(item.graph)
             item.graph = item.begun = None
 

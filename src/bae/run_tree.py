@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bae.calls import CallPlan
     from bae.node import Node
 
-ITEMS_KEPT: Final = 4
+MAX_ITEM_GRAPHS: Final = 4
 """How many items of a map keep their graphs in a `RunTree` with `keep`: the first items."""
 
 Exit = Literal["body", "choice", "other"]

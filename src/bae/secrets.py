@@ -91,7 +91,7 @@ def _revealed_fields(cls: type) -> frozenset[str]:
     return plan_of(cls, strict=True).revealed if issubclass(cls, Node) else _NO_FIELDS
 
 
-def shown_values(node: Node, copies: Copies | None = None) -> dict[str, Any]:
+def mask_values(node: Node, copies: Copies | None = None) -> dict[str, Any]:
     """Return the values of a node's fields by name, with masks in place of hidden values. They are
     for an LM that writes its own prompts."""
     veil = veil_of(type(node), copies)

@@ -155,7 +155,7 @@ class ToolPlan:
         """The parameters that the model passes, by name: the type, and whether it is required."""
         call = self.call
         if call.graph is not None:
-            fields = plan_of_graph(call.graph).given_fields
+            fields = plan_of_graph(call.graph).start_fields
             return {f.name: (_annotation(f.info), f.required) for f in fields}
         required = {name: (hint, True) for name, hint in call.unfilled}
         return required | {name: (hint, False) for name, hint in call.optional}

@@ -594,7 +594,7 @@ async def test_a_page_that_joins_a_turn_gets_its_tool_calls_before_the_text(brow
 async def test_a_page_that_reads_slowly_gets_all_of_a_long_run(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("bae.journal.feeds.KEPT", 10)
+    monkeypatch.setattr("bae.journal.feeds.MAX_KEPT_ITEMS", 10)
     async with pages(browser, max_iters=0) as page:
         sent: list[bytes] = []
         body = json.dumps({"threadId": "t", "runId": "r1", **says("Count.")}).encode()

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 
 from bae.evals.metrics import Score
 from bae.exceptions import BaeError, BaeLMError, FillError
-from bae.failures import awaitable, not_an_lm
+from bae.failures import check_awaitable, not_an_lm_error
 from bae.language_model import is_lm
 from bae.lm.registry import cached_lm, name_error
 from bae.node import Node
@@ -136,7 +136,7 @@ class Judge:
         lm = self._made_lm
         try:
             filling = lm.fill(Verdict, {}, INSTRUCTION, source=judged)
-            verdict = await awaitable(filling, lm, "fill")
+            verdict = await check_awaitable(filling, lm, "fill")
         except FillError as error:
             if self._note is None:
                 fix = "give the judge an LM that can give structured answers, or a shorter rubric"
@@ -226,7 +226,7 @@ def _check_lm(lm: Any) -> LM | str:
 
         return DSPyBackend(lm)
     if isinstance(lm, type) or not is_lm(lm):
-        raise not_an_lm(cast(object, lm))
+        raise not_an_lm_error(cast(object, lm))
     return lm
 
 

@@ -19,7 +19,7 @@ from bae.files import visible
 from bae.graph_plan import plan_of_graph
 from bae.history import History
 from bae.journal.lines import AskerData, ErrorData, StoredNode, damaged_line_error, parse_line
-from bae.journal.node_codec import call_codec, node_codec, secret_needed, unreadable
+from bae.journal.node_codec import call_codec, missing_secrets_error, node_codec, unreadable
 from bae.journal.outside_nodes import CallName, resolve_call_name
 from bae.journal.shape import Json, ShapeView
 from bae.markers import OpenGate
@@ -84,7 +84,7 @@ def decode(
     finally:
         turns_in_use.reset(token)
     if reader.missing_secrets:
-        raise secret_needed(reader.missing_secrets)
+        raise missing_secrets_error(reader.missing_secrets)
     reader.history.replaying = False
     return records, reader.history
 
@@ -308,7 +308,7 @@ class LineReader:
         field = plan_of(data["node_type"]).fields[data["field"]]
         earlier = Messages() if self.history.turn is None else self._turns
         turns = (
-            None if earlier is None else field.shown_turns(earlier, data["count"], data["omitted"])
+            None if earlier is None else field.select_turns(earlier, data["count"], data["omitted"])
         )
         is_same = turns is not None and turns.ends == (data["first"], data["last"])
         data[name] = turns if is_same else LIVE

@@ -92,7 +92,7 @@ class OutsideWriter(Writer):
         for record in records:
             self.write(record)
 
-    def write_shared(self, ended: SourceEnded, is_given: bool) -> None:
+    def write_shared_value(self, ended: SourceEnded, is_given: bool) -> None:
         """Have the journal store a shared value, if the caller gave the value."""
         call = self._call(ended, None) if is_given else None
         if call is not None:

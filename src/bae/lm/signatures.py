@@ -104,7 +104,7 @@ def answer_class(signature: Any) -> type[Node]:
     return create_model(title, __base__=Node, __module__=__name__, **fields)
 
 
-def known_inputs(signature: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+def dump_inputs(signature: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `values` that are inputs of a signature, as the JSON of a prompt. Leave out a
     value that JSON cannot express."""
     known: dict[str, Any] = {}

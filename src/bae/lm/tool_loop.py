@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from bae.failures import tools_refused
+from bae.failures import find_tools_error
 from bae.lm.answers import (
     Wrong,
     attempt,
@@ -47,7 +47,7 @@ async def fill_with_tools(
     box: Toolbox,
 ) -> N:
     """Let the model call tools until it fills a `target`, and return the `target`."""
-    if (refused := tools_refused(backend, box.plan)) is not None:
+    if (refused := find_tools_error(backend, box.plan)) is not None:
         raise refused
     asked, is_native = list_fields_to_fill(target), backend.calls_tools
     question = fill_prompt(target, asked, resolved, instruction, previous, scene.offering(None))

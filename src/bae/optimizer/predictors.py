@@ -18,9 +18,9 @@ from bae.lm.signatures import (
     answered_outputs,
     check_outputs,
     choice_signature,
+    dump_inputs,
     has_instruction,
     is_known,
-    known_inputs,
     model_name,
     node_to_signature,
     with_source,
@@ -216,7 +216,7 @@ def prompt_example(
 ) -> PromptExample:
     """Convert a demonstration to an example in a prompt."""
     answer = answer_values(cls, part, signature, demo)
-    return PromptExample(known_inputs(signature, demo), answer)
+    return PromptExample(dump_inputs(signature, demo), answer)
 
 
 def demo_of(signature: Any, known: Mapping[str, Any], answer: Mapping[str, Any]) -> Any:

@@ -19,11 +19,11 @@ from bae.prompts.schemas import choice_schema, fill_schema, notes_on
 from bae.prompts.values import (
     as_json,
     context_of,
+    drop_shown_values,
+    find_turns,
     list_fields_to_fill,
-    not_shown,
     once,
     show_nodes,
-    shown_turns,
     text_of_json,
     text_of_question,
 )
@@ -92,7 +92,7 @@ def fill_prompt(
     else:
         known, files = _known_values_for_fill(*question_parts), ()
     text = text_of_question(instruction, known, form)
-    turns = shown_turns(scene, previous, (target, resolved)) if NodePlan.any_turns else None
+    turns = find_turns(scene, previous, (target, resolved)) if NodePlan.any_turns else None
     contents = (), (), target, fields, resolved, None, instruction, previous, "", scene, turns
     return Prompt(
         system_text(scene, turns, TEXT_SYSTEM if form else SYSTEM),
@@ -111,7 +111,7 @@ def _known_values_for_fill(
     turns_field = plan_of(target).turns if resolved else None
     if len(resolved) > (turns_field is not None and turns_field.name in resolved):
         context = context_of(target, resolved, scene.hidden)
-        context_left = not_shown(target, context, known, previous, scene)
+        context_left = drop_shown_values(target, context, known, previous, scene)
         if context_left or not context:
             known["context"] = context_left
     return known
@@ -196,7 +196,7 @@ class Choice:
         that the same answer fills."""
         turns = None
         if NodePlan.any_turns:
-            turns = shown_turns(scene, previous, *(() if resolved is None else resolved.items()))
+            turns = find_turns(scene, previous, *(() if resolved is None else resolved.items()))
         if context is not None:
             turn_values = [
                 context_value
@@ -249,7 +249,7 @@ class Choice:
         for name, cls in self.names.items():
             if cls in self.fillable and cls in resolved:
                 context = context_of(cls, resolved[cls], scene.hidden)
-                for field, value in not_shown(cls, context, known, previous, scene).items():
+                for field, value in drop_shown_values(cls, context, known, previous, scene).items():
                     key = text_of_json([field, value])
                     owners.setdefault(key, []).append(name)
                     values_by_name[key] = field, value

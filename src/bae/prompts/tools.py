@@ -217,7 +217,7 @@ def _make_result_part(
     text = result_text(result, box.result_limit(call.name))
     if is_cut:
         text, files = f"[cut, {len(text):,} characters: call it again if you need it]", ()
-    if isinstance(call.arguments, Mapping) and result.arguments != box.shown_arguments(call):
+    if isinstance(call.arguments, Mapping) and result.arguments != box.mask_arguments(call):
         text = f"[a person changed the arguments: {text_of_json(result.arguments)}]\n{text}"
     return ResultPart(call.id, call.name, text, result.error is not None, files)
 

@@ -246,7 +246,7 @@ def show_nodes(previous: Node | None, scene: Scene) -> dict[str, Any]:
     return known
 
 
-def shown_turns(
+def find_turns(
     scene: Scene, previous: Node | None, *asked: tuple[type[Node], Mapping[str, Any]]
 ) -> Messages | None:
     """Return the earlier turns of the thread that a question shows, or None. A requested node may
@@ -262,7 +262,7 @@ def shown_turns(
     return None
 
 
-def not_shown(
+def drop_shown_values(
     cls: type[Node],
     context: dict[str, Any],
     known: Mapping[str, Any],

@@ -29,7 +29,7 @@ from bae.serve.endpoints import ApiCall, Endpoint, Form, NoBody, Number, get_row
 from bae.serve.failures import FailureNotes, FailureView, failure_of
 from bae.serve.files import find_named_files
 from bae.serve.graphs import starts_of
-from bae.serve.problems import Refused, not_resumed, refusal_of
+from bae.serve.problems import Refused, not_resumed_refusal, refusal_of
 from bae.serve.run_rows import preview_of
 from bae.serve.threads import thread_of
 from bae.serve.views import BudgetView, RunRow, UsageView, budget_view, row_of, usage_of
@@ -261,7 +261,9 @@ async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
         try:
             await api.owner.resume(graph, new_id)
         except JournalError as error:
-            raise not_resumed(error, f"the fork {new_id} is stored", new_id) or error from error
+            raise (
+                not_resumed_refusal(error, f"the fork {new_id} is stored", new_id) or error
+            ) from error
     return status, await view_run(call, new_id)
 
 

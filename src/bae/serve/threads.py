@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from bae.exceptions import JournalError
-from bae.journal.earlier_turns import known_turn
+from bae.journal.earlier_turns import get_turn
 from bae.journal.provenance import MadeCall
 from bae.journal.report import NodeReport, report_run
 from bae.journal.stored_runs import Listed, RunInfo, StoredRun
@@ -320,7 +320,7 @@ async def _view_row(call: ApiCall, info: RunInfo, thread: str) -> ThreadRow:
     text = ""
     if graph is not None:
         with suppress(JournalError):  # the run was deleted, or is damaged: /runs shows it
-            turn, _, _ = await known_turn(call.api.journal, graph, info.run_id, info.change)
+            turn, _, _ = await get_turn(call.api.journal, graph, info.run_id, info.change)
             text = turn.user[:_PREVIEW]
     return ThreadRow(
         thread=thread,

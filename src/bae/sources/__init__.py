@@ -274,7 +274,7 @@ class FieldPlan:
         """Return further problems of the field, for a node that an LLM fills."""
         return ()
 
-    def given_problems(self) -> Iterable[Problem]:
+    def find_start_problems(self) -> Iterable[Problem]:
         """Return further problems of the field, for a start node that no LLM fills."""
         return ()
 
@@ -286,7 +286,7 @@ class FieldPlan:
         """Return the value of an immediate source with its record, or None if there is no value."""
         raise NotImplementedError(self.kind)
 
-    def shown_turns(self, known: Messages, count: int, omitted: int) -> Messages | None:
+    def select_turns(self, known: Messages, count: int, omitted: int) -> Messages | None:
         """Return the recorded value of the field: the newest `count` of the `known` turns. Return
         None if the field no longer has turns, or if fewer turns are known."""
         return None

@@ -90,7 +90,7 @@ class ThreadField(FieldPlan):
         where = time(), run.path, run.step, node_type, place.field
         return shown, TurnsShown(*where, shown, *shown.ends, len(shown), shown.omitted)
 
-    def shown_turns(self, known: Messages, count: int, omitted: int) -> Messages | None:
+    def select_turns(self, known: Messages, count: int, omitted: int) -> Messages | None:
         if count > len(known):
             return None
         shown = Messages(known[len(known) - count :], known.thread, omitted)

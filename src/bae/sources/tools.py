@@ -247,9 +247,9 @@ class ToolsField(PlainField):
             yield from self._steering_problems(self.before_round)
         pinned: object = plan.lm
         if not isinstance(pinned, str | type | None) and is_lm(pinned):
-            from bae.failures import tools_refused
+            from bae.failures import find_tools_error
 
-            if (refused := tools_refused(pinned, plan)) is not None:
+            if (refused := find_tools_error(pinned, plan)) is not None:
                 yield an_error(refused.code, refused.message, refused.fix or "")
 
     def _steering_problems(self, steer: CallPlan) -> Iterator[Problem]:
@@ -272,7 +272,7 @@ class ToolsField(PlainField):
         """Return no problems, because the LLM is not asked for the value."""
         return iter(())
 
-    def given_problems(self) -> Iterator[Problem]:
+    def find_start_problems(self) -> Iterator[Problem]:
         """Yield a problem, because no LLM calls the tools of a start node that the caller fills."""
         if self.required:
             yield an_error(

@@ -22,7 +22,7 @@ from bae.team.models import Project
 from bae.team.planning import DECIDE, planning
 
 _OTHER_CODE: Final = ("python", "scripted")
-"""An LM name of these kinds names a file of code or of answers."""
+"""The kinds of LM names that have the path of a file with code or answers."""
 
 
 class SpendingLimits(Form):
@@ -93,8 +93,8 @@ class QuestionBody(Form):
 
 
 class JobsQuery(Form):
-    """The response comes when a job has changed after change number `after`, and at the latest
-    after `wait` seconds."""
+    """How long to wait for a change. The response comes when a job has changed after change number
+    `after`, and at the latest after `wait` seconds."""
 
     after: Annotated[int, Field(ge=-1, le=1 << 53)] = -1
     wait: Annotated[float, Field(ge=0, le=60)] = 0
@@ -129,8 +129,8 @@ class JobPage(BaseModel):
 
 
 class PlanningQuestion(BaseModel):
-    """A question about a goal. `answered` is true if it has an answer that planning has not read
-    yet."""
+    """A question about a goal. `answered` is true if the question has an answer that planning has
+    not read yet."""
 
     number: int
     question: str
@@ -176,7 +176,7 @@ def add_team_jobs(
     api.endpoints += served.list_endpoints()
     api.inbox_sources.append(served.list_waiting)
     if any(team.journal is api.journal for team in teams.values()):
-        api.asked_elsewhere.add(planning.name)
+        api.hidden_graphs.add(planning.name)
 
 
 class _TeamWork:
@@ -246,7 +246,9 @@ class _TeamWork:
         gates = {str(n): question.address for n, question in enumerate(waiting.get(plan, ()))}
         gate, answer = gates.get(call.path["question"]), DECIDE if body.decide else body.answer
         if gate is None:
-            raise Refused(404, "bae-team-unknown", "no planning asks this", "list them: /plans")
+            raise Refused(
+                404, "bae-team-unknown", "there is no such open question", "list them: /plans"
+            )
         try:
             await planning.answer(
                 plan, gate, answer, journal=journal, go_on=False, by=call.user.name
@@ -288,7 +290,7 @@ class _TeamWork:
         kind = name.strip().partition(":")[0]
         problem = _find_name_problem(name)
         if name != self._jobs.lm and (kind in _OTHER_CODE or "@" in name or "://" in name):
-            problem = "code, files and addresses are named where the server is started: --lm"
+            problem = "a request may not name a file or an address: start the server with --lm"
         if problem is not None:
             fault = InputFault(loc=["body", "lm"], msg=problem)
             raise Refused(422, "bae-lm-unknown-name", problem, "bae lm list", errors=[fault])

@@ -69,7 +69,7 @@ class TeamJobs:
     """Starts `bae team plan` and `bae team run` as processes. A team has at most one process of
     each kind. All processes end with the `async with` block.
 
-    `lm` is the name of the LLM that they use. Default: the LLM that this machine offers.
+    `lm` is the name of the LLM that the processes use. Default: the LLM that this machine offers.
     """
 
     def __init__(self, lm: str | None = None) -> None:
@@ -131,7 +131,7 @@ class TeamJobs:
             raise Refused(
                 503,
                 "bae-serve-closing",
-                "the server stops, and starts nothing",
+                "the server is closing, so it starts no job",
                 "try again: another process answers soon",
                 headers={"retry-after": "2"},
             )
@@ -190,8 +190,8 @@ class TeamJobs:
 
 
 def _read_reason(out: bytes) -> str:
-    """Return why a run ended, from the JSON that it printed. If there is no JSON, return an empty
-    text."""
+    """Return why a run ended, from the JSON that the command printed. If there is no JSON, return
+    an empty text."""
     try:
         printed: object = json.loads(out)
     except ValueError:

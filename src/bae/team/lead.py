@@ -43,9 +43,13 @@ from bae.team.worker import worker_class
 
 _S = TaskStatus
 Ended = Literal["done", "waiting", "paused", "stopped", "killed", "budget", "timeout"]
-"""Why a run ended. `done`: nothing is left to do. `waiting`: every open task needs an answer.
-`paused`, `stopped` and `killed`: a person requested it. `budget` and `timeout`: a limit of the run
-is reached."""
+"""Why a run ended.
+
+- `done`: no task is left to start.
+- `waiting`: every open task needs an answer.
+- `paused`, `stopped`, `killed`: a person has paused, stopped or killed the run.
+- `budget`, `timeout`: the run reached a limit.
+"""
 
 
 class TeamSummary(BaseModel):
@@ -119,9 +123,9 @@ class LeadAgent:
         self._stored = False
 
     async def run(self) -> TeamSummary:
-        """Carry out the tasks until no task can start, and return the summary. If the run is
-        cancelled, CancelledError is raised after all workers have ended and the status of every
-        task is stored."""
+        """Carry out the tasks until the run ends, and return the summary. If the run is cancelled,
+        CancelledError is raised after all workers have ended and the status of every task is
+        stored."""
         lock = lead_lock(self.bench.repository)
         # Requests that are stored from here on are for this run, because other processes see the
         # run as soon as it has the lock.
@@ -246,7 +250,7 @@ class LeadAgent:
             return None if self.wait else "waiting"
         return "done"
 
-    # --- before and beside the work ---
+    # --- before the tasks start, and while they run ---
 
     async def _recover(self, run: TeamRun, old_requests: Sequence[Request]) -> None:
         """Clean up after a killed run, and merge the user's new commits."""

@@ -1,6 +1,6 @@
 """A program that searches lines for a regular expression. It reads its arguments from stdin. bae
-runs it as a process, because an endless search can then be killed. To start fast, it imports no
-other module of bae."""
+runs the program as a process, because a process with an endless search can be killed. To start
+fast, the program imports no other module of bae."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class TaskStatus(StrEnum):
     """The status of a task.
 
     - *Completed*: the work is merged, and tests prove it.
-    - *Merged*: the work is merged without such tests, because a person approved that.
+    - *Merged*: the work is merged, and a person approved the task without tests.
     - *Staged*: the work is merged into the branch of the task's feature. This branch is not merged
       into the team's branch yet.
     """
@@ -247,7 +247,9 @@ class TestReport(_Model):
     output: str = ""
     seconds: float = 0.0
     protection: str = Field(default="", description="the sandbox that it ran in")
-    problem: str = Field(default="", description="why there is no verdict, or why it is bad")
+    problem: str = Field(
+        default="", description="why the run did not pass, apart from failed tests"
+    )
     reported: bool = Field(default=True, description="whether the run wrote a readable report")
     ended_by: str = Field(default="exit", description="exit, or the limit that ended it")
     flaky: tuple[str, ...] = Field(
@@ -522,7 +524,7 @@ def strip_escapes(text: str) -> str:
 
 
 _ESCAPES: Final = re.compile(
-    # pytest writes the first character as `#x1B` where XML does not allow it.
+    # Where XML does not allow the escape character, pytest writes `#x1B`.
     r"(?:\x1b|#x1[Bb])\[[0-?]*[ -/]*[@-~]|\x9b[0-?]*[ -/]*[@-~]"
     r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b[ -/]*[0-~]"
 )

@@ -44,9 +44,9 @@ def read_package(root: Path) -> Package:
 def find_setup(place: Path, top: Path, is_committed: Callable[[Path], bool]) -> tuple[str, ...]:
     """Return the command that installs the packages of the folder `place`.
 
-    The lock file decides which package manager is used. It is in `place`, or in a folder above up
-    to `top`, because `place` may belong to a workspace. Lock files that are not committed are
-    ignored, because worktrees do not have them.
+    The lock file decides which package manager is used. Lock files are read in `place` and in the
+    folders above it up to `top`, because `place` may belong to a workspace. A lock file that is not
+    committed is ignored, because worktrees do not have it.
     """
     package = read_package(place)
     for folder in (place, *place.parents):
@@ -120,8 +120,8 @@ def find_test_command(place: Path, *, is_inside: bool = False) -> tuple[str, ...
 
 
 def find_other(place: Path) -> str:
-    """Return the name of a test program that bae does not support, or the test script with its
-    command. Return an empty text if there is none."""
+    """Return the name of a test program that bae does not support. If the program in the test
+    script is unknown, return the script. Otherwise, return an empty text."""
     package = read_package(place)
     commands = [*_list_commands(package.scripts, "test")]
     if any(map(_extract_test_command, commands)):

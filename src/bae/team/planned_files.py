@@ -26,8 +26,8 @@ async def list_files(repository: Repository, branch: str) -> frozenset[str]:
 def find_file_problems(
     tasks: Sequence[PlannedTask], others: Sequence[PlannedTask], known: Collection[str]
 ) -> list[Problem]:
-    """Find wrong files in `tasks`. Files must exist, and new files must not exist. A file that a
-    prerequisite creates exists for the tasks after it.
+    """Find wrong files in `tasks`. Files must exist, and new files must not exist. Files that a
+    task's prerequisite creates exist for the task.
 
     - `others`: the tasks that were planned before.
     - `known`: the repository's files.

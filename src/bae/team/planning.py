@@ -69,8 +69,8 @@ async def plan_tasks(
     open, no task is stored, and `questions` of the result lists the open questions.
 
     With a `journal`, planning that waits or has crashed continues when the same goal is planned
-    again. If another version of bae began it with other node classes, planning begins again, and a
-    warning is logged.
+    again. If another version of bae with other node classes began the planning, it begins again,
+    and a warning is logged.
     """
     repository = await Repository.open(Path(project.root))
     before = await store.tasks(project.id)
@@ -243,8 +243,9 @@ class _Plan:
 
 
 def describe_acceptance(task: PlannedTask, tasks: Sequence[PlannedTask]) -> PlannedTask:
-    """Describe to a task which acceptance tests it has to write: its description gets the criteria
-    of the feature's other tasks. A task that writes no acceptance tests is returned unchanged."""
+    """Add a feature's criteria to the task that writes its acceptance tests. The criteria of the
+    feature's other tasks are added to the description. A task that writes no acceptance tests is
+    returned unchanged."""
     if task.proof != "failing-tests":
         return task
     parts = [task.description]

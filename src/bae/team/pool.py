@@ -35,7 +35,7 @@ class AgentPoolManager:
         return [info for _, info in self._agents.values()]
 
     async def open(self) -> None:
-        """Mark workers that a killed process left in the store as retired."""
+        """Retire the workers that a killed process left in the store."""
         for info in await self.bench.store.agents(self.bench.project.id):
             number = info.id.rpartition("-")[2]
             self._last_number = max(self._last_number, int(number) if number.isdecimal() else 0)
@@ -63,7 +63,7 @@ class AgentPoolManager:
             return worker
 
     async def give_back(self, worker: WorkerAgent) -> None:
-        """Mark a worker as idle, so that it can take the next task."""
+        """Return a worker to the pool. The worker is idle, and can take the next task."""
         _, info = self._agents[worker.agent_id]
         idle = {"status": "idle", "task_id": None}
         counts = {"completed": worker.completed, "failed": worker.failed}
@@ -96,7 +96,7 @@ class AgentPoolManager:
                 raise TeamError(
                     f"all {self.most} agents of the pool are working",
                     code="bae-team-pool",
-                    fix="give one back, or make a larger pool",
+                    fix="give an agent back, or make the pool larger",
                 )
             await self.retire(idle[0].id)
         self._last_number += 1

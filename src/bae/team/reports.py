@@ -101,7 +101,7 @@ def _read_outcome(case: ElementTree.Element) -> tuple[TestOutcome, str]:
 def _read_junit_case(case: ElementTree.Element) -> TestCase:
     owner, name = case.get("classname", ""), case.get("name", "")
     outcome, message = _read_outcome(case)
-    file = case.get("file")  # pytest's
+    file = case.get("file")  # pytest writes it
     # A case without a class (pytest), or with the class as its name (Vitest), is for a file.
     if not owner or (owner == name and file is None):
         path = owner or file or name.replace(".", "/") + ".py"
@@ -198,7 +198,7 @@ def read_go(text: str, root: str) -> tuple[TestCase, ...]:
         message = "".join(output.get((package, test), ())) if outcome == "failed" else ""
         if test:
             cases.append(_make_case(f"{package}::{test}", outcome, message))
-        elif outcome == "failed" and package not in failed:  # not built, or its process exited
+        elif outcome == "failed" and package not in failed:  # it was not built, or it exited early
             cases.append(_make_case(package, "failed", NOT_LOADED + message))
     return tuple(cases)
 

@@ -69,7 +69,7 @@ class Chunk(NamedTuple):
 
 
 class FileKind(IntEnum):
-    """The purpose of a file, by its name."""
+    """The purpose of a file."""
 
     CODE = 0
     TEST = 1
@@ -167,7 +167,7 @@ class Code:
         return FileKind.CODE
 
     def is_same_as(self, other: Code) -> bool:
-        """Return whether both have the same files with the same stamps. If a file has no stamp,
+        """Return whether `other` has the same files with the same stamps. If a file has no stamp,
         return False."""
         has_all_stamps = len(self.stamps) == len(self.names)
         return has_all_stamps and self.names == other.names and self.stamps == other.stamps
@@ -493,8 +493,8 @@ def _read_contents(files: Mapping[str, bytes | None]) -> Code:
 
 
 def _is_code(path: Path, name: str) -> bool:
-    """Return whether a file with a name such as secrets.py is code and no secret. In this case, the
-    file has definitions, and neither its text nor its folder suggests a secret."""
+    """Return whether a file with a name such as secrets.py is code and no secret. Code has
+    definitions, and neither its text nor its folder suggests a secret."""
     text = read_file(path, LARGEST_FILE, follow=False).decode("utf-8", "replace")
     return bool(outline_file(name, text)) and not is_secret(path, f"{name.rpartition('/')[0]}/x")
 

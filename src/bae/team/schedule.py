@@ -108,8 +108,8 @@ def find_changes(
     """Find all changes of status that are due, in an order in which they can be stored.
 
     - A task is blocked while a prerequisite is failed, cancelled or blocked.
-    - A task is also blocked while a question or a person holds it. `held` has the reason by task
-      id.
+    - A task is also blocked while it waits for an answer, or while a person has paused it. `held`
+      has the ids of such tasks, with the reason.
     - A task is ready if it is approved and all its prerequisites are merged or skipped. Within a
       feature, staged prerequisites are enough.
     - A failed task is tried again `retries` times, unless `final` has its id.

@@ -126,8 +126,8 @@ class Store:
         await self.close()
 
     def sending_to(self, ws_manager: Broadcaster | None) -> Self:
-        """Return this store with another `ws_manager`. The `ws_manager` gets each event with its
-        `number` and `time` after the event is stored."""
+        """Return a copy of this store that sends events to `ws_manager`. Each event is sent with
+        its `number` and `time` after it is stored."""
         store = copy(self)
         store._sender = Sender(ws_manager)
         return store
@@ -578,7 +578,7 @@ class Store:
                 raise TeamError(
                     f"the state of the team in {self.path} cannot be {verb}",
                     cause,
-                    fix="the disk may be full, or another process may hold the file",
+                    fix="the disk may be full, or another process may have locked the file",
                 ) from cause
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, transact)
