@@ -121,7 +121,7 @@ async def test_answers_are_taken_in_order_and_then_the_one_for_always(provider):
         provider.always()
         assert json.loads((await ask("?", SCHEMA)).text) == sample(SCHEMA)
     provider.script(Status(429))
-    with pytest.raises(AssertionError, match=r"left are 1: \[Status\(code=429"):
+    with pytest.raises(AssertionError, match=r"unused answers \(1\): \[Status\(code=429"):
         provider.assert_complete()
 
 
@@ -434,9 +434,17 @@ async def test_an_unknown_address_is_an_error_in_the_shape_of_the_api(client, pr
         ("/v1/messages", b"[]", "not a JSON object"),
         ("/v1/messages", json.dumps(chat()).encode(), "max_tokens: this parameter is required"),
         ("/v1/messages", json.dumps(message(messages=[])).encode(), "messages: this"),
-        ("/v1/messages", json.dumps(message(messages=["hi"])).encode(), "not the shape"),
+        (
+            "/v1/messages",
+            json.dumps(message(messages=["hi"])).encode(),
+            "not have the API's format",
+        ),
         ("/v1/chat/completions", json.dumps(chat(model="")).encode(), "model: this parameter"),
-        ("/v1/chat/completions", json.dumps(chat(tools=[{"type": "function"}])).encode(), "shape"),
+        (
+            "/v1/chat/completions",
+            json.dumps(chat(tools=[{"type": "function"}])).encode(),
+            "API's format",
+        ),
         ("/v1/responses", json.dumps(chat()).encode(), "input: this parameter is required"),
     ],
 )

@@ -171,7 +171,7 @@ async def test_arguments_may_be_no_json(provider: Provider) -> None:
 
 
 async def test_calls_that_cannot_be_are_refused_where_they_are_scripted() -> None:
-    with pytest.raises(ValueError, match="one for each of 2 calls"):
+    with pytest.raises(ValueError, match="one id for each of 2 calls"):
         Calls(Call("a"), Call("b"), ids=["1"])
     with pytest.raises(ValueError, match="size=0"):
         Calls(Call("a"), size=0)

@@ -329,7 +329,7 @@ async def test_asked_what_it_has_no_answer_for_it_fails_loudly(script: Any, code
 
     assert (caught.value.code, caught.value.message) == (f"bae-script-{code}", says)
     assert isinstance(caught.value, BaeLMError)
-    assert ("fix the answer; or" in (caught.value.fix or "")) == ("again" in says)
+    assert ("fix the answer; if" in (caught.value.fix or "")) == ("again" in says)
 
 
 def test_a_script_that_was_not_used_up_is_an_assertion_error_that_lists_what_is_left():
@@ -342,7 +342,7 @@ def test_a_script_that_was_not_used_up_is_an_assertion_error_that_lists_what_is_
 
 
 def test_a_script_that_cannot_be_meant_is_refused():
-    with pytest.raises(TypeError, match="give it a list of answers"):
+    with pytest.raises(TypeError, match="give a list of answers"):
         ScriptedLM("Draft")
     with pytest.raises(ValueError, match="attempts=0"):
         ScriptedLM([], attempts=0)
