@@ -43,9 +43,9 @@ _asked_in: ContextVar[GivenLM | None] = ContextVar("bae_asked_in", default=None)
 
 
 class AskedLM:
-    """A question to a `GivenLM`. The run's past looks up the recorded answer, and the run's writer
-    stores a new answer. The text of the question is made when `record` is first called. Runs
-    without a journal rarely call it."""
+    """A question to a `GivenLM`. In a resumed or replayed run, `run.past` looks up the recorded
+    answer. `run.writer` stores a new answer. The text of the question is made when `record` is
+    first called. Runs without a journal rarely call it."""
 
     def __init__(
         self,
@@ -329,8 +329,8 @@ class GivenLM:
         return self._step == run.max_iters == len(run.trace) and run.trace[-1] is node
 
     def _scene(self, plan: NodePlan, previous: Node | None, given: Scene | None) -> Scene:
-        """Return the scene of a question about a class. If another run asks the question, return
-        that run's scene."""
+        """Return the `Scene` of a question about a class: what the LM sees besides the previous
+        node. A question that comes from another run keeps the scene of that run."""
         scene = given or scene_around.get()
         return self._run.scene_for(plan, previous) if scene is self._run.scene else scene
 

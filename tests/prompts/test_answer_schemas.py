@@ -153,7 +153,7 @@ class Full(Node):
     [schema_of(Full), route_schema({"Full": Full, "End": None})],
     ids=["fill", "route"],
 )
-def test_no_docstring_is_in_a_schema_and_every_description_is(schema: dict[str, Any]):
+def test_a_schema_has_every_description_and_no_docstring(schema: dict[str, Any]):
     said = json.dumps(schema)
 
     assert "DOC" not in said
@@ -161,7 +161,7 @@ def test_no_docstring_is_in_a_schema_and_every_description_is(schema: dict[str, 
     assert all(described in said for described in (*told, "some text"))
 
 
-def test_a_schema_is_a_closed_object_with_titles_of_classes_alone():
+def test_a_schema_is_a_closed_object_without_field_titles():
     class Page(BaseModel):
         """A page."""
 
@@ -340,7 +340,7 @@ async def test_a_value_is_read_back_unchanged(annotation: Any, value: Any, stric
 # The way back: aliases
 
 
-async def test_a_node_is_asked_for_by_the_names_of_its_fields_and_never_by_their_aliases():
+async def test_a_schema_uses_field_names_instead_of_aliases():
     target = node_of(
         one=(int, Field(alias="two")),
         two=(int, Field(alias="one")),
@@ -388,7 +388,7 @@ async def test_unrequested_keys_are_left_out(extra: Any):
     assert "doubled" not in node.__dict__
 
 
-async def test_a_key_by_the_alias_of_a_resolved_field_does_not_override_it():
+async def test_the_alias_of_a_resolved_field_cannot_override_it():
     class Careful(EndNode):
         word: Annotated[str, Dep(lambda: "resolved")] = Field(alias="text")
         text: str = Field(alias="word")
@@ -444,7 +444,7 @@ async def test_every_kind_of_validator_runs_once(strict: bool):
     assert calls == ["model before '2024-01-01'", *["add one"] * 5, "model after"]
 
 
-async def test_a_strict_node_with_resolved_fields_and_maps_is_filled_and_completed():
+async def test_a_strict_node_with_resolved_fields_and_maps_can_be_filled():
     day = date(2024, 1, 1)
 
     def get_day() -> date:

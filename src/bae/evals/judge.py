@@ -118,8 +118,8 @@ class Judge:
         _ = self._made_lm
 
     def asking(self, lm: LM, note: Callable[[str], None]) -> Judge:
-        """Return a copy for an optimization that asks `lm`. If the LM gives no verdict, the copy
-        scores 0 and calls `note` with a message."""
+        """Return a copy of the judge for use in an optimization. The copy asks `lm`. If `lm` gives
+        no verdict, the copy scores 0 and calls `note` with a message."""
         judge = copy(self)
         judge.lm, judge._note, judge._refusals = lm, note, Refusals()
         return judge
@@ -208,8 +208,8 @@ _TOO_LONG: Final = re.compile(
     r"|exceeds? .{0,40}(tokens|length|limit)",
     re.IGNORECASE,
 )
-"""Matches providers' messages for a prompt that is too long. They have no separate status for this
-error."""
+"""Matches providers' messages for a prompt that is too long. Few providers send the status 413 for
+this error."""
 
 
 def _check_lm(lm: Any) -> LM | str:

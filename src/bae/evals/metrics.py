@@ -344,9 +344,9 @@ def _read_field(holder: Node | Mapping[str, Any], name: str, cls: type[Node] | N
 
 
 def _next_node(given: Any, read: bool = False) -> str | None:
-    """Return the name of the next node, or None if `given` has no such name. If `given` is None,
-    the run ends. If DSPy has `read` the prediction `given` from an answer, keys with the value None
-    are ignored."""
+    """Return the name of the next node that `given` chooses, or the text "None" if it chooses to
+    end the run. Return None if `given` is no choice. If `read`, `given` is a prediction that DSPy
+    read from an answer, and its keys with the value None are ignored."""
     if given is None or given is NoneType:
         return "None"
     if isinstance(given, str):

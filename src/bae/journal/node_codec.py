@@ -185,7 +185,8 @@ class NodeCodec:
             raise self.unfit(name, why) from error
 
     def load(self, stored: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> Node:
-        """Return a node, or its draft, from the JSON of `dump`.
+        """Return a node from the JSON of `dump`. If fields with a source are missing, return a
+        draft: a node without these fields, not yet validated.
 
         `given` has the values of withheld fields, by `Class.field`. A withheld field without a
         value is left out. Raises `JournalError` if today's class refuses the node.

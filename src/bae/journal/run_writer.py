@@ -329,7 +329,8 @@ class JournalWriter(Writer):
         return await self._journal.answers(run.run_id)
 
     async def grants(self, run: Run) -> Sequence[Grant]:
-        """Return the approvals for all calls of a tool, in the run or in its thread."""
+        """Return the approvals that hold for every call of a tool, in the run or in its thread.
+        Revoked approvals are included."""
         return await self._journal.approvals(run.run_id)
 
     async def take_told(self, run: Run, record: Callable[[str], RoundReplied]) -> Sequence[str]:

@@ -85,7 +85,8 @@ async def fill_with_tools(
             continue
         final = Answer(text, Usage(), round_.stop, thinking="\n\n".join(thoughts))
         thoughts.clear()
-        # If the only field has the wrapper's name, the last round asks for it without a wrapper.
+        # The JSON of a structured round has one property, WRAPPER, around the call or the answer.
+        # The last round asks for a field of this name without the wrapper.
         is_plain = is_native or (must_answer and asked == (WRAPPER,))
         fields = _read_values(final, target, asked, is_plain, box)
         node: Any = fields
@@ -217,8 +218,9 @@ async def _finish(
 
 
 def _last_exchange(prompt: Prompt) -> Prompt:
-    """Return the prompt with only the last messages to the model. The records have the earlier
-    rounds already. If the run was resumed after the answer, they have the answer too."""
+    """Return the prompt with only the last messages to the model, because the records have the
+    earlier rounds. Messages of the model at the end are left out too: a resumed conversation may
+    have an answer there, which the records have as well."""
     conversation = prompt.conversation
     while conversation[-1].role == "assistant":
         conversation = conversation[:-1]
