@@ -111,14 +111,14 @@ class Hangs(MemoryJournal):
 
 BREAKS = {
     SecondOwner: "A run has one owner",
-    TakesWhenAwaited: "Lines are taken in at the call",
-    LastAnswerCounts: "The first answer to a gate is stored",
-    OldestFirst: "`runs` lists the newest first",
-    NumbersNothing: "The change number grows",
+    TakesWhenAwaited: "`append` takes its lines at the call",
+    LastAnswerCounts: "`answer` stores the first answer to a gate",
+    OldestFirst: "`runs` lists the newest runs first",
+    NumbersNothing: "`runs(after=…)` lists the runs that have changed",
     DropsMetadata: "metadata: expected {'team': ['a', 1]}, got {}",
-    ClaimsWhatIsQueued: "A run that is created without a claim is queued",
+    ClaimsWhatIsQueued: 'A run with the status "queued"',
     ForgetsNotes: "A line from `note` is stored",
-    ReplacesOneByOne: "`replace` replaces several runs, all or none",
+    ReplacesOneByOne: "`replace` replaces either all of the given runs or none",
 }
 
 
@@ -133,7 +133,7 @@ async def test_a_custom_store_is_told_which_promise_it_breaks(broken):
 
 async def test_a_store_that_never_answers_fails_its_check_in_time(monkeypatch):
     monkeypatch.setattr("bae.testing.journal_promises.SECONDS", 0.5)
-    with pytest.raises(AssertionError, match=r"A deleted run is gone.*\n.*longer than"):
+    with pytest.raises(AssertionError, match=r"`delete` removes a run.*\n.*longer than"):
         await check_journal(Hangs)
 
 
@@ -146,7 +146,7 @@ async def test_a_store_must_respect_owners_in_other_processes(tmp_path):
                 return Claim(run_id, "me too")
 
     count = itertools.count()
-    with pytest.raises(AssertionError, match="A run that another process owns is not claimed"):
+    with pytest.raises(AssertionError, match="A store does not claim, delete or replace a run"):
         await check_journal(
             lambda: SQLiteJournal(tmp_path / f"{next(count)}.db"),
             reopen=lambda journal: Neighbor(journal.path),

@@ -180,8 +180,8 @@ def rows(db: sa.Connection, query: sa.Executable) -> Sequence[Mapping[str, Any]]
 
 
 def one(db: sa.Connection, query: sa.Executable, kind: str, number: int) -> Mapping[str, Any]:
-    """Run a query and return its first row. Raise TeamError if there is no row: `kind` and `number`
-    name the missing object in the message."""
+    """Run a query and return its first row. If there is no row, raise TeamError. Its message names
+    the missing object by `kind` and `number`."""
     matching = rows(db, query)
     if not matching:
         raise unknown(kind, number)
@@ -197,8 +197,10 @@ def open_engine(path: Path) -> sa.Engine:
     """Open a team's SQLite file and return an engine with one connection to the file.
 
     A missing file is created. A file of an earlier format is upgraded. A file of another program or
-    of a later format is refused and stays unchanged. Transactions that write must have the
-    execution option `write`: each locks the file at its start, after the writer before it."""
+    of a later format is refused and stays unchanged.
+
+    A transaction that writes must have the execution option `write`. At its start it waits for
+    other writers, and then locks the file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():

@@ -155,7 +155,7 @@ def _choose_files(task: Task, built_on: Sequence[str], code: Code, room: int) ->
     sizes = dict.fromkeys(room_by_file, 0)
 
     def choose(name: str, chunks: list[Chunk]) -> None:
-        """Replace the chosen chunks of a file by `chunks`, if these fit."""
+        """Choose `chunks` for a file in place of its earlier chunks, if there is room."""
         nonlocal room
         size = sum(len(chunk.text) + len(name) + _TAG for chunk in chunks)
         if size <= room_by_file[name] and size - sizes[name] <= room:
@@ -220,8 +220,8 @@ def describe_rules(project: Project) -> str:
 
 
 async def _read_results(task: Task, store: Store) -> list[tuple[str, tuple[str, ...]]]:
-    """Describe the result of each prerequisite of a task. Return a text and the changed files for
-    each."""
+    """Return a text about each prerequisite of a task, with the files that the prerequisite
+    changed."""
     needed = [
         prerequisite
         for prerequisite in await store.tasks(task.project_id)

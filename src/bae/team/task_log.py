@@ -73,7 +73,7 @@ LogKind = Literal[
 - `tests`: a test run.
 - `review`: a review of the work.
 - `question`: a question to a person.
-- `answer`: the answer to a question.
+- `answer`: a person's answer.
 - `steered`: a person's request or note.
 - `merge`: the work was merged.
 - `activity`: anything else."""
@@ -88,12 +88,14 @@ class LogEntry(BaseModel):
 
     at: float = Field(description="seconds since 1970")
     kind: LogKind
-    text: str = Field(default="", description="in one line")
-    ok: bool = Field(default=True, description="whether it went well")
+    text: str = Field(default="", description="the entry in one line")
+    ok: bool = Field(
+        default=True, description="false if the step failed, was refused or cancelled, or is open"
+    )
     seconds: float = 0.0
-    usage: Usage | None = Field(default=None, description="what an LLM used")
+    usage: Usage | None = Field(default=None, description="the usage of an LLM question")
     run: str = Field(default="", description="the run in the journal, if the entry is from a run")
-    detail: str = Field(default="", description="all of it")
+    detail: str = Field(default="", description="the full text of the entry")
 
 
 class TaskLog(BaseModel):
@@ -223,7 +225,7 @@ def _read_question(
         seconds=question.seconds,
         usage=question.usage,
         run=run,
-        detail="\n\n".join(dict.fromkeys(texts)),  # an LM around an LM repeats its texts
+        detail="\n\n".join(dict.fromkeys(texts)),  # a policy has the texts of its inner LM too
     )
     for tool_round in question.rounds:
         for number, call in enumerate(tool_round.calls):
@@ -330,8 +332,8 @@ async def follow_agents(
 
 
 def describe_line(line: Line, *, is_review: bool) -> str:
-    """Describe the step that begins with this line of a run. Most lines begin no step: return an
-    empty text for them."""
+    """Describe the step that begins with this line of a run. Return an empty text if no step begins
+    here, as for most lines."""
     if line.kind == "ToolStarted":
         data = json.loads(line.data)
         return _describe_step(data["name"], data.get("arguments") or {})

@@ -89,7 +89,7 @@ class TeamRun:
     checkout: Moved | None = None
     """The result of the last fast-forward of the user's checkout."""
     notes: list[str] = field(default_factory=list[str])
-    """Facts for the user, in the summary too."""
+    """Facts for the user. The summary of the run repeats them."""
     _counts: dict[TaskStatus, int] = field(default_factory=dict[TaskStatus, int])
     _settled: tuple[object, ...] = ()
 
@@ -111,8 +111,8 @@ class TeamRun:
     async def end_work(self, task: Task, after: TaskStatus, reason: str) -> Task | None:
         """Store the status `after` for a task whose work has ended.
 
-        If the work is already merged, store `completed` instead, `merged` if no tests prove the
-        work, or `staged` if its feature is not delivered yet."""
+        If the work is already merged, store the status of merged work instead: `completed`,
+        `merged` for work without tests, or `staged` until the task's feature is delivered."""
         merged = await self.bench.features.find_merged(task)
         if merged is None:
             reason = bounded(reason, LONGEST_REASON)
@@ -265,7 +265,7 @@ class TeamRun:
             self.checkout = Moved("", error.message)
 
     async def tell_progress(self, tasks: Iterable[Task]) -> None:
-        """Store and send the number of tasks in each status, if it has changed."""
+        """Store and send the number of tasks in each status, if a number has changed."""
         counts = summary(task.status for task in tasks)
         if counts != self._counts:
             self._counts = counts

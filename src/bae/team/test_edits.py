@@ -27,8 +27,8 @@ from bae.team.models import May, TestReport
 def is_test_file(path: str, *reports: TestReport) -> bool:
     """Return whether a file has tests, or code or data for tests.
 
-    The name or folder of the file tells, or the reports have tests of the file. A file whose only
-    tests are doctests is not a test file."""
+    The file's name or folder decides. If a report has tests of the file, it is a test file too. A
+    file whose only tests are doctests is not a test file."""
     pure = PurePosixPath(path)
     if _TEST_FOLDERS.intersection(part.lower() for part in pure.parts[:-1]):
         return True
@@ -38,8 +38,8 @@ def is_test_file(path: str, *reports: TestReport) -> bool:
 
 
 def is_fixed(path: str) -> bool:
-    """Return whether a file must stay unchanged during a test run, because its name is a name of
-    tests or test settings."""
+    """Return whether a file has the name of a test file or of test settings. No test run may change
+    such a file."""
     name = PurePosixPath(path).name
     decides_tests = (
         _TEST_NAME.fullmatch(name) or _SETTINGS.fullmatch(name) or name in _CONFIGURATIONS
@@ -196,7 +196,7 @@ def _ask_to_restore(level: May) -> str:
 
 
 def ask_for(level: May) -> str:
-    """Write the advice to ask a person for a `may` of this level."""
+    """Write the advice to ask a person for `--may`, with this level."""
     return f"If the task needs it, ask a person for `bae team tasks edit TASK --may {level}`"
 
 
@@ -539,9 +539,11 @@ def find_concerns(
 
     - Code outside of tests that could influence test results: it imports a test program, has hooks
       of a test program, or ends the process.
-    - Support for tests, such as a plugin or a setup file. It is found at each change, other code
-      only when a change adds the reason.
-    - Code, in tests too, to which the change adds invisible characters that reorder its text."""
+    - Support for tests, such as a plugin or a setup file.
+    - Code, in tests too, to which the change adds invisible characters that reorder its text.
+
+    Support for tests is returned after every change. Other code is returned only if the change adds
+    the reason."""
     reordered = (
         (change.path, _REORDERED)
         for change in changes

@@ -1,5 +1,5 @@
-"""Runs of selected tests. `select_tests` names the tests of a run. `run_in_order` runs the most
-relevant tests first, and the other tests only if the first tests pass."""
+"""Runs of selected tests. `select_tests` makes a test command for named tests. `run_in_order` runs
+the most relevant tests first, and the other tests only if the first tests pass."""
 
 from __future__ import annotations
 

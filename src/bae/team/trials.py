@@ -218,7 +218,7 @@ def _describe_missing(
     for name in missing:
         containing = [
             known_name for known_name in known_names if name in known_name
-        ]  # as a function without its file
+        ]  # such as the name of a function without its file
         nearest = [*containing, *get_close_matches(name, known_names, n=5, cutoff=0.5)]
         nearest = list(dict.fromkeys(nearest))[:5]
         suggestions = f" The nearest names: {', '.join(nearest)}" if nearest else ""

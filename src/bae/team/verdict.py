@@ -288,8 +288,8 @@ def find_broken(before: TestReport, after: TestReport) -> tuple[str, ...]:
 
 
 def find_existing(names: Sequence[str], before: TestReport) -> tuple[str, ...]:
-    """Return the names in `names` that select a test in `before`: tests, files or groups. If a file
-    could not be loaded, each of its tests exists."""
+    """Return the names of tests, files and groups that exist in `before`. If a file could not be
+    loaded for this report, any name of a test in the file exists."""
 
     return tuple(name for name in names if any(is_selected(case, [name]) for case in before.cases))
 
@@ -420,7 +420,7 @@ _A_TEST: Final = re.compile(
 
 
 def _find_forbidden_code(changes: Sequence[FileChange], allowed: Collection[str]) -> Iterator[str]:
-    """Describe a missing change, or changes of code that a task without tests may not make."""
+    """Describe the problem if nothing was changed, or if a task without tests changed code."""
     if not changes:
         yield "nothing was changed"
     if code := [c.path for c in changes if not is_prose(c.path) and c.path not in allowed]:

@@ -208,8 +208,8 @@ class Workbench:
             test,
             update_checkout=project.update_checkout,
             reports=reports,
-            # The names of files begin at the root of the repository, and the tests of a project
-            # with a folder run below the root.
+            # `test_first` takes paths from the root of the repository. The test command of a
+            # project with a folder could not find them, because it runs in that folder.
             run_first=None if project.folder or project.report else test_first,
         )
         await integration.open()
@@ -287,7 +287,8 @@ class Workbench:
         tests must pass on the merged tree.
 
         Changes of guarded files need a person's yes to their content before the merge. With
-        `approve_tests`, acceptance tests need this yes too. Without it, return the question.
+        `approve_tests`, acceptance tests need this yes too. If the yes is missing, merge nothing
+        and return the question to the person.
 
         The last task of a feature then delivers the feature."""
         target = await self.features.branch_of(task)

@@ -114,8 +114,8 @@ class WorkerAgent:
         or failed, this call continues that run. If you cancel the call, it ends all work before it
         raises the cancellation, and keeps committed edits.
 
-        Instead of a `Task` you can pass a dict, and get a dict. It needs the `id` of a stored task,
-        and may have other values for the task's fields. Unknown keys are ignored.
+        If you pass a dict instead of a `Task`, you get a dict. Your dict needs the `id` of a stored
+        task, and its other values replace the task's stored values. Unknown keys are ignored.
         """
         async with self._turn:
             opens_bench = self._bench is None
@@ -427,7 +427,8 @@ async def preview_brief(
     """Write the first prompt for a task, without asking a model, creating a worktree or running
     tests.
 
-    `with_tools` selects the prompt for a conversation with tools, otherwise for `oneshot`."""
+    If `with_tools` is true, the prompt is for a conversation with tools, otherwise for
+    "oneshot"."""
     project = await store.project(task.project_id)
     # If a branch does not exist yet, the first run creates it: the team's branch from the user's
     # branch, and a feature's branch from the team's branch.

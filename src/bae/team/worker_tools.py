@@ -143,8 +143,10 @@ async def submit_work(desk: Desk, attempt: Try) -> str | PersonNeeded:
     corrections_done, failure = number - attempt.first, outcome.text
     if corrections_done >= bench.corrections:
         return PersonNeeded(ask_after_failures(task, corrections_done + 1, failure))
-    shown = bounded(failure, SHOWN_FAILURE)
-    await bench.emit(CorrectionAttempt(task.project_id, task.id, corrections_done + 1, shown))
+    shown_failure = bounded(failure, SHOWN_FAILURE)
+    await bench.emit(
+        CorrectionAttempt(task.project_id, task.id, corrections_done + 1, shown_failure)
+    )
     submissions_left = bench.corrections - corrections_done
     times = "once more" if submissions_left == 1 else f"{submissions_left} more times"
     raise ToolError(f"The work was refused:\n\n{failure}\n\nCorrect it. You can submit {times}.")

@@ -172,8 +172,8 @@ class Workspace:
         """Merge the team's branch into the task's branch.
 
         If there is a conflict, commit the files with conflict markers and return the conflict.
-        Commit your changes before the call. If the merge would overwrite an uncommitted change, it
-        fails."""
+        Commit your changes before the call. If an uncommitted change would be overwritten, the
+        merge fails."""
         branch, team = f"{BRANCHES}{self.branch}", BRANCHES + self.team
         head, newest = await self.head(), await self.repository.commit_id(team)
         if not await self.repository.contains(head, newest):
