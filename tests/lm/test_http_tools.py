@@ -178,7 +178,7 @@ async def test_a_node_with_only_tools_is_filled_once_the_model_calls_no_tool(
 
 
 @native
-async def test_a_schema_that_claude_cannot_enforce_is_sent_as_an_additional_tool(
+async def test_a_schema_that_claude_cannot_enforce_is_sent_as_a_tool(
     provider: Provider, lm: Backend
 ) -> None:
     is_claude = "claude" in lm.model

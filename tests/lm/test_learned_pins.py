@@ -142,7 +142,7 @@ class Right(EndNode):
     steps: int
 
 
-async def test_nodes_that_share_a_pinned_lm_are_still_chosen_and_filled_in_one_call():
+async def test_nodes_with_the_same_pinned_lm_are_chosen_and_filled_in_one_call():
     both.prompts.clear()
     plain = await Graph(start=Crossing).arun(Crossing())
     (before,) = both.prompts

@@ -183,7 +183,7 @@ async def test_a_candidate_with_context_is_filled_in_a_second_call(
 
 
 @pytest.mark.parametrize("around", [lambda lm: lm, Retry], ids=["backend", "policy"])
-async def test_a_candidate_that_only_recalls_is_chosen_and_filled_in_one_call(around: Any):
+async def test_a_candidate_with_only_recalled_context_is_filled_in_one_call(around: Any):
     lm = ToyBackend(route("WithRecall", text="x", topic="mine"))
     result = await run(Topic(), around(lm))
 

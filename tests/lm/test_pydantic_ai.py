@@ -109,7 +109,7 @@ def test_a_model_by_name_serves_two_loops_at_the_same_time(
     assert len(filled) == 10
 
 
-def test_an_invalid_name_and_a_missing_key_are_reported_when_the_backend_is_made(
+def test_an_invalid_name_is_reported_when_the_backend_is_created(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(BaeLMError, match="Unknown model") as raised:

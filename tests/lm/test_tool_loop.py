@@ -607,7 +607,7 @@ async def test_a_rejected_answer_is_sent_back_with_one_message(native: bool):
 
 
 @pytest.mark.parametrize("on_limit", ["error", "answer"])
-async def test_a_refused_answer_counts_as_a_round(on_limit: str):
+async def test_a_refused_answer_uses_up_a_round(on_limit: str):
     def accept(node: Any) -> None:
         raise ToolError("never")
 

@@ -133,7 +133,7 @@ async def test_a_tool_may_ask_the_model_despite_a_concurrency_of_one(kind: str) 
     assert lm.statistics().running == 0
 
 
-async def test_a_budget_counts_every_round_and_is_checked_before_each() -> None:
+async def test_a_budget_is_checked_before_every_round() -> None:
     budget = Budget(calls=2)
     toy = Caller(*ROUNDS)
     with pytest.raises(BudgetError):

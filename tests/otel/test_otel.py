@@ -661,7 +661,7 @@ def life(at: float, *records: Record) -> list[Record]:
     return list(records)
 
 
-async def test_each_process_of_a_resumed_run_has_a_span_that_links_to_the_previous_span(
+async def test_each_process_of_a_resumed_run_has_its_own_linked_span(
     traced: Traced,
 ):
     ask = Ask(question="what?")

@@ -58,7 +58,7 @@ def test_the_chat_example_asks_a_user_to_approve_tool_calls(tmp_path: Path):
         browser.close()
 
 
-def test_the_next_server_continues_a_turn_and_the_page_follows_it(tmp_path: Path):
+def test_a_page_follows_a_turn_continued_by_the_next_server(tmp_path: Path):
     port, browser = free_port(), Browser()
     url = f"http://127.0.0.1:{port}/ag-ui/works"
     message = {"id": "m1", "role": "user", "content": "Work"}

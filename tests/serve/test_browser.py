@@ -32,7 +32,7 @@ def app_with(html: str, api: API) -> Starlette:
     return Starlette(routes=[Route("/", show), Mount("/bae", app=api)])
 
 
-async def test_the_page_of_the_guide_starts_a_run_and_follows_it_to_its_end():
+async def test_the_page_of_the_guide_can_start_and_follow_a_run():
     pytest.importorskip("fastapi")
     found = blocks(GUIDE)
     [code] = [each.text for each in found if each.title == "desk.py"]

@@ -109,7 +109,7 @@ async def test_an_uploaded_file_can_be_used_in_a_start_and_an_answer(journal):
         assert len("".join(stored.answers.values())) < 500
 
 
-async def test_a_user_can_neither_read_nor_name_a_file_of_another_user(journal):
+async def test_a_user_cannot_use_a_file_of_another_user(journal):
     async with files_served(journal=journal, visible="own") as served:
         mine = (await upload(served, DOT.data)).json()
         await start(served, mine)
@@ -204,7 +204,7 @@ async def test_files_of_other_types_are_refused(data):
         assert (refused.status_code, refused.json()["type"]) == (422, "bae-serve-input")
 
 
-async def test_an_upload_is_bounded_and_a_page_of_another_site_cannot_send_one():
+async def test_an_upload_has_a_size_limit():
     async with files_served() as served:
         large = await upload(served, b"a" * (MAX_BYTES + 1))
         assert (large.status_code, large.json()["type"]) == (413, "bae-serve-large")

@@ -39,7 +39,7 @@ async def test_a_run_is_started_once_for_repeated_requests():
         assert (await served.get("/runs/order%2F1"))["run_id"] == "order/1"
 
 
-async def test_a_wrong_start_names_the_field_and_starts_nothing():
+async def test_an_invalid_start_is_refused_with_the_name_of_the_field():
     async with serving() as served:
         for start in ({"sku": "lamp", "count": 0}, {"count": 1}, {"sku": "x", "price": 1}, 7):
             response = await served.client.post("/graphs/orders/runs", json={"start": start})

@@ -58,7 +58,7 @@ async def test_the_page_may_load_and_connect_to_nothing_but_its_own_origin(tmp_p
     assert "set-cookie" not in found
 
 
-async def test_assets_are_compressed_and_cached_forever_and_other_files_are_revalidated(
+async def test_assets_of_the_page_are_compressed_and_cached_forever(
     tmp_path: Path,
 ):
     async with open_studio(tmp_path) as studio:
@@ -173,7 +173,7 @@ async def test_requests_of_another_site_are_refused_everywhere(
         assert (await studio.log_in(link, **own)).status_code == 200  # it was not used up
 
 
-async def test_a_link_on_another_site_opens_the_page_but_no_data(tmp_path: Path):
+async def test_a_link_on_another_site_opens_the_page_without_data(tmp_path: Path):
     headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
     headers["sec-fetch-dest"] = "document"
     async with open_studio(tmp_path) as studio:

@@ -164,7 +164,7 @@ def test_a_bad_edit_among_many_prevents_all_changes(
         ),
     ],
 )
-def test_a_hostile_path_is_refused_and_nothing_is_written(tmp_path: Path, path: str):
+def test_a_hostile_path_is_refused_without_any_write(tmp_path: Path, path: str):
     root, outside = tmp_path / "root", tmp_path / "outside"
     (root / ".git").mkdir(parents=True)
     (root / "dir").mkdir()
@@ -542,7 +542,7 @@ def test_fenced_blocks_without_a_file_are_ignored():
     assert parse_answer(answer) == (WholeFile("src/__init__.py", ()),)
 
 
-def test_an_edit_that_breaks_the_syntax_is_refused_and_nothing_is_written(tmp_path: Path):
+def test_an_edit_that_breaks_the_syntax_is_refused(tmp_path: Path):
     (tmp_path / "a.py").write_text("def f():\n    return 1\n")
     answer = block("a.py", "    return 1", "    return (1") + render_fenced(
         whole_file("b.txt", "b\n")

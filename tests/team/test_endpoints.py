@@ -544,7 +544,7 @@ async def test_the_first_of_many_concurrent_answers_wins(
         assert len(resolved) == 1
 
 
-async def test_a_question_in_the_inbox_has_its_task_and_the_path_that_takes_the_answer(
+async def test_a_question_in_the_inbox_has_its_task_and_answer_path(
     tmp_path: Path,
 ):
     async with serve_shop(tmp_path, name="my shop/ä") as shop:

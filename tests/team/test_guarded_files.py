@@ -118,7 +118,7 @@ async def test_allowed_patterns_of_the_project_need_no_approval(tmp_path: Path):
         *("BUILD.bazel", "src/Api.csproj", "src/Directory.Build.props", "lib/x.gemspec"),
     ],
 )
-def test_instructions_of_other_agents_and_build_files_of_other_languages_are_guarded(path: str):
+def test_agent_instructions_and_build_files_are_guarded(path: str):
     assert is_guarded(path)
 
 

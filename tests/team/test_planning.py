@@ -245,7 +245,7 @@ async def test_a_new_plan_shares_no_file_with_a_task_that_is_not_done(team: Team
     assert await team.keys() == ["prices", "sums"]
 
 
-async def test_the_planner_reads_the_repository_before_it_asks_and_plans(team: Team):
+async def test_the_planner_reads_the_repository_before_planning(team: Team):
     lm = script(
         Call("find", pattern="def total"),
         {"questions": []},
@@ -315,7 +315,7 @@ async def test_a_plan_with_incomplete_features_is_asked_for_again(
     assert said in "\n".join(lm.asked[-1].errors)
 
 
-async def test_a_second_goal_needs_a_feature_of_its_own(team: Team):
+async def test_a_second_goal_needs_its_own_feature(team: Team):
     await team.plan(script({"questions": []}, "It ships.", {"tasks": FEATURE}))
     again = FEATURE[0] | {"key": "accept-more", "title": "Test more"}
     again |= {"new_files": ["test_more.py", "more.py"]}
