@@ -106,7 +106,7 @@ def raw(body: Any, **given: Any) -> Raw:
     """The response with a body of JSON: a list is a stream of events."""
     if not isinstance(body, list):
         return Raw([json.dumps(body).encode()], **given)
-    events = [f"event: {_type(each)}\ndata: {json.dumps(each)}\n\n" for each in body]
+    events = [f"event: {_type(part)}\ndata: {json.dumps(part)}\n\n" for part in body]
     return Raw([event.encode() for event in events], kind=EVENTS, **given)
 
 
@@ -123,7 +123,7 @@ async def outcome(backend: Backend) -> Outfit | BaeLMError | FillError:
         except (BaeLMError, FillError) as error:
             found = error
     assert len(reported) <= 1
-    for used in [*reported, *(each.usage for each in told if isinstance(each, Attempt))]:
+    for used in [*reported, *(attempt.usage for attempt in told if isinstance(attempt, Attempt))]:
         is_sound(used)
     return found
 

@@ -245,8 +245,8 @@ class ConnectError(Exception):
 @pytest.mark.parametrize(
     ("below", "sent"),
     [
-        *((each, False) for each in (ConnectError(), ConnectionRefusedError(), gaierror())),
-        *((each, True) for each in (ConnectionResetError(), EOFError(), None)),
+        *((cause, False) for cause in (ConnectError(), ConnectionRefusedError(), gaierror())),
+        *((cause, True) for cause in (ConnectionResetError(), EOFError(), None)),
     ],
     ids=repr,
 )

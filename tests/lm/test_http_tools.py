@@ -310,7 +310,7 @@ async def test_a_failed_round_is_sent_again_without_repeating_tool_calls(
     with observing(lambda run, record: seen.append(record)):
         result = await QUESTION.arun(ASKED, lm=lm)
     assert list_calls(result) == [("now()", "noon")]
-    assert sum(isinstance(each, ToolEnded) for each in seen) == 1
+    assert sum(isinstance(event, ToolEnded) for event in seen) == 1
     assert result.usage.calls == 3
 
 

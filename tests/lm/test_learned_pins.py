@@ -118,7 +118,7 @@ async def test_a_graph_with_only_pinned_lms_is_optimized_without_another_lm(
     lm = create_optimized_lm(compiled.graph, tmp_path)
     await compiled.graph.arun(Start(), lm)
 
-    assert [len(each) for each in pinned.said] == [3, 3]
+    assert [len(messages) for messages in pinned.said] == [3, 3]
     assert isinstance(lm, WithPrompts)
     assert lm.get_stats() == {"optimized": 1, "naive": 0}
 

@@ -409,7 +409,7 @@ async def test_concurrent_callers_load_the_model_once(
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first  # without waiting for the load
-        calls = [asyncio.create_task(each.answer(TINY)) for each in (lm, too, lm)]
+        calls = [asyncio.create_task(backend.answer(TINY)) for backend in (lm, too, lm)]
         await some_turns()
         loads.go_on.set()
         assert [(await call).stop for call in calls] == ["end"] * 3

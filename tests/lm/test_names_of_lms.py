@@ -449,7 +449,7 @@ def test_providers_that_speak_openais_api_need_its_package(
 ):
     kind = registry.KINDS[name.partition(":")[0]]
     monkeypatch.setitem(sys.modules, "openai", None)
-    missing = [each.what for each in find_missing(kind)]
+    missing = [requirement.what for requirement in find_missing(kind)]
     assert "the package openai is not installed" in missing
 
 

@@ -73,7 +73,9 @@ async def backend(provider: Provider) -> AsyncIterator[OptimizedLM]:
 
 
 def messages_of(request: Received) -> list[str]:
-    return [each["content"] for each in request.body["messages"] if each["role"] != "system"]
+    return [
+        message["content"] for message in request.body["messages"] if message["role"] != "system"
+    ]
 
 
 async def test_an_optimized_predictor_sends_its_instructions_and_examples(

@@ -172,8 +172,8 @@ async def test_a_retry_is_announced_so_streamed_text_can_start_over():
             *(AnswerBegan, FieldText, FieldText, AnswerJudged),
         ]
         assert seen.now == {"1:Reply.text": "this"}
-        assert [each.attempt for each in journal.of(FieldText)] == [1, 2, 3, 3]
-        assert [each.attempt for each in journal.of(TextVoided)] == [1, 2]
+        assert [record.attempt for record in journal.of(FieldText)] == [1, 2, 3, 3]
+        assert [record.attempt for record in journal.of(TextVoided)] == [1, 2]
         restarts = journal.of(AnswerRestarted)
         assert [(str(r.asker), str(r.error), r.wait) for r in restarts] == [
             ("filling Reply", str(busy()), 1),

@@ -298,7 +298,7 @@ async def test_a_run_is_recorded_resumed_and_replayed(tmp_path: Path):
         resumed = await graph.resume(done.run_id, journal=journal, lm=ToyBackend())
         assert resumed.result == done.result
         judged = resumed.journal.of(AnswerJudged)
-        assert [each.attempt.answer for each in judged] == ["def f(", ADD]
+        assert [record.attempt.answer for record in judged] == ["def f(", ADD]
 
 
 class Vault(EndNode):
@@ -316,7 +316,7 @@ def test_a_secret_text_is_not_stored(tmp_path: Path):
             assert done.result.word.get_secret_value() == "open sesame"
 
     asyncio.run(record())
-    stored = b"".join(each.read_bytes() for each in tmp_path.iterdir())
+    stored = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert b"Vault" in stored
     assert b"sesame" not in stored
 

@@ -695,7 +695,7 @@ async def test_examples_of_a_loaded_artifact_have_the_form_of_real_questions(
     tmp_path: Path,
 ):
     save_artifacts({Outfit: outfit(), Waking: waking("None", "AskBack")}, tmp_path)
-    prompts = {cls: each.prompts() for cls, each in load_artifacts(GRAPH, tmp_path).items()}
+    prompts = {cls: artifact.prompts() for cls, artifact in load_artifacts(GRAPH, tmp_path).items()}
     model = ToyBackend(lambda asked: {"choice": "Outfit"} if asked.question.types else WORN)
     result = await GRAPH.arun(Waking(message="früh auf — ☀"), WithPrompts(model, prompts))
 

@@ -88,9 +88,9 @@ async def run_ticket(
 def ways(found: Sequence[Transition]) -> list[str]:
     """The transitions in short, with the first field that the LLM filled and its corrections."""
     return [
-        f"{type(each.node).__name__}->{_describe_node(each.next_node)}"
-        + (f" ({', '.join(each.corrected)})" if each.corrected else "")
-        for each in found
+        f"{type(transition.node).__name__}->{_describe_node(transition.next_node)}"
+        + (f" ({', '.join(transition.corrected)})" if transition.corrected else "")
+        for transition in found
     ]
 
 
@@ -189,7 +189,7 @@ async def test_runs_of_other_graphs_are_not_collected(journal: Journal):
     )
     await run_ticket(journal, "one", [SORTED, None])
     found = await transitions_from(journal, tickets)
-    assert {each.run_id for each in found} == {"one"}
+    assert {transition.run_id for transition in found} == {"one"}
 
 
 async def test_runs_under_an_old_graph_name_are_collected_if_the_name_is_passed(
@@ -200,14 +200,18 @@ async def test_runs_under_an_old_graph_name_are_collected_if_the_name_is_passed(
     )
     await run_ticket(journal, "after", [SORTED, None])
     found = await transitions_from(journal, tickets, was="old")
-    assert [each.run_id for each in found] == ["after", "after", "before", "before"]
+    assert [transition.run_id for transition in found] == ["after", "after", "before", "before"]
 
 
 async def test_the_newest_runs_are_collected_first_up_to_the_limit(journal: Journal):
     for name in ("one", "two", "three"):
         await run_ticket(journal, name)
     found = await transitions_from(journal, tickets, limit=3)
-    assert [(each.run_id, each.step) for each in found] == [("three", 0), ("three", 1), ("two", 0)]
+    assert [(transition.run_id, transition.step) for transition in found] == [
+        ("three", 0),
+        ("three", 1),
+        ("two", 0),
+    ]
     assert await transitions_from(journal, tickets, limit=0) == []
     with pytest.raises(ValueError, match="limit=-1"):
         await transitions_from(journal, tickets, limit=-1)
@@ -251,7 +255,7 @@ async def fork(journal: Journal, of: str, new: str, at: int, *script: Any, **cha
     """Fork a run; with a script, the fork is run to its end."""
     await tickets.fork(of, at=at, journal=journal, new_id=new, **changes)
     if script:
-        answers = [each for each in script if each != "no answers"]
+        answers = [answer for answer in script if answer != "no answers"]
         await tickets.resume(new, ScriptedLM(answers), journal=journal)
 
 
@@ -321,11 +325,13 @@ async def test_forks_add_their_corrections_to_the_steps_of_their_parent(
     for of, new, at, changes, *script in forks:
         await fork(journal, of, new, at, *script, **changes)
     found = await transitions_from(journal, tickets)
-    told = [f"{each.run_id} {way}" for each, way in zip(found, ways(found), strict=True)]
+    told = [
+        f"{transition.run_id} {way}" for transition, way in zip(found, ways(found), strict=True)
+    ]
     assert told == expected
-    assert {each.root for each in found} == {"one"}
-    for each in found:  # the rest of a corrected node stays as it was
-        assert not isinstance(each.next_node, Sorted) or each.next_node.desk == "desk 4"
+    assert {transition.root for transition in found} == {"one"}
+    for transition in found:  # the rest of a corrected node stays as it was
+        assert not isinstance(transition.next_node, Sorted) or transition.next_node.desk == "desk 4"
 
 
 @pytest.mark.parametrize("forked", [False, True])
@@ -495,7 +501,7 @@ def reader(fits: object) -> ScriptedLM:
 async def test_steps_of_inner_graphs_are_collected_with_their_path(journal: Journal):
     await papers.arun(Paper(parts=["a", "b"]), reader(True), journal=journal)
     found = await transitions_from(journal, papers)
-    assert Counter((each.path, each.next_type.__name__) for each in found) == {
+    assert Counter((transition.path, transition.next_type.__name__) for transition in found) == {
         ("0:Paper.gists[0]", "Gist"): 1,
         ("0:Paper.gists[0]", "NoneType"): 1,
         ("0:Paper.gists[1]", "Gist"): 1,
@@ -504,14 +510,18 @@ async def test_steps_of_inner_graphs_are_collected_with_their_path(journal: Jour
         ("0:Paper.weight", "Checked"): 1,
         ("", "Report"): 1,
     }
-    gists = {each.path: each.next_node for each in found if each.next_type is Gist}
+    gists = {
+        transition.path: transition.next_node
+        for transition in found
+        if transition.next_type is Gist
+    }
     assert gists["0:Paper.gists[1]"] == Gist(words="of b")
 
 
 async def test_steps_of_a_failed_inner_graph_are_left_out(journal: Journal):
     await papers.arun(Paper(parts=[]), reader("maybe not"), journal=journal)
     found = await transitions_from(journal, papers)
-    assert [each.next_type for each in found] == [Report]
+    assert [transition.next_type for transition in found] == [Report]
 
 
 class Tried(Node):
@@ -530,7 +540,7 @@ async def test_only_the_last_attempt_of_a_retried_graph_is_collected(
     lm = ScriptedLM([*first, ValueError("out"), {"words": "second"}, None])
     await graph.arun(Tried(parts=["a"]), lm, journal=journal)
     found = await transitions_from(journal, graph)
-    assert [each.next_node for each in found] == [Gist(words="second"), None]
+    assert [transition.next_node for transition in found] == [Gist(words="second"), None]
 
 
 # Classes that have changed, and lines that cannot be read
@@ -575,7 +585,7 @@ async def test_runs_unreadable_with_the_current_classes_are_skipped_with_a_warni
     await run_script(journal, old, ["Hold", {"minutes": 4}])
     new = ticket_graph(**{"words: str": "words: int"})
     found = await transitions_from(journal, new)
-    assert [each.next_type.__name__ for each in found] == ["Hold"]
+    assert [transition.next_type.__name__ for transition in found] == ["Hold"]
     (warning,) = [record for record in caplog.records if record.name == "bae.optimizer"]
     assert warning.levelno == logging.WARNING
     assert "1 of 2 runs of Call are skipped" in warning.getMessage()
@@ -615,7 +625,7 @@ async def test_a_run_with_a_damaged_line_is_skipped(
     lines = (line._replace(data="{") if line.n == 2 else line for line in stored.lines)
     await memory.replace([replace(stored, lines=tuple(lines))])
     found = await transitions_from(memory, tickets)
-    assert {each.run_id for each in found} == {"two"}
+    assert {transition.run_id for transition in found} == {"two"}
     assert "1 of 2 runs" in caplog.text
 
 
@@ -633,5 +643,5 @@ async def test_a_run_that_is_deleted_during_collection_is_skipped(caplog: pytest
         await run_ticket(journal, "one")
         await run_ticket(journal, "two")
         found = await transitions_from(journal, tickets)
-    assert {each.run_id for each in found} == {"two"}
+    assert {transition.run_id for transition in found} == {"two"}
     assert not [record for record in caplog.records if record.name == "bae.optimizer"]

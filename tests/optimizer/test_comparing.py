@@ -31,8 +31,8 @@ pytestmark = pytest.mark.once
 def make_predictor(instruction: str, part: str = "fill") -> Any:
     """A predictor of Coded with another instruction."""
     predictor = fresh_predictor(Coded)
-    each = getattr(predictor, part)
-    each.signature = each.signature.with_instructions(instruction)
+    part_predictor = getattr(predictor, part)
+    part_predictor.signature = part_predictor.signature.with_instructions(instruction)
     return predictor
 
 
@@ -48,8 +48,8 @@ async def test_an_example_is_asked_once_with_and_once_without_the_learned_prompt
     assert found.better
     assert found.certain
     asked = [request.body["messages"][0]["content"] for request in provider.requests]
-    assert len(asked) == len({str(each) for each in asked}) == 16
-    assert sum(HINT in str(each) for each in asked) == 8
+    assert len(asked) == len({str(message) for message in asked}) == 16
+    assert sum(HINT in str(text) for text in asked) == 8
     assert "on 8 examples: 0.00 [0.00, 0.32] before, 1.00 [0.68, 1.00] after" in str(found)
 
 
@@ -80,7 +80,7 @@ async def test_an_example_without_a_valid_answer_scores_zero(part, provider, stu
 
     found = await compare(Coded, make_predictor(HINT, part), right_examples(4, seed=1), lm=student)
 
-    assert [each.part for each in found] == [part]
+    assert [comparison.part for comparison in found] == [part]
     assert (found[0].before.mean, found[0].after.mean) == (0.0, 1.0)
     assert found[0].validity_before == 0.0
 
@@ -150,7 +150,7 @@ async def test_a_comparison_shows_context_and_fields_as_a_run_does(provider, stu
     asked = [dict(request.body) for request in provider.requests[before:]]
     assert (fill.scores, choice.scores) == (((1.0, 1.0),), ((1.0, 1.0),))
     assert len(run) == 2
-    assert all(each in asked for each in run)
+    assert all(prompt in asked for prompt in run)
     assert '"opened":"1871-05-01"' in json.dumps(run[0]["messages"]).replace("\\", "")
 
 
@@ -302,7 +302,7 @@ async def test_a_comparison_sends_the_same_questions_as_runs_do(part):
     assert found.calls_after == 12
     assert (found.tokens_before, found.tokens_after) == (6 * 110, 12 * 110)
     assert str(found).endswith("; 6 calls before, 12 after")
-    assert all(each in lm.prompts for each in (*runs[False], *runs[True]))
+    assert all(prompt in lm.prompts for prompt in (*runs[False], *runs[True]))
     assert len(lm.prompts) == 18
 
 
@@ -319,8 +319,8 @@ async def test_an_lm_without_one_call_steps_is_compared_by_single_parts():
     (choice,) = await compare(Mail, make_trained_predictor("choice"), BILLS, lm=lm, graph=mails)
     (fill,) = await compare(Bill, make_trained_predictor("fill"), BILLS, lm=lm, graph=mails)
 
-    assert [each.before.mean for each in (choice, fill)] == [0.0, 0.0]
-    assert [each.after.mean for each in (choice, fill)] == [1.0, 1.0]
+    assert [comparison.before.mean for comparison in (choice, fill)] == [0.0, 0.0]
+    assert [comparison.after.mean for comparison in (choice, fill)] == [1.0, 1.0]
     assert {choice.calls_before, choice.calls_after, fill.calls_before, fill.calls_after} == {6}
 
 
@@ -335,7 +335,7 @@ def chooses(at_once: str, alone: str) -> Callable[[Prompt], Any]:
             choice["choice"] = alone
         amount = int(json.loads(prompt.text.split("\n\n", 1)[1])["Mail"]["text"].split()[1])
         made = {"Bill": {"amount": -amount - 1}, "Chat": {"topic": "?"}}
-        if choice["choice"] in (each.__name__ for each in prompt.question.fillable):
+        if choice["choice"] in (cls.__name__ for cls in prompt.question.fillable):
             choice["fields"] = made[choice["choice"]]
         return {"answer": choice}
 
@@ -360,7 +360,7 @@ async def test_a_fill_scores_zero_on_the_side_that_never_reaches_it(at_once, alo
     (found,) = await compare(Bill, after, BILLS, lm=lm, graph=mails, progress=heard.append)
 
     assert (found.before.mean, found.after.mean) == scores
-    notes = [each.note for each in heard if each.note]
+    notes = [progress.note for progress in heard if progress.note]
     assert [note.startswith(f"{side}, the LM does not choose Bill") for note in notes] == (
         [True] if side else []
     )
@@ -392,9 +392,9 @@ async def test_the_usage_of_a_comparison_includes_logged_answers(tmp_path):
     twice = BILLS * 2  # so that equal questions meet under way, too
     found = [
         await compare(
-            Mail, make_trained_predictor("choice"), twice, lm=each, calls=calls, concurrency=8
+            Mail, make_trained_predictor("choice"), twice, lm=model, calls=calls, concurrency=8
         )
-        for each in (lm, Model(pays))
+        for model in (lm, Model(pays))
     ]
 
     assert found[0] == found[1]
@@ -420,7 +420,7 @@ async def test_a_prompt_refused_by_the_lm_scores_zero_with_a_note():
     )
 
     assert (found.before.mean, found.after.mean, found.validity_after) == (1.0, 0.0, 0.0)
-    (note,) = (each.note for each in heard if each.note)
+    (note,) = (progress.note for progress in heard if progress.note)
     assert "with the learned prompt, the LM refused a prompt: the prompt is too long" in note
 
 
@@ -441,7 +441,7 @@ async def test_a_comparison_continues_after_a_judge_refuses_an_answer():
     )
 
     assert [before for before, _ in found.scores] == [0.5, 0.5, 0.0, 0.5, 0.5, 0.5]
-    (note,) = (each.note for each in heard if each.note)
+    (note,) = (progress.note for progress in heard if progress.note)
     assert note == "the judge's LM refused some answers, which count 0: not this one"
 
 

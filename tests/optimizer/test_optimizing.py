@@ -58,10 +58,10 @@ async def test_each_optimizer_finds_the_prompt_that_corrects_a_wrong_model(
     )
 
     fill, choice = await compare(Coded, found, right_examples(20, seed=1), lm=student)
-    for each in (fill, choice):
-        assert each.before.high < 0.3
-        assert each.after.low > 0.7
-        assert each.certain
+    for predictor in (fill, choice):
+        assert predictor.before.high < 0.3
+        assert predictor.after.low > 0.7
+        assert predictor.certain
     assert found.made is not None
     assert (found.made.optimizer, found.made.seed) == (optimizer, 0)
     assert (found.made.model, found.made.teacher) == ("student", "teacher")
@@ -141,7 +141,7 @@ async def test_too_few_examples_leave_a_part_unchanged_and_are_reported(provider
 
     assert found.is_fresh
     assert provider.received == 0
-    assert [(each.part, each.phase) for each in heard] == [
+    assert [(progress.part, progress.phase) for progress in heard] == [
         ("fill", "skipped"),
         ("choice", "skipped"),
     ]
@@ -186,8 +186,8 @@ async def test_a_budget_spent_between_two_candidates_leaves_the_better_candidate
         await aoptimize_node(Coded, fills(), lm=lm, **given)
         proposals = [
             place
-            for place, each in enumerate(provider.requests)
-            if "new_instruction" in str(each.schema)
+            for place, request in enumerate(provider.requests)
+            if "new_instruction" in str(request.schema)
         ]
         budget = Budget(calls=proposals[1])  # so that the second one is the first to be refused
         found = await aoptimize_node(Coded, fills(), lm=lm, budget=budget, **given)
@@ -202,9 +202,9 @@ async def test_gepa_ends_at_an_instruction_with_a_perfect_score(provider, studen
 
     await aoptimize_node(Coded, fills(), lm=student, optimizer="gepa", progress=heard.append)
 
-    scored = max(each.scored for each in heard if each.part == "fill")
+    scored = max(progress.scored for progress in heard if progress.part == "fill")
     assert scored < 6 * 24
-    assert max(each.best or 0.0 for each in heard) == 1.0
+    assert max(report.best or 0.0 for report in heard) == 1.0
 
 
 async def test_a_spent_budget_of_the_caller_is_an_error(student, teacher):
@@ -257,10 +257,10 @@ async def test_progress_reports_every_phase_with_its_counts(student, teacher):
         **SMALL["miprov2"],
     )
 
-    told = [each for each in heard if each.part == "fill"]
-    phases = list(dict.fromkeys(each.phase for each in told))
+    told = [progress for progress in heard if progress.part == "fill"]
+    phases = list(dict.fromkeys(progress.phase for progress in told))
     assert phases == ["bootstrapping", "proposing", "trying", "done"]
-    assert [each.scored for each in told] == sorted(each.scored for each in told)
+    assert [report.scored for report in told] == sorted(report.scored for report in told)
     assert told[-1].calls > 20
     assert told[-1].best == 1.0
     assert all(threading.current_thread() is threading.main_thread() for _ in told)
@@ -277,7 +277,7 @@ async def test_a_failing_progress_listener_does_not_end_the_optimization(student
         found = await aoptimize_node(Coded, fills(), lm=student, progress=listen)
 
     assert not found.is_fresh
-    assert [each.part for each in told] == ["fill", "choice"]
+    assert [report.part for report in told] == ["fill", "choice"]
     assert "the screen is gone" in caplog.text
 
 
@@ -373,7 +373,7 @@ async def test_two_nodes_can_be_optimized_at_once(student, teacher, capfd):
         aoptimize_node(Coded, fills(12), lm=student, teacher=teacher, **SMALL["bootstrap"]),
     )
 
-    assert not any(each.is_fresh for each in found)
+    assert not any(predictor.is_fresh for predictor in found)
     assert capfd.readouterr() == ("", "")
 
 

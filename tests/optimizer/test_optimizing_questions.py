@@ -230,8 +230,8 @@ async def test_an_optimizer_omits_default_values_like_a_run():
 
     asked = [prompt for prompt in lm.prompts if prompt.name == "Visit"]
     assert asked
-    assert {each.text for each in asked} <= run
-    assert {example.asked for each in asked for example in each.examples} <= run
+    assert {question_prompt.text for question_prompt in asked} <= run
+    assert {example.asked for prompt in asked for example in prompt.examples} <= run
     learned = artifact_of(found).fill
     assert learned is not None
     assert len(learned.examples) == 8
@@ -489,7 +489,7 @@ async def test_dspy_warnings_are_silenced_only_during_an_optimization():
         mine, *rest = warnings.filters
     assert rest == before
     assert mine not in before
-    assert any(len(each) > len(before) + 1 for each in during)
+    assert any(len(filters) > len(before) + 1 for filters in during)
 
 
 async def test_a_stop_iteration_in_an_optimizer_does_not_hang():

@@ -316,13 +316,13 @@ def with_first_alias(value: Any) -> Any:
     """Dumping knows nothing of aliases that are for reading alone; the schema names the first."""
     if isinstance(value, dict):
         named = {"choices": "first"} if "deepAlias" in value else {}
-        return {named.get(key, key): with_first_alias(each) for key, each in value.items()}
-    return [with_first_alias(each) for each in value] if isinstance(value, list) else value
+        return {named.get(key, key): with_first_alias(item) for key, item in value.items()}
+    return [with_first_alias(part) for part in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["lax", "strict"])
 @pytest.mark.parametrize(
-    ("annotation", "value"), [each[1:] for each in TYPES], ids=[each[0] for each in TYPES]
+    ("annotation", "value"), [case[1:] for case in TYPES], ids=[case[0] for case in TYPES]
 )
 async def test_a_value_is_read_back_unchanged(annotation: Any, value: Any, strict: bool):
     target = create_model(

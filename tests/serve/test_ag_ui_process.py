@@ -81,6 +81,9 @@ def test_a_page_follows_a_turn_continued_by_the_next_server(tmp_path: Path):
             run = browser.run({**sent, "ask": message, "runId": "run-1"})
         assert run["error"] is None
         assert run["events"][-1]["outcome"] == {"type": "success"}
-        assert [each["content"] for each in run["messages"]] == ["Work", "Work is done"]
+        assert [sent_message["content"] for sent_message in run["messages"]] == [
+            "Work",
+            "Work is done",
+        ]
     finally:
         browser.close()

@@ -23,7 +23,7 @@ ERRORS = [
     TimeoutError("the database is away"),
     OSError("the database is away"),
 ]
-fails = pytest.mark.parametrize("error", ERRORS, ids=lambda each: type(each).__name__)
+fails = pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 
 
 class Failing(MemoryJournal):
@@ -44,7 +44,7 @@ async def messages_of(url: str, *frames: Any) -> tuple[list[Any], int | None, st
         for frame in frames:
             await socket.send(json.dumps(frame))
         try:
-            while not any("end" in each for each in told):
+            while not any("end" in message for message in told):
                 told.append(json.loads(await socket.recv()))
         except ConnectionClosed:
             return told, socket.close_code, socket.close_reason

@@ -37,7 +37,7 @@ async def test_the_page_may_load_and_connect_to_nothing_but_its_own_origin(tmp_p
     async with open_studio(tmp_path) as studio:
         found = (await studio.client.get("/")).headers
     policy = dict(
-        each.strip().split(" ", 1) for each in found["content-security-policy"].split(";")
+        directive.strip().split(" ", 1) for directive in found["content-security-policy"].split(";")
     )
     host = studio.url.removeprefix("http://")
     assert policy.pop("connect-src") == f"'self' ws://{host} wss://{host}"
@@ -67,7 +67,7 @@ async def test_assets_of_the_page_are_compressed_and_cached_forever(
         plain = await get(path, headers={"accept-encoding": "gzip;q=0, identity"})
         again = await get(path, headers={"if-none-match": f'"x", W/{packed.headers["etag"]}'})
         async with studio.client.stream("GET", path) as response:
-            raw = b"".join([each async for each in response.aiter_raw()])
+            raw = b"".join([chunk async for chunk in response.aiter_raw()])
         icon = await get("/icon.svg")
         gone = await get("/assets/index-0.js")
     assert packed.text == plain.text == SCRIPT
@@ -144,7 +144,7 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.parametrize("headers", FOREIGN, ids=lambda each: str(each)[:60])
+@pytest.mark.parametrize("headers", FOREIGN, ids=lambda headers_: str(headers_)[:60])
 async def test_requests_of_another_site_are_refused_everywhere(
     headers: dict[str, str], tmp_path: Path
 ):
@@ -213,7 +213,7 @@ async def test_a_link_token_can_be_exchanged_only_once(tmp_path: Path):
         link = studio.studio.logins.make_link_token()
         assert not await can_read(studio, {"authorization": f"Bearer {link}"})
         both = await asyncio.gather(studio.log_in(link), studio.log_in(link))
-        first, second = sorted(both, key=lambda each: each.status_code)
+        first, second = sorted(both, key=lambda response: response.status_code)
         assert (first.status_code, second.status_code) == (200, 401)
         assert second.json()["type"] == "bae-studio-login"
         assert "bae studio" in second.json()["fix"]
@@ -272,9 +272,13 @@ async def test_a_browser_can_log_out_all_browsers(tmp_path: Path):
         one, two, three = [await studio.headers() for _ in range(3)]
         link = studio.studio.logins.make_link_token()
         await studio.client.post("/api/logout", json={}, headers=one)
-        assert [await can_read(studio, each) for each in (one, two, three)] == [False, True, True]
+        assert [await can_read(studio, headers) for headers in (one, two, three)] == [
+            False,
+            True,
+            True,
+        ]
         await studio.client.post("/api/logout", json={"everywhere": True}, headers=two)
-        assert [await can_read(studio, each) for each in (two, three)] == [False, False]
+        assert [await can_read(studio, login) for login in (two, three)] == [False, False]
         assert (await studio.log_in(link)).status_code == 401
 
 
@@ -299,7 +303,7 @@ async def test_logging_out_closes_the_web_socket_of_the_browser(
     monkeypatch.setattr("bae.serve.live.HEARTBEAT", 0.01)
     async with open_studio(tmp_path) as studio, asyncio.timeout(20):
         one, other = [await studio.headers() for _ in range(2)]
-        tokens = [each["authorization"].removeprefix("Bearer ") for each in (one, other)]
+        tokens = [headers["authorization"].removeprefix("Bearer ") for headers in (one, other)]
         async with connect(studio.ws) as gone, connect(studio.ws) as stays:
             for socket, token in zip((gone, stays), tokens, strict=True):
                 await socket.send(json.dumps({"token": token}))
@@ -331,7 +335,7 @@ async def test_the_page_gets_its_rights_and_graphs(tmp_path: Path):
     assert (told["user"], told["can"]) == ("ana", ["admin", "answer", "edit", "read", "run"])
     assert (told["journal"], told["lm"], told["teams"]) == ("runs.db", "local", [])
     assert told["read_only"] is None
-    chats = {each["name"]: each["message"] for each in told["graphs"]}
+    chats = {graph["name"]: graph["message"] for graph in told["graphs"]}
     assert chats == {"orders": "sku", "slow": "name", "talk": "question"}
 
 

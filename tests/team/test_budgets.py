@@ -147,8 +147,8 @@ async def test_concurrent_calls_wait_for_reservations_and_never_exceed_the_budge
     budgets = Budgets(store, await begin_run(store, 1), per_run=Budget(tokens=3000))
 
     async with asyncio.TaskGroup() as group:
-        for each in (task, other, task):
-            group.create_task(ask(budgets.limit(each, held)))
+        for charged_task in (task, other, task):
+            group.create_task(ask(budgets.limit(charged_task, held)))
         await held.is_asked.wait()
         await read_spent(store)
         await settle()

@@ -194,11 +194,11 @@ def test_a_log_has_the_questions_to_a_person_with_answers(bae: Bae):
 def test_a_log_as_json_has_entries_with_their_times_and_usage(bae: Bae):
     data = json.loads(bae("log", "prices", "--json").out)
     assert data["task"]["key"] == "prices"
-    assert [each["outcome"] for each in data["attempts"]] == ["failed", "passed"]
-    times = [each["at"] for each in data["entries"]]
+    assert [attempt["outcome"] for attempt in data["attempts"]] == ["failed", "passed"]
+    times = [entry["at"] for entry in data["entries"]]
     assert times == sorted(times)
-    asked = [each for each in data["entries"] if each["kind"] == "lm"]
-    assert [(each["usage"]["calls"], each["usage"]["cost"]) for each in asked] == [(1, None)] * 2
+    asked = [entry for entry in data["entries"] if entry["kind"] == "lm"]
+    assert [(entry["usage"]["calls"], entry["usage"]["cost"]) for entry in asked] == [(1, None)] * 2
     assert asked[0]["run"].startswith("task-1-")
 
 
@@ -234,11 +234,11 @@ async def test_a_log_has_the_tool_calls_of_a_worker(bae: Bae):
         await graph.arun(Ask(text="a"), lm, journal=journal, run_id=f"task-{task.id}-7-ab")
         told = await read_task_log(store, journal, task)
     found = [entry for entry in told.entries if entry.kind == "tool"]
-    assert [each.text for each in found] == [
+    assert [check.text for check in found] == [
         'look(path="shop.py") -> 1 the text of shop.py 2 more',
         'look(path="gone.py") -> there is no gone.py',
     ]
-    assert [each.ok for each in found] == [True, False]
+    assert [entry.ok for entry in found] == [True, False]
     assert "2 more" in found[0].detail
 
 
@@ -268,7 +268,7 @@ def test_a_merge_is_one_commit_of_the_user_with_the_tasks_and_their_tests(bae: B
 def test_a_merge_lists_only_work_on_the_branch_of_the_team(bae: Bae):
     git(Path(), "branch", "--force", "bae/team", "bae/team~1")  # as before the last task
     data = json.loads(bae("merge", "--json").out)
-    assert [each["key"] for each in data["tasks"]] == ["prices"]
+    assert [task["key"] for task in data["tasks"]] == ["prices"]
     assert data["tasks"][0]["tests"] == ["prices.test.sh::prices"]
 
 
@@ -294,7 +294,7 @@ def test_a_merge_can_create_another_branch(bae: Bae):
     data = json.loads(bae("merge", "--into", "review", "--json").out)
     assert data["into"] == "review"
     assert data["commit"] == head("review")
-    assert [each["key"] for each in data["tasks"]] == ["prices", "guide"]
+    assert [task["key"] for task in data["tasks"]] == ["prices", "guide"]
     assert (head(), Path("readme.txt").read_text()) == (before, "not committed\n")
     assert git(Path(), "show", "review:prices.sh") == "name() { echo prices; }"
 

@@ -172,7 +172,7 @@ PACKAGE = {"name": "x", "version": "1", "scripts": {"test": "node --test"}, "dep
 def test_only_files_that_run_automatically_are_guarded_in_a_package(
     change: dict[str, Any], asks: bool
 ):
-    before, after = (json.dumps(each).encode() for each in (PACKAGE, PACKAGE | change))
+    before, after = (json.dumps(package).encode() for package in (PACKAGE, PACKAGE | change))
     assert (read_essence("package.json", before) != read_essence("package.json", after)) == asks
 
 

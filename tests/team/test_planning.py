@@ -83,7 +83,7 @@ def script(*answers: Any) -> ScriptedLM:
 
 def text_of(prompt: Any) -> str:
     """All messages of a conversation."""
-    return "\n".join(each.text for each in prompt.conversation)
+    return "\n".join(message.text for message in prompt.conversation)
 
 
 def test_the_planning_graph_has_no_problems():
