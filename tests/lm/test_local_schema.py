@@ -408,18 +408,18 @@ def test_the_size_of_an_outline_is_linear_in_the_number_of_types():
     one = [{"$ref": f"#/$defs/T{number}"} for number in range(12)]
     fields = {f"f{number}": reference for number, reference in enumerate(one)}
     each_in_each = {f"T{n}": {"type": "object", "properties": fields} for n in range(12)}
-    told = outline({"type": "object", "properties": {"a": one[0]}, "$defs": each_in_each})
-    assert told.startswith('{\n  "a"?: T0\n}\nT0: {"f0"?: T0, "f1"?: T1')
-    assert len(told) < 5000
+    outline_text = outline({"type": "object", "properties": {"a": one[0]}, "$defs": each_in_each})
+    assert outline_text.startswith('{\n  "a"?: T0\n}\nT0: {"f0"?: T0, "f1"?: T1')
+    assert len(outline_text) < 5000
 
 
 def test_an_outline_shows_the_first_of_very_many_enum_values():
     names = [f"name-{number}" for number in range(3000)]
     schema = {"type": "object", "properties": {"a": {"enum": names}}, "required": ["a"]}
-    told = outline(schema)
-    assert '"a": "name-0" | "name-1" | ' in told
-    assert told.endswith(" …\n}")
-    assert len(told) < 1500
+    outline_text = outline(schema)
+    assert '"a": "name-0" | "name-1" | ' in outline_text
+    assert outline_text.endswith(" …\n}")
+    assert len(outline_text) < 1500
     few = outline({**schema, "properties": {"a": {"enum": names[:50]}}})
     assert '"name-49"\n}' in few
 

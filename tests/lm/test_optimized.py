@@ -114,9 +114,9 @@ async def test_only_invalid_fields_are_asked_for_again(
     assert backend.get_stats() == {"optimized": 2, "naive": 1}
     again, fresh = provider.requests[1], provider.requests[-1]
     assert set((again.schema or {})["properties"]) == {"layers"}
-    said = messages_of(again)
-    assert said[1] == '{"top": "a parka", "layers": 4}'
-    assert "layers: Input should be less than or equal to 5" in said[-1]
+    messages = messages_of(again)
+    assert messages[1] == '{"top": "a parka", "layers": 4}'
+    assert "layers: Input should be less than or equal to 5" in messages[-1]
     assert messages_of(fresh) == ['AskBack\n\n{"Waking":{"message":"just got up"}}']
 
 

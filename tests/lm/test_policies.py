@@ -135,14 +135,14 @@ async def test_all_policies_nest_in_any_order(kind: str):
 
 @every
 async def test_a_cancelled_call_leaves_the_queue(wrap: Callable[[Any], Policy]):
-    held = Held()
-    running = asyncio.create_task(graph.arun(Ask(), wrap(held)))
+    lm = Held()
+    running = asyncio.create_task(graph.arun(Ask(), wrap(lm)))
     await settle()
-    assert held.running == 1
+    assert lm.running == 1
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert held.running == 0
+    assert lm.running == 0
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 

@@ -338,10 +338,10 @@ async def test_a_run_cancelled_before_a_retry_ends_at_once():
 
 async def test_an_unreferenced_backend_is_released():
     lm = ToyBackend(GOOD)
-    gone = weakref.ref(lm)
+    reference = weakref.ref(lm)
     result = await run(Ask(), lm)
     del lm
     gc.collect()
 
-    assert gone() is None
+    assert reference() is None
     assert result.trace

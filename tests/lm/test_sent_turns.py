@@ -106,11 +106,11 @@ async def test_examples_come_before_the_turns(provider: Provider, make: Any):
     async with make(provider) as backend, asyncio.timeout(BOUND):
         await chat.arun(Say(text="Who am I?", history=PAST), WithPrompts(backend, learned))
     (request,) = provider.requests
-    said = messages_of(request)
-    assert said[2:6] == SAID
-    assert [role for role, _ in said] == ["user", "assistant"] * 3 + ["user"]
-    assert said[0][1].startswith("Answer in short.")
-    assert said[6][1].startswith("Answer in short.")
+    messages = messages_of(request)
+    assert messages[2:6] == SAID
+    assert [role for role, _ in messages] == ["user", "assistant"] * 3 + ["user"]
+    assert messages[0][1].startswith("Answer in short.")
+    assert messages[6][1].startswith("Answer in short.")
 
 
 @pytest.mark.parametrize("make", BACKENDS.values(), ids=list(BACKENDS))

@@ -155,12 +155,12 @@ def test_an_artifact_is_readable_and_deterministic(tmp_path: Path):
     assert text.endswith("}\n")
     assert not text.endswith("\n\n")
     assert "\r" not in text
-    said = json.loads(text)
-    assert list(said) == ["format", "node", "schema", "sources", "fill", "made"]
-    assert said["sources"] == {"Waking": {"message": "string"}}
-    assert said["schema"]["fields"]["weather"] == f"{WEATHER} from get_weather"
+    content = json.loads(text)
+    assert list(content) == ["format", "node", "schema", "sources", "fill", "made"]
+    assert content["sources"] == {"Waking": {"message": "string"}}
+    assert content["schema"]["fields"]["weather"] == f"{WEATHER} from get_weather"
     # The order inside an example is the one that a model sees.
-    assert list(said["fill"]["examples"][0]["answer"]) == ["top", "tone", "worn_on", "price"]
+    assert list(content["fill"]["examples"][0]["answer"]) == ["top", "tone", "worn_on", "price"]
 
 
 def test_saved_prompts_are_loaded_for_classes_with_a_file(tmp_path: Path):
@@ -427,9 +427,9 @@ def test_an_artifact_is_refused_once_its_instruction_has_changed(tmp_path: Path)
     def learned(cls: type[Node], **parts: LearnedPrompt) -> Artifact:
         return Artifact(node=cls.__name__, schema=schema_of(cls), **parts)  # pyright: ignore
 
-    said = LearnedPrompt(instruction="Answer well.")
+    prompt = LearnedPrompt(instruction="Answer well.")
     asked, reply = classes("Answer.", "an answer")
-    saved = {asked: learned(asked, choice=said), reply: learned(reply, fill=said)}
+    saved = {asked: learned(asked, choice=prompt), reply: learned(reply, fill=prompt)}
     save_artifacts(saved, tmp_path)
     assert load_artifacts(classes("Answer.", "an answer"), tmp_path)
     error = loading_error(tmp_path, classes("Reply.", "a reply"))

@@ -140,9 +140,9 @@ def test_artifacts_survive_a_round_trip_through_predictors_and_files(tmp_path: P
     assert [artifact_of(predictor) for predictor in learned.values()] == [outfit, waking]
 
     save_optimized(learned, tmp_path)
-    found = load_artifacts(GRAPH, tmp_path)
+    artifacts = load_artifacts(GRAPH, tmp_path)
     outfit.sources = {"Waking": {"message": "string"}}  # which only the graph knows
-    assert found == {Outfit: outfit, Waking: waking}
+    assert artifacts == {Outfit: outfit, Waking: waking}
     loaded = load_optimized(GRAPH, tmp_path)
     assert artifact_of(loaded[Outfit]) == outfit
     assert [*map(dict, loaded[Outfit].fill.demos)] == [*map(dict, learned[Outfit].fill.demos)]

@@ -158,8 +158,8 @@ async def test_optimizing_leaves_the_fill_of_a_node_with_tools_unchanged():
 
     notes: list[Progress] = []
     examples = await examples_from(await record_runs(), GRAPH)
-    found = await aoptimize_node(Reply, examples, lm=ToyBackend(), progress=notes.append)
-    assert found.is_fresh
+    optimized = await aoptimize_node(Reply, examples, lm=ToyBackend(), progress=notes.append)
+    assert optimized.is_fresh
     said = [note.note for note in notes if note.part == "fill"]
     assert any("its fill follows tool calls" in note for note in said)
 
@@ -184,8 +184,8 @@ async def test_a_graph_with_a_tool_node_is_improved_in_its_other_parts(tmp_path)
         minimum=3,
         progress=notes.append,
     )
-    found = await improvement.run()
-    assert {(part.node, part.part) for part in found.parts} == {
+    improvement_result = await improvement.run()
+    assert {(part.node, part.part) for part in improvement_result.parts} == {
         ("Ticket", "choice"),
         ("Spam", "fill"),
     }

@@ -156,11 +156,11 @@ class Full(Node):
     ids=["fill", "route"],
 )
 def test_a_schema_has_every_description_and_no_docstring(schema: dict[str, Any]):
-    said = json.dumps(schema)
+    schema_text = json.dumps(schema)
 
-    assert "DOC" not in said
+    assert "DOC" not in schema_text
     told = ("what it is called", "the inner one", "which colour", "checked name", "typed name")
-    assert all(described in said for described in (*told, "some text"))
+    assert all(described in schema_text for described in (*told, "some text"))
 
 
 def test_a_schema_is_a_closed_object_without_field_titles():
@@ -170,12 +170,12 @@ def test_a_schema_is_a_closed_object_without_field_titles():
         title: str
         description: str = Field(description="A page.")
 
-    said = schema_of(node_of(page=(Page, ...), title=(str, ...), count=(int, 3)))
+    schema_text = schema_of(node_of(page=(Page, ...), title=(str, ...), count=(int, 3)))
 
-    assert (said["type"], said["additionalProperties"]) == ("object", False)
-    assert said["required"] == ["page", "title"]
-    assert said["properties"]["count"] == {"type": "integer", "default": 3}
-    page = said["$defs"]["Page"]
+    assert (schema_text["type"], schema_text["additionalProperties"]) == ("object", False)
+    assert schema_text["required"] == ["page", "title"]
+    assert schema_text["properties"]["count"] == {"type": "integer", "default": 3}
+    page = schema_text["$defs"]["Page"]
     assert page["title"] == "Page"
     assert "description" not in page
     assert page["properties"] == {  # fields of these names are fields

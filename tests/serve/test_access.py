@@ -226,10 +226,10 @@ async def test_a_page_of_another_site_is_refused_by_http_and_web_socket(headers,
 async def test_a_configured_origin_may_use_the_api():
     async with serving(auth=public(), origins=["https://shop.example"]) as served:
         headers = {"origin": "https://shop.example", "sec-fetch-site": "cross-site"}
-        found = await served.client.get("/runs", headers=headers)
-        assert found.status_code == 200
-        assert found.headers["access-control-allow-origin"] == "https://shop.example"
-        assert "origin" in found.headers["vary"]
+        response = await served.client.get("/runs", headers=headers)
+        assert response.status_code == 200
+        assert response.headers["access-control-allow-origin"] == "https://shop.example"
+        assert "origin" in response.headers["vary"]
         asks = {**headers, "access-control-request-method": "POST"}
         before = await served.client.options("/graphs/orders/runs", headers=asks)
         assert before.status_code == 204

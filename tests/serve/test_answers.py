@@ -150,9 +150,9 @@ class Counting(MemoryJournal):
     listed = 0
 
     async def runs(self, **query: Any) -> Any:
-        found = await super().runs(**query)
-        self.listed += len(found)
-        return found
+        runs = await super().runs(**query)
+        self.listed += len(runs)
+        return runs
 
 
 @pytest.mark.parametrize("path", ["/runs", "/inbox", "/threads"])

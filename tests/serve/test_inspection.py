@@ -121,19 +121,19 @@ reports = Graph(start=Ask, end=Report, name="reports")
 async def test_a_timeline_shows_the_critical_path():
     async with serving(graphs={"reports": reports}) as served:
         await served.post("/graphs/reports/runs?wait=10", {"start": {}, "run_id": "one"})
-        found = await served.get("/runs/one/timeline")
-        bars = {bar["place"]: bar for bar in found["bars"] if bar["kind"] == "dep"}
+        timeline = await served.get("/runs/one/timeline")
+        bars = {bar["place"]: bar for bar in timeline["bars"] if bar["kind"] == "dep"}
         slow, fast = bars["1:Report.about"], bars["1:Report.n"]
         assert (slow["slack"], len(slow["critical"]), fast["critical"]) == (0, 1, [])
         assert fast["slack"] > 0.02
-        assert found["is_exact"]
-        assert found["longest"][0] == "1:Report.about"
-        assert 0.02 < found["critical_seconds"] <= found["seconds"]
+        assert timeline["is_exact"]
+        assert timeline["longest"][0] == "1:Report.about"
+        assert 0.02 < timeline["critical_seconds"] <= timeline["seconds"]
         pages: list[Any] = []
-        while len(pages) < found["total"]:
+        while len(pages) < timeline["total"]:
             page = await served.get(f"/runs/one/timeline?start={len(pages)}&limit=2")
             pages += page["bars"]
-        assert [page["place"] for page in pages] == [bar["place"] for bar in found["bars"]]
+        assert [page["place"] for page in pages] == [bar["place"] for bar in timeline["bars"]]
         asked = await served.get("/runs/one/timeline?place=1&limit=1")
         assert pages[asked["index"]]["place"] == "1:Report"
         assert (await served.get("/runs/one/timeline?place=9"))["index"] is None
@@ -199,15 +199,15 @@ async def test_a_failed_run_shows_the_place_cause_and_fix_of_its_error(tmp_path)
         async with serving(journal, graphs={"trips": trips}) as served:
             start = {"start": {"city": "Ghent"}, "run_id": "one"}
             run = await served.post("/graphs/trips/runs?wait=10", start)
-            told = run["failure"]
-            assert (told["type"], told["code"]) == ("DepError", "bae-dep-failed")
-            assert told["place"] == "1:Forecast.weather"
-            assert told["error"] == "TimeoutError: nothing about Ghent in 10 s"
-            assert told["path"] == "Forecast.weather <- find_weather()"
-            assert "find_weather" in told["fix"]
+            failure = run["failure"]
+            assert (failure["type"], failure["code"]) == ("DepError", "bae-dep-failed")
+            assert failure["place"] == "1:Forecast.weather"
+            assert failure["error"] == "TimeoutError: nothing about Ghent in 10 s"
+            assert failure["path"] == "Forecast.weather <- find_weather()"
+            assert "find_weather" in failure["fix"]
         async with serving(journal, graphs={"trips": trips}) as served:
-            kept = (await served.get("/runs/one"))["failure"]  # by another server
-            assert kept == {**told, "path": None, "fix": None}
+            stored_failure = (await served.get("/runs/one"))["failure"]  # by another server
+            assert stored_failure == {**failure, "path": None, "fix": None}
 
 
 async def test_a_run_with_forks_cannot_be_deleted(tmp_path):
@@ -301,9 +301,11 @@ async def test_every_response_about_a_long_run_is_bounded(
                 continue  # a run has all of its metadata
             path = endpoint.path.format(hash="sha256:", **named)
             query = most_of(endpoint.query) + queries.get(endpoint.path.rpartition("/")[2], "")
-            found = await served.client.get(f"{path}?{query}")
-            assert found.status_code == (404 if "calls/" in path or "files" in path else 200), path
-            assert len(found.content) < 45_000, path
+            response = await served.client.get(f"{path}?{query}")
+            assert response.status_code == (404 if "calls/" in path or "files" in path else 200), (
+                path
+            )
+            assert len(response.content) < 45_000, path
 
         async def all_of(path: str, key: str) -> list[Any]:
             found: list[Any] = []

@@ -286,8 +286,8 @@ async def test_another_user_cannot_add_a_turn_to_a_thread():
         spoof = {"start": {"question": "x"}, "metadata": {"by": "ana"}, "run_id": "spoof"}
         made = await served.client.post("/graphs/talk/runs", json=spoof, headers=stranger)
         assert made.json()["metadata"]["by"] == "ben"
-        gone = await served.client.delete("/threads/t%2F1")
-        assert gone.status_code == 204
+        response = await served.client.delete("/threads/t%2F1")
+        assert response.status_code == 204
         assert (await served.get("/threads"))["threads"] == []
 
 
@@ -440,9 +440,9 @@ async def test_two_runs_are_compared_by_place():
         await served.start(count=2, run_id="a")
         await served.start(count=5, run_id="b")
         await served.start(count=20, run_id="c")
-        found = await served.get("/compare?a=a&b=b")
-        assert (found["first"], found["total"]) == ("0:Order", 2)
-        [order, price] = found["nodes"]
+        comparison = await served.get("/compare?a=a&b=b")
+        assert (comparison["first"], comparison["total"]) == ("0:Order", 2)
+        [order, price] = comparison["nodes"]
         assert (order["state"], [field["name"] for field in order["fields"]]) == (
             "differs",
             ["count"],
@@ -473,20 +473,20 @@ async def test_a_replay_shows_whether_the_code_takes_the_same_path():
 
 async def test_a_graph_is_shown_with_a_layout_and_its_tools():
     async with serving(graphs={"shop": shop}) as served:
-        found = await served.get("/graphs/shop")
-        assert [box["node"] for box in found["boxes"]] == found["nodes"]
-        assert all(box["width"] > 0 and box["height"] > 0 for box in found["boxes"])
-        [edge] = found["edges"]
+        graph_info = await served.get("/graphs/shop")
+        assert [box["node"] for box in graph_info["boxes"]] == graph_info["nodes"]
+        assert all(box["width"] > 0 and box["height"] > 0 for box in graph_info["boxes"])
+        [edge] = graph_info["edges"]
         assert (edge["source"], edge["target"], edge["chosen_by"]) == (
             "Wish",
             "Advice",
             "certain",
         )
         assert len(edge["line"]) >= 2
-        [tool] = found["tools"]
+        [tool] = graph_info["tools"]
         assert (tool["node"], tool["name"]) == ("Advice", "get_price")
         assert [*tool["arguments"]["properties"]] == ["sku"]
-        wish, advice = found["classes"]
+        wish, advice = graph_info["classes"]
         assert (wish["node"], wish["ending"], wish["fields"][0]["source"]) == (
             "Wish",
             "never",

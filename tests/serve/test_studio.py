@@ -27,10 +27,13 @@ from studio_pages import SCRIPT, SCRIPT_TOKEN, OpenStudio, open_studio
 @pytest.mark.parametrize("path", ["/", "/inbox", "/runs/r1?tab=graph", "/chat/a%2Fb", "/team/x.y"])
 async def test_every_path_without_a_file_serves_the_page(path: str, tmp_path: Path):
     async with open_studio(tmp_path) as studio:
-        found = await studio.client.get(path)
-    assert (found.status_code, found.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert "<title>bae studio" in found.text
-    assert found.headers["cache-control"] == "no-cache"
+        response = await studio.client.get(path)
+    assert (response.status_code, response.headers["content-type"]) == (
+        200,
+        "text/html; charset=utf-8",
+    )
+    assert "<title>bae studio" in response.text
+    assert response.headers["cache-control"] == "no-cache"
 
 
 async def test_the_page_may_load_and_connect_to_nothing_but_its_own_origin(tmp_path: Path):
@@ -203,9 +206,9 @@ class Clock:
 
 
 async def can_read(studio: OpenStudio, headers: dict[str, str]) -> bool:
-    found = await studio.client.get("/api/runs", headers=headers)
-    assert found.status_code in (200, 401)
-    return found.status_code == 200
+    response = await studio.client.get("/api/runs", headers=headers)
+    assert response.status_code in (200, 401)
+    return response.status_code == 200
 
 
 async def test_a_link_token_can_be_exchanged_only_once(tmp_path: Path):
@@ -245,8 +248,8 @@ async def test_ten_wrong_tokens_block_logins_for_a_minute(tmp_path: Path):
     async with open_studio(tmp_path, clock=clock) as studio:
         link = studio.studio.logins.make_link_token()
         assert [(await studio.log_in("wrong")).status_code for _ in range(11)] == [*[401] * 10, 429]
-        held = await studio.log_in(link)
-        assert (held.status_code, held.headers["retry-after"]) == (429, "61")
+        response = await studio.log_in(link)
+        assert (response.status_code, response.headers["retry-after"]) == (429, "61")
         clock.now += 61
         assert (await studio.log_in(link)).status_code == 200
 
@@ -331,11 +334,11 @@ def test_a_damaged_file_of_logins_is_an_error_with_a_fix(tmp_path: Path):
 
 async def test_the_page_gets_its_rights_and_graphs(tmp_path: Path):
     async with open_studio(tmp_path, lm="local") as studio:
-        told = await studio.get("/api/studio")
-    assert (told["user"], told["can"]) == ("ana", ["admin", "answer", "edit", "read", "run"])
-    assert (told["journal"], told["lm"], told["teams"]) == ("runs.db", "local", [])
-    assert told["read_only"] is None
-    chats = {graph["name"]: graph["message"] for graph in told["graphs"]}
+        info = await studio.get("/api/studio")
+    assert (info["user"], info["can"]) == ("ana", ["admin", "answer", "edit", "read", "run"])
+    assert (info["journal"], info["lm"], info["teams"]) == ("runs.db", "local", [])
+    assert info["read_only"] is None
+    chats = {graph["name"]: graph["message"] for graph in info["graphs"]}
     assert chats == {"orders": "sku", "slow": "name", "talk": "question"}
 
 
@@ -358,9 +361,9 @@ async def studio_of_runs(tmp_path: Path) -> AsyncIterator[OpenStudio]:
 
 async def test_a_studio_without_graphs_is_read_only(tmp_path: Path):
     async with studio_of_runs(tmp_path) as studio:
-        told = await studio.get("/api/studio")
-        assert (told["graphs"], told["can"]) == ([], ["read"])
-        assert told["read_only"]["command"] == "bae studio MODULE --journal runs.db"
+        info = await studio.get("/api/studio")
+        assert (info["graphs"], info["can"]) == ([], ["read"])
+        assert info["read_only"]["command"] == "bae studio MODULE --journal runs.db"
         rows = (await studio.get("/api/runs"))["runs"]
         assert {row["run_id"]: row["status"] for row in rows} == {
             "small": "ended",
@@ -380,8 +383,8 @@ async def test_a_studio_without_graphs_is_read_only(tmp_path: Path):
             url = f"/api/runs/large/{path}"
             refused = await studio.client.post(url, json=body, headers=headers)
             assert (refused.status_code, refused.json()["type"]) == (403, "bae-serve-verb"), path
-        gone = await studio.client.delete("/api/runs/small", headers=headers)
-        assert gone.status_code == 403
+        response = await studio.client.delete("/api/runs/small", headers=headers)
+        assert response.status_code == 403
 
 
 async def test_the_openapi_document_has_the_endpoints_of_the_studio(tmp_path: Path):

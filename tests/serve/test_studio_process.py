@@ -117,8 +117,8 @@ def client_of(told: Any, token: str | None = None) -> httpx.Client:
 def log_in(told: Any) -> str:
     link, token = told["link"].split("/#token=")
     assert link == told["url"]
-    found = httpx.post(f"{link}/api/login", json={"token": token}, timeout=20)
-    return found.json()["token"]
+    response = httpx.post(f"{link}/api/login", json={"token": token}, timeout=20)
+    return response.json()["token"]
 
 
 def free_port() -> str:

@@ -300,8 +300,8 @@ async def test_a_user_without_the_answer_right_cannot_approve(tmp_path: Path):
         change = {"description": "Something else."}
         edited = await shop.ask("PATCH", "/teams/shop/tasks/sub", change, "eve")
         assert edited.json()["task"]["approved"] is False  # what was approved was another task
-        kept = await shop.ask("PATCH", "/teams/shop/tasks/report", change)
-        assert kept.json()["task"]["approved"] is True
+        response = await shop.ask("PATCH", "/teams/shop/tasks/report", change)
+        assert response.json()["task"]["approved"] is True
 
 
 async def test_impossible_tasks_are_refused_with_their_place(tmp_path: Path):
@@ -363,9 +363,9 @@ async def test_the_list_of_tasks_shows_the_state_of_each_task(
 
         await shop.store.move(2, Status.PENDING, Status.READY)
         await shop.store.move(2, Status.READY, Status.IN_PROGRESS)
-        told = ActivityUpdate(1, "runs the tests", 2, "backend-1")
+        event = ActivityUpdate(1, "runs the tests", 2, "backend-1")
         counted = TestResult(1, 2, passed=False, counts={"passed": 3, "failed": 1})
-        await shop.store.add_events([counted, told])
+        await shop.store.add_events([counted, event])
         [_, report, _] = (await shop.get("/teams/shop/tasks"))["tasks"]
         assert report["outcomes"] == {"passed": 3, "failed": 1}
         assert report["since"] > 0

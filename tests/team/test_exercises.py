@@ -114,15 +114,15 @@ async def play_with_tools(
 
     def answer(asked: Asked) -> Any:
         assert isinstance(asked.previous, WorkRequest)
-        each = by_key[asked.previous.task]
-        check = Call("check", tests=[each.test_path])
+        current = by_key[asked.previous.task]
+        check = Call("check", tests=[current.test_path])
         rounds = (
-            [Call("look", path=each.test_path), Call("find", pattern=each.path)],
-            Call("edit", text=each.written(each.wrong)),
+            [Call("look", path=current.test_path), Call("find", pattern=current.path)],
+            Call("edit", text=current.written(current.wrong)),
             check,
-            Call("edit", text=each.written(each.answer)),
+            Call("edit", text=current.written(current.answer)),
             check,
-            f"I wrote {each.path}.",
+            f"I wrote {current.path}.",
         )
         return rounds[len(asked.prompt.conversation) // 2]
 

@@ -114,8 +114,8 @@ async def test_a_diamond_runs_concurrently_and_is_merged_with_one_commit_a_task(
 async def test_a_failed_prerequisite_blocks_dependents_until_it_is_retried_and_merged(
     tmp_path: Path,
 ):
-    gone = RuntimeError("the provider is gone")
-    lm = TeamLM(base=lambda n: gone if n <= 2 else right("base"))
+    failure = RuntimeError("the provider is gone")
+    lm = TeamLM(base=lambda n: failure if n <= 2 else right("base"))
     async with a_bench(tmp_path, a_task("base"), a_task("on-it", "base")) as (bench, [base, on]):
         summary = await LeadAgent(bench, lm, retries=1).run()
 

@@ -324,8 +324,8 @@ async def test_a_second_goal_needs_its_own_feature(team: Team):
     other = [task | {"feature": "discounts"} for task in tasks]
     lm = script({"questions": []}, "It ships.", {"tasks": tasks}, {"tasks": other})
     await team.plan(lm, goal="More prices")
-    said = "\n".join(lm.asked[-1].errors)
-    assert "the feature 'prices' has acceptance tests already, of 'accept'" in said
+    errors = "\n".join(lm.asked[-1].errors)
+    assert "the feature 'prices' has acceptance tests already, of 'accept'" in errors
     assert await team.keys() == ["accept", "tax", "accept-more", "more"]
 
 
