@@ -100,14 +100,14 @@ async def test_a_value_of_the_app_is_opened_once_for_all_runs_and_closed_after_t
     assert pools.log == OPEN + CLOSED
 
 
-async def test_runs_that_first_ask_at_the_same_time_share_one_opening(pools: Pools):
+async def test_concurrent_first_runs_share_one_opening(pools: Pools):
     async with pools.graph.open():
         found = await asyncio.gather(*(pools.run() for _ in range(20)))
     assert len(set(found)) == len(pools.opened) == 1
     assert pools.log == OPEN + CLOSED
 
 
-async def test_outside_the_block_each_run_opens_its_own_and_closes_it(pools: Pools):
+async def test_a_run_outside_the_block_opens_and_closes_its_own_value(pools: Pools):
     assert await pools.run() is not await pools.run()
     async with pools.graph.open():
         pass
@@ -115,7 +115,7 @@ async def test_outside_the_block_each_run_opens_its_own_and_closes_it(pools: Poo
     assert pools.log == (OPEN + CLOSED) * 3
 
 
-async def test_graphs_that_are_open_together_share_their_values_until_the_last_is_closed(
+async def test_graphs_open_together_share_values_until_the_last_graph_is_closed(
     pools: Pools,
 ):
     other = asking(pools.open_pool)
@@ -129,7 +129,7 @@ async def test_graphs_that_are_open_together_share_their_values_until_the_last_i
     assert pools.log == OPEN + OPEN + CLOSED + CLOSED
 
 
-async def test_graphs_inside_a_run_and_items_of_a_map_share_the_values_of_its_app(pools: Pools):
+async def test_subgraphs_and_items_of_a_map_share_the_values_of_the_app(pools: Pools):
     async def use(item: int, pool: Annotated[Any, Dep(pools.open_pool, scope="app")]) -> Any:
         return pool
 
@@ -162,7 +162,7 @@ async def test_a_look_up_by_a_value_of_the_run_shares_the_pool_of_the_app(pools:
     assert pools.log == OPEN + CLOSED
 
 
-async def test_resources_of_a_body_share_the_pool_of_the_app_though_its_graph_has_no_source(
+async def test_a_body_shares_the_pool_of_the_app_even_if_its_graph_has_no_source(
     pools: Pools,
 ):
     class Aside(EndNode):
@@ -181,14 +181,14 @@ async def test_resources_of_a_body_share_the_pool_of_the_app_though_its_graph_ha
     assert pools.log == OPEN + CLOSED
 
 
-async def test_a_value_that_a_test_gives_replaces_the_value_of_the_app(pools: Pools):
+async def test_a_value_in_dep_cache_replaces_the_value_of_the_app(pools: Pools):
     stand_in = Pool(asyncio.get_running_loop())
     async with pools.graph.open():
         assert await pools.run(dep_cache={pools.open_pool: stand_in}) is stand_in
     assert pools.log == []
 
 
-async def test_a_value_of_the_app_is_not_left_in_the_cache_of_a_run(pools: Pools):
+async def test_a_value_of_the_app_is_not_stored_in_the_cache_of_a_run(pools: Pools):
     cache: dict[Any, Any] = {}
     async with pools.graph.open():
         await pools.run(dep_cache=cache)
@@ -220,7 +220,7 @@ async def test_a_failure_to_open_is_raised_with_its_path_and_the_next_run_tries_
     assert len(calls) == 2
 
 
-async def test_an_exception_while_closing_is_raised_by_the_block_and_noted_on_its_own_error():
+async def test_the_block_raises_an_exception_while_closing_or_notes_it_on_its_own_error():
     async def open_pool() -> AsyncIterator[str]:
         yield "pool"
         raise OSError("cannot close")
@@ -237,7 +237,7 @@ async def test_an_exception_while_closing_is_raised_by_the_block_and_noted_on_it
     assert "cannot close" in own.value.__notes__[0]
 
 
-async def test_a_cancelled_run_leaves_the_opening_to_the_others_that_wait_for_it(pools: Pools):
+async def test_a_cancelled_run_does_not_cancel_an_opening_that_other_runs_wait_for(pools: Pools):
     async with pools.graph.open():
         first, second = (asyncio.ensure_future(pools.run()) for _ in range(2))
         await pools.asked.wait()
@@ -248,7 +248,7 @@ async def test_a_cancelled_run_leaves_the_opening_to_the_others_that_wait_for_it
     assert pools.log == OPEN + CLOSED
 
 
-async def test_a_cancelled_run_is_not_looked_for_among_all_that_wait_for_the_opening(
+async def test_cancelling_a_run_does_not_scan_all_runs_that_wait_for_the_opening(
     pools: Pools, monkeypatch: pytest.MonkeyPatch
 ):
     looks = 0
@@ -270,7 +270,7 @@ async def test_a_cancelled_run_is_not_looked_for_among_all_that_wait_for_the_ope
     assert looks < 10 * len(runs)
 
 
-async def test_an_opening_that_no_run_waits_for_any_more_is_cancelled():
+async def test_an_opening_that_no_run_waits_for_is_cancelled():
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def hang() -> str:
@@ -353,7 +353,7 @@ async def test_a_block_that_fails_or_is_cancelled_cancels_its_runs_before_it_clo
     assert held.log == [*OPEN, "run over", *CLOSED]
 
 
-async def test_a_run_that_begins_while_the_block_is_left_has_values_of_its_own():
+async def test_a_run_that_starts_while_the_block_ends_has_its_own_values():
     held = Held()
     async with asyncio.timeout(BOUND):
         async with held.graph.open():
@@ -373,7 +373,7 @@ async def test_a_run_that_begins_while_the_block_is_left_has_values_of_its_own()
 # Event loops and contexts
 
 
-def test_each_event_loop_has_values_of_its_own(pools: Pools):
+def test_every_event_loop_has_its_own_values(pools: Pools):
     both = threading.Barrier(2, timeout=BOUND)
     found: list[Pool] = []
 
@@ -394,7 +394,7 @@ def test_each_event_loop_has_values_of_its_own(pools: Pools):
     assert sorted(pools.log) == sorted((OPEN + CLOSED) * 2)
 
 
-async def test_an_opened_resource_sees_the_context_of_the_block_and_not_of_the_run_that_asked():
+async def test_a_resource_of_the_app_sees_the_context_of_the_block_and_not_of_the_run():
     request = contextvars.ContextVar("request", default="none")
     seen: list[str] = []
 
@@ -412,7 +412,7 @@ async def test_an_opened_resource_sees_the_context_of_the_block_and_not_of_the_r
 # Journals
 
 
-async def test_a_value_of_the_app_is_not_stored_and_a_resumed_run_takes_it_from_its_app():
+async def test_a_resumed_run_takes_values_of_the_app_from_its_app():
     made: list[str] = []
 
     async def get_token() -> str:
@@ -471,7 +471,7 @@ async def settings() -> str:
     return ""
 
 
-async def test_a_function_of_the_app_cannot_need_values_of_a_run():
+async def test_a_function_of_the_app_cannot_depend_on_a_function_of_the_run():
     async def open_pool(settings: Annotated[str, Dep(settings)]) -> str:
         return ""
 
@@ -483,7 +483,7 @@ async def test_a_function_of_the_app_cannot_need_values_of_a_run():
     assert "its parameter settings is made for each run by settings" in message
 
 
-async def test_a_function_of_the_app_cannot_need_an_lm_or_a_value_of_a_run_and_is_no_graph():
+async def test_a_function_of_the_app_cannot_take_an_lm_or_a_recall_or_be_a_graph():
     async def open_pool(lm: LM) -> str:
         return ""
 
@@ -509,7 +509,7 @@ async def test_a_function_has_the_same_scope_in_the_whole_graph():
             raise AssertionError("not opened")
 
 
-def test_a_scope_that_does_not_exist_or_cannot_be_is_refused_where_it_is_written():
+def test_an_impossible_scope_is_refused_when_the_marker_is_built():
     with pytest.raises(ValueError, match='give "run" or "app"'):
         Dep(settings, scope="request")
     with pytest.raises(ValueError, match="made once"):

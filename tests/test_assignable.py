@@ -307,13 +307,13 @@ UNKNOWN = [
         for pair in rows
     ],
 )
-def test_assignable_is_true_if_always_false_if_a_checker_would_refuse_and_none_if_unknown(
+def test_assignable_is_true_false_or_none_if_unknown(
     source: Any, target: Any, answer: bool | None
 ) -> None:
     assert assignable(source, target) is answer
 
 
-def test_metadata_that_refuses_to_be_compared_does_not_break_the_answer() -> None:
+def test_types_are_compared_despite_metadata_that_refuses_comparison() -> None:
     class Touchy:
         def __eq__(self, other: object) -> bool:
             raise ValueError("ambiguous")
@@ -337,13 +337,13 @@ def exec_types(code: str) -> dict[str, Any]:
     return names
 
 
-def test_metadata_that_cannot_be_hashed_does_not_break_the_answer() -> None:
+def test_types_are_compared_despite_unhashable_metadata() -> None:
     assert assignable(list[Annotated[int, []]], list[Annotated[str, []]]) is False
     assert assignable(tuple[Annotated[int, []], int], Sequence[int]) is not False
 
 
 @needs_type_statement
-def test_a_type_statement_is_looked_through() -> None:
+def test_a_type_statement_is_compared_by_its_value() -> None:
     ns = exec_types("type A = int | str\ntype B[T] = list[T] | None\ntype C = B[A]")
     a, b, c = ns["A"], ns["B"], ns["C"]
     assert assignable(int, a) is True
@@ -360,7 +360,7 @@ def test_a_type_statement_is_looked_through() -> None:
 
 
 @needs_type_statement
-def test_recursive_aliases_are_compared_without_end_in_finite_time() -> None:
+def test_recursive_aliases_are_compared_in_finite_time() -> None:
     ns = exec_types(
         "type Json = dict[str, Json] | list[Json] | str | int | None\n"
         "type Tree = dict[str, Tree] | list[Tree] | str | int | float | None\n"
@@ -479,7 +479,7 @@ NOT_HELD = [
     [*((*pair, True) for pair in HELD), *((*pair, False) for pair in NOT_HELD)],
     ids=describe_value,
 )
-def test_a_value_whose_class_fits_might_fit_and_a_value_of_another_class_does_not(
+def test_could_hold_is_true_only_for_values_whose_class_fits(
     value: Any, tp: Any, might: bool
 ) -> None:
     assert could_hold(value, tp) is might
@@ -583,13 +583,13 @@ def test_every_type_has_a_name_on_one_line(tp: Any) -> None:
 
 
 @given(made)
-def test_a_value_made_for_a_type_might_fit_it(pair: Made) -> None:
+def test_could_hold_is_true_for_values_of_the_type(pair: Made) -> None:
     tp, value = pair
     assert could_hold(value, tp) is True
 
 
 @given(made, types)
-def test_a_value_of_a_type_that_fits_might_be_the_target(pair: Made, target: Any) -> None:
+def test_could_hold_is_true_for_values_of_an_assignable_type(pair: Made, target: Any) -> None:
     source, value = pair
     if assignable(source, target) is True:
         promoted = isinstance(value, int) and could_hold(float(value), target)
@@ -597,9 +597,7 @@ def test_a_value_of_a_type_that_fits_might_be_the_target(pair: Made, target: Any
 
 
 @given(made, made)
-def test_values_that_strict_pydantic_refuses_were_never_called_assignable(
-    pair: Made, other: Made
-) -> None:
+def test_values_of_an_assignable_type_pass_strict_pydantic(pair: Made, other: Made) -> None:
     (source, value), (target, _) = pair, other
     if assignable(source, target) is True:
         try:

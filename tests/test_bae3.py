@@ -126,7 +126,7 @@ def test_node_classes_compare_and_combine_with_sets():
     assert left == {Count, Look}
 
 
-def test_node_classes_stay_in_their_order():
+def test_node_classes_keep_their_order():
     assert graph.nodes == (Ask, Look, Reply)
     assert graph.nodes != (Reply, Look, Ask)
     assert (graph.nodes[0], graph.nodes[1:]) == (Ask, (Look, Reply))
@@ -159,7 +159,7 @@ def test_a_result_can_be_built_and_is_none_without_a_trace():
             raise AssertionError
 
 
-def test_results_are_equal_where_their_node_and_trace_are():
+def test_results_are_equal_if_their_node_and_trace_are():
     reply, other = Reply(question="Cold?", text="No."), Reply(question="Cold?", text="Yes.")
     made = GraphResult[Reply](node=None, trace=[reply])
     assert made == GraphResult[Reply](node=None, trace=[reply.model_copy()])
@@ -221,7 +221,7 @@ async def make_summary(lm: LM) -> Summary:
 @pytest.mark.parametrize(
     "source", [None, make_summary, Graph(start=Summarize)], ids=["nothing", "function", "graph"]
 )
-def test_the_lm_makes_a_node_for_a_field_directly_in_a_function_or_in_a_graph(source: Any):
+def test_a_field_can_get_a_node_from_the_lm_a_function_or_a_graph(source: Any):
     class Report(EndNode):
         summary: Annotated[Summary, Dep(source)]
 
@@ -290,7 +290,7 @@ class Later(EndNode):
     place: Annotated[str, Dep(get_location)]
 
 
-def test_a_value_given_for_a_field_with_a_source_is_stored_and_logged(
+def test_an_explicit_value_for_a_field_with_a_source_is_stored_and_logged(
     caplog: pytest.LogCaptureFixture,
 ):
     caplog.set_level(logging.DEBUG, "bae")
@@ -355,7 +355,7 @@ class Asks(Node):
     async def __call__(self) -> Bare: ...
 
 
-def test_a_body_that_only_passes_leaves_it_to_the_lm_and_return_none_ends_the_run():
+def test_a_body_of_pass_lets_the_lm_choose_and_return_none_ends_the_run():
     lm = ScriptedLM([Bare, {"text": "No."}])
     assert Graph(start=Passes).run(Passes(), lm=lm).trace == [Passes(), Bare(text="No.")]
     lm = ScriptedLM([None])
@@ -384,7 +384,7 @@ class Babbling(Backend):
         return Answer("well, you see")
 
 
-async def test_an_answer_that_is_no_json_is_a_parse_error_too():
+async def test_an_answer_that_is_not_json_is_a_parse_error_too():
     lm = Babbling(attempts=0)
     error = await error_from(BaeParseError, lm.fill(Reply, {"question": "Cold?"}, "Reply"))
     assert isinstance(error, FillError)
@@ -423,7 +423,7 @@ def test_a_custom_lm_chooses_from_a_list(inside: bool):
     assert type(own.seen[0]) is list
 
 
-def test_a_custom_lm_is_asked_for_looked_up_nodes_by_fill_and_may_choose_the_end():
+def test_a_custom_lm_fills_looked_up_nodes_and_may_choose_the_end():
     own = Own()
     assert Graph(start=Makes).run(Makes(), lm=own).result == Reply(question="Cold?", text="filled")
     made = Graph(start=MakesBare).run(MakesBare(), lm=own).result
@@ -534,7 +534,7 @@ def test_a_backend_or_policy_that_is_not_async_is_refused_with_the_method_to_mak
         assert "make it async def" in (caught.value.fix or "")
 
 
-def test_backends_take_the_positional_arguments_of_3_0_or_name_them():
+def test_backends_take_the_positional_arguments_of_3_0_or_explain_the_keyword():
     lm = ClaudeCLIBackend("m", 20)
     assert (lm.model, lm.timeout) == ("m", 20)
     pytest.importorskip("dspy")
@@ -560,7 +560,7 @@ def test_a_removed_name_of_3_0_explains_what_to_write(module: str, name: str, in
         exec(f"from {module} import {name}s", {})
 
 
-def test_a_pydantic_ai_backend_has_a_model_that_is_made_on_first_use(
+def test_a_pydantic_ai_backend_creates_its_model_on_first_use(
     monkeypatch: pytest.MonkeyPatch,
 ):
     pytest.importorskip("pydantic_ai")
@@ -637,7 +637,7 @@ def keys(provider: Any) -> set[str]:
     return {request.headers["authorization"] for request in provider.requests}
 
 
-def test_the_lm_of_dspy_is_asked_before_lms_with_keys_in_the_environment(
+def test_the_lm_of_dspy_takes_precedence_over_keys_in_the_environment(
     configured: Any, provider: Any
 ):
     provider.script({"choice": "Reply"}, {"text": "No."})
@@ -655,7 +655,7 @@ def test_the_lm_of_dspy_is_asked_before_lms_with_keys_in_the_environment(
     provider.assert_complete()
 
 
-def test_the_variable_and_a_given_lm_come_before_the_lm_of_dspy(
+def test_the_variable_and_the_argument_lm_take_precedence_over_the_lm_of_dspy(
     configured: Any, provider: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     assert a_run().trace[-1] == Reply(question="Cold?", text="No.")
@@ -667,7 +667,7 @@ def test_the_variable_and_a_given_lm_come_before_the_lm_of_dspy(
     assert provider.requests == []
 
 
-def test_a_graph_is_compiled_optimized_saved_and_asked_with_learned_prompts(
+def test_a_graph_is_compiled_optimized_saved_and_run_with_learned_prompts(
     configured: Any, provider: Any, tmp_path: Path
 ):
     from bae import DSPyBackend, OptimizedLM
@@ -705,7 +705,7 @@ def test_a_graph_is_compiled_optimized_saved_and_asked_with_learned_prompts(
     assert keys(provider) == {"Bearer mine"}
 
 
-def test_a_compiled_graph_also_has_the_predictors_that_learned_nothing(configured: Any):
+def test_a_compiled_graph_includes_predictors_that_learned_nothing(configured: Any):
     compiled = bae.compile_graph(graph)
     assert compiled.optimized == {}
     same = compiled.optimize([])  # too few examples to learn anything
@@ -715,7 +715,7 @@ def test_a_compiled_graph_also_has_the_predictors_that_learned_nothing(configure
     assert compiled.predictors[Reply] is learned
 
 
-def test_a_compiled_graph_is_not_made_from_signatures():
+def test_a_compiled_graph_cannot_be_built_from_signatures():
     pytest.importorskip("dspy")
     compiled = bae.compile_graph(graph)
     for given in ({}, compiled.signatures):
@@ -723,7 +723,7 @@ def test_a_compiled_graph_is_not_made_from_signatures():
             type(compiled)(graph, given)  # type: ignore[arg-type]
 
 
-def test_an_optimized_lm_needs_nothing(configured: Any):
+def test_an_optimized_lm_needs_no_arguments(configured: Any):
     lm = bae.OptimizedLM()
     assert (lm.optimized, lm.stats) == ({}, {"optimized": 0, "naive": 0})
     assert (lm.max_retries, bae.DSPyBackend(max_retries=3).max_retries) == (1, 3)

@@ -256,7 +256,7 @@ TEXTS: dict[str, Callable[[], Exception]] = {
 
 
 @pytest.mark.parametrize("text", TEXTS)
-async def test_with_any_exception_text_the_run_has_failed_and_can_be_read(
+async def test_a_failed_run_can_be_read_whatever_the_text_of_its_exception(
     text: str, tmp_path: Path
 ):
     journals: list[tuple[str, Journal]] = [

@@ -247,7 +247,7 @@ async def test_cancelling_leaves_no_task_and_no_open_resource(scenario: Scenario
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_a_timeout_around_a_run_is_a_timeout(scenario: Scenario):
+async def test_a_timeout_around_a_run_raises_timeout_error(scenario: Scenario):
     point, log = Reached(), list[str]()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(None) as bound:
@@ -268,7 +268,7 @@ async def test_a_timeout_around_a_run_is_a_timeout(scenario: Scenario):
 # Threads
 
 
-async def test_the_wait_for_a_thread_ends_at_once_though_the_thread_continues():
+async def test_cancelling_ends_the_wait_for_a_thread_at_once():
     entered, release, ended = asyncio.Event(), threading.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
@@ -367,7 +367,7 @@ async def test_a_sync_generator_waiting_for_a_free_thread_is_not_opened_after_a_
 # While something is being closed
 
 
-async def test_cancelling_while_something_is_closed_still_closes_the_rest():
+async def test_cancelling_during_a_clean_up_still_closes_the_other_resources():
     log: list[str] = []
     closing = asyncio.Event()
 
@@ -411,7 +411,7 @@ async def test_cancelling_while_a_sync_generator_closes_lets_it_finish():
     assert log == ["closed"]
 
 
-async def test_a_clean_up_that_makes_something_else_of_a_cancellation_does_not_hide_it():
+async def test_a_clean_up_that_raises_another_exception_does_not_hide_a_cancellation():
     closing = asyncio.Event()
 
     async def opened() -> AsyncIterator[str]:
@@ -426,7 +426,7 @@ async def test_a_clean_up_that_makes_something_else_of_a_cancellation_does_not_h
     gc.collect()  # asyncio reports the error here, and not while another test runs
 
 
-async def test_a_run_in_a_task_that_was_cancelled_before_is_a_run_like_any_other():
+async def test_a_run_in_a_previously_cancelled_task_works():
     async def opened() -> AsyncIterator[str]:
         yield "opened"
         raise asyncio.CancelledError("by myself")
@@ -461,7 +461,7 @@ async def test_a_run_in_a_task_that_was_cancelled_before_is_a_run_like_any_other
     assert ran == ["bae-dep-close", "failed as it should"]
 
 
-async def test_cancelling_a_failed_run_while_it_releases_early_work_is_a_cancellation():
+async def test_cancelling_a_failed_run_while_it_stops_prefetched_work_is_a_cancellation():
     running, leaving, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def stubborn() -> int:
@@ -523,7 +523,7 @@ async def test_cancelling_resolve_dep_and_resolve_fields_leaves_nothing_open():
         assert point.seen == sibling.seen == ["reached", "left"]
 
 
-async def test_cancelled_error_that_an_item_of_a_map_raises_itself_is_a_failure_of_that_item():
+async def test_a_cancelled_error_raised_by_an_item_of_a_map_is_a_failure_of_the_item():
     others = Reached()
 
     async def one(item: int) -> int:
@@ -555,7 +555,9 @@ async def outcome_of(task: asyncio.Task[Any], journal: MemoryJournal) -> tuple[s
 
 
 @pytest.mark.parametrize("reason", [None, LookupError("the desk is closed")])
-async def test_a_run_that_is_cancelled_for_an_error_has_failed_with_it(reason: Exception | None):
+async def test_a_run_that_is_cancelled_because_of_an_error_fails_with_the_error(
+    reason: Exception | None,
+):
     point, journal = Reached(), MemoryJournal()
 
     class Waits(Node):
@@ -571,7 +573,7 @@ async def test_a_run_that_is_cancelled_for_an_error_has_failed_with_it(reason: E
     assert ("the desk is closed" in error) == bool(reason)
 
 
-async def test_a_run_whose_own_code_raises_cancelled_error_was_cancelled_by_nobody():
+async def test_a_run_whose_own_code_raises_cancelled_error_fails():
     journal = MemoryJournal()
 
     class GivesUp(Node):

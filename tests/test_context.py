@@ -44,7 +44,7 @@ def shop() -> ToyBackend:
 
 
 @pytest.mark.parametrize("context", ["start", "trace", Ticket, (Hold, Ticket), Node])
-async def test_a_graph_shows_the_nodes_that_its_setting_names(context: Any):
+async def test_a_prompt_shows_the_nodes_that_the_context_setting_names(context: Any):
     graph, lm = Graph(start=Ticket, context=context), shop()
     await graph.arun(START, lm)
 
@@ -64,7 +64,7 @@ async def test_the_prompts_of_a_graph_are_the_prompts_that_a_run_sends():
 
 
 @pytest.mark.parametrize("context", [None, "previous", Hold])
-async def test_a_setting_without_matching_nodes_adds_nothing(context: Any):
+async def test_a_context_setting_without_matching_nodes_adds_nothing(context: Any):
     graph, lm = Graph(start=Ticket, context=context), shop()
     await graph.arun(START, lm)
 
@@ -73,7 +73,7 @@ async def test_a_setting_without_matching_nodes_adds_nothing(context: Any):
     assert [problem.code for problem in graph.validate()] == ["bae-context-lost"]
 
 
-async def test_a_class_has_its_own_setting_and_is_then_filled_separately():
+async def test_a_class_with_its_own_context_setting_is_filled_separately():
     class Ask(Node):
         text: str
 
@@ -113,7 +113,7 @@ class Draft(Node):
     async def __call__(self) -> Draft | None: ...
 
 
-async def test_a_long_trace_is_cut_to_its_newest_nodes_and_that_is_reported(
+async def test_a_long_trace_is_cut_to_its_newest_nodes_and_the_cut_is_reported(
     caplog: pytest.LogCaptureFixture,
 ):
     graph = Graph(start=Draft, context="trace", context_limit=52)
@@ -145,7 +145,7 @@ async def test_a_node_that_is_longer_than_the_limit_is_left_out_completely():
     assert known(lm.prompts[1])["before"] == ["(1 earlier step is left out)"]
 
 
-async def test_questions_of_bodies_and_functions_show_the_same_context():
+async def test_prompts_of_bodies_and_functions_show_the_same_context():
     class Ask(Node):
         text: str
 
@@ -186,7 +186,7 @@ async def test_questions_of_bodies_and_functions_show_the_same_context():
     ]
 
 
-async def test_a_graph_inside_shows_its_own_trace_and_the_classes_of_the_run_around_it():
+async def test_a_subgraph_shows_its_own_trace_and_classes_of_the_outer_run():
     class Second(EndNode):
         topic: str
 
@@ -230,7 +230,7 @@ class Watching(FourMethods):
         return Refund(euros=1) if target is Refund else target(text="fine")
 
 
-async def test_an_lm_that_is_no_backend_finds_the_nodes_in_the_scene():
+async def test_an_lm_that_is_not_a_backend_finds_the_nodes_in_the_scene():
     lm = Watching()
     await Graph(start=Ticket, context="start").arun(START, lm)
 
@@ -238,7 +238,7 @@ async def test_an_lm_that_is_no_backend_finds_the_nodes_in_the_scene():
     assert scene_around.get().shown == ()
 
 
-async def test_a_run_resumes_and_replays_with_its_context_and_a_changed_setting_is_reported():
+async def test_a_run_resumes_and_replays_with_its_context_setting():
     journal, lm = MemoryJournal(), shop()
     graph = Graph(start=Ticket, context="start")
     result = await graph.arun(START, lm, journal=journal, run_id="one")
@@ -282,14 +282,14 @@ async def test_secrets_in_a_question_are_not_stored():
 
 
 @pytest.mark.parametrize("wrong", ["all", "", 3, int, (), (Ticket, int), [Ticket]])
-def test_a_wrong_setting_is_refused(wrong: Any):
+def test_a_wrong_context_setting_is_refused(wrong: Any):
     for owner in (lambda: Graph(start=Ticket, context=wrong), lambda: NodeConfig(context=wrong)):
         with pytest.raises(TypeError, match='give "previous", "start", "trace", a node class'):
             owner()
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 2.5, True, "3"])
-def test_a_wrong_limit_is_refused(wrong: Any):
+def test_a_wrong_context_limit_is_refused(wrong: Any):
     with pytest.raises(ValueError, match="give a number of characters"):
         Graph(start=Ticket, context_limit=wrong)
     with pytest.raises(ValueError, match="give a number of characters"):

@@ -26,12 +26,12 @@ def list_lost_inputs(start: type[Node]) -> list[tuple[str, str, str]]:
     return [(p.place, p.message.rpartition("the path ")[2], p.fix) for p in found]
 
 
-def test_a_fill_without_an_input_of_the_caller_is_warned_of_with_its_path_and_a_recall():
+def test_a_fill_that_does_not_see_an_input_gets_a_warning_with_path_and_fix():
     fix = "add `message: Annotated[str, Recall(Ticket)]` to Reply"
     assert list_lost_inputs(Ticket) == [("Reply", "Ticket -> Triage -> Reply", fix)]
 
 
-def test_a_choice_without_it_is_warned_of_once_and_not_again_for_the_chosen_class():
+def test_a_choice_that_does_not_see_an_input_gets_a_single_warning():
     chooses = leading_to(Reply, Triage, None, name="Sorted", urgent=bool)
     found = list_lost_inputs(leading_to(chooses, message=str))
 
@@ -40,7 +40,7 @@ def test_a_choice_without_it_is_warned_of_once_and_not_again_for_the_chosen_clas
     assert [place for place, _, _ in found].count("Sorted") == 1
 
 
-def test_a_recall_on_the_previous_node_or_on_the_filled_node_shows_it():
+def test_a_recall_on_the_previous_or_filled_node_shows_the_input():
     class Start(Node):
         message: str
 
@@ -64,7 +64,7 @@ def test_a_recall_on_the_previous_node_or_on_the_filled_node_shows_it():
     assert list_lost_inputs(Start) == []
 
 
-def test_a_recall_of_a_later_answer_of_an_lm_does_not_show_it():
+def test_a_recall_of_a_later_llm_answer_does_not_show_the_input():
     class Start(Node):
         message: str
 
@@ -110,7 +110,7 @@ def test_code_cannot_pass_on_fields_that_its_node_lacks():
     ]
 
 
-def test_a_node_that_recalls_a_node_that_code_made_from_it_shows_it():
+def test_a_recall_of_a_node_that_code_built_from_the_input_shows_it():
     class Start(Node):
         message: str
 
@@ -136,7 +136,7 @@ class Client:
     """Nothing that JSON can say."""
 
 
-def test_a_setting_that_shows_a_node_which_code_made_from_it_shows_it():
+def test_a_context_setting_can_show_a_node_that_code_built_from_the_input():
     class Mail(Node):
         raw: str
 
@@ -164,7 +164,7 @@ def test_a_value_that_json_cannot_hold_is_not_reported_as_lost():
     ]
 
 
-def test_a_recall_that_no_prompt_shows_does_not_count():
+def test_a_recall_that_no_prompt_shows_does_not_show_the_input():
     class Start(Node):
         model_config = ConfigDict(arbitrary_types_allowed=True)
         message: str
@@ -189,7 +189,7 @@ def test_a_recall_that_no_prompt_shows_does_not_count():
     ]
 
 
-def test_a_start_that_is_filled_again_is_shown_it_by_the_node_before():
+def test_a_start_node_that_is_filled_again_must_see_the_input_through_the_previous_node():
     class Start(Node):
         message: str
 
@@ -204,7 +204,7 @@ def test_a_start_that_is_filled_again_is_shown_it_by_the_node_before():
     assert list_lost_inputs(Start) == [("Start", "Start -> Rewrite -> Start", fix)]
 
 
-def test_an_inner_graph_is_checked_against_the_inputs_of_its_own_start():
+def test_a_subgraph_is_checked_against_the_inputs_of_its_own_start():
     ticket = Graph(start=Ticket)
 
     class Start(EndNode):

@@ -354,7 +354,7 @@ def test_a_damaged_row_hides_no_other_run(runs, tmp_path):
 
 @pytest.mark.parametrize("value", ["cast(x'ff' as text)", "x'ff'", "'a' || char(10)", "''"])
 @pytest.mark.parametrize("column", ["id", "graph", "shared"])
-async def test_an_export_leaves_no_damaged_run_out_and_can_be_loaded(column, value, runs, tmp_path):
+async def test_an_export_includes_damaged_runs_and_can_be_loaded(column, value, runs, tmp_path):
     file = tmp_path / "runs.db"
     file.write_bytes((runs / "runs.db").read_bytes())
     execute(file, f"update runs set {column} = {value} where id = 'parked'")
@@ -557,7 +557,7 @@ def test_a_damaged_start_file_causes_no_unexpected_error(many, damage, unexpecte
         assert not unexpected, case
 
 
-def test_any_value_of_set_causes_no_unexpected_error(unexpected, capsys):
+def test_no_value_of_the_option_set_causes_an_unexpected_error(unexpected, capsys):
     from bae.cli import main
 
     Path("app.py").write_text(APP)

@@ -393,7 +393,7 @@ def check_each_landed_once(journal: RunJournal) -> None:
 
 @many
 @given(examples())
-def test_with_failures_the_result_is_the_sequential_result_or_the_cause_is_an_injected_failure(
+def test_a_run_with_failures_has_the_sequential_result_or_fails_by_an_injected_failure(
     example: Example,
 ):
     outcome, seen = run_example(example)
@@ -441,7 +441,7 @@ def test_with_failures_the_result_is_the_sequential_result_or_the_cause_is_an_in
 
 @many
 @given(examples(cancelled=True))
-def test_a_run_cancelled_anywhere_is_cancelled_and_leaves_nothing(example: Example):
+def test_a_run_cancelled_at_any_point_leaves_no_tasks_or_open_resources(example: Example):
     outcome, _ = run_example(example)
     event(f"cancelled: {outcome.cancelled}")
     if outcome.cancelled:
@@ -476,7 +476,7 @@ def mappings(draw: st.DrawFn) -> Mapping:
 
 @many
 @given(mappings())
-def test_any_map_keeps_order_and_bound_or_names_the_item_that_failed(mapping: Mapping):
+def test_a_map_keeps_order_and_limit_or_names_the_failed_item(mapping: Mapping):
     called: list[int] = []
     running: set[int] = set()
     most = 0

@@ -104,7 +104,7 @@ class Fetch:
     ],
     ids=describe_value,
 )
-async def test_whatever_is_callable_is_called_with_its_inputs(fn: Any, value: Any):
+async def test_every_kind_of_callable_is_called_with_its_inputs(fn: Any, value: Any):
     assert await value_from(fn) == value
 
 
@@ -139,7 +139,7 @@ async def test_an_unhashable_object_and_its_methods_are_called_once_each():
     assert other.calls == ["call"]
 
 
-async def test_a_dependency_that_a_partial_has_bound_is_not_called():
+async def test_a_dependency_bound_by_a_partial_is_not_called():
     calls: list[str] = []
 
     def location() -> str:
@@ -154,7 +154,7 @@ async def test_a_dependency_that_a_partial_has_bound_is_not_called():
     assert calls == []
 
 
-async def test_a_parameter_annotated_lm_gets_the_lm_of_the_run_whatever_its_name():
+async def test_a_parameter_annotated_lm_gets_the_lm_of_the_run():
     lm = ScriptedLM()
 
     async def below(model: LM) -> Any:
@@ -269,7 +269,7 @@ async def test_concurrent_requests_share_one_call():
     assert calls == ["base"]
 
 
-async def test_cache_false_calls_the_function_for_every_field_that_asks():
+async def test_cache_false_calls_the_function_for_every_field():
     fresh, calls = make_counter()
 
     class Holder(EndNode):
@@ -284,7 +284,7 @@ async def test_cache_false_calls_the_function_for_every_field_that_asks():
     assert len({result.a, result.b, result.c}) == 3
 
 
-async def test_a_value_in_the_cache_is_used_instead_of_calling_and_nothing_below_it_is_called():
+async def test_a_value_in_dep_cache_replaces_the_function_and_its_dependencies():
     below, calls = make_counter()
 
     def above(x: Annotated[int, Dep(below)]) -> int:
@@ -301,7 +301,7 @@ async def test_a_value_in_the_cache_is_used_instead_of_calling_and_nothing_below
     assert calls == []
 
 
-async def test_the_cache_afterwards_holds_plain_values_by_function():
+async def test_dep_cache_holds_plain_values_by_function_after_a_run():
     async def ten(x: Annotated[int, Dep(seven)]) -> int:
         return x + 3
 
@@ -383,7 +383,7 @@ async def test_the_timeout_bounds_a_call_and_not_the_wait_for_its_inputs():
     assert await value_from(quick, timeout=0.01) == 1
 
 
-async def test_a_timeout_error_the_function_raises_is_its_own():
+async def test_a_timeout_error_raised_by_the_function_is_an_ordinary_failure():
     mine = TimeoutError("no answer from the service")
 
     async def service() -> int:
@@ -394,7 +394,7 @@ async def test_a_timeout_error_the_function_raises_is_its_own():
     assert error.cause is mine
 
 
-async def test_when_retries_are_used_up_the_last_failure_is_the_cause():
+async def test_the_last_failure_is_the_cause_after_all_retries():
     calls: list[int] = []
 
     def broken() -> int:
@@ -429,7 +429,7 @@ async def test_a_field_with_a_default_keeps_it_when_its_dependency_fails_and_tha
     assert "ValueError: bad" in record.message
 
 
-async def test_a_failed_dependency_of_a_filled_node_is_tried_once_and_its_default_is_used():
+async def test_a_failed_dependency_of_a_filled_node_is_called_once_before_its_default_is_used():
     calls: list[str] = []
 
     def fails() -> str:
@@ -527,7 +527,7 @@ async def test_a_failed_dep_cancels_its_siblings_before_the_error_is_raised():
         assert seen == ["sibling is gone"]
 
 
-async def test_a_sibling_that_fails_while_it_is_cancelled_does_not_take_the_place_of_the_first():
+async def test_the_first_failure_wins_over_a_sibling_that_fails_while_it_is_cancelled():
     running = asyncio.Event()
 
     async def stubborn() -> int:
@@ -549,7 +549,7 @@ async def test_a_sibling_that_fails_while_it_is_cancelled_does_not_take_the_plac
     assert str(error.cause) == "first"
 
 
-async def test_resolve_dep_and_resolve_fields_raise_the_very_exception_of_the_function():
+async def test_resolve_dep_and_resolve_fields_raise_the_original_exception():
     raised = ValueError("mine")
     reason = KeyError("why")
 
@@ -568,7 +568,7 @@ async def test_resolve_dep_and_resolve_fields_raise_the_very_exception_of_the_fu
         assert raised.__cause__ is reason  # what the function chained is still chained
 
 
-async def test_a_run_wraps_the_failure_with_all_there_is_to_know():
+async def test_an_error_of_a_failed_dependency_has_its_path_cause_and_trace():
     raised = ValueError("no such place")
 
     def get_location() -> str:
@@ -603,7 +603,7 @@ async def test_a_run_wraps_the_failure_with_all_there_is_to_know():
     ]
 
 
-async def test_the_path_starts_at_the_field_that_asked_even_when_another_asked_first():
+async def test_the_path_of_a_repeated_failure_starts_at_the_field_that_ran_into_it_now():
     class Second(EndNode):
         y: Annotated[int, Dep(bad)]
 
@@ -643,7 +643,7 @@ async def test_a_failed_function_is_not_called_again_in_the_same_run():
     assert calls == [1]
 
 
-async def test_a_dependency_that_raises_cancelled_error_has_failed_and_is_not_a_cancellation():
+async def test_a_dependency_that_raises_cancelled_error_has_failed():
     async def give_up() -> int:
         raise asyncio.CancelledError("by myself")
 
@@ -672,7 +672,7 @@ async def test_every_call_is_in_the_journal_with_its_value_and_time():
     assert all(r.seconds >= 0 and r.error is None for r in ended)
 
 
-async def test_a_marker_of_the_users_own_works_as_the_marker_it_extends():
+async def test_a_custom_marker_works_like_the_marker_it_extends():
     class Weather(Dep):
         """A name of the user's for a dependency."""
 

@@ -67,7 +67,7 @@ BRAINSTORM = Graph(start=Brainstorm, end=Outcome)
 
 
 @pytest.mark.parametrize("order", ["012", "210", "102", "201"])
-async def test_a_replay_gives_each_of_equal_questions_its_own_answer_whichever_came_first(order):
+async def test_a_replay_gives_equal_questions_their_own_answers_in_any_order(order):
     journal = MemoryJournal()
     result = await BRAINSTORM.arun(Brainstorm(), Counting(order), journal=journal, run_id="one")
 
@@ -77,7 +77,7 @@ async def test_a_replay_gives_each_of_equal_questions_its_own_answer_whichever_c
 
 @pytest.mark.parametrize("order", ["210", "102", "201"])
 @pytest.mark.parametrize("answered", [1, 2])
-async def test_a_resumed_body_asks_again_only_what_was_not_answered(order, answered):
+async def test_a_resumed_body_repeats_only_unanswered_questions(order, answered):
     journal = MemoryJournal()
     await BRAINSTORM.arun(Brainstorm(), Counting(order), journal=journal, run_id="one")
     lines = (await journal.read("one")).lines
@@ -95,7 +95,7 @@ async def test_a_resumed_body_asks_again_only_what_was_not_answered(order, answe
     assert (await BRAINSTORM.replay("one", journal=left)).trace == result.trace
 
 
-async def test_a_question_that_is_asked_again_after_it_failed_is_the_same_question():
+async def test_a_question_repeated_after_a_failure_is_the_same_question():
     class Stubborn(Node):
         async def __call__(self, lm: LM) -> Outcome:
             made: list[str] = []
@@ -140,7 +140,7 @@ class Lists(Node):
 LISTS = Graph(start=Lists, end=Listed)
 
 
-async def test_items_of_a_map_with_an_equal_question_each_have_their_own_answer_after_a_resume():
+async def test_items_of_a_map_with_equal_questions_keep_their_own_answers_after_a_resume():
     journal = MemoryJournal()
     result = await LISTS.arun(Lists(), Counting("120"), journal=journal, run_id="one")
     assert result.result.answers == ["0", "1", "2"]
@@ -159,7 +159,7 @@ async def test_items_of_a_map_with_an_equal_question_each_have_their_own_answer_
         assert lm.calls == 7 + 3 - len(answered)
 
 
-async def test_two_parameters_for_the_lm_are_one_lm_that_numbers_its_questions():
+async def test_two_lm_parameters_of_a_function_share_the_numbering_of_questions():
     async def ask_both(first: LM, second: LM) -> str:
         made = await asyncio.gather(first.make(Brainstorm(), Idea), second.make(Brainstorm(), Idea))
         return " ".join(each.text for each in made)
@@ -185,7 +185,7 @@ async def count_up() -> int:
 COUNTED: list[int] = []
 
 
-async def test_nodes_made_at_the_same_time_do_not_share_a_recorded_value_after_a_resume():
+async def test_nodes_filled_concurrently_keep_their_own_recorded_values_after_a_resume():
     COUNTED.clear()
 
     class Numbered(EndNode):

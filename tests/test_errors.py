@@ -114,7 +114,7 @@ def has(error: BaeError, given: dict[str, Any]) -> bool:
     )
 
 
-def test_every_exception_of_bae_is_listed_here():
+def test_these_tests_cover_every_exception_of_bae():
     public = {
         value
         for value in (getattr(bae, name) for name in bae.__all__)
@@ -129,7 +129,7 @@ def test_every_exception_of_bae_is_listed_here():
 
 
 @each_class
-def test_a_message_is_enough_to_make_an_error(cls: type[BaeError], code: str, given: Any):
+def test_an_error_needs_only_a_message(cls: type[BaeError], code: str, given: Any):
     error = cls("it broke")
 
     assert str(error) == f"[{code}] it broke"
@@ -140,7 +140,7 @@ def test_a_message_is_enough_to_make_an_error(cls: type[BaeError], code: str, gi
 
 
 @each_class
-def test_everything_given_is_kept_and_the_cause_is_chained(
+def test_an_error_keeps_its_arguments_and_chains_its_cause(
     cls: type[BaeError], code: str, given: Any
 ):
     cause = LookupError("gone\nfor good")
@@ -170,7 +170,7 @@ def test_an_error_survives_pickling(cls: type[BaeError], code: str, given: Any):
     assert (copy.trace, copy.run_id) == ([Worn(top=3)], "an id")
 
 
-def test_what_is_not_given_is_empty():
+def test_omitted_attributes_of_an_error_are_empty():
     assert (LimitError("x").limit, LimitError("x").bound, LimitError("x").used) == ("", 0, 0)
     assert (FillError("x").validation_errors, FillError("x").attempts) == ((), 0)
     assert (GateError("x").gates, ProofError("x").problems) == ((), ())
@@ -235,7 +235,7 @@ def explained_codes() -> dict[str, str]:
     return found
 
 
-def test_every_code_is_written_out_in_the_source_and_explained_and_none_that_does_not_exist():
+def test_the_explained_error_codes_are_exactly_the_codes_in_the_source():
     source = "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py"))
     codes = set(re.findall(r"""["'](bae-[a-z][a-z-]*)["']""", source))
     codes.discard("bae-graphs")  # the name of the package

@@ -75,7 +75,7 @@ def decode_pieces(*pieces: str) -> dict[JSONPath, str]:
 
 @settings(max_examples=60)
 @given(value=objects, ascii=st.booleans(), indent=st.sampled_from([None, 1]))
-def test_wherever_json_is_cut_its_strings_are_the_strings_that_json_loads_finds(
+def test_strings_of_json_cut_into_any_pieces_are_the_strings_that_json_loads_finds(
     value: Any, ascii: bool, indent: int | None
 ) -> None:
     text = json.dumps(value, ensure_ascii=ascii, indent=indent)
@@ -88,9 +88,7 @@ def test_wherever_json_is_cut_its_strings_are_the_strings_that_json_loads_finds(
 
 @settings(max_examples=100)
 @given(value=objects, data=st.data())
-def test_what_is_no_json_object_is_broken_where_json_loads_refuses_it(
-    value: Any, data: st.DataObject
-) -> None:
+def test_text_that_json_loads_refuses_is_broken(value: Any, data: st.DataObject) -> None:
     text = json.dumps(value)
     at = data.draw(st.integers(0, len(text)))
     text = text[:at] + data.draw(st.sampled_from('{}[]",:\\x1-. \n')) + text[at + 1 :]
@@ -120,7 +118,7 @@ def test_what_is_no_json_object_is_broken_where_json_loads_refuses_it(
         '{"a": ' + "[" * 300,
     ],
 )
-def test_what_is_no_json_object_yields_nothing_any_more(text: str) -> None:
+def test_a_broken_json_object_yields_no_further_strings(text: str) -> None:
     decoder = JSONStrings()
     for char in text:
         decoder.feed(char)
@@ -132,7 +130,7 @@ def test_what_is_no_json_object_yields_nothing_any_more(text: str) -> None:
 
 
 @given(within=st.lists(st.text(max_size=4) | st.integers(0, 999) | st.sampled_from("/.[]()\"'")))
-def test_a_place_inside_a_value_is_read_as_it_is_written(within: list[str | int]) -> None:
+def test_a_place_inside_a_value_survives_being_written_and_parsed(within: list[str | int]) -> None:
     place = Place("", 1, "Report", "sections", "", 0, tuple(within))
     try:
         str(place).encode()
@@ -212,7 +210,7 @@ async def follow(graph: Graph[Any, Any], start: Node, lm: Any, **options: Any) -
 
 @settings(max_examples=30)
 @given(size=st.integers(1, 60))
-async def test_each_string_of_an_answer_has_a_place_and_its_text_however_it_is_cut(
+async def test_every_string_of_an_answer_has_its_place_and_text_however_it_is_cut(
     size: int,
 ) -> None:
     seen = await follow(ASKING, Ask(), Pieces(WHOLE, size=size))
@@ -237,7 +235,7 @@ async def test_text_is_available_before_the_answer() -> None:
     assert seen.deltas == [("1:Article.headline", "Ra"), ("1:Article.headline", "in")]
 
 
-async def test_many_pieces_are_few_records() -> None:
+async def test_many_small_pieces_become_few_records() -> None:
     text = json.dumps({"headline": "x" * 9, "notes": {"a": "word " * 4_000}})
     seen = Seen()
 
@@ -258,7 +256,7 @@ async def test_a_run_without_a_follower_records_no_text() -> None:
     assert not result.journal.of(AnswerBegan)
 
 
-async def test_the_fields_of_an_llm_that_does_not_stream_come_at_once() -> None:
+async def test_fields_of_an_llm_that_does_not_stream_arrive_together() -> None:
     async def whole(prompt: Prompt) -> Answer:
         return Answer(json.dumps(WHOLE))
 
@@ -285,7 +283,7 @@ async def test_text_streamed_from_a_thread_is_accepted() -> None:
 # --- what is void -------------------------------------------------------------------------------
 
 
-async def test_of_a_wrong_answer_the_wrong_fields_are_void_and_the_others_stay() -> None:
+async def test_a_wrong_answer_voids_only_its_wrong_fields() -> None:
     wrong = {**WHOLE, "headline": "much too long for it"}
     seen = await follow(ASKING, Ask(), Pieces(wrong, {"headline": "Rain é"}))
     assert seen.now == TEXTS
@@ -298,7 +296,7 @@ async def test_of_a_wrong_answer_the_wrong_fields_are_void_and_the_others_stay()
     assert order.index("TextVoided") > order.index("AnswerJudged")
 
 
-async def test_the_valid_fields_of_a_wrong_answer_that_did_not_stream_are_there() -> None:
+async def test_a_wrong_answer_that_did_not_stream_still_shows_its_valid_fields() -> None:
     async def whole(prompt: Prompt) -> Answer:
         return Answer(json.dumps({**WHOLE, "headline": "much too long for it"}))
 
@@ -308,12 +306,12 @@ async def test_the_valid_fields_of_a_wrong_answer_that_did_not_stream_are_there(
 
 
 @pytest.mark.parametrize("text", ["Sure! " + json.dumps(WHOLE), '{"headline": "Rain", "headline"'])
-async def test_what_is_no_json_has_no_text_or_is_void(text: str) -> None:
+async def test_an_answer_that_is_not_json_has_no_text_or_void_text(text: str) -> None:
     seen = await follow(ASKING, Ask(), Pieces(text, WHOLE))
     assert seen.now == TEXTS
 
 
-async def test_a_repeated_key_counts_as_the_parser_reads_it() -> None:
+async def test_the_last_value_of_a_repeated_key_wins() -> None:
     text = '{"headline": "one", "notes": {"a": "b"}, "headline": "two"}'
     seen = await follow(ASKING, Ask(), Pieces(text))
     assert seen.now == {"1:Article.headline": "two", "1:Article.notes.a": "b"}
@@ -328,7 +326,7 @@ async def test_all_text_of_a_question_that_fails_is_void() -> None:
     assert seen.now == {}
 
 
-async def test_a_request_that_is_sent_again_or_takes_too_long_voids_its_text() -> None:
+async def test_a_retried_or_timed_out_request_voids_its_text() -> None:
     seen = Seen()
 
     async def breaks(prompt: Prompt) -> Answer:
@@ -354,7 +352,7 @@ async def test_a_request_that_is_sent_again_or_takes_too_long_voids_its_text() -
     ]
 
 
-async def test_policies_keep_what_streams_and_a_cached_answer_gives_its_fields_at_once() -> None:
+async def test_policies_pass_streamed_text_through_and_a_cached_answer_has_all_its_text() -> None:
     lm = Cached(Concurrency(Budgeted(Retry(Pieces(WHOLE)), Budget(calls=3)), 1))
     first = await follow(ASKING, Ask(), lm)
     again = await follow(ASKING, Ask(), lm)
@@ -387,7 +385,7 @@ class Letter(EndNode):
     text: Annotated[str, Text()]
 
 
-async def test_free_text_streams_as_it_is() -> None:
+async def test_free_text_streams_unchanged() -> None:
     seen = await follow(Graph(start=Write), Write(), Pieces('It {"rains".'))
     assert seen.now == {"1:Letter.text": 'It {"rains".'}
 
@@ -441,7 +439,7 @@ class Choose(Node):
     async def __call__(self) -> Article | Letter | None: ...
 
 
-async def test_of_a_filled_choice_the_fields_stream_and_the_choice_does_not() -> None:
+async def test_a_filled_choice_streams_only_its_fields() -> None:
     graph = Graph(start=Choose)
     first = {"answer": {"choice": "Article", "fields": WHOLE}}
     late = {"answer": {"fields": WHOLE, "choice": "Article"}}
@@ -477,7 +475,7 @@ class Digest(EndNode):
     second: Annotated[Summary, Dep()]
 
 
-async def test_questions_at_the_same_time_have_places_of_their_own() -> None:
+async def test_concurrent_questions_have_their_own_places() -> None:
     lm = Pieces(*[{"text": "short"}] * 6)
     seen = await follow(Graph(start=Digest), Digest(lines=["a", "b"]), lm)
     assert seen.now == dict.fromkeys(
@@ -500,13 +498,13 @@ class Begin(Node):
         return Summary(text="".join(draft.text for draft in drafts))
 
 
-async def test_each_question_of_a_body_has_a_place_of_its_own() -> None:
+async def test_every_question_of_a_body_has_its_own_place() -> None:
     seen = await follow(Graph(start=Begin), Begin(), Pieces({"text": "a"}, {"text": "b"}))
     assert {*seen.now} == {"0:Begin/0:Summary.text", "0:Begin/1:Summary.text"}
     assert {*seen.now.values()} == {"a", "b"}
 
 
-async def test_text_of_a_graph_that_runs_again_is_void() -> None:
+async def test_text_of_a_retried_graph_is_void() -> None:
     def fail_once() -> int:
         failed.append(1)
         if len(failed) == 1:
@@ -547,7 +545,7 @@ class Wonder(Node):
     async def __call__(self) -> Answered: ...
 
 
-async def test_of_a_conversation_with_tools_only_the_answer_streams() -> None:
+async def test_a_conversation_with_tools_streams_only_its_answer() -> None:
     rounds = [
         {"next_step": {"action": "look"}},
         {"next_step": {"action": "answer", "text": "It rains."}},
@@ -574,7 +572,7 @@ class Middle(Node):
     async def __call__(self) -> Summary: ...
 
 
-async def test_thinking_streams_and_no_prompt_and_no_journal_has_it() -> None:
+async def test_thinking_streams_without_entering_prompts_or_journals() -> None:
     def thinking(text: str) -> Callable[[Prompt], Any]:
         async def answer(prompt: Prompt) -> Answer:
             tell(Thought("hush "))
@@ -617,7 +615,7 @@ async def thinking_in(journal: MemoryJournal, run_id: str) -> list[str]:
     return [each["thinking"] for each in judged if "thinking" in each]
 
 
-async def test_a_journal_keeps_thinking_where_it_is_asked_to_and_a_redaction_removes_it() -> None:
+async def test_a_journal_stores_thinking_if_configured_and_a_redaction_removes_it() -> None:
     graph, start = Graph(start=Read), Read(line="a")
     failed = thinks("of a request that fails", fails=True)
     for prompts in (True, False):
@@ -648,7 +646,7 @@ async def test_a_journal_keeps_the_thinking_of_all_rounds_with_the_answer_after_
         assert await thinking_in(journal, "one") == ["What is it?\n\nRain."]
 
 
-async def test_what_is_thought_about_a_secret_is_not_kept() -> None:
+async def test_thinking_about_a_secret_is_not_stored() -> None:
     async def answer(prompt: Prompt) -> Answer:
         tell(Thought("the token is s3cret"))
         values = {"name": "Ana", "token": "s3cret", "pin": "s3cret"}
@@ -678,7 +676,7 @@ async def test_thinking_of_a_request_that_fails_is_void() -> None:
     assert seen.kinds.count("TextVoided") == 1
 
 
-async def test_thinking_of_a_wrong_answer_is_void_and_each_answer_keeps_its_own() -> None:
+async def test_thinking_of_a_wrong_answer_is_void_and_every_answer_keeps_its_own() -> None:
     script = {
         Article: [
             Streamed({"headline": "much too long for it"}, thinking="Long."),
@@ -693,7 +691,7 @@ async def test_thinking_of_a_wrong_answer_is_void_and_each_answer_keeps_its_own(
         assert await thinking_in(journal, "one") == ["Long.", "Short."]
 
 
-async def test_stored_thinking_stays_with_its_answer_and_no_prompt_has_it() -> None:
+async def test_stored_thinking_stays_with_its_answer_and_out_of_prompts() -> None:
     graph = Graph(start=Twice)
 
     def lm(*answers: Any) -> Pieces:
@@ -733,6 +731,6 @@ async def test_a_script_streams_its_answers() -> None:
     assert [type(record) for record in seen.records if isinstance(record, StepStarted)]
 
 
-def test_a_script_that_cannot_stream_like_that_is_refused() -> None:
+def test_a_scripted_stream_with_an_impossible_piece_size_is_refused() -> None:
     with pytest.raises(ValueError, match="size"):
         Streamed({}, size=0)

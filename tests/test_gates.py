@@ -29,7 +29,7 @@ class Write(Node):
 # Nobody to answer
 
 
-async def test_a_run_without_an_answerer_stops_and_lists_everything_it_waits_for():
+async def test_a_run_without_an_answerer_stops_and_lists_all_open_gates():
     result = await run(Write(text="hi"))
     assert [(gate.place, gate.question, gate.type) for gate in result.waiting] == [
         ("Send.to", "to whom?", str),
@@ -43,7 +43,7 @@ async def test_a_run_without_an_answerer_stops_and_lists_everything_it_waits_for
     assert (ended.outcome, ended.gates) == ("waiting", result.waiting)
 
 
-async def test_the_other_dependencies_of_the_step_still_finish():
+async def test_dependencies_beside_an_open_gate_still_finish():
     calls: list[str] = []
     release = asyncio.Event()
 
@@ -81,7 +81,7 @@ async def test_a_failure_beside_an_open_gate_is_the_failure_of_the_run():
     assert error.field_name == "a"
 
 
-async def test_gates_in_graphs_inside_are_waited_for_all_at_once():
+async def test_gates_in_subgraphs_are_opened_together():
     class Inner(EndNode):
         sure: Annotated[bool, Gate("sure?")]
 
@@ -105,7 +105,7 @@ async def test_gates_in_graphs_inside_are_waited_for_all_at_once():
     assert isinstance(result.node, Outer)
 
 
-async def test_gates_in_items_of_a_map_are_waited_for_all_at_once_and_the_others_finish():
+async def test_gates_in_items_of_a_map_are_opened_together_and_other_items_finish():
     class Each(Node):
         item: int
 
@@ -151,7 +151,7 @@ async def test_a_gate_of_a_shared_graph_is_asked_once():
     assert [gate.question for gate in result.waiting] == ["sure?"]
 
 
-async def test_a_graph_that_waits_has_not_failed_and_is_not_tried_again():
+async def test_a_graph_that_waits_at_a_gate_is_not_retried():
     class Outer(EndNode):
         inner: Annotated[Sure | None, Dep(Sure, retries=2)] = None
 
@@ -160,7 +160,7 @@ async def test_a_graph_that_waits_has_not_failed_and_is_not_tried_again():
     assert len(result.journal.of(GateOpened)) == 1
 
 
-async def test_a_map_over_a_gate_waits_for_it_and_then_works():
+async def test_a_map_over_a_gate_runs_after_the_answer():
     async def double(item: int) -> int:
         return item * 2
 
@@ -177,7 +177,7 @@ async def test_a_map_over_a_gate_waits_for_it_and_then_works():
     assert (await run(Holder(), answer=answer)).result.mapped == [2, 4]
 
 
-async def test_a_gate_before_a_fill_stops_before_the_lm_is_asked():
+async def test_a_gate_before_a_fill_stops_the_run_before_the_llm_call():
     class Filled(EndNode):
         ok: Annotated[bool, Gate("go on?")]
         text: str
@@ -192,7 +192,7 @@ async def test_a_gate_before_a_fill_stops_before_the_lm_is_asked():
 # Somebody to answer
 
 
-async def test_the_answerer_is_given_the_question_the_type_and_what_is_known():
+async def test_the_answerer_gets_the_question_the_type_and_the_known_fields():
     given: list[OpenGate] = []
 
     async def answer(gate: OpenGate) -> bool:
@@ -218,7 +218,7 @@ async def test_the_answerer_is_given_the_question_the_type_and_what_is_known():
     assert gate.problem is None
 
 
-async def test_gates_of_one_node_are_asked_at_the_same_time_and_their_answers_are_in_the_journal():
+async def test_gates_of_a_node_are_asked_concurrently_and_answers_are_journaled():
     both, asked = asyncio.Barrier(2), dict[OpenGate, bool]()
 
     async def answer(gate: OpenGate) -> Any:
@@ -233,7 +233,7 @@ async def test_gates_of_one_node_are_asked_at_the_same_time_and_their_answers_ar
     assert answers == {"to": "ada", "approved": True}
 
 
-async def test_an_answer_that_does_not_fit_is_asked_again_with_what_was_wrong():
+async def test_an_invalid_answer_is_asked_again_with_the_reason():
     problems: list[str | None] = []
 
     async def answer(gate: OpenGate) -> Any:
@@ -249,7 +249,7 @@ async def test_an_answer_that_does_not_fit_is_asked_again_with_what_was_wrong():
     assert "integer" in problems[1]
 
 
-async def test_answers_that_never_fit_end_in_a_gate_error_with_the_reason():
+async def test_repeated_invalid_answers_end_in_a_gate_error_with_the_reason():
     asked: list[OpenGate] = []
 
     async def answer(gate: OpenGate) -> Any:
@@ -283,7 +283,7 @@ async def test_an_answerer_that_raises_is_a_gate_error_with_its_cause():
     assert [type(node) for node in error.trace] == [Write]
 
 
-async def test_an_answerer_can_leave_a_gate_open_and_the_others_are_answered():
+async def test_an_answerer_can_leave_a_single_gate_open():
     async def answer(gate: OpenGate) -> Any:
         if gate.place == "Send.approved":
             gate.leave_open()
@@ -296,7 +296,7 @@ async def test_an_answerer_can_leave_a_gate_open_and_the_others_are_answered():
     assert answered == ["to"]
 
 
-async def test_a_gate_in_a_graph_inside_that_fails_is_still_a_gate_error():
+async def test_a_failed_gate_in_a_subgraph_is_a_gate_error():
     async def answer(gate: OpenGate) -> Any:
         return "no bool at all"
 
@@ -307,7 +307,7 @@ async def test_a_gate_in_a_graph_inside_that_fails_is_still_a_gate_error():
     assert (error.node_type, error.field_name) == (Sure, "sure")
 
 
-async def test_a_gate_with_a_default_keeps_it_when_no_answer_fits_and_asks_no_more():
+async def test_a_gate_with_a_default_uses_it_after_the_last_invalid_answer():
     asked: list[OpenGate] = []
 
     async def answer(gate: OpenGate) -> Any:
@@ -323,7 +323,7 @@ async def test_a_gate_with_a_default_keeps_it_when_no_answer_fits_and_asks_no_mo
     assert len(asked) == 3
 
 
-async def test_the_answer_is_context_when_the_lm_fills_the_rest():
+async def test_the_llm_sees_the_answer_of_a_gate_when_it_fills_the_other_fields():
     class Filled(EndNode):
         tone: Annotated[str, Gate("which tone?")]
         text: str
@@ -337,7 +337,7 @@ async def test_the_answer_is_context_when_the_lm_fills_the_rest():
     assert result.result.tone == "friendly"
 
 
-async def test_answers_reach_gates_in_graphs_inside_and_in_maps():
+async def test_answers_reach_gates_in_subgraphs_and_maps():
     class Each(EndNode):
         item: int
         ok: Annotated[bool, Gate("ok?")]

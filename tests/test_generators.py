@@ -71,7 +71,7 @@ KINDS = ["generator", "async_generator", "context", "async_context"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_value_is_what_is_yielded_and_it_is_open_until_the_run_is_over(kind: str):
+async def test_the_yielded_value_stays_open_until_the_run_is_over(kind: str):
     log = Log()
     connect = getattr(log, kind)("db")
 
@@ -96,7 +96,7 @@ async def test_the_value_is_what_is_yielded_and_it_is_open_until_the_run_is_over
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_it_is_closed_when_the_run_stops_to_wait_for_a_person(kind: str):
+async def test_a_resource_is_closed_when_the_run_stops_to_wait_for_a_person(kind: str):
     log = Log()
 
     class Holder(EndNode):
@@ -109,7 +109,7 @@ async def test_it_is_closed_when_the_run_stops_to_wait_for_a_person(kind: str):
 
 
 @pytest.mark.parametrize("kind", ["context", "async_context"])
-async def test_the_exit_of_a_context_manager_sees_what_the_run_failed_with(kind: str):
+async def test_the_exit_of_a_context_manager_sees_the_exception_of_the_run(kind: str):
     log = Log()
     connect = getattr(log, kind)("db")
     working = asyncio.Event()
@@ -170,7 +170,7 @@ async def test_a_context_manager_cannot_hide_the_failure_of_the_run():
 # Cleaning up that fails
 
 
-async def test_an_error_while_closing_surfaces_when_the_run_went_well():
+async def test_an_error_while_closing_fails_a_run_that_succeeded_otherwise():
     raised = OSError("cannot disconnect")
 
     async def connect() -> AsyncIterator[str]:
@@ -185,7 +185,7 @@ async def test_an_error_while_closing_surfaces_when_the_run_went_well():
     assert [r.outcome for r in error.journal.of(RunEnded)] == ["failed"]
 
 
-async def test_an_error_while_closing_is_a_note_on_the_error_the_run_failed_with():
+async def test_an_error_while_closing_is_a_note_on_the_error_of_a_failed_run():
     def connect() -> Iterator[str]:
         yield "db"
         raise OSError("cannot disconnect")
@@ -200,7 +200,7 @@ async def test_an_error_while_closing_is_a_note_on_the_error_the_run_failed_with
     assert any("OSError" in note and "cannot disconnect" in note for note in error.__notes__)
 
 
-async def test_cancelled_error_raised_by_a_clean_up_itself_is_a_failure_and_not_a_cancellation():
+async def test_a_cancelled_error_raised_by_a_clean_up_is_a_failure():
     async def background() -> AsyncIterator[str]:
         task = asyncio.create_task(asyncio.Event().wait())
         yield "running"
@@ -211,7 +211,7 @@ async def test_cancelled_error_raised_by_a_clean_up_itself_is_a_failure_and_not_
     assert error.code == "bae-dep-close"
 
 
-async def test_a_generator_that_yields_nothing_is_reported_as_such():
+async def test_a_generator_without_a_yield_is_reported():
     def none() -> Iterator[int]:
         yield from ()
 
@@ -224,7 +224,7 @@ async def test_a_generator_that_yields_nothing_is_reported_as_such():
             await resolve_dep(fn, stack=AsyncExitStack())
 
 
-async def test_a_generator_that_yields_twice_is_reported_as_such_and_closed():
+async def test_a_generator_that_yields_twice_is_reported_and_closed():
     log = Log()
 
     def twice() -> Iterator[int]:
@@ -250,7 +250,7 @@ async def test_a_generator_that_yields_twice_is_reported_as_such_and_closed():
 # What counts as something to open
 
 
-async def test_a_function_annotated_to_return_a_context_manager_has_it_entered_and_left():
+async def test_a_context_manager_is_entered_if_the_return_annotation_names_it():
     class SyncPool:
         state = "new"
 
@@ -296,7 +296,7 @@ async def test_a_function_annotated_to_return_a_context_manager_has_it_entered_a
     assert result.b.state == result.c.state == "closed async"
 
 
-async def test_a_client_that_could_be_entered_is_handed_over_as_it_is():
+async def test_a_returned_client_is_not_entered_even_if_it_is_a_context_manager():
     class Client:
         entered = False
 
@@ -326,7 +326,7 @@ async def test_a_client_that_could_be_entered_is_handed_over_as_it_is():
     assert not result.b.entered
 
 
-async def test_methods_callable_objects_partials_and_what_is_decorated_may_be_generators():
+async def test_methods_callable_objects_partials_and_decorated_functions_may_be_generators():
     log = Log()
 
     def traced(fn: Any) -> Any:
@@ -426,7 +426,7 @@ async def test_a_sync_generator_may_reset_the_context_variable_it_has_set(kind: 
     assert seen == [5, 4]
 
 
-async def test_every_item_of_a_map_may_open_something_and_all_are_closed():
+async def test_resources_opened_by_items_of_a_map_are_all_closed():
     log = Log()
 
     async def lease(item: int) -> AsyncIterator[int]:
@@ -448,7 +448,7 @@ async def test_every_item_of_a_map_may_open_something_and_all_are_closed():
     assert [line.removeprefix("close ") for line in log[used + 1 :]] == opened[::-1]
 
 
-async def test_a_resource_that_an_inner_graph_opens_stays_open_until_the_outer_run_is_over():
+async def test_a_resource_of_a_subgraph_stays_open_until_the_outer_run_is_over():
     log = Log()
     connect = log.generator("db")
 
@@ -480,7 +480,7 @@ async def test_after_a_failed_attempt_to_open_only_the_successful_attempt_is_clo
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_a_run_has_closed_is_not_left_in_the_cache_for_the_next(kind: str):
+async def test_a_closed_resource_is_not_left_in_the_cache_for_the_next_run(kind: str):
     log = Log()
     connect = getattr(log, kind)("db")
 
@@ -502,7 +502,7 @@ async def test_what_a_run_has_closed_is_not_left_in_the_cache_for_the_next(kind:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_resolve_dep_leaves_closing_to_the_stack_it_is_given(kind: str):
+async def test_resolve_dep_leaves_closing_to_the_exit_stack_of_the_caller(kind: str):
     log = Log()
     connect = getattr(log, kind)("db")
     async with AsyncExitStack() as stack:
@@ -512,7 +512,7 @@ async def test_resolve_dep_leaves_closing_to_the_stack_it_is_given(kind: str):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_without_a_stack_something_to_open_is_refused_and_closed(kind: str):
+async def test_resolve_dep_without_a_stack_refuses_and_closes_a_resource(kind: str):
     log = Log()
     connect = getattr(log, kind)("db")
 
@@ -530,7 +530,7 @@ async def test_without_a_stack_something_to_open_is_refused_and_closed(kind: str
         assert log == ["open db", "close db"]
 
 
-async def test_without_a_stack_the_function_s_own_failure_is_what_is_raised():
+async def test_resolve_dep_without_a_stack_raises_the_functions_own_failure():
     log = Log()
     connect = log.context("db")
 

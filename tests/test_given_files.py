@@ -96,7 +96,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("suffix", READERS)
 @pytest.mark.parametrize("kind", ["named pipe", "device"])
-async def test_a_file_that_is_no_regular_file_is_refused_at_once(
+async def test_a_file_that_is_not_a_regular_file_is_refused_at_once(
     tmp_path: Path, suffix: str, kind: str
 ):
     for package in {".gguf": ("xllamacpp",), ".json": ("pydantic_evals",)}.get(suffix, ()):
@@ -205,7 +205,7 @@ def test_yaml_aliases_that_expand_too_far_are_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize("number", ["59:" * 2000 + "59", "59:" * 2000 + "5.5", "0b" + "1" * 9000])
-def test_a_number_of_yaml_that_takes_long_to_read_is_refused(number: str, tmp_path: Path):
+def test_a_number_in_yaml_that_takes_long_to_parse_is_refused(number: str, tmp_path: Path):
     pytest.importorskip("pydantic_evals")
     file = tmp_path / "cases.yaml"
     file.write_text(f"cases:\n- inputs: {{text: {number}}}\n")

@@ -80,7 +80,7 @@ LATE = Ticket(message="it came late")
 KNOWN = {"message": "it came late", "policy": "thirty days"}
 
 
-async def test_make_sends_what_the_fields_of_its_target_look_up():
+async def test_make_sends_the_looked_up_fields_of_its_target():
     lm = ToyBackend({"text": "sorry"})
 
     result = await SHOP.arun(LATE, lm)
@@ -91,7 +91,7 @@ async def test_make_sends_what_the_fields_of_its_target_look_up():
 
 
 @pytest.mark.parametrize("how", ["backend", "four methods"])
-async def test_decide_looks_up_what_the_chosen_node_needs_and_nothing_else(how: str):
+async def test_decide_looks_up_only_the_fields_of_the_chosen_node(how: str):
     class Question(Node):
         text: str
 
@@ -121,7 +121,7 @@ async def test_decide_looks_up_what_the_chosen_node_needs_and_nothing_else(how: 
         assert shown in backend.prompts[1].text
 
 
-async def test_decide_is_one_call_where_options_only_recall():
+async def test_decide_needs_a_single_call_if_options_have_only_recalls():
     class Question(Node):
         text: str
 
@@ -160,7 +160,7 @@ async def test_decide_may_end_the_run():
     assert not WORLD.done
 
 
-async def test_what_the_body_gives_to_fill_is_not_looked_up():
+async def test_a_value_passed_to_fill_is_not_looked_up():
     class Asks(Node):
         message: str
 
@@ -180,7 +180,7 @@ async def test_what_the_body_gives_to_fill_is_not_looked_up():
     assert "policy" not in WORLD.done
 
 
-async def test_a_map_over_what_is_looked_up_is_part_of_the_context_and_one_over_an_answer_follows():
+async def test_a_map_over_a_looked_up_field_runs_before_the_fill_and_is_context():
     async def shout(word: str) -> str:
         WORLD.do(f"shout {word}")
         return word.upper()
@@ -206,7 +206,7 @@ async def test_a_map_over_what_is_looked_up_is_part_of_the_context_and_one_over_
     assert set(WORLD.done.values()) == {1}
 
 
-async def test_a_dependency_function_has_what_it_makes_looked_up_too():
+async def test_nodes_made_by_a_dependency_function_have_their_fields_looked_up():
     class Note(EndNode):
         message: Annotated[str, Recall(Asks)]
         policy: Annotated[str, Dep(find_policy)]
@@ -232,7 +232,7 @@ async def test_a_dependency_function_has_what_it_makes_looked_up_too():
         await resolve_dep(write_note, lm=OneWord())
 
 
-async def test_a_gate_is_left_to_the_run_so_that_a_body_is_called_once():
+async def test_a_gate_of_a_made_node_is_left_to_the_run_so_the_body_is_called_once():
     class Asks(Node):
         async def __call__(self, lm: LM) -> Paid:
             WORLD.do("body")
@@ -253,7 +253,7 @@ async def test_a_gate_is_left_to_the_run_so_that_a_body_is_called_once():
     assert WORLD.done == {"body": 1, "policy": 1, "fill Paid": 1}
 
 
-async def test_a_graph_that_may_ask_a_person_is_left_to_the_run_too():
+async def test_a_subgraph_with_a_gate_is_left_to_the_run_too():
     class Inner(EndNode):
         approved: Annotated[bool, Gate("pay?")]
 
@@ -308,7 +308,7 @@ async def test_a_required_source_that_fails_ends_the_run_before_the_lm_is_asked(
     assert not WORLD.done
 
 
-async def test_a_function_that_would_wait_for_itself_is_an_error_and_no_hang():
+async def test_a_function_that_waits_for_itself_is_an_error():
     async def write(lm: LM) -> str:
         return (await lm.make(LATE, Loop)).text
 
@@ -325,7 +325,7 @@ async def test_a_function_that_would_wait_for_itself_is_an_error_and_no_hang():
     assert "cannot be made before write has returned" in str(failed.value.cause)
 
 
-async def test_a_function_with_the_lm_is_not_started_early_since_it_may_recall():
+async def test_a_function_that_takes_the_lm_is_not_prefetched():
     async def write(lm: LM) -> str:
         return (await lm.make(LATE, Seen)).number
 
@@ -358,7 +358,7 @@ async def record_failed_run(
     return journal
 
 
-async def test_a_run_that_failed_at_the_lm_looks_nothing_up_again():
+async def test_a_run_that_failed_at_the_llm_resumes_without_repeating_look_ups():
     journal = await record_failed_run(SHOP, LATE, OneWord(), "fill Reply")
     lm = OneWord()
     result = await SHOP.resume("one", lm, journal=journal)
@@ -402,7 +402,7 @@ ORDERS = Graph(start=Order)
 
 
 @pytest.mark.parametrize("what", ["send", "fill Sent"])
-async def test_a_resumed_body_has_its_nodes_back_and_what_no_journal_holds_made_again(what: str):
+async def test_a_resumed_body_gets_stored_nodes_back_and_unstorable_values_made_again(what: str):
     start = Order(message="hi")
     journal = await record_failed_run(ORDERS, start, OneWord(), what)
     result = await ORDERS.resume("one", OneWord(), journal=journal)
@@ -428,7 +428,7 @@ async def test_a_replay_asks_nothing_and_a_fork_continues_from_what_is_recorded(
     assert (why.source, why.value) == ("recall", "it came late")
 
 
-async def test_each_node_that_a_body_has_made_gets_its_own_value_where_nothing_is_shared():
+async def test_nodes_that_a_body_made_get_their_own_values_of_an_uncached_dep():
     class Many(Node):
         async def __call__(self, lm: LM) -> Order2:
             made = [await lm.make(self, Order2) for _ in range(3)]
@@ -455,7 +455,7 @@ async def test_each_node_that_a_body_has_made_gets_its_own_value_where_nothing_i
     assert WORLD.done["count"] == 3
 
 
-async def test_a_class_that_is_not_of_the_graph_is_looked_up_and_its_answer_is_kept():
+async def test_a_made_node_outside_the_graph_has_its_fields_looked_up_and_its_answer_stored():
     class Outside(EndNode):
         message: Annotated[str, Recall(Asks)]
         policy: Annotated[str, Dep(find_policy)]

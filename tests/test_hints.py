@@ -170,7 +170,7 @@ class Ask(Node):
 
 
 @needs_type_statement
-def test_a_type_statement_is_looked_through_even_where_its_names_come_later(load):
+def test_a_type_statement_in_a_return_type_may_name_later_classes(load):
     made = load(f"""
 type Reply = Yes | Maybe
 type Maybe = No | None
@@ -182,7 +182,7 @@ class Ask(Node):
 
 
 @needs_type_statement
-def test_a_node_with_type_parameters_leads_on_like_any_other(load):
+def test_a_generic_node_can_have_successors(load):
     made = load(f"""
 class Ask[T](Node):
     value: T
@@ -203,7 +203,7 @@ def inside():
     assert leads_to(made.inside()[int]) == ["Later"]
 
 
-def test_a_subclass_leads_where_its_parent_does_by_default(load):
+def test_a_subclass_has_the_successors_of_its_parent_by_default(load):
     made = load(f"""
 class Ask(Node):
     async def __call__(self) -> Yes | None: ...
@@ -230,7 +230,7 @@ class Other(Again):
 
 
 @pytest.mark.parametrize("hint", ["int", "list[Yes]", "type[Yes]", "Any", "Node", "Literal['Yes']"])
-def test_a_return_type_that_is_no_node_class_or_not_there_is_a_problem_of_that_call(load, hint):
+def test_a_missing_or_wrong_return_type_of_call_is_a_problem(load, hint):
     made = load(f"""
 class Ask(Node):
     async def __call__(self) -> {hint}: ...
@@ -257,7 +257,7 @@ class Yes(Node):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="raised by the class statement before 3.14")
-def test_a_hint_that_python_cannot_evaluate_later_is_a_hint_error_too(modules):
+def test_a_hint_that_python_can_never_evaluate_is_a_hint_error_too(modules):
     made = run_as_module(
         HEAD
         + """
@@ -277,7 +277,7 @@ class Uses(Node):
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_a_mixin_that_is_no_node_may_name_what_only_its_subclass_sees(modules, spelling):
+def test_a_plain_mixin_may_name_classes_that_only_its_subclass_sees(modules, spelling):
     mixin = "class LeadsOn:\n    async def __call__(self, lm: LM) -> Late: ...\n"
     leads_on = run_as_module(respell(mixin, spelling), "nodes_made_mixins").LeadsOn
     made = run_as_module(
@@ -331,7 +331,7 @@ def is_left_to_the_lm(ask: type[Node]) -> bool:
 
 
 @pytest.mark.parametrize("name", EMPTY | WRITTEN)
-def test_an_empty_body_leaves_the_choice_to_the_lm_and_a_written_one_is_called(load, name):
+def test_an_empty_body_leaves_the_choice_to_the_llm_and_a_written_body_is_called(load, name):
     made = load(ASK.format(body=(EMPTY | WRITTEN)[name]))
     assert is_left_to_the_lm(made.Ask) is (name in EMPTY)
 
@@ -404,7 +404,7 @@ def test_a_written_return_of_none_is_distinguished_from_an_empty_body_by_the_sou
         assert ends_there(runpy.run_path(str(path))["Ask"]) is (body in RETURNED.values())
 
 
-def test_source_is_read_again_when_it_was_edited_and_a_return_alone_is_seen_without(tmp_path):
+def test_an_edited_source_file_is_read_again(tmp_path):
     path = tmp_path / "edited.py"
     for body, ends in (("pass", False), ("return None", True)):
         path.write_text(respell(ASK.format(body=body), "future"))
@@ -453,7 +453,7 @@ def python(*arguments: str, given: str = "", path: str = "") -> str:
     return done.stdout.strip()
 
 
-def test_a_program_works_when_only_its_bytecode_is_there_in_a_zip_file(tmp_path):
+def test_a_program_works_as_bytecode_in_a_zip_file(tmp_path):
     """Without docstrings, asserts and line ranges, too."""
     (tmp_path / "program.py").write_text(PROGRAM)
     options = ("-OO", "-X", "no_debug_ranges")
@@ -473,7 +473,7 @@ def test_a_program_works_when_it_is_typed_at_a_prompt(capsys):
     assert (printed.out.strip(), printed.err) == (PRINTED, "")
 
 
-def test_a_program_works_when_exec_runs_it_in_a_dict_that_is_no_module(capsys):
+def test_a_program_works_when_exec_runs_it_in_a_plain_dict(capsys):
     for names in ({}, {"__name__": "no_such_module"}, {"__name__": "typing"}):
         exec(PROGRAM, names)
         assert capsys.readouterr().out.strip() == PRINTED
@@ -505,7 +505,7 @@ class Note(BaseModel):
     assert made.First(note={"text": "a"}, notes=[{"text": "b"}]).notes == [made.Note(text="b")]
 
 
-def test_classes_of_a_function_may_name_each_other_after_it_returned(load):
+def test_classes_of_a_function_may_name_each_other_after_its_return(load):
     made = load("""
 def define():
     class First(Node):
@@ -572,7 +572,7 @@ class Outside(Node):
         assert cls(note={"text": "a"}).note.text == "a"
 
 
-def test_a_name_of_the_function_shadows_the_module_and_each_call_has_its_own(load):
+def test_a_name_of_the_function_shadows_the_module_and_every_call_has_its_own(load):
     made = load("""
 class Last(Node):
     async def __call__(self) -> None: ...
@@ -591,7 +591,7 @@ class First(Node):
         assert first.successors() == (last,)
 
 
-def test_a_dependency_may_name_what_is_defined_after_it_and_after_the_node(load):
+def test_a_dependency_may_name_types_defined_after_it_and_after_the_node(load):
     made = load("""
 def define():
     async def get_weather() -> Weather:
@@ -672,7 +672,7 @@ def test_modules_that_import_each_other_may_name_each_others_nodes(
     assert a.First(**given).model_dump() == given
 
 
-def test_an_inherited_call_and_field_name_what_the_module_that_wrote_them_sees(load):
+def test_names_of_an_inherited_call_or_field_are_resolved_in_its_own_module(load):
     base = load(
         """
 class Base(Node):
@@ -739,7 +739,7 @@ def only_problem(start: type[Node]) -> tuple[str, str]:
     return problem.place, problem.message
 
 
-def test_a_name_that_is_nowhere_is_named_with_the_places_it_was_looked_for_in(load):
+def test_an_undefined_name_is_reported_with_the_searched_places(load):
     made = load("""
 class Ask(Node):
     async def __call__(self) -> Missing | None: ...
@@ -777,7 +777,7 @@ class Flow:
         assert looked in message
 
 
-def test_another_name_is_suggested_only_where_it_is_much_the_same(load):
+def test_a_similar_name_is_suggested_only_if_it_is_close(load):
     made = load("""
 class Nothing(Node):
     async def __call__(self) -> Nope: ...
@@ -797,7 +797,7 @@ class Misspelt(Node):
     assert fixes[1:] == ["did you mean bytearray", "did you mean Builtin"]
 
 
-def test_a_field_with_an_unresolvable_name_is_reported_when_it_is_asked_for(load):
+def test_a_field_with_an_unresolvable_name_is_reported_on_access(load):
     made = load("""
 class Ask(Node):
     note: list[Missing]
@@ -817,7 +817,7 @@ def define():
         assert looked in only_problem(ask)[1]
 
 
-def test_a_graph_refuses_to_run_while_a_name_is_missing_and_runs_once_it_is_there(load):
+def test_a_graph_refuses_to_run_while_a_name_is_missing(load):
     made = load("""
 class First(Node):
     async def __call__(self) -> Last: ...
@@ -856,7 +856,7 @@ def collect() -> None:
     gc.collect()
 
 
-def test_a_function_is_let_go_of_once_its_classes_are_planned(load):
+def test_locals_of_a_function_are_released_once_its_classes_are_planned(load):
     made = load("""
 def define():
     big = Big()
@@ -881,7 +881,7 @@ def define():
     assert leads_to(graph.start) == ["Last"]
 
 
-def test_nothing_keeps_the_classes_of_a_function_alive_after_a_run(load):
+def test_classes_of_a_function_are_garbage_collected_after_a_run(load):
     made = load("""
 def run():
     big = Big()

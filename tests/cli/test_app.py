@@ -52,7 +52,7 @@ def python(program: str, *, env: dict[str, str] | None = None) -> subprocess.Com
 # --- help ---------------------------------------------------------------------------------------
 
 
-def test_the_documented_commands_are_all_commands_of_bae():
+def test_bae_has_exactly_the_documented_commands():
     assert list(COMMANDS[()].list_commands(_context())) == [
         *("new", "run", "chat", "check", "prompts", "graph", "runs", "eval", "optimize", "team"),
         *("studio", "mcp", "serve", "submit", "worker", "engine", "db", "lm", "version"),
@@ -111,7 +111,7 @@ def test_every_example_is_a_command_that_can_be_parsed(path: tuple[str, ...]):
         COMMANDS[path].make_context("bae", words[len(path) + 1 :], resilient_parsing=True)
 
 
-def test_no_arguments_at_all_are_answered_with_help(capsys: pytest.CaptureFixture[str]):
+def test_a_command_group_without_arguments_prints_its_help(capsys: pytest.CaptureFixture[str]):
     assert main([]) == 2
     assert "Usage: bae" in capsys.readouterr().err
     assert main(["runs"]) == 2
@@ -205,7 +205,7 @@ def test_an_error_goes_to_stderr_with_a_fix_and_no_traceback(
     )
 
 
-def test_an_unforeseen_error_is_printed_like_any_other(
+def test_an_unexpected_error_is_printed_like_an_expected_error(
     failing: list[BaseException], capsys: pytest.CaptureFixture[str]
 ):
     failing.append(ZeroDivisionError("by zero"))
@@ -236,12 +236,12 @@ def test_debug_shows_the_traceback_at_any_position_and_through_the_variable(
     assert said.err.endswith(f"{error}\n")
 
 
-def test_arguments_after_two_dashes_are_no_options(capsys: pytest.CaptureFixture[str]):
+def test_arguments_after_two_dashes_are_not_read_as_options(capsys: pytest.CaptureFixture[str]):
     assert main(["version", "--", "--debug"]) == 2
     assert "--debug" in capsys.readouterr().err
 
 
-def test_control_characters_in_an_error_are_spelled_out_and_markup_is_not_obeyed(
+def test_control_characters_and_markup_in_an_error_are_printed_as_text(
     failing: list[BaseException], capsys: pytest.CaptureFixture[str]
 ):
     failing.append(BaeError("\x1b[2Jgone\x07 \x9b1m [bold]list[int][/bold]", fix="a\nb\tc"))
@@ -257,7 +257,7 @@ def test_control_characters_in_an_error_are_spelled_out_and_markup_is_not_obeyed
     [(KeyboardInterrupt(), 130), (typer.Exit(3), 3), (typer.Exit(), 0)],
     ids=["ctrl-c", "3", "0"],
 )
-def test_ways_to_end_have_their_exit_codes(
+def test_each_kind_of_exception_has_its_exit_code(
     failing: list[BaseException],
     raised: BaseException,
     code: int,
@@ -287,7 +287,7 @@ def test_a_graph_that_calls_sys_exit_does_not_choose_the_exit_code_of_the_comman
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_command_line_that_makes_no_sense_ends_with_2_and_a_hint(
+def test_an_invalid_command_line_exits_with_2_and_a_hint(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main(words) == 2
@@ -397,7 +397,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("bae check --st", ["--strict"]),
     ],
 )
-def test_a_shell_completes_files_names_of_lms_and_options(
+def test_shells_complete_files_lm_names_and_options(
     shell: str,
     words: str,
     offered: list[str],
@@ -414,7 +414,7 @@ def test_a_shell_completes_files_names_of_lms_and_options(
 
 @pytest.mark.once
 @pytest.mark.usefixtures("files")
-def test_bash_completes_with_the_script_that_is_installed(tmp_path: Path):
+def test_bash_completes_with_the_installed_script(tmp_path: Path):
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("there is no bash here")

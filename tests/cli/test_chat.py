@@ -108,7 +108,7 @@ class Counted(Node):
 Bae = Callable[..., Any]
 
 
-def test_each_line_of_stdin_is_a_turn_that_sees_earlier_turns_and_replies_go_to_stdout(bae: Bae):
+def test_each_line_of_stdin_is_a_turn_that_sees_earlier_turns(bae: Bae):
     done = bae("chat", "app.py", "--thread", "ana", stdin="Hello.\n\nAnd again?\n")
     assert done.code == 0
     assert done.out == "0 before\n\\x1b[31mred    x\n2 before\n\\x1b[31mred    x\n"
@@ -116,12 +116,12 @@ def test_each_line_of_stdin_is_a_turn_that_sees_earlier_turns_and_replies_go_to_
     assert again.out.startswith("4 before\n")
 
 
-def test_without_a_thread_each_chat_is_a_new_one(bae: Bae):
+def test_a_chat_without_a_thread_option_starts_a_new_thread(bae: Bae):
     for _ in range(2):
         assert bae("chat", "app.py", stdin="Hello.\n").out.startswith("0 before\n")
 
 
-def test_json_has_one_line_for_each_turn_without_the_turns_before(bae: Bae):
+def test_json_has_a_line_for_each_turn_without_its_earlier_turns(bae: Bae):
     done = bae("chat", "app.py", "-t", "ana", "--json", stdin="Hello.\nbreak\nAgain.\n")
     first, second, third = map(json.loads, done.out.splitlines())
     assert done.code == 1
@@ -162,13 +162,13 @@ def test_a_turn_that_waits_for_a_person_ends_the_chat_and_shows_where_to_answer(
     assert "answer it at a terminal: bae chat app.py:Ask --thread ana" in refused.err
 
 
-def test_fields_beside_the_message_are_given_once(bae: Bae):
+def test_fields_beside_the_message_are_set_once_for_the_chat(bae: Bae):
     done = bae("chat", "app.py:Say", "--set", "language=French", "-t", "a", stdin="Hi\n")
     assert done.code == 0
     assert '"French"' in bae("runs", "show", "last").out
 
 
-def test_a_secret_beside_the_message_is_given_to_every_turn_and_stored_nowhere(bae: Bae):
+def test_a_secret_beside_the_message_reaches_every_turn_and_is_not_stored(bae: Bae):
     done = bae("chat", "app.py:Login", "--set", "token=hunter2", stdin="Ann\nBo\n")
     assert done.code == 0
     assert done.out == "Counted\n  letters: 7\n" * 2
@@ -200,7 +200,7 @@ def test_a_start_without_a_text_field_is_refused_with_the_fix(
     assert not Path(".bae").exists()
 
 
-def test_the_message_cannot_be_set_and_a_missing_field_is_named(bae: Bae):
+def test_a_chat_refuses_a_set_message_and_names_a_missing_field(bae: Bae):
     done = bae("chat", "app.py", "--set", "text=Hi", stdin="Hi\n")
     assert done.code == 2
     assert "text is the message" in done.err
@@ -216,7 +216,7 @@ def test_a_thread_id_that_cannot_be_typed_is_refused(bae: Bae):
     assert "\x1b" not in done.err
 
 
-def test_a_mistyped_option_is_a_wrong_usage(bae: Bae):
+def test_a_mistyped_option_is_wrong_usage(bae: Bae):
     done = bae("chat", "app.py", "--treads", "a")
     assert done.code == 2
     assert "--thread" in done.err
@@ -225,7 +225,7 @@ def test_a_mistyped_option_is_a_wrong_usage(bae: Bae):
 # --- the history --------------------------------------------------------------------------------
 
 
-def test_only_the_user_reads_the_history_and_it_stays_short(
+def test_the_history_file_is_private_and_stays_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -241,7 +241,7 @@ def test_only_the_user_reads_the_history_and_it_stays_short(
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_the_history_keeps_no_secret_of_the_environment_and_nothing_after_a_space(
+def test_the_history_omits_secrets_and_lines_that_begin_with_a_space(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("SHOP_API_KEY", "sk-12345678")
@@ -268,7 +268,7 @@ def talk() -> ChatSession:
 
 
 @pytest.mark.usefixtures("default_signals")
-async def test_a_ctrl_c_that_comes_between_two_prompts_does_not_end_the_chat(talk: ChatSession):
+async def test_ctrl_c_between_two_prompts_does_not_end_the_chat(talk: ChatSession):
     with talk.signals:
         talk.listen(ends_at_ctrl_c=False)
         signal.raise_signal(signal.SIGINT)
@@ -278,7 +278,7 @@ async def test_a_ctrl_c_that_comes_between_two_prompts_does_not_end_the_chat(tal
 
 @pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize(("number", "ends_at_ctrl_c"), [("SIGTERM", False), ("SIGINT", True)])
-async def test_a_signal_that_comes_just_before_the_next_message_ends_the_chat(
+async def test_a_signal_just_before_the_next_message_ends_the_chat(
     talk: ChatSession, number: str, ends_at_ctrl_c: bool
 ):
     with talk.signals:

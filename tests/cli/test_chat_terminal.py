@@ -188,7 +188,7 @@ class Chat(Session):
         return self.screen.rstrip().rsplit("\n", 1)[-1].rstrip()
 
 
-def test_a_reply_grows_tool_calls_are_lines_and_the_chat_continues_later(tmp_path: Path):
+def test_a_reply_streams_with_a_line_for_each_tool_call(tmp_path: Path):
     (tmp_path / "half").touch()
     with Chat(tmp_path, "--thread", "ana") as chat:
         chat.shows("chat with Say, thread ana (new)")
@@ -217,7 +217,7 @@ def test_a_reply_grows_tool_calls_are_lines_and_the_chat_continues_later(tmp_pat
         assert chat.ends() == 0
 
 
-def test_ctrl_c_stops_the_turn_and_not_the_chat_and_a_stopped_turn_can_be_sent_again(
+def test_ctrl_c_stops_only_the_turn_which_can_be_sent_again(
     tmp_path: Path,
 ):
     (tmp_path / "half").touch()
@@ -247,7 +247,7 @@ def test_ctrl_c_stops_the_turn_and_not_the_chat_and_a_stopped_turn_can_be_sent_a
         chat.types(CTRL_D)
 
 
-def test_a_call_that_needs_approval_is_asked_about_and_a_skipped_call_is_asked_again(
+def test_a_call_that_needs_approval_asks_again_after_it_was_skipped(
     tmp_path: Path,
 ):
     with Chat(tmp_path, "-t", "ana") as chat:
@@ -273,7 +273,7 @@ def test_a_call_that_needs_approval_is_asked_about_and_a_skipped_call_is_asked_a
         chat.says("and now?", "1 turns before this. The second half")
 
 
-def test_approval_for_the_thread_is_asked_for_once_and_can_be_revoked(tmp_path: Path):
+def test_approval_for_a_thread_is_requested_once_and_can_be_revoked(tmp_path: Path):
     with Chat(tmp_path, "-t", "ana", columns=140) as chat:
         chat.says("/revoke", "no tool has a yes")
         chat.says("please cancel it", "answer (yes | no: why | run | thread | {")
@@ -358,7 +358,7 @@ def test_a_call_that_is_cut_off_stays_on_the_screen(tmp_path: Path):
         chat.waits(lambda: chat.last_line == ">     indented", "does not show the tab")
 
 
-def test_text_that_became_void_is_removed_and_a_long_reply_stays_complete(tmp_path: Path):
+def test_voided_text_is_removed_and_a_long_reply_stays_complete(tmp_path: Path):
     (tmp_path / "hold").touch()
     (tmp_path / "thinks").touch()
     with Chat(tmp_path, lines=20, columns=60) as chat:
@@ -379,7 +379,7 @@ def test_text_that_became_void_is_removed_and_a_long_reply_stays_complete(tmp_pa
         assert shown == [f"line {number}" for number in range(60)]
 
 
-def test_thinking_that_became_void_leaves_no_line(tmp_path: Path):
+def test_voided_thinking_leaves_no_line(tmp_path: Path):
     (tmp_path / "thinks").touch()
     (tmp_path / "thinks once more").touch()
     with Chat(tmp_path) as chat:
@@ -479,7 +479,7 @@ def test_the_text_sent_again_after_a_restart_is_the_typed_text(tmp_path: Path):
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_page_shows_the_output_of_a_terminal(tmp_path: Path):
+def test_the_chat_page_shows_the_real_terminal_output(tmp_path: Path):
     page = (ROOT / "docs" / "chat.md").read_text("utf-8")
     (block,) = re.findall(r"```text\n\$ bae (chat .*?)```", page, re.DOTALL)
     command, *wanted = block.strip().split("\n")

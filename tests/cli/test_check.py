@@ -104,7 +104,7 @@ def test_a_module_that_does_not_load_is_reported_with_the_line_and_a_fix(
         assert f"app.py:{mistake.line}" in said.err
 
 
-def test_every_code_of_the_proof_has_a_mistake():
+def test_every_error_code_of_the_proof_has_a_test_case():
     source = Path(sys.modules["bae"].__file__ or "").parent
     files = ("proof.py", "node_proof.py", "plan.py", "calls.py", "hints.py", "tool_proof.py")
     files = (*files, "file_proof.py")
@@ -175,7 +175,7 @@ other = Graph(start=Whole)
 """
 
 
-def test_node_classes_that_no_graph_of_the_module_reaches_are_named_and_fail_nothing(
+def test_unreached_node_classes_are_listed_and_do_not_fail_the_check(
     capsys: pytest.CaptureFixture[str],
 ):
     head = "from typing import Annotated\nfrom bae import Dep\nfrom elsewhere import Imported\n"
@@ -265,7 +265,7 @@ def test_tools_with_mistakes_are_not_listed(capsys: pytest.CaptureFixture[str]):
     assert "tools of" not in said
 
 
-def test_the_output_for_scripts_has_the_whole_proof(capsys: pytest.CaptureFixture[str]):
+def test_the_json_output_has_the_whole_proof(capsys: pytest.CaptureFixture[str]):
     write(WARNED)
     assert main(["check", "app.py", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
@@ -297,7 +297,7 @@ def test_the_output_for_scripts_has_the_whole_proof(capsys: pytest.CaptureFixtur
         ("raise SystemExit(5)", 1, "bae-module-failed"),
     ],
 )
-def test_a_script_gets_every_loading_error_in_one_shape(
+def test_every_loading_error_has_the_same_json_shape(
     text: str | None, code: int, error: str | None, capsys: pytest.CaptureFixture[str]
 ):
     if text is not None:
@@ -323,7 +323,7 @@ def test_a_class_without_a_file_is_reported_without_a_line(capsys: pytest.Captur
     assert "\n        [bae-node-without-call]\n" in capsys.readouterr().out
 
 
-def test_a_problem_in_a_graph_inside_is_found_in_its_own_file(
+def test_a_problem_in_a_subgraph_is_reported_in_its_own_file(
     capsys: pytest.CaptureFixture[str],
 ):
     write(
@@ -370,13 +370,13 @@ async def journal() -> str:
     return "runs.db"
 
 
-def test_runs_that_can_be_resumed_are_no_problem(journal: str, capsys: pytest.CaptureFixture[str]):
+def test_runs_that_can_be_resumed_pass_the_check(journal: str, capsys: pytest.CaptureFixture[str]):
     write(FINE)
     assert main(["check", "app.py", "--against", journal]) == 0
     assert capsys.readouterr().out.endswith("runs.db: every unfinished run of Ask can be resumed\n")
 
 
-def test_unfinished_runs_that_the_code_would_break_are_named_with_the_change(
+def test_unfinished_runs_that_the_code_would_break_are_listed_with_the_change(
     journal: str, capsys: pytest.CaptureFixture[str]
 ):
     write(
@@ -409,7 +409,7 @@ def test_runs_of_a_graph_that_was_renamed_are_found_by_its_old_name(
     assert "stopped (Ask" in capsys.readouterr().out
 
 
-def test_a_journal_is_not_looked_at_for_a_graph_that_cannot_run(
+def test_a_check_of_an_invalid_graph_does_not_read_the_journal(
     journal: str, capsys: pytest.CaptureFixture[str]
 ):
     write(FINE.replace("end=(Answer, Refusal)", "end=Answer"))
@@ -421,7 +421,7 @@ def test_a_journal_is_not_looked_at_for_a_graph_that_cannot_run(
     assert json.loads(capsys.readouterr().out)["broken_runs"] is None
 
 
-def test_a_journal_that_is_not_there_is_an_error_after_the_proof(
+def test_a_missing_journal_is_an_error_after_the_proof(
     capsys: pytest.CaptureFixture[str],
 ):
     write(FINE)
@@ -445,7 +445,7 @@ def test_an_old_name_without_a_journal_is_wrong_usage(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     "name", ["ollama:qwen3?max_tokens=800", "openai:qwen3@http://127.0.0.1:9/v1?effort=low"]
 )
-def test_a_language_model_that_can_be_made_is_checked_without_a_network(
+def test_an_available_lm_is_checked_without_a_network(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("pydantic_ai")
@@ -454,7 +454,7 @@ def test_a_language_model_that_can_be_made_is_checked_without_a_network(
     assert "no problems" in capsys.readouterr().out
 
 
-def test_a_missing_requirement_of_an_llm_is_a_problem_and_a_wrong_name_is_wrong_usage(
+def test_a_missing_requirement_of_an_lm_is_a_problem(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pydantic_ai")

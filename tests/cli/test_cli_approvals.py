@@ -135,7 +135,7 @@ def test_the_calls_are_answered_by_their_ids(bae: Bae):
     assert read_log() == ["find A-1", "refund A-1 5"]
 
 
-def test_json_has_the_call_that_a_person_is_asked_about(bae: Bae):
+def test_json_has_the_call_that_waits_for_approval(bae: Bae):
     park(bae, ONE)
     options = ["-m", "app.py:graph", "--no-ask", *script(ANSWER)]
     (gate,) = bae("runs", "resume", "one", "--json", *options).data["waiting"]
@@ -154,7 +154,7 @@ def test_json_has_the_call_that_a_person_is_asked_about(bae: Bae):
     assert (parked["answered"], parked["call"]) == (True, gate["call"])
 
 
-def test_a_yes_for_the_run_is_listed_and_revoked(bae: Bae):
+def test_an_approval_for_the_run_is_listed_and_revoked(bae: Bae):
     park(bae, ONE)
     assert "no tool has a yes" in bae("runs", "approvals", "one").err
     options = ["-m", "app.py:graph", "--no-ask"]
@@ -169,7 +169,7 @@ def test_a_yes_for_the_run_is_listed_and_revoked(bae: Bae):
     assert read_log() == []
 
 
-def test_a_yes_for_the_thread_is_given_listed_and_revoked(bae: Bae):
+def test_an_approval_for_the_thread_is_given_listed_and_revoked(bae: Bae):
     def turn(name: str, *fills: Any) -> Any:
         given = ("-i", "help", "--run-id", name, "--thread", "ana", "--no-ask", *script(*fills))
         return bae("run", "app.py:graph", *given)
@@ -188,7 +188,7 @@ def test_a_yes_for_the_thread_is_given_listed_and_revoked(bae: Bae):
     assert turn("three", [TWO]).code == 3
 
 
-def test_approving_a_thread_is_refused_where_there_is_no_thread(bae: Bae):
+def test_approving_for_a_thread_is_refused_for_a_run_without_a_thread(bae: Bae):
     park(bae, ONE)
     wrong = bae("runs", "answer", "one", "c1", "thread", "-m", "app.py:graph", "--no-ask")
     assert (wrong.code, "belongs to no thread" in wrong.err) == (1, True)
@@ -217,14 +217,14 @@ def test_a_run_without_tools_refuses_a_message(bae: Bae):
 
 
 @pytest.mark.parametrize("command", ["tell", "approvals", "answer"])
-def test_the_help_shows_what_to_type(bae: Bae, command: str):
+def test_the_help_of_approval_commands_shows_an_example(bae: Bae, command: str):
     done = bae("runs", command, "--help")
     assert done.code == 0
     assert f"bae runs {command} last" in done.out
 
 
 @pytest.mark.once
-def test_the_terminal_asks_about_calls_and_takes_words(folder: Path):
+def test_the_terminal_asks_about_each_call_and_accepts_plain_answers(folder: Path):
     options = script([ONE, TWO, COLOR], ANSWER)
     with Session(folder, "run", "app.py:graph", "-i", "help", *options, columns=100) as terminal:
         terminal.shows("? Send it? refund(order='A-1', euros=20)", "answer (yes | no: why")
@@ -243,7 +243,7 @@ def test_the_terminal_asks_about_calls_and_takes_words(folder: Path):
 
 
 @pytest.mark.once
-def test_ctrl_d_leaves_the_calls_waiting(folder: Path):
+def test_ctrl_d_leaves_the_calls_waiting_for_approval(folder: Path):
     with Session(folder, "run", "app.py:graph", "-i", "help", *script([ONE, FIND])) as terminal:
         terminal.shows("? Send it?", "answer (yes")
         terminal.types(CTRL_D)
@@ -253,7 +253,7 @@ def test_ctrl_d_leaves_the_calls_waiting(folder: Path):
 
 
 @pytest.mark.once
-def test_the_terminal_distinguishes_the_calls_of_items(folder: Path):
+def test_the_terminal_distinguishes_calls_of_different_map_items(folder: Path):
     options = ["--set", 'texts=["a", "b"]', *script([ONE], [ONE], ANSWER, ANSWER)]
     with Session(folder, "run", "app.py:many", *options, columns=120) as terminal:
         for item in (0, 1):

@@ -186,7 +186,7 @@ def first_contender(file: str) -> Any:
 # Printed and written reports
 
 
-def test_the_table_is_on_stdout_and_all_else_on_stderr(evaluate):
+def test_eval_prints_only_the_table_on_stdout(evaluate):
     done = evaluate(lms=("poor",))
     assert done.code == 0
     assert row(done.out, "total")[0] == "0.33"
@@ -200,7 +200,7 @@ def test_the_table_is_on_stdout_and_all_else_on_stderr(evaluate):
     assert row(quiet.out, "total")
 
 
-def test_without_a_name_a_report_is_written_beside_the_journal_and_a_second_beside_the_first(
+def test_reports_without_a_given_name_are_written_beside_the_journal(
     evaluate,
 ):
     evaluate()
@@ -212,7 +212,7 @@ def test_without_a_name_a_report_is_written_beside_the_journal_and_a_second_besi
     assert json.loads(next(f for f in files if f.suffix == ".json").read_text())["graph"]
 
 
-def test_the_suffix_of_an_output_decides_its_format_and_a_link_stays_one(evaluate):
+def test_the_suffix_of_an_output_file_decides_its_format(evaluate):
     Path("real.md").write_text("old")
     Path("a.md").symlink_to("real.md")
     done = evaluate("-o", "a.md", "-o", "out/a.json", "-o", "out/a.csv")
@@ -238,7 +238,7 @@ def test_a_report_that_cannot_be_written_at_the_end_is_printed_anyway(evaluate, 
         assert row(done.out, "total")[0] == "1.00"
 
 
-def test_where_nothing_can_be_written_the_report_is_printed_with_a_note(evaluate):
+def test_the_report_is_printed_with_a_note_if_no_file_can_be_written(evaluate):
     Path(".bae").write_text("no directory")
     done = evaluate()
     assert done.code == 0, done.err
@@ -247,7 +247,7 @@ def test_where_nothing_can_be_written_the_report_is_printed_with_a_note(evaluate
     assert "-o FILE" in done.err
 
 
-def test_the_table_counts_scored_cases_and_rounds_no_score_up_to_one(evaluate):
+def test_the_table_counts_scored_cases_and_never_rounds_a_score_up_to_1(evaluate):
     write_cases({"input": "a", "expected": {"score": 1}}, {"input": "b"}, {"input": "c"})
     done = evaluate()
     titles = done.out.splitlines()[0].split()
@@ -262,7 +262,7 @@ def test_the_table_counts_scored_cases_and_rounds_no_score_up_to_one(evaluate):
     assert row(near.out, "total")[0] == "0.997"
 
 
-def test_several_lms_have_a_row_each_and_their_difference(evaluate):
+def test_each_lm_has_a_row_in_the_table_with_its_difference(evaluate):
     done = evaluate(lms=("poor", "good"))
     assert done.code == 0
     lines = done.out.splitlines()
@@ -280,7 +280,7 @@ def test_several_lms_have_a_row_each_and_their_difference(evaluate):
     assert all(Path(file).is_file() for file in data["files"])
 
 
-def test_a_failed_case_scores_nothing_and_the_command_beside_it_shows_its_run(bae):
+def test_a_failed_case_scores_0_and_is_listed_with_the_command_that_shows_it(bae):
     done = bae("eval", "app.py:Careful", "--data", "cases.jsonl")
     assert done.code == 0, done.err  # the others ended
     assert row(done.out, "total")[0] == "0.67"
@@ -292,7 +292,7 @@ def test_a_failed_case_scores_nothing_and_the_command_beside_it_shows_its_run(ba
     assert "It is late." in shown.out
 
 
-def test_cases_that_scored_less_than_all_are_listed_a_few_of_them_the_least_first(evaluate):
+def test_the_lowest_scored_cases_are_listed_first_up_to_five(evaluate):
     write_cases(
         {"input": "a", "expected": {"answer": "dry it all"}},
         *({"input": f"{n}", "expected": {"answer": "no"}} for n in range(8)),
@@ -304,7 +304,7 @@ def test_cases_that_scored_less_than_all_are_listed_a_few_of_them_the_least_firs
     assert "and 4 more, which the files have" in done.out
 
 
-def test_the_runs_are_in_the_named_journal_or_in_no_journal(evaluate):
+def test_eval_stores_its_runs_in_the_named_journal_or_nowhere(evaluate):
     none = evaluate("--no-journal", "-o", "a.md", lms=("poor",))
     assert none.code == 0
     assert "bae runs show" not in none.out
@@ -318,7 +318,7 @@ def test_the_runs_are_in_the_named_journal_or_in_no_journal(evaluate):
     assert [each[:5] for each in asyncio.run(ids())] == ["eval-"] * 3
 
 
-def test_a_graph_that_asks_no_model_needs_no_model(bae):
+def test_a_graph_without_llm_calls_needs_no_lm(bae):
     write_cases(*({"input": each, "expected": {"text": "A"}} for each in "ab"))
     done = bae("eval", "app.py:Plain", "--data", "cases.jsonl")
     assert done.code == 0, done.err
@@ -339,7 +339,7 @@ def test_a_score_below_fail_under_fails_the_command_and_names_the_lm(evaluate):
     assert "scripted:good.json scores 0.999999999, which is less" in near.err
 
 
-def test_it_fails_where_every_case_does(evaluate):
+def test_the_eval_command_fails_if_every_case_fails(evaluate):
     done = evaluate(lms=("fails",))
     assert done.code == 1
     assert "every case failed" in done.err
@@ -404,7 +404,7 @@ def test_cases_that_do_not_fit_are_refused_with_their_lines_before_anything_runs
         ("--fail-under .5 -o report.txt", 2, ".md, .json, .csv"),
     ],
 )
-def test_senseless_options_are_refused_with_what_to_write(evaluate, arguments, code, says):
+def test_invalid_options_are_refused_with_a_fix(evaluate, arguments, code, says):
     Path("folder.md").mkdir()
     os.mkfifo("pipe.md")
     done = evaluate(*shlex.split(arguments))
@@ -413,7 +413,9 @@ def test_senseless_options_are_refused_with_what_to_write(evaluate, arguments, c
     assert not Path(".bae").exists()
 
 
-def test_a_run_refuses_names_of_nothing_and_two_journals_too(bae, evaluate, monkeypatch):
+def test_a_run_refuses_an_empty_artifact_name_and_contradicting_journals(
+    bae, evaluate, monkeypatch
+):
     for wrong in (("--optimized", ""), ("--journal", "j.db", "--no-journal")):
         assert bae(*RUN, *wrong).code == 2
     monkeypatch.setenv("BAE_JOURNAL", "mine.db")  # which is there for all commands
@@ -450,7 +452,7 @@ def test_judge_usage_is_printed_below_the_table(evaluate):
     assert "judged with" not in evaluate().out
 
 
-def test_a_metric_that_raises_later_leaves_earlier_scores_and_fails_the_command(evaluate):
+def test_a_metric_that_raises_for_a_later_case_keeps_earlier_scores(evaluate):
     done = evaluate("--metric", "app.py:choosy", "-o", "a.json", "--quiet")
     assert done.code == 1
     assert row(done.out, "total")[0] == "1.00"
@@ -461,7 +463,7 @@ def test_a_metric_that_raises_later_leaves_earlier_scores_and_fails_the_command(
 
 
 @pytest.mark.once
-def test_evaluators_of_a_dataset_are_named_or_left_out_for_a_metric(bae, evaluate):
+def test_evaluators_of_a_dataset_are_ignored_if_a_metric_is_given(bae, evaluate):
     pytest.importorskip("pydantic_evals")
     pytest.importorskip("yaml")
     Path("polite.py").write_text(
@@ -533,7 +535,7 @@ def test_each_lm_is_evaluated_with_and_without_learned_prompts(evaluate):
     assert "--optimized link is there twice, once as learned" in twice.err
 
 
-def test_a_prompt_learned_for_a_class_that_has_changed_is_refused_by_its_name(bae, evaluate):
+def test_a_learned_prompt_of_a_changed_class_is_refused_by_name(bae, evaluate):
     learn()
     Path("app.py").write_text(APP.replace("score: int = 0", "score: int = 0\n    mood: str"))
     for done in (evaluate("--optimized", "learned"), bae(*RUN, "--optimized", "learned")):
@@ -542,7 +544,7 @@ def test_a_prompt_learned_for_a_class_that_has_changed_is_refused_by_its_name(ba
             assert said in done.err
 
 
-def test_a_run_prints_its_learned_prompts_and_the_command_that_continues_with_them(bae):
+def test_a_parked_run_prints_a_command_that_keeps_its_learned_prompts(bae):
     learn(known={"Approval": {"ok": True}})
     run = ("run", "app.py:Parked", "--set", "text=a", "--lm", "scripted:parked.json", "--no-ask")
     done = bae(*run, "--optimized", "learned")
@@ -556,7 +558,7 @@ def test_a_run_prints_its_learned_prompts_and_the_command_that_continues_with_th
     assert "learned prompts from learned/: Reply (fill)" in answered.err
 
 
-def test_a_fork_with_a_directory_that_is_not_there_is_not_made(bae):
+def test_a_fork_with_a_missing_artifact_directory_is_not_created(bae):
     bae(*RUN, "--run-id", "one")
     done = bae("runs", "fork", "one", "--at", "0", "-m", "app.py", "--optimized", "nowhere")
     assert done.code == 1
@@ -582,7 +584,7 @@ def test_a_run_with_learned_prompts_shows_them_to_the_model(bae, provider):
 
 @pytest.mark.skipif(os.name != "posix", reason="it sends itself a signal")
 @pytest.mark.usefixtures("default_signals")
-def test_a_case_that_is_stopped_before_it_begins_is_never_begun():
+def test_work_interrupted_before_its_start_is_never_started():
     begun: list[int] = []
 
     async def begin() -> None:
@@ -639,7 +641,7 @@ def test_ctrl_c_ends_the_command_with_the_finished_cases_printed_and_written():
     assert "Traceback" not in err
 
 
-def test_optimizing_without_its_package_shows_what_to_install(bae, monkeypatch):
+def test_optimizing_without_dspy_shows_what_to_install(bae, monkeypatch):
     bae(*RUN)
     monkeypatch.setitem(sys.modules, "dspy", None)
     done = bae("optimize", "app.py", "-o", "learned", "--lm", "scripted:good.json")
@@ -653,9 +655,7 @@ def test_optimizing_without_its_package_shows_what_to_install(bae, monkeypatch):
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
-def test_at_a_terminal_of_any_width_long_names_push_out_no_column_that_matters(
-    evaluate, monkeypatch, width
-):
+def test_long_lm_names_do_not_push_out_important_columns_at_any_width(evaluate, monkeypatch, width):
     long = "a-model-with-a-name-of-words-and-version"
     for name in ("good", "poor"):
         Path(f"{name}.json").rename(f"{name}-{long}.json")
@@ -670,7 +670,7 @@ def test_at_a_terminal_of_any_width_long_names_push_out_no_column_that_matters(
     assert any(f"good-{long}" in line for line in table)
 
 
-def test_amounts_are_short_and_round_nothing_up_to_all():
+def test_amounts_are_short_and_never_rounded_up_to_100_percent():
     assert [format_count(each) for each in (999, 12_400, 1_300_000)] == ["999", "12.4k", "1.3M"]
     assert [format_share(each) for each in (None, 0.0, 0.999, 1.0)] == ["-", "0 %", "99 %", "100 %"]
     assert [format_cost(each) for each in (None, 0.0, 0.004)] == ["?", "$0", "$0.0040"]

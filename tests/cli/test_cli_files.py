@@ -61,7 +61,7 @@ def run_with_files(capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int,
     return run(*RUN, *sets, *more, capsys=capsys)
 
 
-def test_a_file_is_given_by_its_path_and_shown_with_its_type_and_size(capsys):
+def test_a_file_is_passed_by_path_and_shown_with_its_type_and_size(capsys):
     status, _, told = run_with_files(capsys)
     assert status == 0
     assert f"photo=Image(dot.png, image/png, {DOT.size} bytes)" in told
@@ -86,7 +86,7 @@ def test_a_file_of_a_run_is_saved_by_its_name_or_hash(name, capsys):
     assert run(*save, "--force", capsys=capsys)[0] == 0
 
 
-def test_a_file_that_the_run_does_not_have_is_an_error_that_lists_its_files(capsys):
+def test_an_unknown_file_of_a_run_is_an_error_that_lists_its_files(capsys):
     run_with_files(capsys)
     save = ["runs", "file", "last", "other.png", "-o", "copy.png", "--journal", "runs.db"]
     status, _, why = run(*save, capsys=capsys)
@@ -107,7 +107,7 @@ def test_a_file_that_the_run_does_not_have_is_an_error_that_lists_its_files(caps
         ("papers=@dot.png", "no PDF and no text"),
     ],
 )
-def test_a_file_that_cannot_be_given_is_an_error_with_the_reason(given, why, capsys):
+def test_an_unusable_file_is_an_error_with_the_reason(given, why, capsys):
     sets = ["--set", "text=hi", "--set", given]
     if not given.startswith("photo"):
         sets += ["--set", "photo=@dot.png"]
@@ -126,7 +126,7 @@ def test_a_path_in_json_input_is_not_read(capsys):
     assert run(*RUN, "-i", given, capsys=capsys)[0] == 0
 
 
-def test_a_text_field_takes_an_at_sign_as_it_is(capsys):
+def test_a_text_field_keeps_a_leading_at_sign(capsys):
     status, out, _ = run(
         *RUN, "--set", "text=@dot.png", "--set", "photo=@dot.png", "--json", capsys=capsys
     )
@@ -134,7 +134,7 @@ def test_a_text_field_takes_an_at_sign_as_it_is(capsys):
     assert "dot.png" not in json.dumps(json.loads(out).get("result", {}).get("photo", ""))
 
 
-def test_a_missing_file_is_asked_for_with_an_example(capsys):
+def test_a_missing_file_field_is_reported_with_an_example(capsys):
     status, _, told = run(*RUN, "--set", "text=hi", "--no-ask", capsys=capsys)
     assert status == 1
     assert "photo: @FILE, image" in told

@@ -63,7 +63,7 @@ def bae(*arguments: str, code: int = 0) -> None:
     assert main(["graph", *arguments]) == code
 
 
-def test_show_draws_the_graph_in_the_columns_there_are(capsys, monkeypatch):
+def test_show_fits_the_drawing_to_the_width_of_the_terminal(capsys, monkeypatch):
     bae("show", "asking_app.py")
     wide = capsys.readouterr()
     monkeypatch.setenv("COLUMNS", "30")
@@ -78,7 +78,7 @@ def test_show_draws_the_graph_in_the_columns_there_are(capsys, monkeypatch):
     assert max(map(len, narrow.splitlines())) <= 30
 
 
-def test_show_has_a_list_and_plain_characters_and_no_fields_when_asked_for(capsys):
+def test_show_has_options_for_a_list_ascii_and_no_fields(capsys):
     bae("show", "asking_app.py", "--compact", "--no-fields")
     assert capsys.readouterr().out == (
         "Ask  start\n"
@@ -95,7 +95,7 @@ def test_show_has_a_list_and_plain_characters_and_no_fields_when_asked_for(capsy
     assert capsys.readouterr().out.isascii()
 
 
-def test_show_is_colored_only_where_that_is_wanted(capsys, monkeypatch):
+def test_show_is_colored_only_on_request(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     bae("show", "asking_app.py")
     colored = capsys.readouterr().out
@@ -187,7 +187,7 @@ def test_export_overwrites_a_file_only_on_request(capsys):
         ("nowhere/x.svg", "cannot be written"),
     ],
 )
-def test_export_refuses_a_file_that_makes_no_sense(capsys, file, message):
+def test_export_refuses_an_invalid_output_file_with_a_fix(capsys, file, message):
     bae("export", "asking_app.py", "-o", file, code=1)
     said = capsys.readouterr()
 

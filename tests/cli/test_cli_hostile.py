@@ -169,7 +169,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda each: " ".join(each)[:40].split("\n")[0])
-def test_no_text_acts_on_the_terminal_or_passes_for_a_line_of_ours(
+def test_text_of_a_run_cannot_control_the_terminal_or_forge_a_line_of_output(
     command: list[str], project: Path, capfd: pytest.CaptureFixture[str]
 ):
     asyncio.run(write_runs("runs.db"))
@@ -240,9 +240,7 @@ graph = hostile.graph
     ],
     ids=lambda each: " ".join(each),
 )
-def test_no_note_or_warning_acts_on_the_terminal_from_the_start_of_the_program(
-    command: list[str], project: Path
-):
+def test_notes_and_warnings_never_control_the_terminal(command: list[str], project: Path):
     if command[0] == "optimize":
         pytest.importorskip("dspy")
     name = EVIL.replace("/", "").replace("\0", "")

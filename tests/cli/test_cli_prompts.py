@@ -60,7 +60,7 @@ quiet = Graph(start=Filed)
 """
 
 
-def test_the_prompts_of_a_node_are_printed_to_be_read(capsys):
+def test_the_prompts_of_a_node_are_printed_as_readable_text(capsys):
     assert main(["prompts", "app.py", "Filed", "-i", "It broke."]) == 0
     printed = capsys.readouterr()
     assert printed.out == (
@@ -79,7 +79,7 @@ def test_the_prompts_of_a_node_are_printed_to_be_read(capsys):
     assert printed.err == ""
 
 
-def test_a_choice_is_named_with_its_filled_fields_and_samples_are_noted(capsys):
+def test_the_heading_of_a_choice_prompt_names_its_filled_fields(capsys):
     assert main(["prompts", "app.py"]) == 0
     printed = capsys.readouterr()
     headings = [line for line in printed.out.splitlines() if "->" in line and line[0] != " "]
@@ -91,7 +91,7 @@ def test_a_choice_is_named_with_its_filled_fields_and_samples_are_noted(capsys):
     assert printed.err == "values are samples; -i gives the fields of Letter\n"
 
 
-def test_a_script_gets_every_part(capsys):
+def test_the_json_of_a_prompt_has_every_part(capsys):
     assert main(["prompts", "app.py", "Handover", "--set", "text=It broke.", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["graph"] == "Letter"
@@ -115,21 +115,21 @@ def test_a_script_gets_every_part(capsys):
     assert prompt["schema"]["type"] == "object"
 
 
-def test_a_node_that_no_prompt_asks_for_is_refused_with_the_nodes_that_have_prompts(capsys):
+def test_a_node_without_prompts_is_refused_with_the_nodes_that_have_prompts(capsys):
     assert main(["prompts", "app.py", "Letter"]) == 1
     said = capsys.readouterr().err
     assert "no prompt of the graph Letter asks for Letter, or offers it" in said
     assert "name one of Reply, Handover, Filed" in said
 
 
-def test_a_graph_without_questions_for_a_model_is_reported(capsys):
+def test_a_graph_without_prompts_is_reported(capsys):
     assert main(["prompts", "app.py:quiet"]) == 0
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "Filed asks no language model" in printed.err
 
 
-def test_learned_prompts_are_shown(capsys, folder, monkeypatch):
+def test_the_prompts_command_shows_learned_prompts(capsys, folder, monkeypatch):
     monkeypatch.syspath_prepend(folder)
     import app  # pyright: ignore[reportMissingImports]
 
@@ -190,7 +190,7 @@ def test_the_tool_descriptions_of_a_prompt_are_shown(folder, capsys):
     assert '{"action": {"type": "string", "const": "search"}' in said
 
 
-def test_a_script_gets_the_tools_of_a_prompt(folder, capsys):
+def test_the_json_of_a_prompt_has_its_tools(folder, capsys):
     (folder / "tools.py").write_text(TOOLS)
     assert main(["prompts", "tools.py", "--json"]) == 0
     (prompt,) = json.loads(capsys.readouterr().out)["prompts"]
@@ -198,7 +198,7 @@ def test_a_script_gets_the_tools_of_a_prompt(folder, capsys):
     assert (tool["name"], [*tool["schema"]["properties"]]) == ("search", ["query", "top"])
 
 
-def test_tools_that_only_a_run_knows_are_named(folder, capsys):
+def test_tools_that_are_chosen_in_a_run_are_reported_as_not_shown(folder, capsys):
     picked = "def pick() -> list[Tool]:\n    return [Tool(search)]\n\n\nclass Letter"
     app = TOOLS.replace("Tools(search)", "Tools(pick)").replace("class Letter", picked, 1)
     (folder / "tools.py").write_text(app)

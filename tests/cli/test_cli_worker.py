@@ -118,7 +118,7 @@ def wait_for(run_id: str, folder: Path) -> Any:
     return asyncio.run(wait())
 
 
-def test_a_run_is_submitted_by_one_command_and_executed_by_another(
+def test_a_worker_process_executes_a_run_that_submit_has_stored(
     app: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert submit(capsys, "--set", "text=hello", "--run-id", "a") == "a"
@@ -130,7 +130,7 @@ def test_a_run_is_submitted_by_one_command_and_executed_by_another(
     assert json.loads(run_command(capsys, "engine", "status", "--json"))["queued"] == {}
 
 
-def test_a_worker_takes_several_graphs_and_a_graph_with_its_own_lm(
+def test_a_worker_serves_several_graphs_with_their_own_lms(
     app: Path, capsys: pytest.CaptureFixture[str]
 ):
     submit(capsys, "--set", "text=hello", "--run-id", "a")
@@ -141,7 +141,7 @@ def test_a_worker_takes_several_graphs_and_a_graph_with_its_own_lm(
     end_worker(worker, signal.SIGINT)
 
 
-def test_the_status_is_printed_for_people(app: Path, capsys: pytest.CaptureFixture[str]):
+def test_engine_status_prints_a_readable_table(app: Path, capsys: pytest.CaptureFixture[str]):
     submit(capsys, "--set", "text=hello")
     submit(capsys, "--set", "text=hello", "--delay", "2h")
     lines = run_command(capsys, "engine", "status").splitlines()
@@ -149,7 +149,7 @@ def test_the_status_is_printed_for_people(app: Path, capsys: pytest.CaptureFixtu
     assert lines[1].split() == ["delayed", "1", "words", "1"]
 
 
-def test_a_secret_in_the_start_node_and_an_id_that_exists_are_refused(
+def test_submit_refuses_a_secret_start_field_and_an_existing_run_id(
     app: Path, capsys: pytest.CaptureFixture[str]
 ):
     login = ["submit", "app.py:logins", "--set", "token=s3cret", "--no-ask"]

@@ -43,7 +43,7 @@ def list_run_ids(bae: Any) -> list[str]:
     return [run["run_id"] for run in bae("runs", "list", "--json").data]
 
 
-def test_a_run_from_a_subdirectory_is_stored_with_the_project_and_found_from_anywhere_in_it(
+def test_a_run_from_a_subdirectory_is_stored_in_the_journal_of_the_project(
     bae: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir("deep/er")
@@ -60,7 +60,7 @@ def test_a_run_from_a_subdirectory_is_stored_with_the_project_and_found_from_any
     assert "agreed" in bae(*words).out
 
 
-def test_without_a_project_the_journal_is_in_the_directory_at_hand(
+def test_a_run_outside_a_project_is_stored_in_the_current_directory(
     bae: Any, monkeypatch: pytest.MonkeyPatch
 ):
     Path("pyproject.toml").write_text("[tool.other]\n")
@@ -71,13 +71,13 @@ def test_without_a_project_the_journal_is_in_the_directory_at_hand(
 
 
 @pytest.mark.parametrize("text", ["[tool.bae\n", "tool = 3\n", '[tool]\nbae = "x"\n'])
-def test_a_pyproject_that_cannot_be_read_keeps_no_named_graph_from_running(bae: Any, text: str):
+def test_an_invalid_pyproject_does_not_prevent_running_a_named_graph(bae: Any, text: str):
     Path("pyproject.toml").write_text(text)
     assert bae(*RUN, "app.py").code == exits.WAITING
     assert list_run_ids(bae) == ["r1"]
 
 
-def test_the_journal_that_is_missing_is_named_as_it_is_called_from_here(
+def test_a_missing_journal_is_named_by_its_path_from_the_current_directory(
     bae: Any, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir("deep")

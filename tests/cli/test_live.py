@@ -326,7 +326,7 @@ ugh = Wake(message="ugh")
 # The tree of a run.
 
 
-async def test_every_field_is_shown_with_its_value_and_where_that_came_from():
+async def test_every_field_is_shown_with_its_value_and_its_source():
     run = await see(ugh, script())
     assert without_times(run.whole).splitlines() == [
         "✓ Wake",
@@ -357,7 +357,7 @@ async def test_a_waiting_field_shows_its_function():
     assert "waits for" not in third
 
 
-async def test_the_work_of_the_lm_is_shown_with_the_text_as_it_streams_in():
+async def test_the_tree_shows_the_streamed_text_of_the_lm():
     telling = [
         '{"mood": "not',
         ' so\\nbad"',
@@ -381,7 +381,7 @@ async def test_the_work_of_the_lm_is_shown_with_the_text_as_it_streams_in():
     assert "1,204 tokens · $0.0041" in choosing
 
 
-async def test_an_lm_that_a_body_asks_is_shown_with_the_body():
+async def test_an_lm_call_of_a_body_is_shown_with_its_node():
     class Makes(Node):
         async def __call__(self, lm: LM) -> Thought:
             return await lm.make(self, Thought)
@@ -391,7 +391,7 @@ async def test_an_lm_that_a_body_asks_is_shown_with_the_body():
     assert "1,204 tokens · $0.0041" in run.whole
 
 
-async def test_graphs_inside_a_run_are_subtrees_and_items_of_a_map_have_a_row_each():
+async def test_subgraphs_are_subtrees_and_map_items_are_rows():
     run = await see(Report(texts=["a", "b"]), summing_up(), width=120)
     assert without_times(run.whole).splitlines() == [
         "✓ Report",
@@ -450,14 +450,14 @@ async def test_a_failure_is_marked_with_its_error(start, answers, marks, shows):
     assert (run.raised is None) == (shows not in run.lines) == (marks == ["calm"])
 
 
-async def test_an_error_is_red():
+async def test_errors_are_printed_in_red():
     tree = LiveTree(console(color_system="truecolor", no_color=False))
     with tree:
         await see(DoesWithout(), tree=tree)
     assert re.search(r"\x1b\[[\d;]*31m[^\x1b]*TimeoutError", tree.console.file.getvalue())
 
 
-async def test_a_cancelled_run_shows_the_work_that_was_in_progress():
+async def test_a_cancelled_run_shows_its_work_in_progress():
     begun = asyncio.Event()
 
     async def forever() -> str:
@@ -478,7 +478,7 @@ async def test_a_cancelled_run_shows_the_work_that_was_in_progress():
     assert re.search(r"- Stays .*cancelled\n +- value +forever.* cancelled", run.whole)
 
 
-async def test_a_run_that_waits_for_a_person_and_is_resumed_marks_earlier_work():
+async def test_a_run_resumed_after_an_answer_marks_earlier_work():
     graph, journal = Graph(start=Asks), MemoryJournal()
     parked = await see(Asks(amount=3), None, graph, journal=journal, run_id="monday")
     assert re.search(r"\? Asks", parked.whole)
@@ -545,7 +545,7 @@ async def test_a_long_run_shows_its_newest_nodes_and_keeps_a_bounded_number():
     assert len(view.history.run.steps) <= MOST_STEPS
 
 
-async def test_nodes_that_are_done_are_printed_once_and_leave_the_rest_of_the_screen_to_others():
+async def test_finished_nodes_are_printed_once_above_the_live_tree():
     tree = LiveTree(console())
     with tree:
         run = await see(Count(n=1990), tree=tree)
@@ -592,7 +592,7 @@ class Answer(End):
     said: str
 
 
-async def test_secrets_are_shown_neither_in_the_tree_nor_in_the_lines():
+async def test_secrets_are_hidden_in_the_tree_and_in_plain_lines():
     login = Login(user="ana", password=SecretStr("sesame-2"), pin="sesame-3")
     start = Secretive(login=login, key="sesame-4", url="https://ana:sesame-5@host/?key=sesame-6")
     telling = ['{"said": "sesame-7', Attempt(1, "", "invalid", ("sesame-8",))]
@@ -647,7 +647,7 @@ def test_values_of_any_kind_are_shown():
     assert text_of(Token("sesame")) == text_of([Token("sesame")])[1:-1] == "Token(…)"
 
 
-def test_of_large_values_inside_others_only_the_beginning_is_written():
+def test_only_the_beginning_of_a_large_nested_value_is_formatted():
     large = Location(city="x" * 20_000_000)
     tracemalloc.start()
     text_of({"all": [large, large]})
@@ -758,7 +758,7 @@ size = st.tuples(st.integers(1, 200), st.integers(1, 60))
 @pytest.mark.once
 @some
 @given(which, share, size)
-def test_a_run_is_drawn_that_was_cut_off_anywhere_and_resumed(runs, which, share, size):
+def test_a_resumed_run_is_drawn_wherever_it_was_interrupted(runs, which, share, size):
     records = runs[which]
     cut = round(share * len(records))
     resumed = RunResumed(records[-1].at, "", 0, "somebody")
@@ -769,9 +769,7 @@ def test_a_run_is_drawn_that_was_cut_off_anywhere_and_resumed(runs, which, share
 @pytest.mark.once
 @some
 @given(which, share, seed, size)
-def test_records_are_drawn_however_graphs_interleave_and_whichever_are_missing(
-    runs, which, share, seed, size
-):
+def test_a_run_is_drawn_from_interleaved_and_missing_records(runs, which, share, seed, size):
     random = Random(seed)
     by_path: dict[str, list[Record]] = {}
     for record in runs[which]:
@@ -804,7 +802,7 @@ def test_records_may_come_from_several_threads(runs):
 
 
 @pytest.mark.parametrize("width", [80, 160])
-def test_notes_are_listed_below_each_other(runs, width):
+def test_notes_are_listed_in_separate_lines(runs, width):
     tree, run = LiveTree(console(width=width)), ObservedRun("run")
     for record in runs[0]:
         tree.observe(run, record)
@@ -827,7 +825,7 @@ async def test_the_tree_is_redrawn_in_place_and_stays_when_the_run_is_over():
     assert "✓ Packed" in remove_escapes(left)
 
 
-async def test_the_tree_is_off_the_screen_while_a_person_is_asked():
+async def test_the_tree_leaves_the_screen_while_a_question_is_open():
     tree = LiveTree(console())
     written = tree.console.file.getvalue
     with tree:
@@ -942,12 +940,12 @@ class Terminal(io.StringIO):
         (Terminal(), {"TERM": "xterm", "COLUMNS": "20"}, False, LiveTree),
     ],
 )
-def test_the_display_fits_what_the_terminal_can_show(file, environment, quiet, kind):
+def test_the_kind_of_display_fits_the_terminal(file, environment, quiet, kind):
     chosen = display_for(Console(file=file, _environ=environment), quiet=quiet)
     assert type(chosen) is kind
 
 
-async def test_a_quiet_display_writes_nothing_and_knows_the_sum():
+async def test_a_quiet_display_prints_nothing_and_still_has_a_summary():
     silent = Display(console())
     with silent, observing(silent.observe):
         await dressing.arun(ugh, lm=script())
@@ -967,12 +965,12 @@ async def test_a_quiet_display_writes_nothing_and_knows_the_sum():
         (1, 1, Usage(1, 1, 0, 0, 0.5, models=("a", "b")), "1 LM call · 1 token · $0.50 · a, b"),
     ],
 )
-def test_the_sum_of_a_run_is_one_line(nodes, seconds, usage, said):
+def test_the_summary_of_a_run_is_one_line(nodes, seconds, usage, said):
     first = f"{nodes} node{'s' * (nodes != 1)} in {describe_duration(seconds) or '0 s'}"
     assert summary_of(nodes, seconds, usage) == (f"{first} · {said}" if said else first)
 
 
-def test_times_are_shown_in_a_fitting_unit():
+def test_durations_are_shown_in_a_suitable_unit():
     said = [
         describe_duration(seconds)
         for seconds in (-1, 0.001, 0.06, 0.1, 59.94, 59.96, 3599.4, 3599.6)
@@ -1000,14 +998,14 @@ class Hoping(End):
     looked: Annotated[list[str], Map(look_at_it, over="words")]
 
 
-async def test_fields_that_code_will_fill_are_not_shown_as_fields_of_the_lm():
+async def test_fields_with_a_source_are_not_shown_as_fields_of_the_lm():
     run = await see(Hopeful())
     assert "· text" in run.frames[0]
     assert not any("LM" in frame for frame in run.frames)
     assert "look_at_it, 2 items" in run.whole
 
 
-async def test_fields_that_an_lm_was_to_fill_are_marked_where_the_run_failed_before():
+async def test_fields_that_the_lm_never_filled_are_marked_after_a_failure():
     run = await see(FailsFirst(), ScriptedLM([]))
     assert re.search(r"· mood +LM$", run.whole, re.M)
 
@@ -1015,7 +1013,7 @@ async def test_fields_that_an_lm_was_to_fill_are_marked_where_the_run_failed_bef
 # What others print.
 
 
-def test_output_of_other_code_appears_above_the_tree_in_whole_lines(
+def test_printed_output_appears_above_the_tree_in_whole_lines(
     monkeypatch: pytest.MonkeyPatch,
 ):
     # No fixture: pytest has its own streams in a test.
@@ -1041,7 +1039,7 @@ def test_output_of_other_code_appears_above_the_tree_in_whole_lines(
     assert handler.stream is streams.err
 
 
-def test_progress_of_other_work_is_a_line_that_is_drawn_again_with_notes_above_it():
+def test_a_progress_line_is_redrawn_below_its_notes():
     file = Terminal()
     line = ProgressLine(Console(file=file, width=60, _environ={"TERM": "xterm"}), quiet=False)
     with line:

@@ -95,7 +95,7 @@ def test_a_graph_is_found_by_file_or_module_and_by_name(said: str, name: str, at
     assert found.reference == said
 
 
-def test_a_function_makes_the_graph_where_there_is_no_other():
+def test_a_module_may_have_a_function_instead_of_a_graph():
     write(
         "app.py", GRAPH.replace("graph = Graph(start=Ask, name=", "first = Graph(start=Ask, name=")
     )
@@ -113,7 +113,7 @@ def test_a_file_is_found_by_an_absolute_path_and_finds_its_neighbors(tmp_path: P
     assert load(str(file.resolve())).graph.name == "from beside"
 
 
-def test_a_file_of_a_package_is_imported_as_such():
+def test_a_file_of_a_package_is_imported_as_a_submodule():
     write("closet/__init__.py", "")
     write("closet/names.py", "NAME = 'closet'\n")
     write(
@@ -124,7 +124,7 @@ def test_a_file_of_a_package_is_imported_as_such():
     assert load("closet.nodes").graph is load("closet/nodes.py").graph
 
 
-def test_a_package_may_have_the_graph_itself():
+def test_a_graph_is_found_in_the_init_file_of_a_package():
     write("closet/__init__.py")
     assert load("closet").module == "closet"
     assert load("closet/").module == "closet"
@@ -144,7 +144,7 @@ def test_a_reference_with_an_empty_name_after_the_colon_is_accepted():
     assert load("app.py:").reference == "app.py"
 
 
-def test_a_program_is_loaded_without_being_run():
+def test_loading_a_script_does_not_run_its_main_block():
     write("app.py", GRAPH + '\nif __name__ == "__main__":\n    raise SystemExit(1)\n')
     assert load("app.py").graph.name == "first"
 
@@ -154,7 +154,7 @@ def test_the_same_file_is_not_executed_twice():
     assert load("app.py").graph is load("./app.py").graph
 
 
-def test_a_file_that_failed_is_executed_again():
+def test_a_file_that_failed_to_load_is_executed_again():
     write("app.py", "1 / 0")
     assert loading_error("app.py").code == "bae-module-failed"
     write("app.py")
@@ -239,7 +239,7 @@ def test_an_unknown_name_is_reported_with_the_available_names(
     assert fix in (error.fix or "")
 
 
-def test_a_file_with_package_imports_but_no_init_is_reported_with_its_right_name():
+def test_a_package_file_without_an_init_is_reported_with_its_right_name():
     write("rel/app.py")
     write("rel/main.py", "from .app import graph\n")
     error = loading_error("rel/main.py")
@@ -248,7 +248,7 @@ def test_a_file_with_package_imports_but_no_init_is_reported_with_its_right_name
     assert load("rel.main").graph.name == "first"
 
 
-def test_a_function_that_fails_was_called_and_not_imported():
+def test_an_error_in_a_graph_function_is_reported_as_a_failed_call():
     write("app.py", "def create_graph():\n    1 / 0\n")
     assert loading_error("app.py").message == "app.py:create_graph() failed, app.py:2"
     write(
@@ -261,7 +261,7 @@ def test_a_function_that_fails_was_called_and_not_imported():
     ]
 
 
-def test_a_module_that_lacks_a_package_is_distinguished_from_a_missing_module():
+def test_a_missing_import_is_distinguished_from_a_missing_module():
     write("app.py", "import numpyy\n")
     error = loading_error("app")
     assert error.code == "bae-module-failed"

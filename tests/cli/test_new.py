@@ -49,7 +49,7 @@ def test_a_new_project_is_written_and_the_next_steps_are_printed(
         assert "@" not in Path("wardrobe", name).read_text("utf-8")
 
 
-def test_where_pytest_is_missing_the_next_steps_install_it(
+def test_the_next_steps_install_pytest_if_it_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("BAE_LM", "local")
@@ -91,7 +91,7 @@ def test_a_new_project_can_be_checked_and_run_without_naming_anything(
     assert result["fields"]["answer"].startswith("Your parcel 1041")
 
 
-def test_a_project_may_have_a_name_that_is_no_module_and_lie_elsewhere(
+def test_a_project_name_may_have_dashes_and_a_path(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["new", "desks/Support-Desk", "--lm", "claude-cli:sonnet"]) == 0
@@ -119,7 +119,7 @@ def test_the_current_directory_can_become_a_project(
     assert Path("notes.txt").read_text() == "mine"
 
 
-def test_nothing_is_written_over_unless_that_is_asked_for(capsys: pytest.CaptureFixture[str]):
+def test_bae_new_overwrites_files_only_with_force(capsys: pytest.CaptureFixture[str]):
     Path("wardrobe").mkdir()
     Path("wardrobe/README.md").write_text("mine")
     assert main(["new", "wardrobe"]) == 1
@@ -173,7 +173,7 @@ def test_an_unknown_lm_is_refused_before_anything_is_written(
     assert list(Path().iterdir()) == []
 
 
-def test_where_no_lm_is_ready_the_script_is_offered(
+def test_the_next_steps_use_a_scripted_lm_if_no_lm_is_ready(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("BAE_LM", "none")
@@ -185,7 +185,7 @@ def test_where_no_lm_is_ready_the_script_is_offered(
     assert "No language model is ready" not in capsys.readouterr().out
 
 
-def test_a_project_that_cannot_be_written_completely_is_not_written_at_all(
+def test_a_project_is_written_completely_or_not_at_all(
     capsys: pytest.CaptureFixture[str],
 ):
     Path("file").touch()
@@ -205,7 +205,7 @@ def test_a_project_that_cannot_be_written_completely_is_not_written_at_all(
     assert Path("depot/pyproject.toml").read_text() == "mine"
 
 
-def test_a_directory_that_was_made_for_a_project_is_removed_with_it(
+def test_a_failed_new_project_leaves_no_directory(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     write_text = Path.write_text
@@ -222,7 +222,7 @@ def test_a_directory_that_was_made_for_a_project_is_removed_with_it(
     assert not Path("desks/here/wardrobe").exists()
 
 
-def test_a_project_may_be_written_again_where_python_sees_its_own_module(
+def test_a_project_can_be_overwritten_from_its_own_directory(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.syspath_prepend("")  # as `python -m bae` does
@@ -236,7 +236,7 @@ def test_a_project_may_be_written_again_where_python_sees_its_own_module(
 # --- how a project gets bae ---------------------------------------------------------------------
 
 
-def test_a_project_requires_the_version_of_bae_that_made_it_and_names_no_path():
+def test_a_new_project_requires_its_version_of_bae_without_a_local_path():
     assert main(["new", "wardrobe"]) == 0
     required = f"bae-graphs[cli]>={bae.__version__}"
     project = tomllib.loads(Path("wardrobe/pyproject.toml").read_text("utf-8"))

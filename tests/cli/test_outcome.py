@@ -137,7 +137,7 @@ def park_run(bae: Any, run_id: str = "g1") -> Any:
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_run_that_resumes_with_another_model_reports_it_once(
+def test_a_run_resumed_with_another_lm_reports_the_change_once(
     bae: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     park_run(bae)
@@ -149,7 +149,7 @@ def test_a_run_that_resumes_with_another_model_reports_it_once(
 
 
 @pytest.mark.usefixtures("machine")
-def test_the_model_is_not_mentioned_where_it_is_named_or_not_needed(
+def test_the_lm_is_not_mentioned_if_it_is_named_or_not_needed(
     bae: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     park_run(bae)
@@ -174,7 +174,7 @@ def test_the_model_is_not_mentioned_where_it_is_named_or_not_needed(
         ("", ("gpt-5-mini",), False),
     ],
 )
-def test_a_model_is_recognized_by_the_name_it_is_asked_for_by(
+def test_a_stored_model_name_is_matched_with_the_lm_option(
     model: str, models: tuple[str, ...], same: bool
 ) -> None:
     from bae.cli.lm import has_answered
@@ -182,7 +182,7 @@ def test_a_model_is_recognized_by_the_name_it_is_asked_for_by(
     assert has_answered(model, models) is same
 
 
-def test_an_unavailable_model_is_refused_before_anything_is_asked_or_stored(
+def test_an_unavailable_lm_is_refused_before_the_first_question(
     bae: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bae.cli.start.can_ask", lambda: pytest.fail("it looked for somebody"))
@@ -215,7 +215,7 @@ def test_an_error_reports_whether_the_previous_answer_is_stored(bae: Any) -> Non
 # Commands to copy
 
 
-def test_suggestions_of_show_name_the_module_unless_the_project_does(bae: Any) -> None:
+def test_suggested_commands_name_the_module_unless_pyproject_does(bae: Any) -> None:
     park_run(bae)
     (command,) = bae("runs", "show", "g1").commands
     assert command == ["runs", "answer", "g1", "VALUE", "-m", "MODULE"]
@@ -225,7 +225,7 @@ def test_suggestions_of_show_name_the_module_unless_the_project_does(bae: Any) -
     assert bae(*command[:-1], "yes", *LM).code == 0
 
 
-def test_another_graph_is_refused_without_advice_to_try_it_again(bae: Any) -> None:
+def test_resuming_with_another_graph_is_refused_with_the_right_command(bae: Any) -> None:
     park_run(bae)
     done = bae("runs", "resume", "g1", "-m", "app.py:Alone")
     assert "name the module of the graph that it was begun with" in done.err
@@ -237,7 +237,7 @@ def test_another_graph_is_refused_without_advice_to_try_it_again(bae: Any) -> No
     assert "the run g1 has ended before, and nothing is done again" in done.err
 
 
-def test_an_answer_to_a_run_that_has_ended_leads_to_its_outcome(bae: Any) -> None:
+def test_an_answer_to_an_ended_run_is_refused_with_its_outcome(bae: Any) -> None:
     park_run(bae)
     bae("runs", "answer", "g1", "yes", "-m", "app.py", *LM)
     for given in (["approved", "yes"], ["nothing", "yes"], ["yes"], []):
@@ -256,7 +256,7 @@ def test_a_test_that_cannot_be_written_leaves_no_recording_behind(bae: Any) -> N
     assert not Path("test_a1.jsonl").exists()
 
 
-def test_a_replay_is_given_the_redacted_values(bae: Any) -> None:
+def test_a_replay_accepts_redacted_values_from_the_caller(bae: Any) -> None:
     park_run(bae)
     bae("runs", "answer", "g1", "yes", "-m", "app.py", *LM)
     bae("runs", "redact", "g1", "Complaint.text", "-y")
@@ -270,7 +270,7 @@ def test_a_replay_is_given_the_redacted_values(bae: Any) -> None:
 
 
 @pytest.mark.parametrize("command", ["resume", "replay", "answer"])
-def test_without_a_module_the_option_is_named_that_gives_it(bae: Any, command: str) -> None:
+def test_a_missing_module_is_reported_with_its_option(bae: Any, command: str) -> None:
     park_run(bae)
     done = bae("runs", command)
     assert done.code == 2
@@ -290,7 +290,7 @@ def test_a_single_word_is_the_answer_to_the_only_open_gate(bae: Any) -> None:
     assert (done.code, done.out) == (0, "Alone\n  name: Ann Lee\n")
 
 
-def test_a_word_alone_is_no_answer_where_several_gates_are_open(bae: Any) -> None:
+def test_an_answer_without_a_gate_is_refused_if_several_gates_are_open(bae: Any) -> None:
     bae("run", "app.py:Silence", "--run-id", "s1", "--no-ask")
     for given in (["yes"], []):
         done = bae("runs", "answer", "s1", *given, "-m", "app.py:Silence")
@@ -316,9 +316,7 @@ def test_a_word_alone_is_no_answer_where_several_gates_are_open(bae: Any) -> Non
         (["runs", "test", "-m", "app.py", "-o", "x.txt"], "x.txt is no Python file"),
     ],
 )
-def test_a_command_line_that_makes_no_sense_has_the_exit_code_2(
-    bae: Any, given: list[str], said: str
-) -> None:
+def test_an_invalid_command_line_has_the_exit_code_2(bae: Any, given: list[str], said: str) -> None:
     done = bae(*given, *(LM if given[:2] == ["run", "app.py"] and "--lm" not in given else ()))
     assert done.code == 2
     assert f"error {said}" in done.err
@@ -329,7 +327,7 @@ def test_a_command_line_that_makes_no_sense_has_the_exit_code_2(
 # Lines
 
 
-def test_a_long_value_is_cut_and_never_how_long_it_took(bae: Any) -> None:
+def test_a_long_value_is_shortened_but_not_its_duration(bae: Any) -> None:
     slow = "import time; time.sleep(0.02); return"
     Path("app.py").write_text(APP.replace('return "Wet.', f'{slow} "Wet.'))
     done = park_run(bae)
@@ -363,7 +361,7 @@ def run_failing(bae: Any, *arguments: str) -> str:
     [("Ask", "body", "__call__"), ("Shaky", "dep", "down"), ("Around", "body", "__call__")],
     ids=["a body", "a dep", "a body in a graph inside"],
 )
-def test_an_error_of_the_users_own_code_names_its_line_and_the_way_to_the_traceback(
+def test_an_error_in_user_code_names_its_line_and_the_debug_option(
     name: str, mark: str, function: str, bae: Any
 ) -> None:
     done = bae("run", f"app.py:{name}", "--quiet", "--json")
@@ -375,7 +373,7 @@ def test_an_error_of_the_users_own_code_names_its_line_and_the_way_to_the_traceb
     assert ".trace;" not in said
 
 
-def test_an_error_that_no_code_of_the_user_raised_has_no_line(bae: Any) -> None:
+def test_an_error_outside_user_code_has_no_line(bae: Any) -> None:
     said = run_failing(bae, "run", "app.py:Again", "--max-iters", "2", "--quiet")
     assert "bae-limit-reached" in said
     assert "  at:" not in said
@@ -390,7 +388,7 @@ def test_a_module_that_cannot_be_imported_names_its_line_once(bae: Any) -> None:
     assert said.count("traceback") == 1
 
 
-def test_a_missing_language_model_is_reported_with_one_line_for_each_way(
+def test_a_missing_lm_is_reported_with_a_line_for_each_alternative(
     bae: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BAE_LM", "none")
@@ -408,7 +406,7 @@ def test_a_missing_language_model_is_reported_with_one_line_for_each_way(
     assert "try:   name one as in `bae lm try local`, or set BAE_LM; `bae lm list` says" in said
 
 
-def test_a_limit_is_reported_and_a_loop_is_mentioned_only_where_there_is_one(
+def test_a_reached_limit_mentions_a_loop_only_if_the_graph_has_one(
     bae: Any,
 ) -> None:
     said = run_failing(bae, "run", "app.py:First", "--max-iters", "1", "--quiet", "--no-journal")
@@ -428,14 +426,14 @@ def test_an_unknown_field_is_reported_with_a_fix(bae: Any) -> None:
     assert "  try:   leave it out: it has no fields\n" in said
 
 
-def test_a_step_that_the_run_does_not_have_is_reported_with_its_option(bae: Any) -> None:
+def test_an_unknown_step_is_reported_with_its_option(bae: Any) -> None:
     assert bae("run", "app.py:First", "--run-id", "r1", "--quiet").code == 0
     said = run_failing(bae, "runs", "fork", "r1", "--at", "9", "-m", "app.py:First")
     assert "give --at the number of a node" in said
     assert "at=" not in said
 
 
-def test_a_failed_run_that_does_not_wait_is_not_reported_as_ended(bae: Any) -> None:
+def test_an_answer_to_a_failed_run_reports_the_failure(bae: Any) -> None:
     assert bae("run", "app.py:Ask", "--run-id", "r2", "--quiet").code == 1
     for given in (["Ask.ok", "yes"], []):
         said = run_failing(bae, "runs", "answer", "r2", *given, "-m", "app.py:First")

@@ -126,7 +126,7 @@ def _no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
 
-def test_with_json_nothing_else_is_on_stdout_even_if_modules_and_dependencies_print(bae: Any):
+def test_only_json_is_on_stdout_even_if_user_code_prints(bae: Any):
     done = bae("run", "app.py", "--no-journal", "--json")
     assert done.code == 0
     assert json.loads(done.out)["result"]["fields"]["said"] == "fine"
@@ -138,13 +138,13 @@ def test_with_json_nothing_else_is_on_stdout_even_if_modules_and_dependencies_pr
         assert "printed on import" in done.err
 
 
-def test_without_json_output_of_modules_is_on_stdout(bae: Any):
+def test_output_of_modules_is_on_stdout_without_json(bae: Any):
     done = bae("run", "app.py", "--no-journal")
     assert done.out.startswith("printed on import\nprinted by a dependency\nEnd\n")
 
 
 @pytest.mark.once
-def test_with_json_output_of_subprocesses_is_on_stderr(tmp_path: Path):
+def test_output_of_subprocesses_is_on_stderr_with_json(tmp_path: Path):
     (tmp_path / "app.py").write_text(APP.replace("SUBPROCESS = False", "SUBPROCESS = True"))
     done = subprocess.run(
         [sys.executable, "-m", "bae", "run", "app.py", "--no-journal", "--json"],
@@ -176,9 +176,7 @@ def test_with_json_output_of_subprocesses_is_on_stderr(tmp_path: Path):
         (["check", "nofile.py"], FAILED, "nofile.py"),
     ],
 )
-def test_with_json_an_error_is_one_json_object_too(
-    bae: Any, command: list[str], code: int, about: str
-):
+def test_an_error_is_one_json_object_with_json(bae: Any, command: list[str], code: int, about: str):
     done = bae(*command, "--json")
     assert done.code == code
     error = json.loads(done.out)["error"]
@@ -187,7 +185,9 @@ def test_with_json_an_error_is_one_json_object_too(
     assert "Traceback" not in done.err
 
 
-def test_with_json_an_unforeseen_error_is_an_object_too(bae: Any, monkeypatch: pytest.MonkeyPatch):
+def test_an_unexpected_error_is_one_json_object_with_json(
+    bae: Any, monkeypatch: pytest.MonkeyPatch
+):
     def broken(*arguments: Any) -> Any:
         raise RuntimeError("out of order")
 
@@ -216,7 +216,7 @@ def test_an_error_as_json_has_its_cause_and_its_notes(bae: Any):
     assert any("bae runs resume" in each for each in error["notes"])
 
 
-def test_half_a_character_in_a_result_does_not_lose_the_rest(bae: Any):
+def test_a_lone_surrogate_does_not_lose_the_rest_of_a_result(bae: Any):
     assert "\\ud800" in bae("run", "app.py", "--no-journal").out
     done = bae("run", "app.py", "--no-journal", "--json")
     text = json.loads(done.out)["result"]["fields"]["text"]
@@ -227,7 +227,7 @@ def test_half_a_character_in_a_result_does_not_lose_the_rest(bae: Any):
     assert "👩\u200d👧" in done.out
 
 
-def test_fields_that_are_not_to_be_shown_are_withheld_wherever_they_are_in_a_result(bae: Any):
+def test_hidden_fields_are_withheld_anywhere_in_a_result(bae: Any):
     done = bae("run", "app.py:Holder", "--no-journal", "--json")
     assert json.loads(done.out)["result"]["fields"] == {
         "anything": {
@@ -275,7 +275,7 @@ def test_no_text_contains_terminal_commands(text: str):
     in_json({"a": [text]}).encode()
 
 
-def test_lines_stay_lines_where_they_may():
+def test_printed_text_keeps_line_breaks_only_in_multi_line_output():
     assert in_lines("a\r\n\tb\x1b") == "a\n    b\\x1b"
     assert in_one_line("a\r\n\tb\u2028c") == "a   b c"
     assert in_one_line("👩\u200d👩\u200d👧 ❤️ می\u200cخواهم") == "👩\u200d👩\u200d👧 ❤️ می\u200cخواهم"
@@ -326,14 +326,14 @@ def test_the_code_of_an_error_is_on_its_first_line(capsys: pytest.CaptureFixture
     )
 
 
-def test_a_terminal_that_reports_no_columns_counts_as_80_columns_wide(
+def test_a_terminal_that_reports_no_width_is_80_columns_wide(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("COLUMNS", "0")
     assert (printing.err().width, printing.out().width) == (80, 80)
 
 
-def test_a_script_gets_the_name_of_the_written_file(bae: Any):
+def test_the_json_output_has_the_name_of_the_written_file(bae: Any):
     drawn = bae("graph", "export", "app.py", "-o", "x.svg", "--json")
     assert json.loads(drawn.out) == {"path": "x.svg"}
     bae("run", "app.py")

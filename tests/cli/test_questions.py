@@ -222,7 +222,7 @@ def resume_command(screen: str) -> list[str]:
     return line.removeprefix("resume with: bae ").split()
 
 
-def test_fields_and_gates_are_asked_progress_is_shown_and_the_result_goes_to_stdout(folder):
+def test_a_terminal_run_asks_for_fields_and_gates_and_prints_its_result(folder):
     with Session(folder, "run", "app.py", piped=True) as terminal:
         terminal.shows("topic - What it is about.\ntopic (str):")
         terminal.types("umbrellas\r")
@@ -306,7 +306,7 @@ def test_ctrl_d_at_a_gate_leaves_the_run_waiting_and_keeps_earlier_answers(folde
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "its terminal is closed"])
-def test_a_run_that_is_ended_from_outside_closes_everything(folder, how):
+def test_a_run_ended_by_a_signal_closes_its_resources(folder, how):
     (folder / "hold").write_text("dep")
     with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
         terminal.shows("slow")
@@ -322,7 +322,7 @@ def test_a_run_that_is_ended_from_outside_closes_everything(folder, how):
     assert read_log(folder)[-1] == "desk closed"
 
 
-def test_a_second_ctrl_c_ends_work_at_once_that_ignores_the_first(folder):
+def test_a_second_ctrl_c_ends_work_that_ignores_the_first_at_once(folder):
     with Session(folder, "run", "app.py:Deaf") as terminal:
         logs(terminal, folder, "deaf again")
         terminal.types(CTRL_C)
@@ -334,7 +334,7 @@ def test_a_second_ctrl_c_ends_work_at_once_that_ignores_the_first(folder):
         assert not terminal.left_processes
 
 
-def test_a_secret_is_not_shown_while_it_is_typed_nor_afterwards(folder):
+def test_a_typed_secret_is_never_shown(folder):
     with Session(folder, "run", "app.py:Login") as terminal:
         terminal.shows("password (not shown):")
         terminal.types("hunter2\r")
@@ -353,7 +353,7 @@ def test_ctrl_c_at_the_question_for_a_field_ends_the_command_before_the_run_begi
     assert not (folder / ".bae").exists()
 
 
-def test_an_expired_question_makes_room_and_an_answer_is_a_whole_line(folder):
+def test_an_expired_question_gives_way_to_the_next_question(folder):
     with Session(folder, "run", "app.py:Patient") as terminal:
         terminal.shows("Sure?", "then it is no")
         terminal.shows("Who?", "name (str):")
@@ -368,7 +368,7 @@ def test_an_expired_question_makes_room_and_an_answer_is_a_whole_line(folder):
         assert terminal.is_as_it_was
 
 
-def test_threads_that_cannot_be_stopped_do_not_delay_ctrl_c(folder):
+def test_unstoppable_threads_do_not_delay_ctrl_c(folder):
     with Session(folder, "run", "app.py:Stuck") as terminal:
         terminal.waits(lambda: read_log(folder).count("stuck begun") == 2, "never began")
         terminal.types(CTRL_C)
@@ -378,7 +378,7 @@ def test_threads_that_cannot_be_stopped_do_not_delay_ctrl_c(folder):
         assert not terminal.left_processes
 
 
-def test_sigterm_at_the_question_for_a_secret_turns_the_echo_on_again(folder):
+def test_sigterm_during_a_secret_question_turns_the_echo_on_again(folder):
     with Session(folder, "run", "app.py:Login") as terminal:
         terminal.shows("password (not shown):")
         terminal.waits(lambda: not terminal.is_as_it_was, "never turned the echo off")

@@ -183,7 +183,7 @@ LM = ("--lm", "scripted:script.json")
 # What comes out
 
 
-def test_the_result_is_on_stdout_and_all_else_on_stderr(bae: Any) -> None:
+def test_bae_run_prints_only_the_result_on_stdout(bae: Any) -> None:
     done = bae("run", "app.py:orders", "--set", "what=tea", "--set", "count=2")
     assert done.code == 0
     assert done.out.splitlines() == [
@@ -200,7 +200,7 @@ def test_the_result_is_on_stdout_and_all_else_on_stderr(bae: Any) -> None:
     assert "\x1b" not in done.out + done.err
 
 
-def test_json_is_one_object_with_the_result_the_trace_and_the_usage(bae: Any) -> None:
+def test_the_json_of_bae_run_has_the_result_the_trace_and_the_usage(bae: Any) -> None:
     done = bae("run", "app.py:Countdown", "--set", "left=2", "--json", "--run-id", "mine")
     data = done.data
     assert data.pop("seconds") >= 0
@@ -278,7 +278,7 @@ def test_start_fields_come_from_json_a_file_stdin_and_set(
 
 
 @pytest.mark.parametrize("given", ["3", '"3"', '{"left": 3}'])
-def test_a_single_field_can_be_given_by_its_value_alone(bae: Any, given: str) -> None:
+def test_a_single_start_field_can_be_given_without_its_name(bae: Any, given: str) -> None:
     assert len(bae("run", "app.py:Countdown", "-i", given, "--json").data["trace"]) == 4
 
 
@@ -319,7 +319,7 @@ def test_a_single_text_needs_no_quotes_and_a_parked_run_lists_its_questions_in_j
         (["--set", "what=tea", "--set", "count=2", "--set", "place.floor=1"], ["place.city"]),
     ],
 )
-def test_an_unfitting_value_is_named_with_its_field_and_the_reason(
+def test_an_invalid_start_value_is_reported_with_its_field_and_the_reason(
     bae: Any, arguments: list[str], said: list[str]
 ) -> None:
     done = bae("run", "app.py:orders", *arguments)
@@ -331,7 +331,7 @@ def test_an_unfitting_value_is_named_with_its_field_and_the_reason(
     assert not Path(".bae").exists()
 
 
-def test_missing_fields_are_named_with_a_command_line_that_works(bae: Any) -> None:
+def test_missing_start_fields_are_reported_with_a_command_that_works(bae: Any) -> None:
     done = bae("run", "app.py:orders")
     assert done.code == 1
     assert "Order needs what, count" in done.err
@@ -351,7 +351,7 @@ def test_a_secret_is_in_no_message_and_not_in_the_result(bae: Any) -> None:
 # The journal
 
 
-def test_a_run_is_stored_in_a_journal_that_git_ignores(bae: Any) -> None:
+def test_the_default_journal_is_ignored_by_git(bae: Any) -> None:
     bae("run", "app.py:Countdown", "--set", "left=0")
     assert Path(".bae/runs.db").is_file()
     assert Path(".bae/.gitignore").read_text() == "*\n"
@@ -359,13 +359,13 @@ def test_a_run_is_stored_in_a_journal_that_git_ignores(bae: Any) -> None:
     assert Path("other.db").is_file()
 
 
-def test_no_journal_leaves_nothing_behind_and_quiet_prints_the_result_alone(bae: Any) -> None:
+def test_no_journal_leaves_no_file_and_quiet_prints_only_the_result(bae: Any) -> None:
     done = bae("run", "app.py:Countdown", "--set", "left=0", "--no-journal", "--quiet")
     assert (done.code, done.out, done.err) == (0, "Countdown\n  left: 0\n", "")
     assert not Path(".bae").exists()
 
 
-def test_a_graph_that_no_journal_can_hold_runs_without_a_journal_and_reports_it(bae: Any) -> None:
+def test_an_unstorable_graph_runs_without_a_journal_and_reports_why(bae: Any) -> None:
     done = bae("run", "app.py:Live")
     assert done.code == 0
     assert "no journal is kept, so this run cannot be resumed: Live.client" in done.err
@@ -375,7 +375,7 @@ def test_a_graph_that_no_journal_can_hold_runs_without_a_journal_and_reports_it(
     assert "--no-journal" in done.err
 
 
-def test_a_run_continues_without_a_journal_that_cannot_be_made_and_reports_it(bae: Any) -> None:
+def test_a_run_without_a_writable_journal_continues_and_reports_why(bae: Any) -> None:
     Path(".bae").write_text("in the way")
     done = bae("run", "app.py:Countdown", "--set", "left=0")
     assert done.code == 0
@@ -396,7 +396,7 @@ def test_a_run_parks_at_a_gate_and_the_printed_command_resumes_it(bae: Any) -> N
     assert Path("log").read_text() == "proposed\n"
 
 
-def test_an_answer_is_checked_before_it_is_stored_and_can_be_left_for_later(bae: Any) -> None:
+def test_an_answer_is_validated_before_it_is_stored(bae: Any) -> None:
     bae("run", "app.py", "-i", "wet", *LM, "--run-id", "r1")
     wrong = bae("runs", "answer", "r1", "approved", "perhaps", "-m", "app.py")
     assert wrong.code == 1
@@ -427,7 +427,7 @@ def test_a_failed_run_prints_how_to_resume_and_repeats_no_work(bae: Any) -> None
     assert "has ended before" in again.err
 
 
-def test_a_bound_that_was_reached_is_raised_by_the_command_that_is_printed(bae: Any) -> None:
+def test_the_printed_command_raises_a_reached_limit(bae: Any) -> None:
     failed = bae("run", "app.py:Countdown", "--set", "left=3", "--max-iters", "2")
     assert failed.code == 1
     assert "bae-limit-reached" in failed.err
@@ -445,7 +445,7 @@ def test_a_spent_budget_is_reported_with_its_limit_and_how_to_raise_it(bae: Any)
     assert bae(*failed.command("runs resume")).code == 3
 
 
-def test_a_run_may_be_called_like_an_option(bae: Any) -> None:
+def test_a_run_id_may_look_like_an_option(bae: Any) -> None:
     parked = bae("run", "app.py:Paid", "--run-id=-x")
     words = parked.command("runs answer")
     assert words[-3:-1] == ["-x", "Paid.amount"]
@@ -453,7 +453,7 @@ def test_a_run_may_be_called_like_an_option(bae: Any) -> None:
     assert bae("runs", "resume", "-m", "app.py:Paid", "--", "-x").code == 0
 
 
-def test_the_command_that_answers_with_a_secret_asks_for_it(bae: Any) -> None:
+def test_the_printed_answer_command_prompts_for_a_secret(bae: Any) -> None:
     parked = bae("run", "app.py:Card", "--run-id", "r1")
     words = parked.command("runs answer")
     assert words == ["runs", "answer", "r1", "Card.number", "-m", "app.py:Card"]
@@ -492,14 +492,14 @@ def test_a_field_that_is_set_twice_is_refused_for_a_fork_and_on_resume(bae: Any)
         *("calls=1_0", "tokens=\u0661", "cost=nan", "cost=inf", "cost=1_0", "seconds=1e9"),
     ],
 )
-def test_a_budget_that_makes_no_sense_is_wrong_usage(bae: Any, said: str) -> None:
+def test_an_invalid_budget_is_wrong_usage(bae: Any, said: str) -> None:
     done = bae("run", "app.py", "--budget", said)
     assert done.code == 2
     assert "--budget" in done.err
 
 
 @pytest.mark.parametrize("said", ["cost=0.5", "cost=.5", "cost=$.50,calls=20", "seconds=9.5"])
-def test_a_budget_takes_numbers_as_people_write_them(bae: Any, said: str) -> None:
+def test_a_budget_accepts_numbers_in_common_notations(bae: Any, said: str) -> None:
     assert (
         bae("run", "app.py", "-i", "wet", *LM, "--budget", said).code == 3
     )  # it waits for a person
@@ -516,7 +516,7 @@ def test_a_budget_takes_numbers_as_people_write_them(bae: Any, said: str) -> Non
     ],
     ids=lambda command: command[-1],
 )
-def test_a_number_that_only_python_reads_is_wrong_usage(
+def test_a_number_in_python_notation_is_wrong_usage(
     bae: Any, command: tuple[str, ...], said: str
 ) -> None:
     done = bae(*command, said)
@@ -525,7 +525,7 @@ def test_a_number_that_only_python_reads_is_wrong_usage(
     assert "is not a number such as 20" in done.err
 
 
-def test_a_fork_continues_from_a_node_with_other_values_and_leaves_the_run_alone(bae: Any) -> None:
+def test_a_fork_continues_from_a_node_with_other_values(bae: Any) -> None:
     bae("run", "app.py", "-i", "wet", *LM, "--run-id", "r1")
     made = bae("runs", "fork", "r1", "--at", "1", "--set", "euros=5", "--no-run", "-m", "app.py")
     assert made.code == 0
@@ -552,7 +552,7 @@ def test_a_fork_runs_at_once_unless_asked_not_to(bae: Any) -> None:
     assert len(done.data["trace"]) == 2
 
 
-def test_a_secret_that_the_journal_does_not_keep_is_given_again_on_resume(bae: Any) -> None:
+def test_a_secret_is_given_again_on_resume(bae: Any) -> None:
     bae("run", "app.py:Login", "--set", "token=hunter2", "--run-id", "r1")
     assert b"hunter2" not in Path(".bae/runs.db").read_bytes()
     refused = bae("runs", "resume", "r1", "-m", "app.py:Login")
@@ -576,7 +576,7 @@ def test_printed_commands_leave_out_what_pyproject_sets_and_name_another_journal
     assert bae(*words).code == 0
 
 
-def test_a_run_id_that_is_taken_is_refused_with_the_way_to_resume(bae: Any) -> None:
+def test_an_existing_run_id_is_refused_with_the_command_to_resume(bae: Any) -> None:
     bae("run", "app.py:Countdown", "--set", "left=0", "--run-id", "r1")
     done = bae("run", "app.py:Countdown", "--set", "left=0", "--run-id", "r1")
     assert done.code == 1
@@ -584,7 +584,7 @@ def test_a_run_id_that_is_taken_is_refused_with_the_way_to_resume(bae: Any) -> N
     assert bae(*done.command("runs resume")).code == 0
 
 
-def test_a_graph_with_errors_is_not_run_and_the_command_that_lists_them_is_named(bae: Any) -> None:
+def test_an_invalid_graph_is_refused_with_the_command_that_lists_its_errors(bae: Any) -> None:
     Path("broken.py").write_text(
         "from bae import Graph, Node\n\n\nclass Lost(Node):\n    text: str\n\n\n"
         "graph = Graph(start=Lost)\n"

@@ -102,7 +102,7 @@ asking = Graph(start=Ask, end=Ask)
 """
 
 
-def test_a_conversation_at_the_command_line_is_run_listed_shown_and_made_a_test(folder, capsys):
+def test_a_conversation_is_run_listed_shown_and_written_as_a_test(folder, capsys):
     (folder / "talks.py").write_text(CHAT)
     for number in range(3):
         texts = ["--set", f"text=hello {number}", "--run-id", f"r{number}", "-q", "--json"]
@@ -155,7 +155,7 @@ def test_a_run_is_cancelled_by_its_id(folder, capsys):
         ("run", "talks.py", "--thread", "ana", "--no-journal"),
     ],
 )
-def test_options_of_conversations_that_make_no_sense_end_with_2(arguments, folder, capsys):
+def test_invalid_thread_options_exit_with_2(arguments, folder, capsys):
     (folder / "talks.py").write_text(CHAT)
     assert main([*arguments]) == 2
     assert capsys.readouterr().err
@@ -182,7 +182,7 @@ def test_runs_are_listed_as_a_table(journal, capsys):
     assert read_notes(capsys, "list", *DB, "--graph", "Nothing") == "no runs\n"
 
 
-def test_the_default_journal_is_that_of_bae_run_or_of_the_environment(journal, capsys, monkeypatch):
+def test_the_runs_commands_read_the_default_journal_of_bae_run(journal, capsys, monkeypatch):
     assert "there is no journal here" in read_refusal(capsys, "list")
     (journal / ".bae").mkdir()
     (journal / "runs.db").rename(journal / ".bae" / "runs.db")
@@ -192,7 +192,7 @@ def test_the_default_journal_is_that_of_bae_run_or_of_the_environment(journal, c
     assert "abc123" in read_output(capsys, "list")
 
 
-def test_a_line_of_the_table_is_no_wider_than_the_terminal(journal, capsys, monkeypatch):
+def test_the_table_of_runs_fits_the_terminal(journal, capsys, monkeypatch):
     # A pipe has no width: there nothing is cut.
     assert "ask456  Ask" in read_output(capsys, "list", *DB)
     monkeypatch.setenv("FORCE_COLOR", "1")  # as at a terminal
@@ -262,11 +262,11 @@ def test_a_run_is_shown_with_a_timeline_of_its_work(journal, capsys):
     assert "sure <- a person" in read_output(capsys, "show", "ask456", *DB)
 
 
-def test_a_run_is_named_by_how_its_id_begins_or_is_the_newest(journal, capsys):
+def test_a_run_is_found_by_the_beginning_of_its_id_or_as_the_newest(journal, capsys):
     assert "run abc123" in read_output(capsys, "show", "abc", *DB)
     assert "run bad789" in read_output(capsys, "show", *DB)
     assert "run bad789" in read_output(capsys, "show", "last", *DB)
-    assert "no run id is xyz" in read_refusal(capsys, "show", "xyz", *DB)
+    assert "no run id begins with xyz" in read_refusal(capsys, "show", "xyz", *DB)
     assert "several runs begin with a: " in read_refusal(capsys, "show", "a", *DB)
 
 
@@ -276,7 +276,7 @@ def test_a_journal_without_runs_shows_how_to_record_a_run(journal, capsys):
     assert "the journal has no runs" in read_refusal(capsys, "show", *DB)
 
 
-def test_the_timeline_names_the_work_that_decided_the_duration_of_the_run(journal, capsys):
+def test_the_timeline_names_the_critical_path(journal, capsys):
     shown = read_output(capsys, "timeline", "abc123", *DB)
     assert "critical path: " in shown
     path = json.loads(read_output(capsys, "timeline", "abc123", *DB, "--json"))["critical_path"]
@@ -323,7 +323,7 @@ USAGE_KEYS = {
 }
 
 
-def test_the_json_of_a_run_has_the_keys_that_are_promised(journal, capsys):
+def test_the_json_of_a_run_has_the_documented_keys(journal, capsys):
     listed = json.loads(read_output(capsys, "list", *DB, "--json"))
     assert [each["run_id"] for each in listed] == ["bad789", "ask456", "abc123"]
     assert [each["status"] for each in listed] == ["failed", "waiting", "ended"]
@@ -415,7 +415,7 @@ def dump_journal(file: str = "runs.db") -> list[str]:
     return asyncio.run(exported()).decode().splitlines()
 
 
-def test_commands_that_read_leave_the_journal_as_it_is(journal, capsys):
+def test_read_commands_do_not_change_the_journal(journal, capsys):
     before = dump_journal()
     read_output(capsys, "list", *DB)
     read_output(capsys, "show", "abc123", *DB)
@@ -425,7 +425,7 @@ def test_commands_that_read_leave_the_journal_as_it_is(journal, capsys):
     assert files(journal) == ["runs.db", "wardrobe.py"]
 
 
-def test_the_content_of_a_run_cannot_command_the_terminal(folder, capsys):
+def test_the_content_of_a_run_cannot_control_the_terminal(folder, capsys):
     import wardrobe  # pyright: ignore[reportMissingImports]
 
     async def write() -> None:
@@ -445,7 +445,7 @@ def test_the_content_of_a_run_cannot_command_the_terminal(folder, capsys):
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "160"])
-def test_a_run_is_shown_in_ascii_where_there_is_no_more(journal, columns, monkeypatch):
+def test_a_run_is_shown_in_ascii_on_an_ascii_terminal(journal, columns, monkeypatch):
     written = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setattr(sys, "stdout", written)
@@ -458,7 +458,7 @@ def test_a_run_is_shown_in_ascii_where_there_is_no_more(journal, columns, monkey
 # --- out and in ----------------------------------------------------------------------------------
 
 
-def test_runs_are_loaded_from_a_command_of_the_shell(journal, capsys):
+def test_runs_are_loaded_from_a_shell_process_substitution(journal, capsys):
     read_notes(capsys, "export", "all.jsonl", *DB)
     reading, writing = os.pipe()  # as for `bae runs load <(command)`
     os.write(writing, Path("all.jsonl").read_bytes())
@@ -492,7 +492,7 @@ def test_runs_are_exported_and_loaded(journal, capsys):
         assert "no journal that can be written" in error
 
 
-def test_runs_are_loaded_into_the_journal_of_this_directory_which_is_made(journal, capsys):
+def test_runs_are_loaded_into_a_new_default_journal(journal, capsys):
     read_notes(capsys, "export", "all.jsonl", *DB)
     assert "there is no file nothing.jsonl" in read_refusal(capsys, "load", "nothing.jsonl")
     assert not Path(".bae").exists()
@@ -501,7 +501,7 @@ def test_runs_are_loaded_into_the_journal_of_this_directory_which_is_made(journa
     assert "abc123" in read_output(capsys, "list")
 
 
-def test_runs_go_through_a_pipe(journal, capfdbinary, monkeypatch):
+def test_runs_are_exported_to_stdout_and_loaded_from_stdin(journal, capfdbinary, monkeypatch):
     assert main(["runs", "export", "-", *DB]) == 0
     out, err = capfdbinary.readouterr()
     assert err == b""
@@ -512,7 +512,7 @@ def test_runs_go_through_a_pipe(journal, capfdbinary, monkeypatch):
     assert b"new.db: 3 runs loaded" in capfdbinary.readouterr().err
 
 
-def test_a_run_that_waits_elsewhere_is_cancelled_where_it_is_loaded(journal, capsys):
+def test_a_waiting_run_is_loaded_as_cancelled_by_default(journal, capsys):
     read_notes(capsys, "export", "out.jsonl", "ask456", *DB)
     runs(capsys, "load", "out.jsonl", "-j", "one.db")
     assert "cancelled" in read_output(capsys, "list", "-j", "one.db")
@@ -552,7 +552,7 @@ def forked(journal):
         runner.run(kept.close())
 
 
-def test_running_runs_are_in_progress_and_interrupted_runs_are_not(forked, capsys):
+def test_only_runs_of_a_live_process_are_listed_as_running(forked, capsys):
     def listed(*arguments: str) -> list[str]:
         found = json.loads(read_output(capsys, "list", "--json", *arguments, *DB))
         return [each["run_id"] for each in found]
@@ -578,7 +578,7 @@ def test_interrupted_runs_are_pruned_and_running_runs_stay(forked, capsys):
     assert json.loads(read_output(capsys, *prune, "--status", "ended"))["runs"] == []
 
 
-def test_values_are_redacted(journal, capsys):
+def test_runs_redact_removes_values(journal, capsys):
     text = read_output(capsys, "redact", "abc123", "Outfit.top", "Worn.items", *DB)
     assert "2 values of Outfit.top, Worn.items" in text
     shown = read_output(capsys, "show", "abc123", *DB)
@@ -678,7 +678,7 @@ def test_a_replay_with_the_same_outcome_is_reported_with_its_trace(journal, caps
     assert (found["outcome"], found["trace"][-1]) == ("ended", "Worn")
 
 
-def test_a_run_that_deviates_shows_the_difference_and_ends_with_1(journal, capsys, monkeypatch):
+def test_a_replay_that_deviates_shows_the_difference_and_exits_with_1(journal, capsys, monkeypatch):
     import wardrobe  # pyright: ignore[reportMissingImports]
 
     async def other(self: Any) -> Any:
@@ -715,14 +715,14 @@ def test_a_run_that_deviates_shows_the_difference_and_ends_with_1(journal, capsy
         ["test", "run"],
     ],
 )
-def test_a_command_line_that_makes_no_sense_ends_with_2(arguments, capsys):
+def test_an_invalid_command_line_exits_with_2(arguments, capsys):
     out, err = runs(capsys, *arguments, code=2)
     assert out == ""
     assert "Usage: " in err
 
 
 @pytest.mark.parametrize("text", ["", "3", "d", "-1d", "1y", "1d2h", "∞d", "1.d.d", "nand", "1e3s"])
-def test_an_invalid_length_of_time_is_refused(text, capsys):
+def test_an_invalid_duration_is_refused(text, capsys):
     _, err = runs(capsys, "prune", f"--older-than={text}", code=2)
     assert "length of time" in flat(err)
 
@@ -731,7 +731,7 @@ def test_an_invalid_length_of_time_is_refused(text, capsys):
     ("text", "seconds"),
     [("90s", 90), ("30m", 1800), ("12h", 43200), ("30d", 2592000), ("2w", 1209600), ("1.5h", 5400)],
 )
-def test_lengths_of_time_are_read(text, seconds):
+def test_durations_are_parsed_with_their_units(text, seconds):
     from bae.cli.runs import parse_duration
 
     assert parse_duration(text) == seconds
@@ -750,12 +750,12 @@ def test_lengths_of_time_are_read(text, seconds):
     ],
 )
 @pytest.mark.parametrize("name", ["nothing.db", "."])
-def test_a_journal_that_is_not_there_is_not_made(arguments, name, folder, capsys):
+def test_commands_on_a_missing_journal_do_not_create_it(arguments, name, folder, capsys):
     assert "there is no journal" in read_refusal(capsys, *arguments, "-j", name)
     assert files(folder) == ["wardrobe.py"]
 
 
-def test_a_file_that_is_no_journal_is_refused_in_words(folder, capsys):
+def test_a_file_that_is_not_a_journal_is_refused_with_a_readable_error(folder, capsys):
     Path("text").write_text("hello\n")
     assert "text, line 1" in flat(read_refusal(capsys, "list", "-j", "text"))
     Path("torn.db").write_bytes(b"SQLite format 3\x00" + b"x" * 5000)
@@ -787,7 +787,7 @@ def test_times_are_in_the_time_zone_of_the_reader(journal, capsys, monkeypatch):
         assert re.search(r"\d\d:\d\d:\d\d\+09:00", each), each
 
 
-def test_ids_that_bae_made_up_are_short_at_a_terminal(folder, capsys, monkeypatch):
+def test_generated_run_ids_are_shortened_at_a_terminal(folder, capsys, monkeypatch):
     import wardrobe  # pyright: ignore[reportMissingImports]
 
     given = ["0123456789abcdef00000000", "fedcba98765432100000000f", "a-name-that-somebody-gave-it"]

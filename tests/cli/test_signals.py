@@ -240,7 +240,7 @@ def program(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
         ("CancelsAll", "it was cancelled, app.py:"),
     ],
 )
-def test_a_run_that_its_own_code_ends_has_failed_and_is_closed(
+def test_a_run_whose_code_exits_has_failed_and_closes_its_resources(
     node: str, said: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["run", f"app.py:{node}", "--run-id", "r1", "--json"]) == 1
@@ -263,7 +263,7 @@ def list_failed_runs(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
 # --- by the clock -------------------------------------------------------------------------------
 
 
-def test_the_seconds_of_a_budget_end_a_run_that_asks_no_model(capsys: pytest.CaptureFixture[str]):
+def test_a_budget_of_seconds_ends_a_run_without_an_lm(capsys: pytest.CaptureFixture[str]):
     words = ["run", "app.py:Waits", "--run-id", "slow", "--json"]
     assert main([*words, "--budget", "seconds=0.5"]) == 1
     told = capsys.readouterr()
@@ -275,7 +275,7 @@ def test_the_seconds_of_a_budget_end_a_run_that_asks_no_model(capsys: pytest.Cap
     assert "the 0.5 s are over" in list_failed_runs(capsys)["slow"]
 
 
-def test_the_seconds_before_a_run_was_resumed_count(capsys: pytest.CaptureFixture[str]):
+def test_a_budget_of_seconds_includes_the_time_before_a_resume(capsys: pytest.CaptureFixture[str]):
     assert main(["run", "app.py:Waits", "--run-id", "slow", "--budget", "seconds=0.05"]) == 1
     again = ["runs", "resume", "slow", "-m", "app.py:Waits"]
     assert main([*again, "--budget", "seconds=0.06"]) == 1
@@ -287,7 +287,7 @@ def test_the_seconds_before_a_run_was_resumed_count(capsys: pytest.CaptureFixtur
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no such signal")
 @pytest.mark.usefixtures("default_signals")
-def test_a_terminal_that_is_closed_ends_a_run_cleanly(capsys: pytest.CaptureFixture[str]):
+def test_closing_the_terminal_ends_a_run_cleanly(capsys: pytest.CaptureFixture[str]):
     assert main(["run", "app.py:HangsUp"]) == 129
     said = capsys.readouterr().err
     assert "hung up after" in said
@@ -296,7 +296,7 @@ def test_a_terminal_that_is_closed_ends_a_run_cleanly(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no such signal")
-def test_a_signal_that_is_ignored_stays_so():
+def test_an_ignored_signal_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert main(["run", "app.py:HangsUp", "--no-journal"]) == 0
@@ -305,7 +305,7 @@ def test_a_signal_that_is_ignored_stays_so():
 
 
 @pytest.mark.usefixtures("default_signals")
-def test_no_resume_command_is_printed_for_a_run_that_the_journal_does_not_have(
+def test_no_resume_command_is_printed_for_a_run_that_was_not_stored(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
@@ -333,7 +333,7 @@ def test_no_resume_command_is_printed_for_a_run_that_the_journal_does_not_have(
 
 
 @pytest.mark.usefixtures("default_signals")
-def test_ctrl_c_while_the_journal_is_closed_is_handled_and_the_result_is_there(
+def test_ctrl_c_while_the_journal_closes_does_not_lose_the_result(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     class SlowToClose(SQLiteJournal):
@@ -353,7 +353,7 @@ def test_ctrl_c_while_the_journal_is_closed_is_handled_and_the_result_is_there(
 
 
 @pytest.mark.parametrize("command", ["answer", "resume"])
-def test_a_run_owned_by_another_process_is_not_finished(
+def test_resume_and_answer_report_a_run_owned_by_another_process_as_running(
     command: str, capsys: pytest.CaptureFixture[str]
 ):
     claimed, over = threading.Event(), threading.Event()
@@ -381,7 +381,7 @@ def test_a_run_owned_by_another_process_is_not_finished(
     assert ("another process has" if command == "answer" else "is owned by") in told.err
 
 
-def test_a_shell_is_offered_the_newest_run_by_its_word_and_the_gates_that_are_open(
+def test_shell_completion_offers_run_ids_last_and_open_gates(
     capsys: pytest.CaptureFixture[str],
 ):
     nowhere = SimpleNamespace(params={"run": "last"})
@@ -403,7 +403,7 @@ def test_a_shell_is_offered_the_newest_run_by_its_word_and_the_gates_that_are_op
 # --- threads ------------------------------------------------------------------------------------
 
 
-def test_the_error_of_a_run_is_reported_while_its_threads_are_still_at_work(
+def test_the_error_of_a_run_is_reported_while_its_threads_still_work(
     capsys: pytest.CaptureFixture[str],
 ):
     try:
@@ -418,7 +418,7 @@ def test_the_error_of_a_run_is_reported_while_its_threads_are_still_at_work(
 
 @pytest.mark.once
 @pytest.mark.parametrize(("node", "code"), [("Stuck", 1), ("GivenUp", 0)])
-def test_threads_that_cannot_be_stopped_do_not_keep_the_program_alive(node: str, code: int):
+def test_unstoppable_threads_do_not_keep_the_program_alive(node: str, code: int):
     done = program("run", f"app.py:{node}", "--no-journal")
     assert done.returncode == code, done.stderr
     assert ("ValueError: boom" in done.stderr) == bool(code)
@@ -431,7 +431,7 @@ def test_a_thread_has_a_second_to_finish_after_a_failure():
     assert read_log() == ["thread done"]
 
 
-def test_logs_of_bae_are_shown_in_words_of_options(
+def test_warnings_of_bae_are_shown_as_notes_that_name_options(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(logging.getLogger("bae"), "hasHandlers", lambda: False)  # pytest has some

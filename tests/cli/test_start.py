@@ -113,14 +113,16 @@ FIELDS = {"re.named": "renamed", "other": "chosen"}
 
 
 @pytest.mark.parametrize(("name", "text", "value"), TYPED)
-def test_a_value_is_json_where_the_field_takes_it_and_else_text(name: str, text: str, value: Any):
+def test_a_typed_value_is_json_if_it_fits_the_field_and_text_otherwise(
+    name: str, text: str, value: Any
+):
     node = make_start(f"{name}={text}")
     assert getattr(node, FIELDS.get(name, name)) == value
     assert node.model_fields_set == {FIELDS.get(name, name)}
 
 
 @given(st.text())
-def test_any_typed_text_is_that_text_unless_it_is_a_text_in_json(text: str) -> None:
+def test_typed_text_is_kept_unless_it_is_a_json_string(text: str) -> None:
     try:
         said = json.loads(text)
     except ValueError:
@@ -128,18 +130,18 @@ def test_any_typed_text_is_that_text_unless_it_is_a_text_in_json(text: str) -> N
     assert read(Start, "text", text).value == (said if isinstance(said, str) else text)
 
 
-def test_i_takes_an_object_by_names_or_aliases_and_set_wins_over_it() -> None:
+def test_the_input_option_accepts_names_or_aliases_and_set_overrides_it() -> None:
     node = make_start("number=2", given='{"number": 1, "re.named": 0.5, "one": 3}')
     assert node == Start(number=2, **{"re.named": Decimal("0.5"), "one": 3})
 
 
 @pytest.mark.parametrize("name", ["amount", "Amount"])
-def test_fields_of_a_model_inside_are_set_by_name_or_alias(name: str) -> None:
+def test_fields_of_a_nested_model_are_set_by_name_or_alias(name: str) -> None:
     node = make_start(f"price.{name}=1.50", "price.of=tea", "price.code=0815")
     assert node == Start(price=Price(Amount=Decimal("1.50"), of="tea", code="0815"))
 
 
-def test_an_object_and_fields_inside_it_may_be_set_in_any_order() -> None:
+def test_an_object_and_its_fields_may_be_set_in_any_order() -> None:
     node = make_start("price.of=tea", 'price={"Amount": 1.50}', "price.code=12")
     assert node == Start(price=Price(Amount=Decimal("1.50"), of="tea", code="12"))
 
@@ -151,7 +153,7 @@ class Prices(Node):
 
 
 @pytest.mark.parametrize("said", ['{"tea": 0.10}', '{"prices": {"tea": 0.10}}'])
-def test_the_only_field_may_be_an_object_itself(said: str) -> None:
+def test_the_only_start_field_may_be_an_object(said: str) -> None:
     node = start_node(Prices, said, (), ask=False, command="")
     assert repr(node) == "Prices(prices={'tea': Decimal('0.1')})"
 
@@ -182,20 +184,20 @@ def refusal(given: str | None, *sets: str) -> BaeError:
         (["numbr=1"], "Start has no field numbr"),
     ],
 )
-def test_fields_that_are_set_twice_or_unknown_are_refused(sets: list[str], said: str) -> None:
+def test_duplicate_and_unknown_start_fields_are_refused(sets: list[str], said: str) -> None:
     assert said in refusal(None, *sets).message
 
 
 @pytest.mark.parametrize(
     "said", ["many=a", "many=a, b", "many=5", "unique=1,2", "money=much", "level=3"]
 )
-def test_a_text_that_does_not_fit_is_refused_with_a_set_that_works(said: str) -> None:
+def test_an_invalid_start_value_is_refused_with_an_example_that_works(said: str) -> None:
     fix = refusal(None, said).fix or ""
     _, example = shlex.split(fix[fix.index("--set") :])
     start_node(Start, None, [example], ask=False, command="")
 
 
-def test_enum_members_are_listed_by_name_where_their_values_are_unclear() -> None:
+def test_enum_members_are_listed_by_name_if_their_values_are_unclear() -> None:
     assert describe_type(Start.model_fields["level"].annotation) == "1 (LOW) | 2 (HIGH)"
     assert describe_type(Start.model_fields["size"].annotation) == "small | LARGE"
 
@@ -219,14 +221,14 @@ def test_an_example_is_never_the_name_of_a_type() -> None:
         assert example_of(Asked, name) not in (None, "Path", "Any")
 
 
-def test_no_example_replaces_a_secret() -> None:
+def test_a_printed_command_has_no_example_value_for_a_secret() -> None:
     assert example_of(Asked, "token") is None
     gate = OpenGate("The token?", Asked, "token", SecretStr)
     line = CommandLine("app.py", ".bae/runs.db").answer("r1", gate)
     assert line == "bae runs answer r1 Asked.token -m app.py"
 
 
-def test_a_missing_secret_is_asked_for_in_a_file_and_not_on_the_command_line() -> None:
+def test_the_fix_for_a_missing_secret_uses_a_file() -> None:
     with pytest.raises(BaeError) as caught:
         start_node(Needed, None, (), ask=False, command="bae run app.py")
     fix = caught.value.fix or ""

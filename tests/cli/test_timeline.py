@@ -133,7 +133,7 @@ def test_long_runs_are_drawn_with_their_first_and_last_nodes():
     assert len(rows_of(found, full=True)) == 2000
 
 
-def test_a_question_that_is_open_is_drawn_until_now():
+def test_an_open_question_is_drawn_until_now():
     gate = TimelineEntry("gate", "0:Ask.sure", "Sure?", (Span(0, 259_201),), "waiting", waits=True)
     _, ask, asked, *legend = draw_timeline(make_timeline((0, 1), work=(node(gate),))).splitlines()
     assert "╱" in ask
@@ -143,13 +143,13 @@ def test_a_question_that_is_open_is_drawn_until_now():
     assert said == ["╱ no process worked on the run: 3 d", "┅ a person was waited for"]
 
 
-def test_omitted_work_is_not_reported_as_done_where_some_of_it_failed():
+def test_omitted_work_is_reported_as_failed_if_any_of_it_failed():
     each = [TimelineEntry("item", f"[{i}]", "Day", (Span(i, i + 1),), "failed") for i in range(9)]
     rows = rows_of(make_timeline((0, 9), work=tuple(each)))
     assert [(label, work.outcome) for label, work in rows][-1] == ("… 3 more", "failed")
 
 
-def test_long_maps_are_drawn_as_a_few_rows_and_how_many_more():
+def test_long_maps_are_drawn_as_a_few_rows_and_a_count():
     items = tuple(
         TimelineEntry("item", f"0:Day.short[{i}]", f"[{i}]", (Span(i, i + 1),), "done")
         for i in range(50)

@@ -79,7 +79,7 @@ def plain_lines(lines: list[Any]) -> list[str]:
     return [without_times(line.plain).rstrip() for line in lines]
 
 
-async def test_the_tree_shows_each_call_with_arguments_result_or_error_below_the_field():
+async def test_the_tree_shows_each_call_with_its_arguments_and_result():
     display = tree()
     with observing(display.observe):
         await tool_runs.run_to_end()
@@ -96,7 +96,7 @@ async def test_the_tree_shows_each_call_with_arguments_result_or_error_below_the
     assert "text  'It holds 1.7 liters.'  LM" in shown
 
 
-async def test_a_running_call_is_shown_with_its_newest_report_and_the_graph_that_runs_for_it():
+async def test_a_running_call_is_shown_with_its_newest_progress_and_its_graph():
     display, frames = tree(), list[list[str]]()
 
     async def look(topic: str) -> str:
@@ -169,7 +169,7 @@ async def test_a_call_is_announced_until_it_begins_and_a_failed_call_shows_its_e
     assert "\n".join(after).count("the index is gone") == 1
 
 
-async def test_lines_report_the_begin_and_the_end_of_calls():
+async def test_plain_lines_report_the_start_and_the_end_of_calls():
     written = io.StringIO()
     with observing(PlainLines(Console(file=written, width=200)).observe):
         await tool_runs.run_to_end()
@@ -221,7 +221,7 @@ async def test_an_answer_that_accept_refuses_has_a_row_and_a_line_with_the_reaso
 
 
 @pytest.mark.parametrize("make", [tree, lambda: PlainLines(Console(file=io.StringIO(), width=200))])
-async def test_arguments_and_results_are_not_shown_where_a_node_can_hold_a_secret(
+async def test_call_arguments_and_results_are_hidden_if_a_node_can_hold_a_secret(
     make: Callable[[], Any],
 ):
     class Start(Node):
@@ -247,7 +247,7 @@ async def test_arguments_and_results_are_not_shown_where_a_node_can_hold_a_secre
     assert "hunter2" not in shown
 
 
-async def test_of_many_calls_the_newest_are_shown():
+async def test_the_tree_shows_the_newest_of_many_calls():
     async def step(n: int) -> int:
         return n
 
@@ -268,7 +268,7 @@ async def test_of_many_calls_the_newest_are_shown():
     assert [n for n in range(30) if any(f"step(n={n})" in row for row in rows)] == [*range(22, 30)]
 
 
-def test_the_result_has_a_line_for_each_call_and_json_has_all_of_it(bae):
+def test_the_result_has_a_line_for_each_call(bae):
     done = bae("run", "app.py", "--set", "text=how?", *script("tea", "nothing"))
     assert done.code == 0
     assert "  - search(query='tea') -> ['tea 0', 'tea 1'," in done.out
@@ -282,7 +282,7 @@ def test_the_result_has_a_line_for_each_call_and_json_has_all_of_it(bae):
     assert len(call["result"]) == 40
 
 
-def test_calls_of_a_node_inside_the_result_have_a_line_each_too():
+def test_calls_of_a_nested_node_have_a_line_each_in_the_result():
     class Part(EndNode):
         calls: Annotated[list[ToolCall], Tools(tool_runs.search)]
 
@@ -296,7 +296,7 @@ def test_calls_of_a_node_inside_the_result_have_a_line_each_too():
     assert "seconds" not in printed.file.getvalue()
 
 
-def test_a_stored_run_is_shown_with_its_calls_its_rounds_and_a_bar_for_each_call(bae):
+def test_a_stored_run_is_shown_with_its_rounds_and_calls(bae):
     bae("run", "app.py", "--set", "text=how?", *script("tea", "nothing"))
     shown = bae("runs", "show").out
     assert "Reply   <- filled in" in shown
@@ -316,7 +316,7 @@ def test_a_stored_run_is_shown_with_its_calls_its_rounds_and_a_bar_for_each_call
     assert "after 2 tool calls" in bae("runs", "why", "last", "Reply.text").out
 
 
-def test_a_node_that_a_body_has_an_lm_make_is_shown_with_a_line_for_each_call(bae):
+def test_a_node_made_by_an_lm_in_a_body_is_shown_with_its_calls(bae):
     app = APP.replace("import Graph", "import LM, Graph")
     app = app.replace("__call__(self) -> Reply: ...", "__call__(self, lm: LM) -> Reply:\n")
     app = app.replace("-> Reply:\n", "-> Reply:\n        return await lm.make(self, Reply)")
@@ -330,7 +330,7 @@ def test_a_node_that_a_body_has_an_lm_make_is_shown_with_a_line_for_each_call(ba
     assert re.search(r'search\(query="broken"\) -> error: .*ToolCallError', bae("runs", "show").out)
 
 
-def test_questions_of_a_body_that_failed_are_shown_with_answers_calls_and_results(bae):
+def test_llm_questions_of_a_failed_body_are_shown_with_their_calls(bae):
     app = APP.replace("import Graph", "import LM, Graph")
     app = app.replace("__call__(self) -> Reply: ...", "__call__(self, lm: LM) -> Reply:\n")
     made = "        await lm.make(self, Reply)\n        raise RuntimeError('no')"
@@ -361,7 +361,7 @@ def test_the_json_of_a_stored_run_has_rounds_and_calls(bae):
     assert json.loads(bae("runs", "why", "last", "Reply.calls", "--json").out)["source"] == "tools"
 
 
-def test_a_run_that_failed_in_a_call_shows_the_calls_until_then_and_after_it_is_resumed(bae):
+def test_a_run_that_failed_in_a_call_shows_its_earlier_calls(bae):
     failed = bae("run", "app.py", "--set", "text=how?", *script("tea", "broken"))
     assert failed.code != 0
     shown = bae("runs", "show").out
@@ -395,7 +395,7 @@ def test_a_call_that_waits_for_a_person_is_shown_as_waiting(bae):
     assert made["calls"][0]["state"] == "waiting"
 
 
-def test_a_call_of_a_graph_in_which_a_person_is_asked_is_shown_as_waiting_until_the_answer(bae):
+def test_a_subgraph_call_with_an_open_question_is_shown_as_waiting(bae):
     app = APP.replace("Tools(search)", "Tools(Tool(search, approve=True))")
     app += """
 
@@ -435,7 +435,7 @@ outer = Graph(start=Order)
     assert "waiting" not in bae("runs", "show").out
 
 
-async def test_while_a_person_is_asked_about_a_call_the_node_waits_and_no_lm_is_at_work():
+async def test_a_node_with_a_call_under_approval_is_shown_as_waiting():
     display, frames = tree(), list[list[str]]()
 
     async def pay(euros: int) -> str:
@@ -461,7 +461,7 @@ async def test_while_a_person_is_asked_about_a_call_the_node_waits_and_no_lm_is_
     assert not any("filling text" in row for row in rows)
 
 
-def test_text_of_a_model_cannot_command_the_terminal_or_flood_it(bae):
+def test_model_text_cannot_control_or_flood_the_terminal(bae):
     hostile = "\x1b[31m\r\u202e" + "x" * 100_000
     rounds = [[{"call": "s\x1b[2J", "arguments": {hostile: [hostile]}}], {"text": "fine"}]
     with open("script.json", "w", encoding="utf-8") as file:
@@ -476,7 +476,7 @@ def test_text_of_a_model_cannot_command_the_terminal_or_flood_it(bae):
         assert len(text) < 5000
 
 
-def test_at_a_narrow_terminal_a_run_with_tools_stays_on_the_screen_when_it_is_over(folder):
+def test_a_finished_run_with_tools_stays_on_a_narrow_screen(folder):
     options = script("tea", "nothing")
     with Session(folder, "run", "app.py", "--set", "text=how?", *options, columns=40) as terminal:
         assert terminal.ends() == 0

@@ -124,7 +124,7 @@ def test_the_code_of_a_page_runs_and_prints_the_output_on_the_page(
             assert printed[block] == block.text, f"{relative_path(page)}:{block.line}"
 
 
-def test_tests_shown_on_a_page_pass_as_a_file_of_their_own(tmp_path: Path):
+def test_tests_on_a_page_pass_as_a_separate_file(tmp_path: Path):
     shown = 0
     for page in SHOWING_TESTS:
         folder = tmp_path / page.stem
@@ -176,7 +176,7 @@ def read_picture(picture: Path) -> str:
 
 
 @pytest.mark.once
-def test_the_picture_in_the_readme_is_of_a_run_as_it_looks_today(tmp_path: Path):
+def test_the_picture_in_the_readme_shows_the_current_output_of_a_run(tmp_path: Path):
     """The texts of the model may be anything; nodes, fields and sources must match a run."""
     pytest.importorskip("pyte")
     assert f"({relative_path(PICTURE)})" in README.read_text("utf-8")
@@ -199,7 +199,7 @@ def fields_of(outcome: str) -> list[str]:
     return re.findall(r"^(?:  )?(\w+)(?=  |$)", outcome, re.MULTILINE)
 
 
-def test_a_run_on_a_model_has_the_shape_of_another_with_other_values():
+def test_output_of_a_real_model_matches_the_page_in_all_but_values():
     shown = (
         "✓ Outfit  2.3 s · 180 tokens\n    top  'grey jumper'  LM · 1 s\n\nOutfit\n  top  jumper\n"
         "2 nodes in 2.3 s · 1 LM call · 180 tokens · $0\n"
@@ -210,7 +210,7 @@ def test_a_run_on_a_model_has_the_shape_of_another_with_other_values():
         assert not alike(shown, other.replace(was, now)), was
 
 
-def test_a_run_with_tools_has_the_shape_of_another_with_other_calls():
+def test_output_with_tools_matches_the_page_in_all_but_calls():
     shown = (
         "✓ Reply  5.3 s · 105 tokens · 2 rounds\n    calls  1 call in 1 round: find  LM\n"
         "    ✓ find(number='1')  'kettle'\n    item   'kettle'   LM\n\n"
@@ -225,7 +225,7 @@ def test_a_run_with_tools_has_the_shape_of_another_with_other_calls():
         assert not alike(shown, other.replace(was, now)), was
 
 
-def test_every_make_target_that_is_named_exists():
+def test_every_make_target_in_the_docs_exists():
     makefile = (ROOT / "Makefile").read_text("utf-8")
     targets = set(re.findall(r"^([a-z][a-z0-9-]*):", makefile, re.MULTILINE))
     for page in PROSE:
@@ -245,7 +245,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PROSE, ids=relative_path)
-def test_every_link_leads_to_a_file_and_a_heading_that_exist(page: Path):
+def test_every_link_leads_to_an_existing_file_and_heading(page: Path):
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
         if "://" in target:
             continue
@@ -272,6 +272,6 @@ MACHINE = re.compile(
 
 
 @pytest.mark.parametrize("page", [*PROSE, *EXAMPLES], ids=relative_path)
-def test_no_page_names_a_machine_or_a_folder_on_one(page: Path):
+def test_no_page_contains_local_paths_or_host_names(page: Path):
     found = [match[0] for match in MACHINE.finditer(page.read_text("utf-8"))]
     assert found == []

@@ -57,7 +57,7 @@ def sections(page: Path) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def test_the_page_has_a_row_for_each_command_and_for_no_other(known: dict[str, Any]):
+def test_the_commands_page_has_a_row_for_every_command(known: dict[str, Any]):
     """The page on the team has the commands of a team, and each part covers one command or a
     group."""
     named = set(re.findall(r"`(bae [a-z]+(?: [a-z]+)?)`", PAGE.read_text("utf-8")))
@@ -69,21 +69,21 @@ def test_the_page_has_a_row_for_each_command_and_for_no_other(known: dict[str, A
     assert {name for name in sections(PAGE) if name.startswith("bae ")} <= set(known) | groups
 
 
-def test_the_page_names_no_option_that_there_is_not(known: dict[str, Any]):
+def test_the_commands_page_names_only_existing_options(known: dict[str, Any]):
     """The generated reference has them all; the site's test sees to that."""
     there = {opt for command in known.values() for opt in options(command)}
     told = re.findall(r"(?<![-\w])--[a-z][-\w]*", PAGE.read_text("utf-8"))
     assert set(told) <= there | EVERYWHERE | AT_THE_TOP
 
 
-def test_the_page_names_the_options_of_bae_itself():
+def test_the_commands_page_names_the_global_options():
     from bae.cli.app import whole_command
 
     for option in options(whole_command()) - {"--help", "-h"}:
         assert option in PAGE.read_text("utf-8"), option
 
 
-def test_the_page_names_every_exit_code():
+def test_the_commands_page_names_every_exit_code():
     from bae.cli import exits
 
     codes = {value for name, value in vars(exits).items() if name.isupper() and type(value) is int}
@@ -105,7 +105,7 @@ def find_commands(page: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PROSE, ids=relative_path)
-def test_every_command_line_in_prose_could_be_typed(page: Path, known: dict[str, Any]):
+def test_every_command_line_in_prose_can_be_parsed(page: Path, known: dict[str, Any]):
     from bae.cli.app import whole_command
 
     whole = whole_command()

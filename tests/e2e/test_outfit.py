@@ -31,7 +31,7 @@ def ootd():
     del sys.modules["ootd"]
 
 
-def test_there_is_a_model_to_test_with():
+def test_at_least_one_lm_is_configured_for_these_tests():
     assert list_configured_lms(), "no model is configured here: " + "; ".join(
         f"{kind.example}: {kind.lacks}" for kind in candidates()
     )

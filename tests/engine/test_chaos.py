@@ -55,7 +55,7 @@ def engine_at(address: str) -> Any:
     return TemporalEngine(address, heartbeat=LEASE) if address else JournalEngine()
 
 
-async def test_runs_end_when_two_of_their_workers_are_killed(
+async def test_runs_finish_although_two_workers_are_killed(
     address: str, where: str, tmp_path: Path
 ):
     random = Random(1)
@@ -71,7 +71,7 @@ async def test_runs_end_when_two_of_their_workers_are_killed(
     assert found.again <= 2 * fleet.concurrency
 
 
-async def test_a_worker_of_the_same_machine_continues_the_runs_of_a_killed_one_at_once(
+async def test_a_worker_on_the_same_machine_continues_runs_of_a_killed_worker_at_once(
     database: PostgresServer, tmp_path: Path
 ):
     where = f"{database.url}#{new_schema()}"
@@ -85,7 +85,7 @@ async def test_a_worker_of_the_same_machine_continues_the_runs_of_a_killed_one_a
             await all_ended(fleet, journal, ids, 30)
 
 
-async def test_a_run_that_kills_its_processes_has_failed_though_no_lease_is_over(
+async def test_a_run_that_kills_three_workers_fails_before_its_lease_expires(
     database: PostgresServer, tmp_path: Path
 ):
     where = f"{database.url}#{new_schema()}"
@@ -102,7 +102,7 @@ async def test_a_run_that_kills_its_processes_has_failed_though_no_lease_is_over
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_runs_end_when_workers_and_the_database_are_killed_and_workers_freeze(
+async def test_runs_finish_although_workers_and_the_database_are_killed(
     seed: int, address: str, database: PostgresServer, where: str, tmp_path: Path
 ):
     random = Random(seed)
@@ -127,7 +127,7 @@ async def test_runs_end_when_workers_and_the_database_are_killed_and_workers_fre
 
 
 @pytest.mark.slow
-async def test_nothing_is_repeated_when_the_database_is_away_for_three_leases(
+async def test_no_work_is_repeated_after_a_database_outage_of_three_leases(
     address: str, database: PostgresServer, where: str, tmp_path: Path
 ):
     async with open_journal(where, LEASE) as journal:

@@ -40,7 +40,7 @@ def make_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any
     logging.getLogger("dbos").handlers.clear()
 
 
-async def test_the_engine_of_the_docs_ends_all_runs_when_workers_are_killed(
+async def test_the_engine_of_the_docs_finishes_all_runs_of_killed_workers(
     make_engine: Any, postgres: PostgresServer, tmp_path: Path
 ):
     engine = make_engine(postgres.url)
@@ -69,7 +69,7 @@ async def test_the_engine_of_the_docs_ends_all_runs_when_workers_are_killed(
     assert found.again <= 2 * fleet.concurrency
 
 
-async def test_runs_that_are_submitted_before_the_first_worker_are_in_the_queue_of_dbos(
+async def test_runs_submitted_before_the_first_worker_are_in_the_queue_of_dbos(
     make_engine: Any, postgres: PostgresServer, caplog: pytest.LogCaptureFixture
 ):
     url = postgres.new_database()

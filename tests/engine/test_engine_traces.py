@@ -79,7 +79,7 @@ async def test_a_run_that_waited_for_an_answer_continues_in_the_trace_of_its_sub
     assert dispatch.parent is None
 
 
-async def test_a_run_is_under_the_current_span_of_its_resume(spans: Spans):
+async def test_a_resumed_run_is_a_child_of_the_current_span(spans: Spans):
     tracer = TracerProvider().get_tracer("test")
     async with MemoryJournal() as journal:
         await shop.refunds.submit(shop.Refund(amount=5), journal=journal, run_id="a")
@@ -89,14 +89,14 @@ async def test_a_run_is_under_the_current_span_of_its_resume(spans: Spans):
     assert (run.parent and run.parent.span_id) == request.get_span_context().span_id
 
 
-async def test_headers_that_are_no_trace_are_ignored(spans: Spans):
+async def test_invalid_trace_headers_are_ignored(spans: Spans):
     async with MemoryJournal() as journal:
         about = {"traceparent": "00-nonsense", "tracestate": 7}
         await shop.refunds.arun(shop.Refund(amount=5), journal=journal, metadata=about)
     assert spans()["invoke_agent refunds"].parent is None
 
 
-async def test_a_submission_that_is_refused_is_a_span_that_failed(spans: Spans):
+async def test_a_refused_submission_is_a_failed_span(spans: Spans):
     async with MemoryJournal() as journal:
         await shop.refunds.submit(shop.Refund(amount=5), journal=journal, run_id="a")
         with pytest.raises(Exception, match="bae-run-exists"):

@@ -134,7 +134,7 @@ async def until_open(engine: TemporalEngine, count: int) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_temporal_hands_out_a_run_and_stores_its_id_and_graph_only(
+async def test_temporal_stores_only_the_id_and_the_graph_of_a_run(
     journal: Journal, engine: TemporalEngine
 ):
     start = Message(text="confidential")
@@ -163,9 +163,7 @@ async def test_an_answer_in_another_process_and_a_deadline_wake_their_runs(
         assert (await votes.result("v", journal=journal)).result.text == "False"
 
 
-async def test_a_delayed_run_begins_at_its_time_by_the_timer_of_temporal(
-    journal: Journal, engine: TemporalEngine
-):
+async def test_a_timer_of_temporal_starts_a_delayed_run(journal: Journal, engine: TemporalEngine):
     soon, late = Message(text="soon"), Message(text="late")
     await messages.submit(late, journal=journal, run_id="late", engine=engine, delay=3600)
     begun = time()
@@ -186,7 +184,7 @@ async def until_backoff(engine: TemporalEngine, run_id: str, seconds: float) -> 
 
 
 @slow
-async def test_a_run_is_tried_again_with_pauses_and_its_error_is_not_stored_in_temporal(
+async def test_a_retried_run_stores_no_error_in_temporal(
     journal: Journal,
     engine: TemporalEngine,
     monkeypatch: pytest.MonkeyPatch,
@@ -204,7 +202,7 @@ async def test_a_run_is_tried_again_with_pauses_and_its_error_is_not_stored_in_t
 
 
 @slow
-async def test_a_worker_that_stops_hands_its_runs_over_and_another_continues_them_at_once(
+async def test_a_stopping_worker_hands_its_runs_to_another_worker_at_once(
     journal: SQLiteJournal, engine: TemporalEngine, tmp_path: Path
 ):
     where = str(journal.path)
@@ -230,7 +228,7 @@ async def test_a_worker_that_stops_hands_its_runs_over_and_another_continues_the
 
 
 @slow
-async def test_a_run_that_kills_its_processes_has_failed_and_its_workflow_is_closed(
+async def test_a_run_that_kills_its_workers_fails_and_closes_its_workflow(
     journal: SQLiteJournal, engine: TemporalEngine, tmp_path: Path
 ):
     address = str(engine.address)
@@ -261,7 +259,7 @@ def changed_messages() -> Graph[Any, Any]:
 
 
 @slow
-async def test_a_run_whose_classes_do_not_fit_goes_to_a_worker_whose_classes_do(
+async def test_a_run_goes_to_a_worker_with_compatible_classes(
     journal: Journal, engine: TemporalEngine
 ):
     await messages.submit(Message(text="old"), journal=journal, run_id="old", engine=engine)
@@ -288,7 +286,7 @@ async def until_event(engine: TemporalEngine, run_id: str) -> None:
 
 
 @slow
-async def test_temporal_may_go_away_and_come_back(
+async def test_runs_finish_after_temporal_was_restarted(
     journal: Journal, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.WARNING)
@@ -313,7 +311,7 @@ async def test_temporal_may_go_away_and_come_back(
 
 
 @slow
-async def test_a_worker_may_start_before_temporal_does(journal: Journal):
+async def test_a_worker_may_start_before_temporal(journal: Journal):
     with temporal_server() as server:
         server.stop()
         engine = TemporalEngine(server.address, sweep=1, timeout=1)
@@ -324,9 +322,7 @@ async def test_a_worker_may_start_before_temporal_does(journal: Journal):
 
 
 @slow
-async def test_the_workflow_of_a_cancelled_run_ends_when_it_is_looked_at(
-    journal: Journal, engine: TemporalEngine
-):
+async def test_cancelling_a_run_completes_its_workflow(journal: Journal, engine: TemporalEngine):
     HELD.clear()
     await held.submit(Held(), journal=journal, run_id="h", engine=engine)
     async with working(held, journal=journal, engine=engine) as worker:
@@ -342,7 +338,7 @@ async def test_the_workflow_of_a_cancelled_run_ends_when_it_is_looked_at(
 
 
 @slow
-async def test_the_schedule_of_the_docs_submits_a_run_once_a_day(
+async def test_the_documented_schedule_submits_a_run_once_a_day(
     temporal: TemporalServer,
     postgres: PostgresServer,
     tmp_path: Path,

@@ -102,7 +102,7 @@ async def hold() -> Hold:
 # --- submit and result --------------------------------------------------------------------------
 
 
-async def test_a_submitted_run_is_stored_and_not_begun(journal: Journal):
+async def test_a_submitted_run_is_stored_but_not_started(journal: Journal):
     run_id = await HELD.submit(Held(), journal=journal, metadata={"user_id": "ana"}, thread="t")
     info = await journal.info(run_id)
     assert (info.status, info.owner, info.thread) == ("queued", None, "t")
@@ -117,7 +117,7 @@ async def test_a_worker_runs_submitted_work_and_result_returns_it(journal: Journ
     assert [result.result.count for result in results] == [*range(30)]
 
 
-async def test_turns_of_a_thread_that_are_submitted_together_happen_in_their_order(
+async def test_turns_submitted_together_to_a_thread_run_in_order(
     journal: Journal,
 ):
     threads = ["ana", "bo"] * 10
@@ -159,13 +159,13 @@ class AtOnce(Engine):
         await asyncio.gather(*map(carry_out, self.ids))
 
 
-async def test_recover_carries_out_submitted_runs_too(journal: Journal):
+async def test_recover_runs_submitted_runs(journal: Journal):
     run_id = await WORDS.submit(Word(text="abc"), journal=journal, max_iters=7)
     (done,) = await WORDS.recover(journal=journal)
     assert (done.run_id, done.result is not None and done.result.result.count) == (run_id, 3)
 
 
-async def test_a_second_submission_with_the_same_id_is_refused_and_the_run_happens_once(
+async def test_a_second_submission_with_the_same_id_is_refused(
     journal: Journal,
 ):
     await WORDS.submit(Word(text="abc"), journal=journal, run_id="order-1")
@@ -186,7 +186,7 @@ async def test_a_start_node_with_a_secret_is_refused_with_an_alternative(journal
     assert await journal.runs() == []
 
 
-async def test_a_journal_that_stores_secrets_takes_such_a_start_node():
+async def test_a_journal_that_stores_secrets_accepts_a_start_node_with_a_secret():
     async with MemoryJournal(secrets=True) as journal:
         start = shop.Login(token=SecretStr("s3cret"))
         run_id = await shop.logins.submit(start, journal=journal)
@@ -224,7 +224,7 @@ class Broken(Node):
 BROKEN = Graph(start=Broken, end=Length, name="broken")
 
 
-async def test_result_raises_the_error_that_a_run_failed_with_elsewhere(journal: Journal):
+async def test_result_raises_the_error_of_a_run_that_failed_in_another_process(journal: Journal):
     run_id = await BROKEN.submit(Broken(), journal=journal)
     async with working(BROKEN, journal=journal):
         error = await error_from(RunFailed, BROKEN.result(run_id, journal=journal))
@@ -232,15 +232,13 @@ async def test_result_raises_the_error_that_a_run_failed_with_elsewhere(journal:
     assert "not today" in error.message
 
 
-async def test_result_raises_that_a_run_was_cancelled(journal: Journal):
+async def test_result_raises_an_error_for_a_cancelled_run(journal: Journal):
     run_id = await WORDS.submit(Word(text="abc"), journal=journal)
     await journal.cancel(run_id)
     await error_from(RunCancelled, WORDS.result(run_id, journal=journal))
 
 
-async def test_a_run_that_was_cancelled_by_a_request_is_exported_and_loaded(
-    journal: Journal, tmp_path: Path
-):
+async def test_a_run_cancelled_on_request_is_exported_and_loaded(journal: Journal, tmp_path: Path):
     await HELD.submit(Held(), journal=journal, run_id="a")
     async with working(HELD, journal=journal):
         await HOLD.begun.wait()
@@ -253,7 +251,7 @@ async def test_a_run_that_was_cancelled_by_a_request_is_exported_and_loaded(
 # --- workers ------------------------------------------------------------------------------------
 
 
-async def test_a_worker_has_no_more_runs_in_progress_than_it_may(journal: Journal):
+async def test_a_worker_never_exceeds_its_concurrency(journal: Journal):
     for number in range(5):
         await HELD.submit(Held(), journal=journal, run_id=f"{number}")
     async with working(HELD, journal=journal, concurrency=2) as worker:
@@ -274,7 +272,7 @@ async def test_an_answer_in_another_process_makes_a_worker_continue_the_run(jour
     assert result.result == shop.Refunded(paid=5)
 
 
-async def test_a_worker_that_stops_hands_its_runs_over_and_cancels_none_of_them(journal: Journal):
+async def test_a_stopping_worker_hands_over_its_runs_without_cancelling_them(journal: Journal):
     await HELD.submit(Held(), journal=journal, run_id="a")
     async with working(HELD, journal=journal):
         await HOLD.begun.wait()
@@ -286,7 +284,7 @@ async def test_a_worker_that_stops_hands_its_runs_over_and_cancels_none_of_them(
     assert result.result.count == 2
 
 
-async def test_a_run_that_the_engine_cancels_is_handed_over_and_not_cancelled(journal: Journal):
+async def test_a_task_cancelled_by_the_engine_hands_over_its_run(journal: Journal):
     await HELD.submit(Held(), journal=journal, run_id="a")
     worker = Worker(HELD, journal=journal)
     work = asyncio.create_task(worker.carry_out("a", "held"))
@@ -298,7 +296,7 @@ async def test_a_run_that_the_engine_cancels_is_handed_over_and_not_cancelled(jo
     assert (info.standing(), info.owner) == ("interrupted", None)
 
 
-async def test_the_fencing_token_of_a_run_grows_with_every_process_that_takes_it(
+async def test_the_fencing_token_grows_with_every_process_that_claims_the_run(
     journal: Journal,
 ):
     await HELD.submit(Held(), journal=journal, run_id="a")
@@ -319,7 +317,7 @@ class Tokens(EndNode):
     from_dep: Annotated[int, Dep(read_token)]
 
 
-async def test_the_token_is_0_outside_a_run_and_in_a_run_without_a_journal(
+async def test_the_fencing_token_is_0_outside_a_run_and_without_a_journal(
     journal: Journal,
 ):
     graph = Graph(start=Tokens)
@@ -333,7 +331,7 @@ class Nested(Node):
         return (await Graph(start=Tokens).arun(Tokens())).result
 
 
-async def test_a_run_without_a_journal_does_not_take_the_token_of_an_outer_run(
+async def test_a_run_without_a_journal_does_not_inherit_an_outer_fencing_token(
     journal: Journal,
 ):
     nested = await Graph(start=Nested, end=Tokens).arun(Nested(), journal=journal)
@@ -352,7 +350,7 @@ TRIES: list[int] = []
 BUSY = Graph(start=Busy, end=Length, name="busy")
 
 
-async def test_a_run_is_tried_again_after_an_error_that_may_pass(
+async def test_a_run_is_retried_after_a_retryable_error(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("bae.engine.worker.FIRST_WAIT", 0.01)
@@ -362,9 +360,7 @@ async def test_a_run_is_tried_again_after_an_error_that_may_pass(
         assert (await BUSY.result(run_id, journal=journal)).result.count == 3
 
 
-async def test_a_run_is_tried_again_so_often_and_has_failed_then(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_run_fails_after_its_last_retry(journal: Journal, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("bae.engine.worker.FIRST_WAIT", 0.01)
     TRIES.clear()
     run_id = await BUSY.submit(Busy(), journal=journal)
@@ -373,7 +369,7 @@ async def test_a_run_is_tried_again_so_often_and_has_failed_then(
     assert (error.code, len(TRIES)) == ("bae-lm-failed", 2)
 
 
-async def test_a_worker_brings_the_lm_and_the_secrets_of_each_graph(journal: Journal):
+async def test_a_worker_supplies_each_graph_with_its_lm_and_secrets(journal: Journal):
     class Password(Node):
         word: SecretStr = SecretStr("")
 
@@ -405,7 +401,7 @@ def changed_words() -> Graph[Any, Any]:
     return Graph(start=Word, end=Length, name="words")
 
 
-async def test_a_run_whose_classes_do_not_fit_is_left_to_a_worker_whose_do(
+async def test_a_run_with_incompatible_classes_is_left_to_another_worker(
     journal: Journal, caplog: pytest.LogCaptureFixture
 ):
     await WORDS.submit(Word(text="abc"), journal=journal, run_id="old")
@@ -420,7 +416,7 @@ async def test_a_run_whose_classes_do_not_fit_is_left_to_a_worker_whose_do(
         assert (await WORDS.result("old", journal=journal)).result.count == 3
 
 
-async def test_two_graphs_of_one_name_are_refused(journal: Journal):
+async def test_a_worker_refuses_two_graphs_with_one_name(journal: Journal):
     with pytest.raises(ValueError, match="same name"):
         Worker(WORDS, changed_words(), journal=journal)
 
@@ -428,7 +424,7 @@ async def test_two_graphs_of_one_name_are_refused(journal: Journal):
 # --- processes ----------------------------------------------------------------------------------
 
 
-async def test_a_run_that_kills_its_processes_has_failed_after_three_and_the_others_end(
+async def test_a_run_fails_after_it_has_killed_three_workers(
     tmp_path: Path,
 ):
     where = str(tmp_path / "runs.db")
@@ -450,7 +446,7 @@ async def test_a_run_that_kills_its_processes_has_failed_after_three_and_the_oth
     assert "3 processes died" in error.message
 
 
-async def test_sigterm_has_a_worker_process_hand_its_runs_over(tmp_path: Path):
+async def test_a_worker_process_hands_over_its_runs_on_sigterm(tmp_path: Path):
     where = str(tmp_path / "runs.db")
     async with SQLiteJournal(where) as journal:
         ids = [f"order-{number}" for number in range(4)]
@@ -472,7 +468,7 @@ async def test_sigterm_has_a_worker_process_hand_its_runs_over(tmp_path: Path):
 # --- status, and engines of others --------------------------------------------------------------
 
 
-async def test_the_status_counts_queued_delayed_running_and_parked_runs(journal: Journal):
+async def test_engine_status_counts_queued_delayed_running_and_parked_runs(journal: Journal):
     await WORDS.submit(Word(text="x"), journal=journal)
     await WORDS.submit(Word(text="x"), journal=journal, delay=60)
     await shop.refunds.arun(shop.Refund(amount=1), journal=journal)
@@ -496,7 +492,7 @@ class Away(Engine):
         await worker.stopping.wait()
 
 
-async def test_a_run_is_submitted_although_the_engine_is_away(
+async def test_a_run_is_submitted_although_the_engine_is_unreachable(
     journal: Journal, caplog: pytest.LogCaptureFixture
 ):
     run_id = await WORDS.submit(Word(text="abc"), journal=journal, engine=Away())

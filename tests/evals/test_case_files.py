@@ -46,7 +46,7 @@ def write_cases(folder, **inputs):
     return path
 
 
-async def test_a_case_names_files_beside_it_and_the_model_sees_them(folder):
+async def test_a_case_may_name_files_beside_its_dataset(folder):
     path = write_cases(folder, photo="@photos/dot.png", papers=["@note.txt", NOTE.data_url])
     lm = ScriptedLM([{"color": "white"}])
     await evaluate(GRAPH, load_cases(path, GRAPH), {"scripted": lm})
@@ -66,7 +66,7 @@ async def test_a_case_names_files_beside_it_and_the_model_sees_them(folder):
         ("photos/dot.png", "data URL"),
     ],
 )
-def test_a_path_that_leads_elsewhere_is_refused_before_anything_runs(photo, why, folder):
+def test_a_file_path_outside_the_dataset_folder_is_refused_before_the_first_run(photo, why, folder):
     (folder / "link.png").symlink_to(folder.parent / "secret.png")
     with pytest.raises(BaeError) as raised:
         load_cases(write_cases(folder, photo=photo), GRAPH)

@@ -103,7 +103,9 @@ async def score_cases(
     "expected",
     [{"word": "calm"}, Mood(season="summer", word="calm", strength=1), Expected(word="calm")],
 )
-async def test_inputs_and_outputs_are_accepted_in_every_form(inputs: Any, expected: Any) -> None:
+async def test_inputs_and_expected_outputs_are_accepted_in_every_form(
+    inputs: Any, expected: Any
+) -> None:
     [case] = cases_of(dataset(Row(inputs=inputs, expected_output=expected)), moods)
     assert case.name == "case 1"
     assert case.metric is None
@@ -114,9 +116,7 @@ async def test_inputs_and_outputs_are_accepted_in_every_form(inputs: Any, expect
     assert "word" in why
 
 
-async def test_a_plain_value_is_the_value_of_the_only_field_and_names_and_metadata_are_stored() -> (
-    None
-):
+async def test_a_plain_input_is_the_value_of_the_only_start_field() -> None:
     rows = [
         Row(name="one", inputs="who?", expected_output="me", metadata={"level": 1}),
         Row(inputs="b", metadata="hard"),
@@ -129,7 +129,7 @@ async def test_a_plain_value_is_the_value_of_the_only_field_and_names_and_metada
     assert await score_cases(replies, cases, "me") == [(1.0, ""), (1.0, "")]
 
 
-def test_everything_that_does_not_fit_is_reported_at_once_with_its_case() -> None:
+def test_all_invalid_cases_of_a_dataset_are_reported_together() -> None:
     rows = [
         Row(name="no input", inputs={"massage": "hi"}),
         Row(name="bare", inputs="hi", expected_output="calm"),
@@ -173,7 +173,7 @@ class Watching(Evaluator[Any, Any, Any]):
         return {"label": "a label", "told": True}
 
 
-async def test_evaluators_of_case_and_dataset_are_the_metric_and_count_alike() -> None:
+async def test_evaluators_of_cases_and_datasets_have_equal_weight() -> None:
     rows = [
         Row(inputs="a", expected_output={"word": "calm"}, evaluators=(Strong(),)),
         Row(inputs="b", expected_output={"word": "gloomy"}),
@@ -198,7 +198,7 @@ async def test_an_evaluator_gets_the_real_output_and_the_usage_of_the_run() -> N
     assert ctx.attributes["trace"] == ["Waking", "Mood"]
 
 
-async def test_where_plain_values_are_expected_evaluators_are_given_plain_values() -> None:
+async def test_evaluators_receive_plain_values_if_the_dataset_has_plain_values() -> None:
     rows = [
         Row(inputs="a", expected_output="calm", evaluators=(EqualsExpected(),)),
         Row(inputs="b", evaluators=(Contains(value="alm"), IsInstance(type_name="str"))),
@@ -207,9 +207,7 @@ async def test_where_plain_values_are_expected_evaluators_are_given_plain_values
     assert [score for score, _ in await score_cases(replies, cases)] == [1.0, 1.0]
 
 
-async def test_evaluators_of_spans_and_of_reports_are_refused_by_name_before_anything_runs() -> (
-    None
-):
+async def test_span_and_report_evaluators_are_refused_by_name_before_the_first_run() -> None:
     requests = MaxModelRequests(max_requests=1)
     row = Row(name="n", inputs="a", evaluators=(requests,))
     whole = Dataset[Any, Any, Any](
@@ -232,7 +230,7 @@ async def test_evaluators_of_spans_and_of_reports_are_refused_by_name_before_any
     assert found.contenders[0].cases[0].score == 0.5
 
 
-async def test_an_evaluator_that_raises_or_needs_spans_ends_the_evaluation_by_its_name() -> None:
+async def test_an_evaluator_that_raises_ends_the_evaluation_and_is_named() -> None:
     @dataclass
     class Spans(Evaluator[Any, Any, Any]):
         def evaluate(self, ctx: EvaluatorContext[Any, Any, Any]) -> bool:
@@ -245,7 +243,7 @@ async def test_an_evaluator_that_raises_or_needs_spans_ends_the_evaluation_by_it
     assert "bae records no spans" in str(raised.value)
 
 
-async def test_an_evaluator_without_a_score_for_a_case_is_no_failure() -> None:
+async def test_an_evaluator_may_skip_a_case() -> None:
     rows = [
         Row(name="nothing", inputs="a"),
         Row(name="wrong", inputs="b", expected_output={"word": "gloomy"}),
@@ -267,7 +265,7 @@ async def test_an_evaluator_without_a_score_for_a_case_is_no_failure() -> None:
         (replies, {"txt": "me"}, "n: expected.txt: Reply has no such field, did you mean text?"),
     ],
 )
-def test_expected_outputs_that_no_run_can_reach_are_refused_with_evaluators_too(
+def test_unreachable_expected_outputs_are_refused_for_datasets_with_evaluators(
     graph: Graph[Any, Any], expected: Any, said: str
 ) -> None:
     row = Row(name="n", inputs="a", expected_output=expected)
@@ -277,7 +275,7 @@ def test_expected_outputs_that_no_run_can_reach_are_refused_with_evaluators_too(
     assert said in raised.value.message
 
 
-async def test_scores_outside_0_to_1_and_labels_alone_are_refused() -> None:
+async def test_scores_outside_0_to_1_and_mere_labels_are_refused() -> None:
     @dataclass
     class Labels(Evaluator[Any, Any, Any]):
         def evaluate(self, ctx: EvaluatorContext[Any, Any, Any]) -> str:
@@ -291,7 +289,7 @@ async def test_scores_outside_0_to_1_and_labels_alone_are_refused() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["yaml", "json"])
-async def test_a_file_that_the_package_writes_is_read_with_its_evaluators_or_without(
+async def test_a_dataset_file_of_pydantic_evals_is_read_with_its_evaluators(
     tmp_path: Path, suffix: str
 ) -> None:
     rows = dataset(
@@ -322,7 +320,7 @@ async def test_a_file_that_the_package_writes_is_read_with_its_evaluators_or_wit
         ("gone.yaml", None, "cannot be read"),
     ],
 )
-def test_a_file_that_is_no_such_dataset_is_refused_by_name(
+def test_an_invalid_dataset_file_is_refused_by_name(
     tmp_path: Path, name: str, text: str | None, said: str
 ) -> None:
     file = tmp_path / name

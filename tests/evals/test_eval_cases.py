@@ -48,7 +48,7 @@ def refusal(file: Path, graph: Graph[Any, Any] = tickets) -> str:
     return caught.value.message
 
 
-def test_a_line_has_all_that_a_case_has_and_only_the_input_is_needed(tmp_path: Path) -> None:
+def test_a_line_can_have_every_key_of_a_case_and_needs_only_the_input(tmp_path: Path) -> None:
     whole = {
         "input": {"text": "it crashes"},
         "name": "a crash",
@@ -67,7 +67,7 @@ def test_a_line_has_all_that_a_case_has_and_only_the_input_is_needed(tmp_path: P
     ]
 
 
-def test_a_byte_order_mark_blank_lines_and_line_ends_of_windows_are_no_matter(
+def test_case_files_may_have_a_byte_order_mark_blank_lines_and_crlf(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "cases.jsonl"
@@ -80,7 +80,7 @@ def test_a_byte_order_mark_blank_lines_and_line_ends_of_windows_are_no_matter(
     ]
 
 
-def test_everything_that_is_wrong_is_reported_at_once_with_line_and_field(tmp_path: Path) -> None:
+def test_all_problems_of_a_case_file_are_reported_with_line_and_field(tmp_path: Path) -> None:
     ticket = {"input": {"text": "a"}}
     wrong: list[tuple[Any, str]] = [
         ({"input": {"text": 3}}, "input.text: Input should be a valid string"),
@@ -124,28 +124,28 @@ def test_everything_that_is_wrong_is_reported_at_once_with_line_and_field(tmp_pa
     assert "line 15: nodes.Bug: Input should be a valid dictionary" in said
 
 
-def test_no_more_than_twenty_problems_are_listed(tmp_path: Path) -> None:
+def test_at_most_twenty_problems_of_a_case_file_are_listed(tmp_path: Path) -> None:
     said = refusal(write_cases(tmp_path, *[{"input": {"text": n}} for n in range(1000)]))
 
     assert said.count("\n  line ") == 20
     assert said.endswith("and more: these are the first 20")
 
 
-def test_a_file_without_cases_or_without_text_is_refused(tmp_path: Path) -> None:
+def test_an_empty_or_undecodable_case_file_is_refused(tmp_path: Path) -> None:
     assert "there is no case in " in refusal(write_cases(tmp_path, "\n \n"))
     file = tmp_path / "cases.jsonl"
     file.write_bytes(b'{"input": {"text": "a"}}\n{"input": "\xff"}')
     assert "line 2: is not JSON: 'utf-8' codec can't decode byte 0xff" in refusal(file)
 
 
-def test_an_expected_value_needs_to_fit_only_one_of_the_ends(tmp_path: Path) -> None:
+def test_an_expected_value_needs_to_match_only_one_end_of_the_graph(tmp_path: Path) -> None:
     expected: list[dict[str, Any]] = [{"reply": "b"}, {"severity": "low"}]
     file = write_cases(tmp_path, *({"input": "a", "expected": each} for each in expected))
 
     assert [case.expected for case in load_cases(file, tickets)] == expected
 
 
-async def test_values_are_read_as_json_and_fields_may_use_their_alias(tmp_path: Path) -> None:
+async def test_cases_accept_json_values_and_field_aliases(tmp_path: Path) -> None:
     file = write_cases(
         tmp_path,
         {"input": {**DAY, "nightCount": 3}, "expected": {**DAY, "nights": 3}},
@@ -194,7 +194,7 @@ def test_an_exception_of_a_start_nodes_validator_is_reported_with_its_line(tmp_p
 # Cases made in code are held to the same.
 
 
-async def test_cases_made_in_code_are_checked_before_one_of_them_runs() -> None:
+async def test_cases_built_in_code_are_checked_before_the_first_run() -> None:
     lm = always_bug()
     ticket = {"text": "a"}
     wrong: list[tuple[Any, str]] = [
@@ -238,7 +238,7 @@ async def test_inputs_and_expected_fields_may_be_python_values_or_nodes() -> Non
     assert [result.score for result in found.contenders[0].cases] == [1.0, 1.0, 0.0]
 
 
-async def test_node_classes_of_one_name_have_different_names_in_cases() -> None:
+async def test_node_classes_with_one_name_are_distinguished_in_cases() -> None:
     def inner() -> type[Node]:
         class Reply(Node):
             count: int
@@ -317,7 +317,7 @@ async def evaluate_case(start: type[Node], more: Any = None, **case: Any) -> Any
     return found.contenders[0].cases[0]
 
 
-async def test_a_case_answers_the_gates_of_its_run_and_its_report_has_no_secret_of_them() -> None:
+async def test_a_case_answers_the_gates_of_its_run() -> None:
     expected = {"approved": True, "until": "2026-02-03"}
     result = await evaluate_case(Order, expected=expected, answers=ANSWERS)
     assert (result.outcome, result.score) == ("ended", 1.0)
@@ -326,7 +326,7 @@ async def test_a_case_answers_the_gates_of_its_run_and_its_report_has_no_secret_
     assert inside.end["fields"]["checked"]["fine"] is True
 
 
-async def test_a_gate_without_an_answer_in_the_case_is_answered_by_the_common_answerer() -> None:
+async def test_a_gate_without_an_answer_in_its_case_uses_the_common_answerer() -> None:
     met: list[str] = []
 
     async def answer(gate: OpenGate) -> Any:
@@ -349,7 +349,7 @@ async def test_a_gate_without_an_answer_in_the_case_is_answered_by_the_common_an
         ({"Refund.until": "soon"}, "answers.Refund.until: "),
     ],
 )
-async def test_answers_that_fit_no_gate_are_refused_before_anything_runs(
+async def test_answers_for_unknown_gates_are_refused_before_the_first_run(
     answers: Any, says: str
 ) -> None:
     with pytest.raises(BaeError) as caught:

@@ -18,7 +18,7 @@ from bae.usage import Attempt, report_usage, tell
 from eval_graphs import Bug, Length, Ticket, Word, counting, lengths, rows, tickets, total, words
 
 
-async def test_a_wrong_answer_counts_against_the_node_that_was_asked_for() -> None:
+async def test_an_invalid_answer_lowers_the_validity_of_the_requested_node() -> None:
     lm = ScriptedLM([Bug, {"severity": "huge"}, {"severity": "low"}])
 
     found = await evaluate(tickets, [Case({"text": "a"})], {"lm": lm})
@@ -31,7 +31,7 @@ async def test_a_wrong_answer_counts_against_the_node_that_was_asked_for() -> No
     assert total(found).validity == pytest.approx(2 / 3)
 
 
-async def test_answers_of_an_lm_that_reports_nothing_are_counted_where_it_fails_too() -> None:
+async def test_answers_of_a_failed_lm_without_usage_reports_are_counted() -> None:
     class Silent(ScriptedLM):
         async def fill(self, *args: Any, **kwargs: Any) -> Any:
             tell(Attempt(1, "{}", "invalid", ("count: missing",)))
@@ -43,7 +43,7 @@ async def test_answers_of_an_lm_that_reports_nothing_are_counted_where_it_fails_
     assert (row.judged, row.validity, row.calls) == (1, 0.0, 0)
 
 
-async def test_the_rows_of_nodes_add_up_to_the_totals_of_the_journals() -> None:
+async def test_node_rows_add_up_to_the_totals_of_the_journals() -> None:
     async def translated(text: str, lm: LM) -> str:
         return (await lm.make(Word(text=text), Length)).model_dump_json()
 
@@ -114,7 +114,7 @@ async def test_an_unknown_cost_is_not_zero() -> None:
 
 
 @pytest.mark.once
-async def test_the_table_has_the_calls_and_tokens_that_the_provider_has_counted() -> None:
+async def test_the_table_has_the_calls_and_tokens_counted_by_the_provider() -> None:
     pytest.importorskip("anthropic")
     from bae.lm.anthropic_backend import AnthropicBackend
     from bae.testing import Provider
@@ -147,9 +147,7 @@ async def test_the_table_has_the_calls_and_tokens_that_the_provider_has_counted(
 
 
 @pytest.mark.once
-async def test_an_answer_that_chooses_and_fills_at_once_is_the_choosing_nodes_valid_or_not() -> (
-    None
-):
+async def test_a_combined_choice_and_fill_counts_for_the_choosing_node() -> None:
     pytest.importorskip("anthropic")
     from bae.lm.anthropic_backend import AnthropicBackend
     from bae.testing import Provider

@@ -85,7 +85,7 @@ JSON = st.recursive(
 
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(one=JSON, other=JSON)
-def test_likeness_is_from_0_to_1_and_does_not_ask_which_came_first(one: Any, other: Any) -> None:
+def test_likeness_is_symmetric_and_between_0_and_1(one: Any, other: Any) -> None:
     found = likeness(one, other)
     assert 0 <= found <= 1
     assert found == pytest.approx(likeness(other, one))
@@ -117,7 +117,7 @@ def test_text_is_compared_by_token_f1(expected: str, given: str, score: float) -
     assert likeness(expected, given) == pytest.approx(score)
 
 
-def test_long_texts_and_long_lists_are_compared_in_a_moment() -> None:
+def test_long_texts_and_lists_are_compared_quickly() -> None:
     text = "The quick brown fox, 3.5 jumps! " * 6000
     names = [f"name {n}" for n in range(3000)]
     began = time.process_time()
@@ -152,14 +152,12 @@ def test_long_texts_and_long_lists_are_compared_in_a_moment() -> None:
         ("red", ["red"], 0),
     ],
 )
-def test_values_of_each_kind_are_compared_as_that_kind_is(
-    one: Any, other: Any, score: float
-) -> None:
+def test_each_type_of_value_has_its_own_comparison(one: Any, other: Any, score: float) -> None:
     assert likeness(one, other) == pytest.approx(score)
     assert likeness(other, one) == pytest.approx(score)
 
 
-def test_labels_and_models_of_different_classes_are_right_or_wrong() -> None:
+def test_labels_and_models_of_different_classes_have_no_partial_score() -> None:
     class Sent(Node):
         sizes: list[Literal["very big", "very small"]] = []
 
@@ -188,7 +186,7 @@ def test_the_score_is_the_mean_over_filled_fields_and_names_the_differing_fields
     assert other == Score(0.0, "AskBack, where Outfit was expected")
 
 
-def test_a_mapping_is_read_as_the_class_takes_it_and_only_its_fields_count() -> None:
+def test_a_mapping_is_validated_by_the_class_before_it_is_compared() -> None:
     said = {"size": "S", "when": "2024-01-02", "price": "3.10", "tags": ["b", "a", "b"]}
     node = outfit(when=date(2024, 1, 2), price=Decimal("3.1"), tags={"a", "b"}, top="anything")
     assert fields_metric(said, node) == Score(1.0)
@@ -230,7 +228,7 @@ def test_a_secret_is_compared_and_not_quoted() -> None:
         outfit(),
     ],
 )
-def test_a_transition_is_right_in_any_form(prediction: Any) -> None:
+def test_a_correct_transition_is_recognized_in_every_form(prediction: Any) -> None:
     example = {"message": "hi", "node_type": "Waking", "next_node_type": "Outfit"}
     other = {**example, "next_node_type": "AskBack"}
     for told, right in ((example, True), (other, False)):
@@ -238,7 +236,7 @@ def test_a_transition_is_right_in_any_form(prediction: Any) -> None:
         assert node_transition_metric(told, prediction, trace=[]) is right
 
 
-def test_the_end_of_a_run_is_a_transition_and_an_unreadable_answer_is_not() -> None:
+def test_a_transition_to_none_differs_from_an_unreadable_answer() -> None:
     for prediction in (None, type(None), "None", {"choice": "None"}):
         assert node_transition_metric({"next_node_type": "None"}, prediction) == 1.0
         assert node_transition_metric({"next_node_type": "Outfit"}, prediction) == 0.0

@@ -22,7 +22,7 @@ from end_node import EndNode
 from eval_graphs import always_bug, counting, lengths, rows, tickets, total, words
 
 
-async def test_text_from_elsewhere_means_nothing_to_the_page() -> None:
+async def test_text_from_users_cannot_break_the_markdown_of_a_report() -> None:
     odd = "a | b\n# c `d` <i> [x](y) \x1b[31m"
 
     class Odd(ScriptedLM):
@@ -41,7 +41,7 @@ async def test_text_from_elsewhere_means_nothing_to_the_page() -> None:
     assert not any(line.startswith("# c") for line in page.splitlines())
 
 
-async def test_the_page_has_everything_once_and_in_order() -> None:
+async def test_the_markdown_report_has_every_part_once_and_in_order() -> None:
     cases = [Case({"text": n}, n, {"severity": "high"}) for n in ("a", "b")]
 
     found = await evaluate(tickets, cases, {"low": always_bug("low"), "high": always_bug()})
@@ -81,7 +81,7 @@ async def test_the_page_has_everything_once_and_in_order() -> None:
     ]
 
 
-async def test_the_flat_table_has_the_numbers_unrounded() -> None:
+async def test_the_csv_report_has_unrounded_numbers() -> None:
     found = await evaluate(words, lengths("a", "b", "c"), {"=lm": counting(b=9)})
 
     lines = list(csv.DictReader(io.StringIO(found.to_csv())))
@@ -95,7 +95,7 @@ async def test_the_flat_table_has_the_numbers_unrounded() -> None:
     assert float(lines[1]["seconds_p95"]) == rows(found)["Length"].seconds_p95
 
 
-async def test_the_json_has_everything_and_is_the_same_each_time_but_for_times_and_ids() -> None:
+async def test_the_json_report_is_complete_and_deterministic_except_for_times_and_ids() -> None:
     async def once() -> dict[str, Any]:
         cases = [*lengths("a", "bb"), Case({"text": "c"}, "c", metadata={"at": Path("x")})]
         found = await evaluate(words, cases, {"x": counting(bb=9), "y": counting()})
@@ -124,7 +124,7 @@ async def test_the_json_has_everything_and_is_the_same_each_time_but_for_times_a
 # What reports have of a case
 
 
-async def test_the_report_has_the_inputs_the_expected_and_the_real_outputs() -> None:
+async def test_a_report_has_inputs_expected_outputs_and_real_outputs() -> None:
     class Login(Node):
         user: str
         password: SecretStr
@@ -160,7 +160,7 @@ async def test_the_report_has_the_inputs_the_expected_and_the_real_outputs() -> 
         assert secret not in page + json.dumps(data)
 
 
-async def test_halves_of_characters_and_long_texts_harm_no_report(tmp_path: Path) -> None:
+async def test_a_report_survives_lone_surrogates_and_long_texts(tmp_path: Path) -> None:
     half = "\ud800"
     case = Case({"text": "a"}, half, metadata={half: [half, b"\xff", float("nan")]})
     why = Score(0.5, half + "a " * 100_000)
@@ -188,11 +188,11 @@ async def test_halves_of_characters_and_long_texts_harm_no_report(tmp_path: Path
         (page.format_seconds(9.999), "10s"),
     ],
 )
-def test_no_number_looks_better_than_it_is(number: str, said: str) -> None:
+def test_no_number_in_a_report_is_rounded_to_a_better_number(number: str, said: str) -> None:
     assert number == said
 
 
-async def test_where_a_graph_has_secrets_the_words_of_a_cause_stay_out_of_the_report() -> None:
+async def test_error_messages_of_a_graph_with_secrets_stay_out_of_the_report() -> None:
     class Login(Node):
         password: SecretStr
 
@@ -205,7 +205,7 @@ async def test_where_a_graph_has_secrets_the_words_of_a_cause_stay_out_of_the_re
     assert "hunter2" not in json.dumps(found.to_json()) + found.to_markdown()
 
 
-async def test_secrets_of_a_class_outside_the_graph_stay_out_of_the_report_too() -> None:
+async def test_secrets_of_a_class_outside_the_graph_stay_out_of_the_report() -> None:
     class Login(EndNode):
         password: SecretStr
 

@@ -54,7 +54,7 @@ async def test_contenders_are_compared_case_by_case() -> None:
     assert [result.case.name for result in found.contenders[2].cases] == ["a", "bb", "ccc", "dddd"]
 
 
-async def test_the_end_is_scored_by_its_type_and_its_expected_fields_alone() -> None:
+async def test_the_end_is_scored_only_by_its_type_and_expected_fields() -> None:
     cases = [
         Case({"text": "a"}, "typed", expected_type="Bug"),
         Case({"text": "b"}, "other", {"reply": "b"}, "Reply"),
@@ -101,7 +101,7 @@ async def test_a_metric_may_be_async_explain_its_score_or_belong_to_a_case() -> 
     assert scores(overruled) == [0.75, 0.75]
 
 
-async def test_all_expectations_of_a_case_count_in_its_score_and_missed_ones_are_named() -> None:
+async def test_the_score_of_a_case_includes_every_expectation() -> None:
     def lm() -> ScriptedLM:
         return ScriptedLM(
             {Question: lambda _: {"topic": "billing"}, Reply: lambda _: {"reply": "no"}},
@@ -140,9 +140,7 @@ async def test_all_expectations_of_a_case_count_in_its_score_and_missed_ones_are
     assert means["Bug"] == (0.0, 2)
 
 
-async def test_metrics_of_nodes_take_part_in_the_score_of_a_case_at_the_end_and_on_the_way() -> (
-    None
-):
+async def test_node_metrics_contribute_to_the_score_of_a_case() -> None:
     lm = ScriptedLM({Question: [{"topic": "a"}], Reply: [{"reply": "b"}]}, choices=[Question])
     case = Case({"text": "a"}, expected={"reply": "x"}, nodes={"Question": {"topic": "y"}})
 
@@ -157,7 +155,7 @@ async def test_metrics_of_nodes_take_part_in_the_score_of_a_case_at_the_end_and_
     assert (result.score, result.why) == (0.5, "Reply: 0.75; Question: vague")
 
 
-async def test_the_last_node_of_a_class_counts_and_in_a_map_the_last_item() -> None:
+async def test_the_last_node_or_map_item_of_a_class_is_scored() -> None:
     class Guess(Node):
         number: int
 
@@ -188,7 +186,7 @@ async def test_the_last_node_of_a_class_counts_and_in_a_map_the_last_item() -> N
         assert (row.score.mean, row.calls) == (1.0, calls)
 
 
-async def test_a_metric_of_a_node_is_given_the_expected_node_and_the_given_one() -> None:
+async def test_a_node_metric_receives_the_expected_and_the_actual_node() -> None:
     met: list[tuple[Bug, Bug]] = []
 
     async def close(expected: Bug, given: Bug) -> float:
@@ -275,7 +273,7 @@ async def test_a_choice_is_scored_by_whether_it_can_lead_to_the_expected_end() -
     assert rows(found)["Sorting"].score.n == 3
 
 
-async def test_a_choice_on_the_way_is_scored_unless_it_is_uninformative() -> None:
+async def test_an_intermediate_choice_is_scored_unless_every_option_is_right() -> None:
     class Digging(Node):
         async def __call__(self) -> Digging | Ticket: ...
 
@@ -317,7 +315,7 @@ class Sent(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_where_branches_meet_again_the_named_successors_decide_the_right_choice() -> None:
+async def test_the_expected_nodes_decide_the_right_choice_of_merging_branches() -> None:
     lm = ScriptedLM({Sent: lambda _: {"reply": "x"}}, choices=[Cross] * 5)
     named: dict[str, list[str]] = {
         "right": ["Cross"],
@@ -342,7 +340,7 @@ async def test_where_branches_meet_again_the_named_successors_decide_the_right_c
     }
 
 
-async def test_in_a_loop_a_named_successor_may_be_chosen_before_the_last_choice() -> None:
+async def test_a_loop_may_choose_an_expected_node_before_its_last_choice() -> None:
     class Desk(Node):
         note: str = ""
 
@@ -369,7 +367,7 @@ async def test_in_a_loop_a_named_successor_may_be_chosen_before_the_last_choice(
     )
 
 
-async def test_every_run_begins_with_a_node_of_its_own() -> None:
+async def test_every_case_run_has_its_own_copy_of_the_start_node() -> None:
     class Counted(Node):
         seen: list[str] = []
         anything: Any = None

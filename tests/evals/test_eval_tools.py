@@ -25,7 +25,7 @@ async def evaluate_tools(**options: Any) -> Evaluation:
     return await evaluate(tool_runs.GRAPH, CASES, {"lm": tool_runs.make_scripted_lm}, **options)
 
 
-async def test_rounds_and_calls_are_counted_by_node_and_usage_once() -> None:
+async def test_tool_rounds_and_calls_are_counted_by_node() -> None:
     journal = MemoryJournal()
     found = await evaluate_tools(journal=journal)
 
@@ -41,7 +41,7 @@ async def test_rounds_and_calls_are_counted_by_node_and_usage_once() -> None:
         assert result.tool_calls == 5
 
 
-async def test_reports_have_tool_calls_where_there_are_some() -> None:
+async def test_a_report_has_a_column_for_tool_calls_only_if_tools_were_called() -> None:
     found = await evaluate_tools()
 
     assert "| 10 in 6 rounds, 4 errors |" in found.to_markdown()
@@ -54,7 +54,7 @@ async def test_reports_have_tool_calls_where_there_are_some() -> None:
     assert "tools" not in without.to_markdown()
 
 
-async def test_a_metric_looks_at_the_calls_of_a_run() -> None:
+async def test_a_metric_can_read_the_tool_calls_of_a_run() -> None:
     def searched_first(case: Case, result: GraphResult[Any]) -> Score:
         names = [call.name for call in result.result.calls]
         return Score(float(names[:1] == ["search"]), f"it called {', '.join(names)}")
@@ -71,7 +71,7 @@ async def test_a_metric_looks_at_the_calls_of_a_run() -> None:
     assert results(found, 1)["size"].why == "it called read_page"
 
 
-async def test_a_case_that_fails_in_a_conversation_has_its_rounds_and_their_usage() -> None:
+async def test_a_case_that_fails_between_tool_calls_has_its_rounds_and_usage() -> None:
     def lm() -> ScriptedLM:
         calls = [Call("search", query="a")] * 6
         return ScriptedLM({"Reply": [*calls]})

@@ -36,7 +36,7 @@ from eval_graphs import (
 # Failing cases
 
 
-async def test_a_case_that_fails_scores_0_and_its_run_can_be_looked_at(tmp_path: Path) -> None:
+async def test_a_failed_case_scores_0_and_keeps_its_run(tmp_path: Path) -> None:
     lm = ScriptedLM(
         {Length: lambda asked: {"count": "x"} if asked.source.text == "b" else {"count": 1}}
     )  # type: ignore[union-attr]
@@ -59,7 +59,7 @@ async def test_a_case_that_fails_scores_0_and_its_run_can_be_looked_at(tmp_path:
     assert "lm: 1 case failed, which scores 0." in found.to_markdown()
 
 
-async def test_a_case_that_takes_too_long_fails_alone() -> None:
+async def test_a_case_that_exceeds_its_timeout_fails_without_ending_other_cases() -> None:
     async def slow(word: Word) -> None:
         if word.text == "b":
             await asyncio.Event().wait()
@@ -80,7 +80,7 @@ async def test_a_case_that_takes_too_long_fails_alone() -> None:
     assert [results(found)[name].score for name in "ac"] == [1.0, 1.0]
 
 
-async def test_a_case_that_waits_for_a_person_fails_and_leaves_their_queue(
+async def test_a_case_that_waits_for_a_person_fails_and_is_cancelled(
     tmp_path: Path,
 ) -> None:
     class Asking(Node):
@@ -104,7 +104,7 @@ async def test_a_case_that_waits_for_a_person_fails_and_leaves_their_queue(
     assert scores(answered) == [1.0]
 
 
-async def test_any_exception_of_a_cases_own_code_is_its_failure_with_the_cause() -> None:
+async def test_any_exception_in_a_node_fails_only_its_case() -> None:
     class Rude(Node):
         async def __call__(self) -> None:
             raise asyncio.CancelledError
@@ -123,7 +123,7 @@ async def test_any_exception_of_a_cases_own_code_is_its_failure_with_the_cause()
 # What is no case's fault
 
 
-async def test_a_missing_lm_or_judge_is_refused_before_anything_runs(
+async def test_a_missing_lm_or_judge_is_refused_before_the_first_run(
     tmp_path: Path,
 ) -> None:
     lm = counting()
@@ -164,7 +164,7 @@ async def test_a_metric_that_raises_for_the_first_case_ends_the_evaluation_and_n
     assert beyond.value.code == "bae-metric-score"
 
 
-async def test_a_judge_that_cannot_be_asked_leaves_its_case_without_a_score() -> None:
+async def test_a_failed_judge_leaves_its_case_without_a_score() -> None:
     async def judged(case: Case, result: Any) -> float:
         report_usage(Usage(calls=1, input_tokens=7))
         if case.name == "b":
@@ -220,7 +220,7 @@ async def test_a_metric_that_never_answers_leaves_its_case_without_a_score() -> 
 # Stopping
 
 
-async def test_a_budget_that_runs_out_leaves_the_rest_not_run_and_not_scored() -> None:
+async def test_a_spent_budget_leaves_the_remaining_cases_unscored() -> None:
     lm, other = counting(), counting(a=9)
 
     found = await evaluate(
@@ -248,7 +248,7 @@ async def test_a_budget_that_runs_out_leaves_the_rest_not_run_and_not_scored() -
     assert "two: 2 cases not run, and not scored." in page
 
 
-async def test_a_case_that_the_budget_cut_short_keeps_its_spending() -> None:
+async def test_a_case_cut_short_by_the_budget_keeps_its_usage() -> None:
     cases = [Case({"text": "a"}), Case({"text": "b"})]
 
     found = await evaluate(
@@ -260,7 +260,7 @@ async def test_a_case_that_the_budget_cut_short_keeps_its_spending() -> None:
     assert total(found).calls == 3
 
 
-async def test_a_spent_budget_may_be_the_cause_of_an_exception_of_a_body_or_a_metric() -> None:
+async def test_a_spent_budget_is_recognized_as_the_cause_of_another_exception() -> None:
     class Wrapping(Node):
         async def __call__(self, lm: LM) -> None:
             try:
@@ -290,7 +290,7 @@ async def test_a_spent_budget_may_be_the_cause_of_an_exception_of_a_body_or_a_me
     assert outcomes(scored) == ["ended", "not run", "not run"]
 
 
-async def test_the_budget_of_one_lm_is_the_failure_of_that_lm() -> None:
+async def test_the_spent_budget_of_one_lm_fails_only_its_own_cases() -> None:
     from bae.lm import Budgeted
 
     limited = Budgeted(counting(), Budget(calls=1))
@@ -338,7 +338,7 @@ async def test_an_evaluation_that_ends_early_leaves_nothing_running(cancelled: b
     assert sorted(statuses) == ["cancelled", "cancelled", "ended"]
 
 
-async def test_as_many_cases_run_at_once_as_may_and_no_more() -> None:
+async def test_the_concurrency_limit_bounds_and_is_reached_by_running_cases() -> None:
     together = asyncio.Barrier(3)
     active: list[int] = []
     most: list[int] = []
@@ -363,9 +363,7 @@ async def test_as_many_cases_run_at_once_as_may_and_no_more() -> None:
 # What is given to the runs
 
 
-async def test_values_for_dependencies_go_to_every_run_and_computed_values_stay_in_their_run() -> (
-    None
-):
+async def test_a_dependency_value_of_the_caller_reaches_every_case_run() -> None:
     made: list[str] = []
 
     async def weather() -> str:
@@ -395,7 +393,7 @@ async def test_values_for_dependencies_go_to_every_run_and_computed_values_stay_
     assert list(given) == [weather]
 
 
-async def test_a_script_starts_again_for_every_case_and_a_function_makes_an_lm_for_each(
+async def test_a_scripted_lm_starts_again_for_every_case(
     tmp_path: Path,
 ) -> None:
     script = tmp_path / "script.json"
@@ -416,7 +414,7 @@ async def test_a_script_starts_again_for_every_case_and_a_function_makes_an_lm_f
 # Progress
 
 
-async def test_progress_is_called_for_every_case_and_not_again_once_it_raises(
+async def test_progress_is_called_for_every_case_until_it_raises(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     told: list[tuple[int, int, str, str, int]] = []
@@ -435,7 +433,7 @@ async def test_progress_is_called_for_every_case_and_not_again_once_it_raises(
     assert "is not called again" in caplog.text
 
 
-async def test_a_value_that_no_journal_can_keep_fails_its_case_alone(tmp_path: Path) -> None:
+async def test_an_unstorable_value_fails_only_its_own_case(tmp_path: Path) -> None:
     class Odd(Node):
         kind: str
 
@@ -458,7 +456,7 @@ async def test_a_value_that_no_journal_can_keep_fails_its_case_alone(tmp_path: P
 # Metrics that fail
 
 
-async def test_a_metric_that_raises_later_or_for_one_contender_leaves_its_case_unscored() -> None:
+async def test_a_metric_that_raises_after_the_first_case_leaves_its_case_unscored() -> None:
     def fussy(case: Case, result: Any) -> float:
         if case.name == "b":
             raise KeyError("b")
@@ -480,7 +478,7 @@ async def test_a_metric_that_raises_later_or_for_one_contender_leaves_its_case_u
 
 
 @pytest.mark.parametrize("own", [True, False])
-async def test_a_metric_of_a_node_that_fails_leaves_a_case_without_a_score_unless_it_has_a_metric(
+async def test_a_node_metric_that_raises_leaves_its_case_without_a_score(
     own: bool,
 ) -> None:
     def broken(expected: Node, given: Node) -> float:
@@ -528,7 +526,7 @@ async def test_a_metric_of_a_node_that_fails_leaves_a_case_without_a_score_unles
         ({"node_metrics": {Length: "exact"}}, "a function of the expected node and the given one"),
     ],
 )
-async def test_arguments_of_another_kind_are_refused_before_the_first_run(
+async def test_arguments_of_the_wrong_type_are_refused_before_the_first_run(
     given: dict[str, Any], said: str
 ) -> None:
     lm = counting()

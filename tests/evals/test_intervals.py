@@ -44,7 +44,7 @@ def require_interval(scores: Interval | None) -> Interval:
         (1, 29, 0.0061, 0.1718),
     ],
 )
-def test_rights_and_wrongs_have_the_published_wilson_interval(
+def test_binary_scores_have_the_published_wilson_interval(
     right: int, of: int, low: float, high: float
 ) -> None:
     measured = require_interval(interval(hits(right, of)))
@@ -60,7 +60,7 @@ def test_rights_and_wrongs_have_the_published_wilson_interval(
         ((1, 1, 7, 12), -0.286, -0.507, -0.026),
     ],
 )
-def test_paired_rights_and_wrongs_have_the_published_newcombe_interval(
+def test_paired_binary_scores_have_the_published_newcombe_interval(
     table: tuple[int, int, int, int], difference: float, low: float, high: float
 ) -> None:
     measured = require_interval(paired_difference(*pairs(*table)))
@@ -68,7 +68,7 @@ def test_paired_rights_and_wrongs_have_the_published_newcombe_interval(
     assert (measured.low, measured.high) == pytest.approx((low, high), abs=5e-4)
 
 
-def test_which_of_two_is_called_after_only_turns_the_sign() -> None:
+def test_swapping_before_and_after_only_changes_the_sign_of_the_difference() -> None:
     before, after = pairs(9, 6, 2, 3)
     there, back = (
         require_interval(paired_difference(before, after)),
@@ -79,7 +79,7 @@ def test_which_of_two_is_called_after_only_turns_the_sign() -> None:
 
 @settings(derandomize=True, max_examples=25, deadline=None)
 @given(both=PAIRS | BINARY_PAIRS, level=st.sampled_from([0.8, 0.95, 0.99]))
-def test_the_mean_is_within_bounds_that_can_be_and_never_certain_to_the_point(
+def test_an_interval_contains_the_mean_and_is_never_empty(
     both: list[tuple[float, float]], level: float
 ) -> None:
     before, after = [x for x, _ in both], [y for _, y in both]
@@ -102,7 +102,7 @@ def test_the_same_scores_have_the_same_interval_in_any_order() -> None:
     assert paired_difference(scores, other) == paired_difference(shuffled, along)
 
 
-def test_few_scores_that_agree_are_no_certainty_and_many_are() -> None:
+def test_a_few_agreeing_scores_do_not_make_a_narrow_interval() -> None:
     for odd in (0.99, 0.999999):
         assert require_interval(interval([1.0] * 9 + [odd])).low < 0.72
     assert not require_interval(paired_difference([0.5] * 10, [0.51] * 9 + [0.52])).excludes_zero
@@ -115,7 +115,7 @@ def test_few_scores_that_agree_are_no_certainty_and_many_are() -> None:
     assert require_interval(paired_difference(before[:20], after[:20])).low < 0
 
 
-def test_a_plain_gain_over_twenty_cases_is_certain() -> None:
+def test_an_obvious_gain_over_twenty_cases_is_significant() -> None:
     rng = random.Random(9)
     before = [rng.choice([0.0, 0.2, 0.5, 0.6]) for _ in range(20)]
     after = [min(1.0, score + rng.choice([0.0, 0.3, 0.5, 0.6])) for score in before]
@@ -123,7 +123,7 @@ def test_a_plain_gain_over_twenty_cases_is_certain() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 5, 40])
-def test_equal_scores_leave_room_for_unseen_cases(n: int) -> None:
+def test_equal_scores_do_not_make_an_interval_of_one_point(n: int) -> None:
     level = require_interval(interval([0.5] * n))
     ones = require_interval(interval([0.5] * n + [0.5]))
     assert level.high - level.low > ones.high - ones.low > 0
@@ -134,19 +134,19 @@ def test_equal_scores_leave_room_for_unseen_cases(n: int) -> None:
     assert best.low < best.mean == best.high == 1
 
 
-def test_an_interval_reads_as_a_score_in_brackets() -> None:
+def test_an_interval_is_printed_in_brackets_after_the_score() -> None:
     assert str(Interval(0.824, 0.7, 0.9049, 40)) == "0.82 [0.70, 0.90]"
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, float("nan"), float("inf")])
-def test_a_value_that_is_no_score_is_refused(wrong: float) -> None:
+def test_an_invalid_score_is_refused(wrong: float) -> None:
     with pytest.raises(ValueError, match="no score from 0 to 1"):
         interval([0.5, wrong])
     with pytest.raises(ValueError, match="no score from 0 to 1"):
         paired_difference([0.5, 0.5], [wrong, 0.5])
 
 
-def test_scores_that_cannot_be_paired_and_levels_that_are_no_share_are_refused() -> None:
+def test_unpaired_scores_and_invalid_levels_are_refused() -> None:
     with pytest.raises(ValueError, match="2 scores before and 1 after"):
         paired_difference([0, 1], [1])
     for level in (0, 1, 95):
@@ -199,7 +199,7 @@ def measure_coverage(draw: Draw, truth: float, n: int, rounds: int) -> tuple[flo
 
 @pytest.mark.once
 @pytest.mark.parametrize("kind", KINDS)
-def test_at_least_93_in_100_intervals_hold_the_truth_however_few_scores_there_are(
+def test_at_least_93_percent_of_intervals_contain_the_true_mean(
     kind: str,
 ) -> None:
     for n in (5, 20):
@@ -209,7 +209,7 @@ def test_at_least_93_in_100_intervals_hold_the_truth_however_few_scores_there_ar
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_many_rounds_too_95_in_100_intervals_hold_the_truth(kind: str) -> None:
+def test_ninety_five_percent_of_intervals_contain_the_true_mean_in_many_rounds(kind: str) -> None:
     least = 0.93 if kind == "right or wrong" else 0.947  # Wilson's is of its level on average
     for n in (2, 5, 10, 20, 50, 190, 250):
         share, _ = measure_coverage(*KINDS[kind], n, rounds=800 if n < 100 else 100)
@@ -217,7 +217,7 @@ def test_in_many_rounds_too_95_in_100_intervals_hold_the_truth(kind: str) -> Non
 
 
 @pytest.mark.once
-def test_for_ordinary_scores_intervals_are_hardly_wider_than_student_has_them() -> None:
+def test_intervals_of_ordinary_scores_are_hardly_wider_than_student_intervals() -> None:
     for kind, spread in (("even", 0.289), ("in steps", 0.415)):
         for n, student in ((10, 2.262), (50, 2.010)):
             _, wide = measure_coverage(*KINDS[kind], n, rounds=40)
@@ -240,7 +240,7 @@ def draw_score(kind: str, rng: random.Random) -> tuple[float, float]:
     [("right or wrong", 0.0), ("even", 0.25), ("seldom all lost", 0.97 * 0.02 - 0.03)],
 )
 @pytest.mark.parametrize("n", [10, 50])
-def test_at_least_93_in_100_intervals_of_a_difference_hold_the_truth(
+def test_at_least_93_percent_of_difference_intervals_contain_the_true_value(
     kind: str, truth: float, n: int
 ) -> None:
     rng = random.Random(12)

@@ -55,18 +55,18 @@ async def test_the_judge_sees_rubric_and_filled_fields_and_no_secret_or_context(
     )
 
 
-async def test_the_same_answer_is_right_without_asking() -> None:
+async def test_an_identical_answer_scores_1_without_an_llm_call() -> None:
     lm = ScriptedLM()
     assert await Judge(lm)(GOLD, GOLD.model_copy()) == Score(1.0)
     assert lm.asked == []
 
 
-async def test_a_wrong_verdict_is_asked_again() -> None:
+async def test_an_invalid_verdict_is_requested_again() -> None:
     lm = ScriptedLM([{"reason": "x", "grade": "8/10"}, {"reason": "x", "grade": "good"}])
     assert (await Judge(lm)(GOLD, GIVEN)).value == 0.75
 
 
-async def test_a_judge_without_a_verdict_is_an_error_that_names_it() -> None:
+async def test_a_judge_without_a_verdict_raises_an_error_that_names_the_node() -> None:
     lm = ScriptedLM({Verdict: lambda asked: {"reason": "?", "grade": "8/10"}})
     with pytest.raises(BaeError) as raised:
         await Judge(lm)(GOLD, GIVEN)
@@ -80,7 +80,7 @@ class Broken(ScriptedLM):
         raise ZeroDivisionError("by code of somebody's")
 
 
-async def test_a_judge_whose_lm_raises_has_failed_and_is_no_broken_metric() -> None:
+async def test_an_error_of_the_judges_lm_is_reported_as_a_failed_judge() -> None:
     fill = metrics_for(Summary, "fill", Judge(Broken()))
     with pytest.raises(BaeError) as raised:
         await fill({"source": {}, "article": "long", "text": GOLD.text}, {"text": "It pours."})
@@ -90,19 +90,19 @@ async def test_a_judge_whose_lm_raises_has_failed_and_is_no_broken_metric() -> N
 
 
 @pytest.mark.parametrize("lm", [5, None, ScriptedLM, object()])
-def test_an_object_that_is_no_lm_is_refused_before_it_is_asked(lm: Any) -> None:
+def test_a_judge_refuses_an_object_that_is_not_an_lm(lm: Any) -> None:
     with pytest.raises(BaeLMError) as raised:
         Judge(lm)
     assert raised.value.code == "bae-lm-type"
 
 
-def test_a_name_that_no_lm_has_is_refused_at_once() -> None:
+def test_a_judge_refuses_an_unknown_lm_name_at_once() -> None:
     with pytest.raises(BaeLMError, match="anthropc") as raised:
         Judge("anthropc")
     assert "anthropic" in raised.value.fix
 
 
-async def test_long_answers_and_long_reasons_are_cut_and_the_grade_counts() -> None:
+async def test_a_judge_shortens_long_answers_and_reasons() -> None:
     lm = ScriptedLM([{"reason": "r" * 601, "grade": "good"}])
     long = GIVEN.model_copy(update={"text": "x" * 50_000})
     assert await Judge(lm, longest=100)(GOLD, long) == Score(0.75, f"{'r' * 599}…")
@@ -115,7 +115,7 @@ async def test_long_answers_and_long_reasons_are_cut_and_the_grade_counts() -> N
     assert shown.expected == {"text": GOLD.text}
 
 
-async def test_a_judge_is_the_metric_of_all_fields_or_of_one_class() -> None:
+async def test_a_judge_may_be_a_metric_for_all_nodes_or_one_class() -> None:
     example = {"source": {}, "article": "long", "text": GOLD.text}
 
     def judge(grade: str) -> Judge:
@@ -131,7 +131,7 @@ async def test_a_judge_is_the_metric_of_all_fields_or_of_one_class() -> None:
 
 
 @pytest.mark.once
-async def test_a_judge_asks_over_http_with_the_reason_before_the_grade_and_pays_for_it() -> None:
+async def test_a_judge_requests_the_reason_before_the_grade() -> None:
     pytest.importorskip("anthropic")
     from bae.lm import AnthropicBackend
 

@@ -187,7 +187,7 @@ def test_no_file_is_written_over_unless_that_is_asked_for(journal, capsys):
         ({"-m": "nowhere.at:all"}, "there is no module nowhere.at"),
         ({"-m": "wardrobe:asking"}, "error "),
         ({"abc": "bad"}, "a test is made of a run that has ended, not of bad789: it has failed"),
-        ({"abc": "nobody"}, "no run id is nobody"),
+        ({"abc": "nobody"}, "no run id begins with nobody"),
     ],
 )
 def test_a_run_that_cannot_become_a_test_is_refused_and_nothing_is_written(

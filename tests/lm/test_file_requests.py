@@ -91,7 +91,7 @@ async def test_images_are_sent_before_the_text_with_labels(wire):
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_single_image_has_no_label_and_a_prompt_without_an_image_is_a_text(wire):
+async def test_a_single_image_has_no_label(wire):
     async with Provider() as provider, WIRES[wire](provider) as lm:
         await GRAPH.arun(Claim(photos=[DOT]), lm=lm)
         await GRAPH.arun(Claim(photos=[]), lm=lm)
@@ -113,7 +113,7 @@ async def test_documents_and_addresses_are_sent(wire):
         assert "https://example.org/a.png" in text
 
 
-async def test_the_responses_api_gets_files_and_puts_files_of_tools_inside_the_result():
+async def test_the_responses_api_gets_files_of_tools_inside_the_tool_result():
     pytest.importorskip("pydantic_ai")
     pytest.importorskip("openai")
     from pydantic_ai.models.openai import OpenAIResponsesModel
@@ -144,7 +144,7 @@ async def test_the_responses_api_gets_files_and_puts_files_of_tools_inside_the_r
             assert images == [DOT.data_url, OTHER.data_url]
 
 
-async def test_dspy_sends_documents_where_the_api_has_them_and_refuses_them_by_name_elsewhere():
+async def test_dspy_refuses_documents_by_name_if_the_api_takes_none():
     pytest.importorskip("dspy")
     from bae.lm import DSPyBackend
 
@@ -219,7 +219,7 @@ async def test_the_images_of_a_tool_follow_its_result(wire):
             assert result["content"][0]["type"] == "text"
 
 
-async def test_a_model_without_tool_calls_gets_the_images_of_tools_as_parts_of_the_message():
+async def test_a_model_without_tool_calls_gets_tool_images_in_its_message():
     async with Provider() as provider, WIRES["dspy"](provider) as lm:
         provider.script(
             {"next_step": {"action": "look"}},
@@ -241,7 +241,7 @@ async def test_an_echo_of_a_wrong_answer_keeps_the_image_of_the_question():
 # --- what a model takes -------------------------------------------------------------------------
 
 
-async def test_a_model_whose_profile_takes_no_images_is_refused_before_the_run():
+async def test_a_model_without_image_input_is_refused_before_the_run():
     pytest.importorskip("pydantic_ai")
     from pydantic_ai.models.test import TestModel
 
@@ -309,7 +309,7 @@ class Counting(Backend):
         return Answer('{"text": "seen"}')
 
 
-def test_a_backend_of_your_own_has_limits_of_its_own():
+def test_a_custom_backend_sets_its_own_file_limits():
     assert GRAPH.run(Claim(photos=[DOT]), lm=Counting()).result.text == "seen"
     with pytest.raises(BaeLMError, match="2 images, and a request may have 1"):
         GRAPH.run(Claim(photos=[DOT, OTHER]), lm=Counting())
@@ -331,7 +331,7 @@ def test_a_budget_counts_files_before_they_are_sent():
 @pytest.mark.parametrize(
     "address", ["http://{0}/a.pdf", "http://{0}/a.txt", "https://example.org/a"]
 )
-async def test_an_address_that_this_process_would_have_to_fetch_is_refused(address):
+async def test_an_address_that_bae_would_have_to_download_is_refused(address):
     async with Provider() as provider, WIRES["pydantic-ai-openai"](provider) as lm:
         more = [Document.from_url(address.format(provider.url.partition("://")[2]))]
         with pytest.raises(BaeLMError) as raised:
@@ -358,7 +358,7 @@ class Blind(Backend):
         return Answer('{"text": "white"}')
 
 
-async def test_a_model_that_takes_no_images_reads_the_text_of_a_tools_image():
+async def test_a_model_without_image_input_reads_the_text_of_a_tools_image():
     blind = Blind()
     assert (await TOOLS.arun(Question(text="?"), lm=blind)).result.text == "white"
     last = blind.asked[-1]

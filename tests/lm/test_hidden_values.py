@@ -106,9 +106,7 @@ SHOWN: list[tuple[Any, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "value", "shown"), SHOWN, ids=range(len(SHOWN)))
-async def test_a_model_sees_a_mask_in_the_place_of_a_hidden_value(
-    kind: Any, value: Any, shown: Any
-):
+async def test_a_model_sees_a_mask_instead_of_a_hidden_value(kind: Any, value: Any, shown: Any):
     class Holder(Node):
         word: str = "w"
         held: kind
@@ -173,7 +171,7 @@ class Closed(Node):
         return await lm.make(self, Out)
 
 
-async def test_no_prompt_of_a_run_has_a_hidden_value_wherever_bae_passes_it_on():
+async def test_no_prompt_of_a_run_contains_a_hidden_value():
     lm = ToyBackend(
         {"choice": "Session"},
         {"words": [TOKEN], "pin": TOKEN},
@@ -203,7 +201,7 @@ async def test_no_prompt_of_a_run_has_a_hidden_value_wherever_bae_passes_it_on()
     assert "sample Login.token" not in text_of(graph.prompts())
 
 
-async def test_options_that_are_filled_with_the_choice_show_no_hidden_value():
+async def test_options_filled_with_the_choice_show_no_hidden_value():
     class First(Node):
         word: str = Field(repr=False)
 
@@ -220,7 +218,7 @@ async def test_options_that_are_filled_with_the_choice_show_no_hidden_value():
     assert known(lm.prompts[0]) == {"First": {"word": MASK}, "context": {"Second": {"word": MASK}}}
 
 
-async def test_values_passed_into_an_inner_graph_are_hidden_there_too():
+async def test_hidden_values_stay_hidden_inside_an_inner_graph():
     class Summary(EndNode):
         text: str
 
@@ -256,7 +254,7 @@ async def test_values_passed_into_an_inner_graph_are_hidden_there_too():
     assert "Be brief." in text_of(lm.prompts[:1])
 
 
-async def test_an_lm_that_chooses_by_values_is_given_masks():
+async def test_a_custom_choose_type_gets_masks_instead_of_hidden_values():
     class Own:
         def __init__(self, inner: ToyBackend) -> None:
             self.inner = inner
@@ -285,7 +283,7 @@ async def test_an_lm_that_chooses_by_values_is_given_masks():
     assert TOKEN not in text_of(scripted.prompts)
 
 
-async def test_a_hidden_answer_is_masked_after_it_was_asked_for_again():
+async def test_a_corrected_hidden_answer_is_masked_in_later_prompts():
     class Made(Node):
         pin: str = Field(repr=False, max_length=20)
         size: int
@@ -353,7 +351,7 @@ CLEAR = {
 }
 
 
-async def test_a_node_class_shows_hidden_fields_to_the_model_on_purpose():
+async def test_a_node_class_can_show_its_hidden_fields_to_the_model():
     lm, graph = ToyBackend({"text": "t"}), Graph(start=Shows)
     async with MemoryJournal() as journal:
         await graph.arun(shows(), lm, journal=journal, run_id="one")
@@ -366,7 +364,7 @@ async def test_a_node_class_shows_hidden_fields_to_the_model_on_purpose():
         assert hidden not in stored  # it is shown to the model, and to nothing else
 
 
-async def test_a_recalled_secret_is_shown_where_its_own_class_shows_it():
+async def test_a_recalled_secret_is_shown_if_its_own_class_shows_it():
     class First(Node):
         token: str = Field(repr=False)
 
@@ -383,7 +381,7 @@ async def test_a_recalled_secret_is_shown_where_its_own_class_shows_it():
     assert known(lm.prompts[0]) == {"First": {"token": MASK}, "context": {"token": TOKEN}}
 
 
-def test_a_graph_refuses_to_show_a_field_that_does_not_exist():
+def test_a_graph_that_shows_an_unknown_field_is_refused():
     class Wrong(Node):
         node_config = NodeConfig(show=("tokens",))
         token: str = Field(repr=False)
@@ -402,7 +400,7 @@ def test_a_setting_that_names_no_fields_is_refused(wrong: Any):
         NodeConfig(show=wrong)
 
 
-def test_a_hidden_input_is_not_seen_by_the_model_that_answers_it():
+def test_a_model_does_not_see_a_hidden_input():
     class Asked(Node):
         question: str = Field(repr=False)
 
@@ -428,7 +426,7 @@ def test_a_hidden_input_is_not_seen_by_the_model_that_answers_it():
 # Few-shot examples
 
 
-def test_examples_made_by_hand_are_shown_without_the_hidden_parts_of_models():
+def test_handwritten_examples_show_no_hidden_fields():
     dspy = pytest.importorskip("dspy")
     from bae.lm import OptimizedLM, node_to_signature
 

@@ -93,7 +93,7 @@ WRONG = {
 }
 
 
-async def test_a_text_that_is_invalid_or_unstorable_is_asked_for_again(
+async def test_an_invalid_or_unstorable_text_is_asked_for_again(
     provider: Provider, make: Make
 ) -> None:
     for number, (name, wrong) in enumerate(WRONG.items(), 1):
@@ -113,9 +113,7 @@ RIGHT = {
 }
 
 
-async def test_a_character_that_was_sent_in_halves_is_joined(
-    provider: Provider, make: Make
-) -> None:
+async def test_surrogate_halves_of_a_character_are_joined(provider: Provider, make: Make) -> None:
     for answer, text in RIGHT.items():
         filled, seen = await run_and_resume(provider, make, answer)
         assert filled.text == text
@@ -138,7 +136,7 @@ values = st.sampled_from(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(text=texts, key=texts, value=values)
-async def test_any_text_is_accepted_or_asked_for_again(
+async def test_any_text_in_an_answer_is_accepted_or_asked_for_again(
     provider: Provider, make: Make, text: str, key: str, value: str
 ) -> None:
     held = f'{{"text": "{text}", "held": {value}, "others": {{"{key}": {value}}}}}'
@@ -194,7 +192,7 @@ class Parsing(Backend):
         yield KEY
 
 
-async def test_a_key_is_masked_anywhere_in_a_value_and_nothing_else_is_changed() -> None:
+async def test_a_key_is_masked_anywhere_in_an_answer() -> None:
     deep: Any = "leaf"
     for _ in range(90):
         deep = {"parts": [deep, 1]}
@@ -221,7 +219,7 @@ HOSTILE_CALLS = {
 }
 
 
-async def test_calls_of_any_kind_can_be_stored_and_sent_back(
+async def test_hostile_tool_calls_can_be_stored_and_sent_back(
     provider: Provider, make: Make
 ) -> None:
     for name, said in HOSTILE_CALLS.items():
@@ -235,7 +233,7 @@ async def test_calls_of_any_kind_can_be_stored_and_sent_back(
         assert (call.result == "noon") == (name == "half before the call"), name
 
 
-async def test_an_answer_after_calls_that_is_no_text_is_asked_for_again(
+async def test_an_invalid_text_after_tool_calls_is_asked_for_again(
     provider: Provider, make: Make
 ) -> None:
     provider.script(Call("now"), '{"answer": "a \ud800 b", "pages": []}')

@@ -167,7 +167,7 @@ def replace_value(value: Any, at: tuple[Any, ...], to: Any) -> Any:
 
 # PydanticAI warns about counts that it does not understand.
 @pytest.mark.filterwarnings("ignore:Failed to extract usage")
-async def test_any_value_in_any_field_is_an_answer_or_an_error_of_bae_and_no_key_is_recorded(
+async def test_any_odd_value_in_a_response_gives_an_answer_or_a_bae_error(
     kind: str,
 ) -> None:
     good = WHOLE[kind]
@@ -203,7 +203,7 @@ ERRORS: list[Any] = [
 ]
 
 
-async def test_any_body_of_an_error_or_an_answer_is_an_error_of_bae(kind: str) -> None:
+async def test_any_odd_response_body_raises_a_bae_error(kind: str) -> None:
     async with raw_provider(lambda _: raw({})) as server, WIRES[kind](server, **ONCE) as backend:
         for turn, body in enumerate(ERRORS):
             for status in (300, (429, 500)[turn % 2]):
@@ -225,7 +225,7 @@ async def test_any_body_of_an_error_or_an_answer_is_an_error_of_bae(kind: str) -
 WAITS = ["1e9", "-1", "nan", "soon", "Fri, 31 Dec 9999 23:59:59 GMT", "\xb2"]
 
 
-async def test_no_header_makes_a_retry_wait_without_bound(kind: str) -> None:
+async def test_no_response_header_makes_a_retry_wait_forever(kind: str) -> None:
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -271,7 +271,7 @@ def after_the_end() -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("kind", BOUNDED, indirect=True)
-async def test_a_response_has_a_bound_after_decompression(kind: str) -> None:
+async def test_a_decompressed_response_has_a_size_limit(kind: str) -> None:
     for encoding, status, body in (
         ("", 200, without_end()),
         ("gzip", 200, [bomb(20_000_000)]),
@@ -293,7 +293,7 @@ async def test_a_response_has_a_bound_after_decompression(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["anthropic"], indirect=True)
-async def test_an_event_of_lines_without_end_does_not_hold_up_the_loop(kind: str) -> None:
+async def test_an_endless_server_sent_event_does_not_block_the_event_loop(kind: str) -> None:
     body = [b"data: " + b"x" * 5_000_000, *[b"a\r\r\n" * 10_000] * 100]
     async with (
         raw_provider(lambda _: Raw(body, kind="application/json")) as server,
@@ -305,7 +305,7 @@ async def test_an_event_of_lines_without_end_does_not_hold_up_the_loop(kind: str
 
 
 @pytest.mark.parametrize("kind", BOUNDED, indirect=True)
-async def test_a_response_may_be_compressed_in_the_way_that_was_asked_for_alone(kind: str) -> None:
+async def test_a_response_may_only_use_the_requested_compression(kind: str) -> None:
     plain = raw(WHOLE[kind])
     squeezed = gzip.compress(b"".join(plain.body))
     pieces = [squeezed[at : at + 7] for at in range(0, len(squeezed), 7)]
@@ -328,7 +328,7 @@ async def test_a_response_may_be_compressed_in_the_way_that_was_asked_for_alone(
 # --- redirects ----------------------------------------------------------------------------------
 
 
-async def test_a_prompt_is_not_sent_where_a_redirect_points(kind: str) -> None:
+async def test_a_prompt_does_not_follow_a_redirect(kind: str) -> None:
     async with raw_provider(lambda _: raw(WHOLE[kind])) as other:
         elsewhere = other.url.replace("127.0.0.1", "localhost")
         for status, place in ((301, other.url), (307, other.url), (307, elsewhere), (307, "\xff")):
@@ -369,7 +369,7 @@ async def with_key(kind: str, server: RawProvider) -> AsyncIterator[Backend]:
         yield backend
 
 
-async def test_a_key_that_is_sent_back_in_an_error_is_masked(kind: str) -> None:
+async def test_a_key_echoed_in_an_error_is_masked(kind: str) -> None:
     said = f"{'no ' * 160}the key {KEY} is wrong, see https://me:hidden@here.test/?api_key=hidden"
     everywhere = {"error": {"message": said, "type": KEY, "code": KEY, "param": [KEY]}, KEY: KEY}
     async with raw_provider(lambda _: raw({})) as server, with_key(kind, server) as backend:
@@ -389,7 +389,7 @@ async def test_a_key_that_is_sent_back_in_an_error_is_masked(kind: str) -> None:
                 assert "hidden" not in text
 
 
-async def test_a_key_that_is_sent_back_in_an_answer_is_masked(kind: str) -> None:
+async def test_a_key_echoed_in_an_answer_is_masked(kind: str) -> None:
     good = json.loads(json.dumps(WHOLE[kind]).replace("a blue shirt", f"a {KEY} shirt"))
     async with (
         raw_provider(lambda _: raw(good)) as server,
@@ -402,7 +402,7 @@ async def test_a_key_that_is_sent_back_in_an_answer_is_masked(kind: str) -> None
     assert KEY not in repr(told)
 
 
-async def test_a_key_that_dspy_finds_in_the_environment_is_masked_in_an_answer(
+async def test_a_key_that_dspy_reads_from_the_environment_is_masked_in_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -416,7 +416,7 @@ async def test_a_key_that_dspy_finds_in_the_environment_is_masked_in_an_answer(
     assert found.top == "a *** shirt"
 
 
-async def test_a_key_of_the_environment_is_masked_too(
+async def test_a_key_from_the_environment_is_masked_in_errors(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_PROVIDER_API_KEY", KEY)

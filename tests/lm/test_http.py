@@ -59,7 +59,7 @@ class Clients:
         return self.made[-1]
 
 
-def test_the_connections_of_a_loop_closed_without_cleanup_are_released_by_the_next():
+def test_a_new_event_loop_releases_connections_of_a_closed_loop():
     clients = Clients()
     loop = asyncio.new_event_loop()
     loop.run_until_complete(clients.held.get())
@@ -73,7 +73,7 @@ def test_the_connections_of_a_loop_closed_without_cleanup_are_released_by_the_ne
     assert gone() is None
 
 
-async def test_loops_in_other_threads_have_clients_of_their_own():
+async def test_each_event_loop_has_its_own_client():
     clients = Clients()
     mine = await clients.held.get()
 
@@ -88,7 +88,7 @@ async def test_loops_in_other_threads_have_clients_of_their_own():
     await clients.held.aclose()
 
 
-async def test_an_error_in_closing_is_raised_and_the_next_client_is_new():
+async def test_an_error_while_closing_a_client_is_raised():
     async def fails(client: Client) -> None:
         raise OSError("cannot close")
 
@@ -136,7 +136,7 @@ class Connects(ToyBackend):
         await self.clients.held.aclose()
 
 
-def test_a_backend_used_in_sync_runs_one_after_another_leaves_nothing_open():
+def test_consecutive_sync_runs_leave_no_connection_open():
     lm = Connects()
     graph = Graph(start=Ask)
     for _ in range(3):
@@ -160,7 +160,7 @@ def test_a_backend_used_in_sync_runs_one_after_another_leaves_nothing_open():
         (529, "bae-lm-unavailable", True),
     ],
 )
-def test_a_status_has_a_code_and_tells_whether_a_retry_can_help(
+def test_an_http_status_gives_an_error_code_and_whether_to_retry(
     status: int, code: str, retryable: bool
 ):
     cause = OSError("below")
@@ -174,7 +174,7 @@ def test_a_status_has_a_code_and_tells_whether_a_retry_can_help(
     assert error.retry_after is None
 
 
-def test_the_retry_advice_of_a_provider_is_followed_and_its_text_is_shortened():
+def test_the_retry_advice_of_a_provider_is_followed():
     assert status_error("Toy", 400, "", headers={"x-should-retry": "true"}).retryable
     assert not status_error("Toy", 500, "", headers={"x-should-retry": "false"}).retryable
     error = status_error("Toy", 500, "<html>" + "x" * 100_000)
@@ -209,11 +209,11 @@ def test_the_retry_advice_of_a_provider_is_followed_and_its_text_is_shortened():
     ],
     ids=str,
 )
-def test_a_wait_is_read_in_every_form_it_has(headers: dict[str, str], seconds: float | None):
+def test_every_form_of_a_retry_after_header_is_read(headers: dict[str, str], seconds: float | None):
     assert retry_after(headers) == seconds
 
 
-def test_a_wait_until_a_date_is_the_time_until_then():
+def test_a_retry_after_date_becomes_the_remaining_seconds():
     until = datetime.now(UTC) + timedelta(seconds=90)
     wait = retry_after({"retry-after": format_datetime(until, usegmt=True)})
 
@@ -230,7 +230,7 @@ def test_any_retry_header_gives_a_wait_or_none(said: str):
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(2.5, "within 2.5 s"), (None, "did not answer")])
-def test_an_answer_that_did_not_come_in_time_reports_the_timeout(seconds: Any, said: str):
+def test_a_late_answer_reports_the_timeout(seconds: Any, said: str):
     error = timeout_error("Toy", seconds, None)
 
     assert (error.code, error.retryable) == ("bae-lm-timeout", True)
@@ -250,7 +250,7 @@ class ConnectError(Exception):
     ],
     ids=repr,
 )
-def test_nothing_was_sent_where_no_connection_was_made(below: Exception | None, sent: bool):
+def test_a_failed_connection_is_reported_as_not_sent(below: Exception | None, sent: bool):
     wrapped = RuntimeError("the SDK failed")
     wrapped.__cause__ = below
     wrapped.__context__ = below
@@ -280,11 +280,11 @@ def test_a_secret_is_recognized_by_its_name(name: str) -> None:
         ("schema", {"properties": {"key": {"type": "string"}, "token": {"type": "null"}}}),
     ],
 )
-def test_values_that_are_no_secret_stay(name: str, value: Any) -> None:
+def test_values_that_are_not_secret_stay_unchanged(name: str, value: Any) -> None:
     assert without_secrets({name: value}) == {name: value}
 
 
-def test_secrets_are_left_out_however_deep_they_are() -> None:
+def test_secrets_are_left_out_at_any_depth() -> None:
     given = {
         "default_headers": {"Authorization": "hidden", "x-team": "blue"},
         "servers": [{"name": "a", "auth": ["me", "hidden"]}, ("https://me:hidden@here.test",)],

@@ -64,9 +64,7 @@ async def backend(provider: Provider, make: Make) -> AsyncIterator[Backend]:
         yield made
 
 
-async def test_a_text_is_asked_for_without_a_schema_and_again_with_its_fault(
-    provider: Provider, backend: Backend
-) -> None:
+async def test_a_plain_text_request_has_no_schema(provider: Provider, backend: Backend) -> None:
     await letter_after_a_wrong_one(provider, backend)
 
 
@@ -78,7 +76,7 @@ async def test_an_incomplete_text_is_an_error(provider: Provider, backend: Backe
         assert caught.value.code == f"bae-fill-{said}"
 
 
-async def test_an_answer_that_fits_the_schema_alone_is_valid(
+async def test_an_answer_that_just_fits_the_schema_is_valid(
     provider: Provider, backend: Backend
 ) -> None:
     for node in (Weather, AskBack, Machine, Prices):
@@ -109,7 +107,7 @@ async def test_the_conversation_is_sent_as_messages(provider: Provider, backend:
     assert spoken == ["user", "assistant", "user"]
 
 
-async def test_a_fill_sends_instruction_data_and_schema_once_and_reports_its_usage(
+async def test_a_fill_sends_its_instruction_data_and_schema_once(
     provider: Provider, backend: Backend
 ) -> None:
     provider.script(LINEN)
@@ -136,9 +134,7 @@ async def test_a_fill_sends_instruction_data_and_schema_once_and_reports_its_usa
 @pytest.mark.parametrize(
     "kind", ["anthropic", "anthropic-unstreamed", "pydantic-ai-openai", "dspy"]
 )
-async def test_tokens_that_the_provider_had_cached_are_counted_and_cost_less(
-    provider: Provider, kind: str
-) -> None:
+async def test_tokens_cached_by_the_provider_cost_less(provider: Provider, kind: str) -> None:
     long = prompt(system="Be brief. " * 1000)
     async with WIRES[kind](provider) as backend:
         first = (await backend.answer(long)).usage
@@ -159,7 +155,7 @@ STATUSES = {
 }
 
 
-async def test_a_status_tells_whether_and_when_a_retry_can_help(
+async def test_an_error_status_reports_whether_and_when_to_retry(
     provider: Provider, make: Make
 ) -> None:
     async with make(provider, retries=0) as backend:
@@ -174,7 +170,7 @@ async def test_a_status_tells_whether_and_when_a_retry_can_help(
             assert len(provider.requests) == number  # the SDK does not ask again by itself
 
 
-async def test_a_request_that_failed_is_sent_again(provider: Provider, backend: Backend) -> None:
+async def test_a_failed_request_is_sent_again(provider: Provider, backend: Backend) -> None:
     provider.script(Status(429, retry_after=0), SHIRT)
     with metered() as reported:
         outfit = await backend.fill(Outfit, {}, "Outfit")
@@ -183,7 +179,7 @@ async def test_a_request_that_failed_is_sent_again(provider: Provider, backend: 
     assert sum(used.calls for used in reported) == 2
 
 
-async def test_an_answer_that_breaks_off_or_is_not_json_is_reported_as_such(
+async def test_a_truncated_or_unparsable_answer_has_its_own_error(
     provider: Provider, make: Make
 ) -> None:
     faults = {Cut(after=0): "unreachable", Cut(after=2): "unreachable", Malformed(): "unparsable"}
@@ -197,7 +193,7 @@ async def test_an_answer_that_breaks_off_or_is_not_json_is_reported_as_such(
             assert raised.value.retryable
 
 
-async def test_an_answer_that_stalls_is_given_up(provider: Provider, make: Make) -> None:
+async def test_a_stalled_answer_raises_a_timeout_error(provider: Provider, make: Make) -> None:
     async with make(provider, timeout=0.2) as backend:
         for after in (0, 2):
             provider.always(Stall(after=after))
@@ -208,7 +204,7 @@ async def test_an_answer_that_stalls_is_given_up(provider: Provider, make: Make)
     await provider.disconnected()
 
 
-async def test_an_answer_that_stalls_is_not_asked_for_again(provider: Provider, make: Make) -> None:
+async def test_a_stalled_answer_is_not_asked_for_again(provider: Provider, make: Make) -> None:
     provider.always(Stall())
     async with make(provider, timeout=0.2, retries=2) as backend:
         with pytest.raises(BaeLMError) as raised:
@@ -230,14 +226,14 @@ async def test_an_unreachable_server_is_reported_as_unreachable(make: Make) -> N
     assert reported == []
 
 
-async def test_a_wrong_answer_is_reported_and_asked_for_again(
+async def test_a_wrong_answer_is_asked_for_again_with_the_error(
     provider: Provider, backend: Backend
 ) -> None:
     for wrong, verdict in WRONG:
         assert await report_wrong_answer(provider, backend, wrong) == [verdict, "valid"]
 
 
-async def test_of_many_fills_at_once_half_are_cancelled_and_the_others_get_their_own_answers(
+async def test_cancelling_some_concurrent_fills_does_not_disturb_the_rest(
     provider: Provider, make: Make
 ) -> None:
     provider.always(lambda request: {"top": _sky_in(request.text), "layers": 1})
@@ -277,7 +273,7 @@ async def test_a_fill_can_be_cancelled_at_any_moment(provider: Provider, make: M
     await provider.disconnected()
 
 
-def test_one_backend_serves_two_event_loops_and_closes_with_each(make: Make) -> None:
+def test_one_backend_serves_two_event_loops(make: Make) -> None:
     with ThreadedProvider() as provider:
         provider.always(SHIRT)
         backend = make(provider)

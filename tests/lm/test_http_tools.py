@@ -68,7 +68,7 @@ def messages(request: Received) -> list[Any]:
     return json.loads(text.replace(', "cache_control": {"type": "ephemeral"}', ""))
 
 
-async def test_the_model_calls_tools_reads_their_results_and_its_last_message_is_the_answer(
+async def test_the_last_message_after_tool_calls_is_the_answer(
     provider: Provider, lm: Backend
 ) -> None:
     provider.script(*rounds(lm, Call("search", query="kettle"), Call("read_page", page=3), ANSWER))
@@ -91,7 +91,7 @@ async def test_the_model_calls_tools_reads_their_results_and_its_last_message_is
 
 
 @native
-async def test_calls_of_one_message_are_answered_together_and_in_their_order(
+async def test_calls_of_one_message_are_answered_together_in_order(
     provider: Provider, lm: Backend
 ) -> None:
     calls = Call("read_page", page=1), Call("now"), Call("search", query="cup")
@@ -104,7 +104,7 @@ async def test_calls_of_one_message_are_answered_together_and_in_their_order(
 
 
 @native
-async def test_a_conversation_only_grows_so_that_providers_find_its_beginning_cached(
+async def test_a_conversation_only_grows_so_its_beginning_stays_cached(
     provider: Provider, lm: Backend
 ) -> None:
     looks = Calls(Call("search", query="kettle"), text="Hm.", thinking="a kettle")
@@ -118,7 +118,7 @@ async def test_a_conversation_only_grows_so_that_providers_find_its_beginning_ca
 
 
 @native
-async def test_a_refusal_of_a_tool_and_an_impossible_call_are_returned_as_errors(
+async def test_a_tool_refusal_is_returned_to_the_model_as_an_error(
     provider: Provider, lm: Backend
 ) -> None:
     wrong = [Call("read_page", page=400), Call("read_page"), Call("write"), Call("now", then=1)]
@@ -145,7 +145,7 @@ async def test_a_wrong_answer_is_corrected_in_the_same_conversation(
     assert len(result.result.calls) == 1
 
 
-async def test_an_unusable_answer_is_asked_for_again_and_a_refusal_is_not(
+async def test_an_unusable_answer_is_asked_for_again_but_a_refusal_is_not(
     provider: Provider, lm: Backend
 ) -> None:
     chat = "I would look it up." if lm.calls_tools else {WRAPPER: "?"}
@@ -159,7 +159,7 @@ async def test_an_unusable_answer_is_asked_for_again_and_a_refusal_is_not(
     assert caught.value.code == "bae-fill-refused"
 
 
-async def test_with_a_text_the_last_message_is_the_text(provider: Provider, lm: Backend) -> None:
+async def test_the_last_message_fills_a_text_field(provider: Provider, lm: Backend) -> None:
     last = "a kettle\n" if lm.calls_tools else {WRAPPER: {"action": "answer", "text": "a kettle"}}
     provider.script(*rounds(lm, Call("search", query="kettle")), last)
     result = await WRITING.arun(Writing(text="write"), lm=lm)
@@ -168,7 +168,7 @@ async def test_with_a_text_the_last_message_is_the_text(provider: Provider, lm: 
         assert [request.schema for request in provider.requests][1:] == [None]
 
 
-async def test_without_another_field_the_loop_ends_when_the_model_calls_nothing(
+async def test_a_node_with_only_tools_is_filled_once_the_model_calls_no_tool(
     provider: Provider, lm: Backend
 ) -> None:
     provider.script(*rounds(lm, Call("now"), "I have looked." if lm.calls_tools else {}))
@@ -202,7 +202,7 @@ async def test_a_schema_that_claude_cannot_enforce_is_sent_as_an_additional_tool
 
 
 @claude
-async def test_a_model_that_answers_in_text_in_place_of_the_tool_is_asked_again(
+async def test_a_model_that_answers_in_text_instead_of_the_tool_is_asked_again(
     provider: Provider, lm: Backend
 ) -> None:
     provider.script("It costs 2.5.", Call("Prices", by_name={"kettle": 2.5}))
@@ -211,7 +211,7 @@ async def test_a_model_that_answers_in_text_in_place_of_the_tool_is_asked_again(
 
 
 @native
-async def test_half_a_call_is_never_run(provider: Provider, lm: Backend) -> None:
+async def test_a_truncated_tool_call_is_never_run(provider: Provider, lm: Backend) -> None:
     for size in (1, 4, 16):
         half = Calls(Call("now"), Call("search", query="a long one"), cut=True, size=size)
         provider.script(half, ANSWER)
@@ -221,7 +221,7 @@ async def test_half_a_call_is_never_run(provider: Provider, lm: Backend) -> None
 
 
 @native
-async def test_at_the_limit_the_tools_stay_declared_and_may_not_be_called(
+async def test_tools_stay_declared_at_the_limit_but_cannot_be_called(
     provider: Provider, lm: Backend
 ) -> None:
     provider.script(Call("now"), {"answer": "noon"})
@@ -251,7 +251,7 @@ async def test_arguments_arrive_intact_however_they_are_split(
 
 
 @pytest.mark.parametrize("make", ["anthropic", "pydantic-ai-openai"], indirect=True)
-async def test_arguments_that_are_no_json_are_reported_to_the_model(
+async def test_invalid_json_in_arguments_is_reported_to_the_model(
     provider: Provider, lm: Backend
 ) -> None:
     provider.script(Calls(Call("now"), Call("search"), raw='{"query": '), ANSWER)
@@ -263,7 +263,7 @@ async def test_arguments_that_are_no_json_are_reported_to_the_model(
 
 
 @native
-async def test_ids_that_a_provider_uses_again_do_not_matter(
+async def test_calls_get_unique_ids_even_if_the_provider_repeats_ids(
     provider: Provider, lm: Backend
 ) -> None:
     for page in (1, 2):
@@ -275,7 +275,7 @@ async def test_ids_that_a_provider_uses_again_do_not_matter(
 
 
 @claude
-async def test_thinking_goes_back_as_it_came(provider: Provider, lm: Backend) -> None:
+async def test_thinking_is_sent_back_unchanged(provider: Provider, lm: Backend) -> None:
     provider.script(
         Calls(Call("now"), thinking="What time\nis it? 😀", text="Well."),
         Calls(Call("now"), Call("search", query="x"), thinking="Again."),
@@ -289,7 +289,7 @@ async def test_thinking_goes_back_as_it_came(provider: Provider, lm: Backend) ->
 
 
 @claude
-async def test_thinking_is_recognized_whether_a_message_is_streamed_or_not(
+async def test_thinking_is_recognized_in_streamed_and_complete_messages(
     provider: Provider, lm: Backend
 ) -> None:
     for observer in (None, lambda run, record: None):
@@ -300,7 +300,7 @@ async def test_thinking_is_recognized_whether_a_message_is_streamed_or_not(
         assert judged.attempt.thinking == "What time is it?"
 
 
-async def test_a_round_that_fails_is_sent_again_and_no_call_is_repeated(
+async def test_a_failed_round_is_sent_again_without_repeating_tool_calls(
     provider: Provider, lm: Backend
 ) -> None:
     one, other = rounds(lm, Call("now"), ANSWER)
@@ -315,7 +315,7 @@ async def test_a_round_that_fails_is_sent_again_and_no_call_is_repeated(
 
 
 @streamed
-async def test_text_before_calls_is_no_answer_and_arguments_are_not_streamed(
+async def test_text_before_tool_calls_is_not_streamed_as_the_answer(
     provider: Provider, lm: Backend
 ) -> None:
     provider.script(Calls(Call("now"), text="Let me look.", thinking="hm"), ANSWER)
@@ -327,7 +327,7 @@ async def test_text_before_calls_is_no_answer_and_arguments_are_not_streamed(
 
 
 @streamed
-async def test_text_before_calls_is_void_where_the_answer_is_a_text(
+async def test_text_before_tool_calls_is_void_if_the_answer_is_plain_text(
     provider: Provider, lm: Backend
 ) -> None:
     provider.script(Calls(Call("search", query="tea"), text="Let me look."), "A fine kettle.")
@@ -338,7 +338,7 @@ async def test_text_before_calls_is_void_where_the_answer_is_a_text(
 
 
 @native
-async def test_cancelling_in_a_request_of_a_later_round_leaves_nothing(
+async def test_cancelling_during_a_later_round_leaves_no_request_open(
     provider: Provider, lm: Backend
 ) -> None:
     provider.script(Call("now"), Stall())

@@ -104,7 +104,7 @@ def test_a_prompt_has_its_examples_before_the_question_and_corrections_after_it(
 # --- what is asked ----------------------------------------------------------------------------
 
 
-async def test_a_fill_is_asked_and_asked_again_with_the_instruction_and_the_examples():
+async def test_a_repeated_fill_keeps_the_learned_instruction_and_examples():
     model = ToyBackend({"top": "a coat", "layers": 9}, {"layers": 3})
     lm = WithPrompts(model, FILL)
     assert await lm.fill(Outfit, {}, "Outfit", GREY) == Outfit(top="a coat", layers=3)
@@ -115,7 +115,7 @@ async def test_a_fill_is_asked_and_asked_again_with_the_instruction_and_the_exam
     assert list(model.prompts[1].schema["properties"]) == ["layers"]
 
 
-async def test_a_choice_with_a_learned_prompt_is_a_request_of_its_own_before_the_fill():
+async def test_a_choice_with_a_learned_prompt_is_a_separate_request():
     model = ToyBackend({"choice": "Outfit"}, SHIRT)
     lm = WithPrompts(model, {Weather: NodePrompts(choice=DECIDE)})
     result = await graph.arun(GREY, lm)
@@ -124,14 +124,14 @@ async def test_a_choice_with_a_learned_prompt_is_a_request_of_its_own_before_the
     assert set(model.prompts[0].schema["properties"]) == {"choice"}
 
 
-async def test_examples_that_choose_a_class_that_is_not_offered_are_not_shown():
+async def test_examples_of_classes_that_are_not_offered_are_not_shown():
     model = ToyBackend({"choice": "Outfit"})
     lm = WithPrompts(model, {Weather: NodePrompts(choice=DECIDE)})
     await lm.route(GREY, (Outfit, type(None)))
     assert [len(said) for said in model.said] == [3]
 
 
-async def test_a_question_of_a_body_in_its_own_words_is_asked_in_them():
+async def test_a_custom_instruction_from_a_body_replaces_the_learned_prompt():
     model = ToyBackend(SHIRT, {"choice": "Outfit"})
     lm = WithPrompts(model, BOTH)
     await lm.fill(Outfit, {}, "Something for a wedding", GREY)
@@ -140,7 +140,7 @@ async def test_a_question_of_a_body_in_its_own_words_is_asked_in_them():
     assert lm.get_stats() == {"optimized": 0, "naive": 2}
 
 
-async def test_a_learned_prompt_for_a_class_outside_the_graph_and_an_empty_prompt_change_nothing():
+async def test_an_unused_or_empty_learned_prompt_changes_nothing():
     class Elsewhere(EndNode):
         text: str
 
@@ -159,7 +159,7 @@ async def test_a_learned_prompt_for_a_class_outside_the_graph_and_an_empty_promp
 # --- counting, caching, budgets ---------------------------------------------------------------
 
 
-async def test_a_question_counts_once_however_often_it_is_sent_and_asked_again():
+async def test_a_retried_question_counts_once_in_the_statistics():
     busy = BaeLMError("the provider is busy", retryable=True)
     model = ToyBackend(
         *({"choice": "nowhere"}, {"choice": "Outfit"}, busy, {"top": "a coat"}, {"layers": 1}),
@@ -173,7 +173,7 @@ async def test_a_question_counts_once_however_often_it_is_sent_and_asked_again()
     assert lm.get_stats() == {"optimized": 2, "naive": 1}
 
 
-def test_the_lessons_are_part_of_the_settings_and_of_cache_keys():
+def test_learned_prompts_are_part_of_the_cache_key():
     model, prompt = ToyBackend(), plain_fill()
     other = {Outfit: NodePrompts(fill=LearnedPrompt(DRESS.instruction, DRESS.examples[:1]))}
     keys = {
@@ -185,7 +185,7 @@ def test_the_lessons_are_part_of_the_settings_and_of_cache_keys():
     assert "Dress for the weather." in json.dumps(WithPrompts(model, FILL).settings)
 
 
-async def test_a_cache_outside_or_inside_takes_no_answer_of_other_lessons():
+async def test_a_cache_separates_answers_by_learned_prompt():
     store = MemoryCache()
     model = ToyBackend({"top": "plain", "layers": 1}, {"top": "taught", "layers": 1}, SHIRT)
     tops: list[str] = []
@@ -216,7 +216,7 @@ async def test_a_budget_counts_the_examples_before_they_are_sent():
 # --- runs -------------------------------------------------------------------------------------
 
 
-async def test_a_run_with_lessons_replays_and_its_journal_has_the_questions_of_the_graph():
+async def test_a_run_with_learned_prompts_can_be_replayed():
     journal = MemoryJournal()
     model = ToyBackend({"choice": "Outfit"}, {"top": "a coat", "layers": 9}, {"layers": 3})
     lm = WithPrompts(model, BOTH)
@@ -243,14 +243,14 @@ async def test_a_run_with_lessons_replays_and_its_journal_has_the_questions_of_t
         ),
     ],
 )
-def test_an_object_that_is_no_prompt_is_refused_by_name(
+def test_an_object_that_is_not_a_prompt_is_refused_by_name(
     prompts: Any, error: type[Exception], said: str
 ):
     with pytest.raises(error, match=said):
         WithPrompts(ToyBackend(), prompts)
 
 
-def test_an_example_that_is_no_json_is_refused_when_it_is_made():
+def test_an_example_that_is_not_json_is_refused_when_created():
     with pytest.raises(ValueError, match="not a valid JSON value"):
         PromptExample({}, {"top": {1}})  # type: ignore[dict-item]
 
@@ -296,7 +296,7 @@ async def test_every_backend_sends_the_examples_in_order_and_then_the_question(
 
 
 @pytest.mark.once
-async def test_claude_has_the_examples_cached_for_the_next_question(provider: Provider):
+async def test_claude_caches_the_examples_for_the_next_question(provider: Provider):
     pytest.importorskip("anthropic")
     from bae.lm import AnthropicBackend
 
@@ -320,7 +320,7 @@ async def test_claude_has_the_examples_cached_for_the_next_question(provider: Pr
 
 
 @pytest.mark.once
-async def test_predictors_of_the_same_lessons_ask_the_same(provider: Provider):
+async def test_predictors_with_the_same_learned_prompts_send_the_same_questions(provider: Provider):
     pytest.importorskip("dspy")
     from bae.lm import OptimizedLM
     from bae.optimizer.predictors import fresh_predictor

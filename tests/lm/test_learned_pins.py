@@ -65,7 +65,7 @@ LESSONS = {
 HAT_SAID = ['A hat.\n\n{"Start":{}}', '{"colour": "grey"}', 'A hat.\n\n{"Start":{}}']
 
 
-async def test_an_lm_that_is_pinned_is_asked_with_the_lessons_and_counted():
+async def test_a_pinned_lm_is_asked_with_the_learned_prompts():
     pinned.prompts.clear()
     taught = WithPrompts(ToyBackend(), LESSONS)
 
@@ -91,7 +91,7 @@ async def test_learned_prompts_apply_in_inner_graphs_and_under_other_policies_an
     assert budget.usage.calls == 2 + 1 + 2  # two by the script
 
 
-def test_a_pinned_lm_is_the_same_each_time_and_unwrapped_without_learned_prompts():
+def test_wrapping_a_pinned_lm_returns_the_same_object_each_time():
     model, other = ToyBackend(), ToyBackend()
     taught = WithPrompts(model, LESSONS)
 
@@ -103,7 +103,7 @@ def test_a_pinned_lm_is_the_same_each_time_and_unwrapped_without_learned_prompts
 
 
 @pytest.mark.once
-async def test_a_graph_that_asks_only_pinned_lms_is_optimized_without_another_lm(
+async def test_a_graph_with_only_pinned_lms_is_optimized_without_another_lm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     pytest.importorskip("dspy")

@@ -17,7 +17,7 @@ from growth import Scans
 from policy_parts import REPLY, Gated, Held, prompt, run, settle
 
 
-async def test_no_more_calls_than_the_limit_are_in_progress_at_once():
+async def test_the_limit_bounds_concurrent_calls():
     held = Held()
     lm = Concurrency(held, 3)
     asking = [asyncio.create_task(lm.answer(prompt(str(n)))) for n in range(10)]
@@ -45,7 +45,7 @@ async def test_waiting_calls_start_in_the_order_they_came():
     assert held.asked == [str(n) for n in range(6)]
 
 
-async def test_a_call_cancelled_at_the_moment_it_starts_hands_its_slot_on():
+async def test_a_call_cancelled_while_starting_passes_on_its_slot():
     held = Held()
     lm = Concurrency(held, 1)
     first, second, third = (asyncio.create_task(lm.answer(prompt(n))) for n in "123")
@@ -57,7 +57,7 @@ async def test_a_call_cancelled_at_the_moment_it_starts_hands_its_slot_on():
     assert (held.asked, lm.statistics().running) == (["1", "3"], 0)
 
 
-async def test_one_who_gives_up_is_not_looked_for_among_all_who_wait():
+async def test_a_cancelled_caller_leaves_the_queue_without_a_scan():
     lm = Concurrency(Held(), 1)
     with Scans() as scans:
         asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(200)]
@@ -72,9 +72,7 @@ async def test_one_who_gives_up_is_not_looked_for_among_all_who_wait():
 
 @settings(max_examples=40)
 @given(st.integers(1, 4), st.lists(st.integers(0, 3), max_size=30), st.integers(0, 2**32))
-def test_the_limit_holds_and_no_slot_is_lost_however_callers_come_and_go(
-    limit: int, moves: list[int], seed: int
-):
+def test_no_slot_is_lost_when_callers_are_cancelled(limit: int, moves: list[int], seed: int):
     """Moves: ask, ask, cancel a caller, release one answer."""
 
     async def play() -> None:

@@ -151,7 +151,7 @@ MAPS = ("properties", "patternProperties", "$defs")
 
 @settings(max_examples=60)
 @given(types)
-def test_everything_in_a_bounded_schema_has_a_bound(annotation: Any):
+def test_every_part_of_a_bounded_schema_has_a_bound(annotation: Any):
     for part in parts(bound_schema(schema_of(annotation))):
         match part.get("type"):
             case "string" if "maxLength" not in part:
@@ -301,7 +301,7 @@ def test_an_unbounded_schema_gets_bounds_and_tighter_bounds_of_the_schema_win():
         *((each, False) for each in (r"\bword", r"^(?=a)b", r"(a)\1", r"a\Z", "(?<!a)b", "a++")),
     ],
 )
-def test_a_pattern_stays_where_a_grammar_can_express_it(pattern: str, is_kept: bool):
+def test_a_pattern_is_kept_if_a_grammar_can_express_it(pattern: str, is_kept: bool):
     properties = {"a": {"type": "string", "pattern": pattern}}
     made = bound_schema({"type": "object", "properties": properties})["properties"]["a"]
     assert made.get("pattern") == (pattern if is_kept else None)
@@ -322,7 +322,7 @@ def test_a_recursive_type_is_nested_up_to_the_limit(deepest: int):
     assert level == deepest
 
 
-def test_a_type_that_always_needs_itself_has_no_answer():
+def test_a_type_that_always_contains_itself_is_refused():
     with pytest.raises(BaeLMError, match="of Asked: there is no value for value") as caught:
         bound_schema(schema_of(Node))
     assert caught.value.code == "bae-lm-schema-unbounded"
@@ -348,7 +348,7 @@ def test_an_unfillable_field_is_named_and_an_optional_field_is_left_out(schema: 
 
 
 @pytest.mark.parametrize("far", [10**17, -(10**17)])
-def test_numbers_far_out_have_many_values_too(far: int):
+def test_a_bounded_integer_range_has_many_values_far_from_zero(far: int):
     key = "minimum" if far > 0 else "maximum"
     asked = {"type": "object", "properties": {"id": {"type": "integer", key: far}}}
     found = bound_schema(asked)["properties"]["id"]
@@ -393,7 +393,7 @@ def test_an_outline_shows_types_bounds_and_field_descriptions():
     )
 
 
-def test_an_outline_grows_with_the_types_and_not_with_the_ways_through_them():
+def test_the_size_of_an_outline_is_linear_in_the_number_of_types():
     layer: Any = Leaf
     for number in range(30):
         layer = create_model(f"Layer{number}", left=(layer, ...), right=(layer, ...))
@@ -407,7 +407,7 @@ def test_an_outline_grows_with_the_types_and_not_with_the_ways_through_them():
     assert len(told) < 5000
 
 
-def test_of_very_many_values_the_first_are_shown():
+def test_an_outline_shows_the_first_of_very_many_enum_values():
     names = [f"name-{number}" for number in range(3000)]
     schema = {"type": "object", "properties": {"a": {"enum": names}}, "required": ["a"]}
     told = outline(schema)
@@ -432,7 +432,7 @@ def test_of_very_many_values_the_first_are_shown():
         },
     ],
 )
-def test_an_answer_that_no_model_here_has_room_for_is_not_asked_for(huge: dict[str, Any]):
+def test_a_schema_with_a_huge_minimum_size_is_refused(huge: dict[str, Any]):
     schema = {"type": "object", "properties": {"huge": huge}, "required": ["huge"]}
     with pytest.raises(BaeLMError, match="there is no value for huge") as caught:
         bound_schema(schema)

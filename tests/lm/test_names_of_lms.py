@@ -113,7 +113,7 @@ def test_a_model_an_address_and_options_are_distinguished(
         ("litellm:q", "bae-lm-unknown-name", "does not say where"),
     ],
 )
-def test_a_name_that_is_not_well_formed_is_refused(name: str, code: str, said: str):
+def test_a_malformed_name_is_refused(name: str, code: str, said: str):
     with pytest.raises(BaeLMError) as caught:
         resolve(name)
     assert caught.value.code == code
@@ -160,9 +160,7 @@ def test_a_key_in_the_options_is_refused_and_not_repeated(name: str):
         "anthropic:m@127.0.0.1:8000?max_tokens=5",
     ],
 )
-def test_an_address_without_http_is_refused_rather_than_sent_to_the_provider_as_a_model(
-    name: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_address_without_http_is_refused(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-any")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-any")
     with pytest.raises(BaeLMError) as caught:
@@ -174,11 +172,11 @@ def test_an_address_without_http_is_refused_rather_than_sent_to_the_provider_as_
 @pytest.mark.parametrize(
     "model", ["claude-opus-4-5@20251101", "@cf/meta/llama-3.1-8b", "accounts/x/models/y@latest"]
 )
-def test_a_model_may_have_an_at_sign_in_its_name(model: str):
+def test_a_model_name_may_contain_an_at_sign(model: str):
     assert parse_lm_name(f"openai:{model}").model == model
 
 
-async def test_a_server_that_is_not_there_is_named_by_its_address_without_its_password():
+async def test_an_unreachable_server_is_named_without_its_password():
     lm = PydanticAIBackend("openai:q", base_url="http://ana:hunter2@127.0.0.1:1/v1", retries=0)
     with pytest.raises(BaeLMError) as caught:
         await run(Ask(), lm)
@@ -187,7 +185,7 @@ async def test_a_server_that_is_not_there_is_named_by_its_address_without_its_pa
     assert "hunter2" not in str(caught.value)
 
 
-async def test_a_provider_that_is_not_there_is_named_by_its_default_address(
+async def test_an_unreachable_provider_is_named_by_its_default_address(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("OLLAMA_BASE_URL", "http://127.0.0.1:1/v1")
@@ -195,7 +193,7 @@ async def test_a_provider_that_is_not_there_is_named_by_its_default_address(
         await run(Ask(), PydanticAIBackend("ollama:q", retries=0))
 
 
-async def test_a_password_in_an_address_is_not_stored_with_the_rounds_of_a_run(provider: Provider):
+async def test_a_journal_does_not_store_a_password_in_an_address(provider: Provider):
     url = provider.url.replace("http://", "http://ana:hunter2@")
     lm = PydanticAIBackend("openai:q", base_url=f"{url}/v1")
     provider.script([Call("look", item="lamp")], {"text": "white"})
@@ -209,7 +207,7 @@ async def test_a_password_in_an_address_is_not_stored_with_the_rounds_of_a_run(p
 # What is asked
 
 
-async def test_an_address_is_asked_by_chat_completions_without_a_key(
+async def test_a_server_at_an_address_needs_no_key(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai-itself")
@@ -474,7 +472,7 @@ def test_a_missing_key_is_reported_with_its_variables(name: str, variables: str)
 
 
 @pytest.mark.parametrize("name", ["openai:gpt-x", "openai-chat:gpt-x", "openrouter:a/b"])
-def test_a_key_that_is_set_and_empty_is_a_missing_key(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_an_empty_key_is_a_missing_key(name: str, monkeypatch: pytest.MonkeyPatch):
     for variable in ("OPENAI_API_KEY", "OPENROUTER_API_KEY"):
         monkeypatch.setenv(variable, "")
     with pytest.raises(BaeLMError, match="_API_KEY is not set") as caught:
@@ -492,7 +490,7 @@ async def test_a_missing_key_of_a_server_sends_nothing(provider: Provider):
 # The table of providers
 
 
-def test_the_table_has_every_provider_of_pydantic_ai_that_writes_text():
+def test_every_text_provider_of_pydantic_ai_has_a_name():
     import pydantic_ai.providers
 
     (folder,) = pydantic_ai.providers.__path__
@@ -509,7 +507,7 @@ NOT_LISTED = {
 }
 
 
-def test_every_extra_that_an_error_names_brings_the_package():
+def test_every_extra_named_in_an_error_installs_the_package():
     requires = metadata("pydantic-ai-slim").get_all("Requires-Dist") or []
     for kind in PROVIDERS:
         package = distribution(kind.packages[1])
@@ -519,7 +517,7 @@ def test_every_extra_that_an_error_names_brings_the_package():
         ), kind.name
 
 
-def test_a_provider_of_a_newer_pydantic_ai_has_a_name_too(
+def test_a_provider_added_by_a_newer_pydantic_ai_is_accepted_by_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     import pydantic_ai
@@ -553,7 +551,7 @@ print(sorted(new & {"pydantic_ai", "openai", "anthropic", "dspy", "boto3"}))
     assert done.stdout.strip() == "[]"
 
 
-def test_a_server_of_your_own_has_no_price():
+def test_a_custom_server_has_no_price():
     lm = resolve("openai:gpt-4o@http://127.0.0.1:8000/v1")
     assert isinstance(lm, PydanticAIBackend)
     assert lm.least_cost(bae.Usage(1, 1000, 1000)) is None

@@ -98,7 +98,7 @@ async def test_ten_routed_steps_take_ten_calls_instead_of_twenty(one_call: bool,
     assert (result.usage.calls, result.usage.attempts) == (calls, calls)
 
 
-async def test_a_model_that_cannot_be_constrained_to_alternatives_is_asked_twice():
+async def test_a_model_without_union_schemas_is_asked_twice():
     class Simple(ToyBackend):
         answers_unions = False
 
@@ -109,7 +109,7 @@ async def test_a_model_that_cannot_be_constrained_to_alternatives_is_asked_twice
     assert "answer" not in lm.prompts[0].schema["properties"]
 
 
-async def test_a_candidate_without_anything_to_fill_needs_the_choice_alone():
+async def test_a_candidate_without_fields_to_fill_needs_only_the_choice():
     class Stop(Node):
         async def __call__(self) -> None: ...
 
@@ -165,7 +165,7 @@ async def yes(gate: Any) -> bool:
         ("WithGate", {"fine": True}),
     ],
 )
-async def test_a_candidate_with_context_is_chosen_first_and_filled_with_it_then(
+async def test_a_candidate_with_context_is_filled_in_a_second_call(
     name: str, context: dict[str, Any]
 ):
     lm = ToyBackend(route(name), {"text": "x"})
@@ -211,7 +211,7 @@ class Noted(EndNode):
     text: str
 
 
-async def test_a_value_recalled_by_several_options_is_shown_once_under_all_their_names():
+async def test_a_value_recalled_by_several_options_is_shown_once():
     class Named(Node):
         topic: str = "boats"
 
@@ -238,7 +238,7 @@ async def test_a_value_recalled_by_several_options_is_shown_once_under_all_their
     }
 
 
-async def test_an_option_whose_required_recall_finds_nothing_is_not_filled_in_that_call():
+async def test_an_option_without_its_required_recalled_value_is_not_filled_at_once():
     class Begun(Node):
         points: str | int = "many"  # which may be the number that Scored wants
 
@@ -252,7 +252,7 @@ async def test_an_option_whose_required_recall_finds_nothing_is_not_filled_in_th
 
 
 @pytest.mark.parametrize("one_call", [True, False])
-async def test_a_run_that_recalled_for_a_choice_is_resumed_and_replayed(one_call: bool):
+async def test_a_run_with_values_recalled_for_a_choice_can_be_resumed(one_call: bool):
     class Ends(Node):
         topic: Annotated[str, Recall()]
         text: str
@@ -280,14 +280,14 @@ async def test_a_run_that_recalled_for_a_choice_is_resumed_and_replayed(one_call
     assert replayed.trace == result.trace
 
 
-async def test_a_model_that_fills_a_candidate_with_context_at_once_is_asked_again_with_it():
+async def test_a_candidate_filled_before_its_context_is_known_is_asked_for_again():
     lm = ToyBackend(route("WithDep", text="too early", word="mine"), {"text": "x"})
     result = await run(Topic(), lm)
 
     assert result.trace[-1].model_dump() == {"word": "looked up", "text": "x"}
 
 
-async def test_a_candidate_that_is_pinned_to_another_lm_is_filled_by_that_lm():
+async def test_a_candidate_pinned_to_an_lm_is_filled_by_that_lm():
     other = ToyBackend({"text": "other"})
 
     class Pinned(EndNode):
@@ -309,7 +309,7 @@ async def test_a_candidate_that_is_pinned_to_another_lm_is_filled_by_that_lm():
 # The bound on steps
 
 
-async def test_at_the_last_step_nothing_is_filled_that_could_not_run():
+async def test_the_last_choice_before_the_step_limit_fills_no_node():
     lm = ToyBackend(thinks(99))
     with pytest.raises(LimitError) as caught:
         await run(Begin(), lm, max_iters=4)
@@ -325,7 +325,7 @@ async def test_at_the_last_step_nothing_is_filled_that_could_not_run():
 # What is written down
 
 
-async def test_one_call_records_a_choice_and_a_fill_in_order():
+async def test_one_call_is_recorded_as_a_choice_and_then_a_fill():
     said = json.dumps(route("Conclude", text="so"))
     lm = ToyBackend(Answer(said, Usage(1, 100, 20, 0, 0.25)))
     result = await run(Begin(), lm)
@@ -351,7 +351,7 @@ async def test_one_call_records_a_choice_and_a_fill_in_order():
     assert result.usage == Usage(1, 100, 20, 0, 0.25, 1, result.usage.seconds, ("toy",))
 
 
-async def test_wrong_fields_after_the_choice_are_asked_for_again_as_a_fill():
+async def test_wrong_fields_after_a_valid_choice_are_asked_for_again_as_a_fill():
     lm = ToyBackend(route("Think", thought="hm", step=99), {"step": 1}, route("None"))
     result = await run(Begin(), lm)
 
@@ -382,7 +382,7 @@ async def test_fields_that_stay_wrong_end_in_a_fill_error_with_all_answers():
     assert used.usage.attempts == 3
 
 
-async def test_fields_that_are_no_object_or_of_another_candidate_are_asked_for_again():
+async def test_fields_of_another_candidate_are_asked_for_again():
     class Easy(EndNode):
         text: str = "default"
 
@@ -422,7 +422,7 @@ async def test_a_choice_outside_the_offered_classes_repeats_the_whole_request(ou
 # LMs with ways of their own
 
 
-async def test_an_lm_that_wraps_a_backend_is_asked_itself():
+async def test_a_wrapper_around_a_backend_gets_the_questions_itself():
     seen: list[str] = []
 
     class Front:
@@ -448,7 +448,7 @@ async def test_an_lm_that_wraps_a_backend_is_asked_itself():
 
 
 @pytest.mark.parametrize("inside", ["run", "decide"])
-async def test_a_backend_that_fills_or_chooses_in_a_way_of_its_own_is_asked_that_way(inside: str):
+async def test_a_backend_that_overrides_fill_or_choose_type_is_asked_through_it(inside: str):
     class Body(Node):
         async def __call__(self, lm: LM) -> Think | Conclude:
             return await lm.decide(self)  # type: ignore[return-value]

@@ -76,7 +76,7 @@ def messages_of(request: Received) -> list[str]:
     return [each["content"] for each in request.body["messages"] if each["role"] != "system"]
 
 
-async def test_the_optimized_predictor_asks_with_its_instructions_and_examples(
+async def test_an_optimized_predictor_sends_its_instructions_and_examples(
     provider: Provider, backend: OptimizedLM
 ) -> None:
     provider.script(SHIRT)
@@ -93,7 +93,7 @@ async def test_the_optimized_predictor_asks_with_its_instructions_and_examples(
     ]
 
 
-async def test_only_faulty_fields_are_asked_for_again_and_each_fill_counts_once(
+async def test_only_invalid_fields_are_asked_for_again(
     provider: Provider, backend: OptimizedLM
 ) -> None:
     assert backend.get_stats() == {"optimized": 0, "naive": 0}
@@ -118,7 +118,7 @@ async def test_only_faulty_fields_are_asked_for_again_and_each_fill_counts_once(
     assert messages_of(fresh) == ['AskBack\n\n{"Waking":{"message":"just got up"}}']
 
 
-async def test_a_chain_of_thought_is_asked_for_with_its_reasoning(provider: Provider) -> None:
+async def test_a_chain_of_thought_predictor_asks_for_its_reasoning(provider: Provider) -> None:
     thinking = dspy.ChainOfThought(node_to_signature(Outfit))
     provider.script(
         {"reasoning": "cold", "top": "x", "layers": 2}, {"reasoning": "hm", "top": "xx"}
@@ -131,7 +131,7 @@ async def test_a_chain_of_thought_is_asked_for_with_its_reasoning(provider: Prov
     assert list((second.schema or {})["properties"]) == ["reasoning", "top"]
 
 
-async def test_a_predictor_is_copied_and_the_lm_that_is_given_is_asked_in_place_of_its_own(
+async def test_the_passed_lm_replaces_the_lm_of_a_predictor(
     provider: Provider,
 ) -> None:
     predictor = make_optimized()
@@ -146,7 +146,7 @@ async def test_a_predictor_is_copied_and_the_lm_that_is_given_is_asked_in_place_
     assert [request.body["model"] for request in provider.requests] == ["gpt-4o-mini", "pinned"]
 
 
-def test_an_object_that_is_no_predictor_for_a_class_is_refused_when_it_is_made() -> None:
+def test_an_object_that_is_not_a_predictor_is_refused() -> None:
     with pytest.raises(TypeError, match=r"give a dspy\.Predict"):
         OptimizedLM({Outfit: "a predictor"}, "openai/gpt-4o-mini")
     with pytest.raises(TypeError, match="by its node class"):
@@ -155,7 +155,7 @@ def test_an_object_that_is_no_predictor_for_a_class_is_refused_when_it_is_made()
         OptimizedLM({Outfit: dspy.Predict("weather -> top")}, "openai/gpt-4o-mini")
 
 
-def test_the_result_of_an_optimizer_is_used(tmp_path: Path) -> None:
+def test_an_optimizer_result_is_accepted_as_a_predictor(tmp_path: Path) -> None:
     signature = node_to_signature(Outfit)
     train = [
         dspy.Example(weather=Weather(sky=sky), top="", layers=0).with_inputs("weather")
@@ -180,7 +180,7 @@ def test_the_result_of_an_optimizer_is_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [dspy.Predict, dspy.ChainOfThought])
-async def test_a_predictor_for_a_node_with_tools_asks_in_every_round_and_counts_once(
+async def test_a_predictor_is_used_in_every_round_of_a_node_with_tools(
     provider: Provider, kind: Any
 ) -> None:
     predictor = kind(node_to_signature(Hurry).with_instructions("Hurry up"))

@@ -133,7 +133,7 @@ async def run_with_follower(
 
 
 @pytest.mark.parametrize("server", SERVERS)
-async def test_a_server_with_incomplete_streaming_makes_no_run_fail(
+async def test_incomplete_streaming_of_a_server_does_not_fail_a_run(
     server: str,
 ) -> None:
     async with raw_provider(SERVERS[server]) as provider:
@@ -143,7 +143,7 @@ async def test_a_server_with_incomplete_streaming_makes_no_run_fail(
     assert {plain.usage.tokens, streamed.usage.tokens} <= {0, 12}
 
 
-async def test_a_server_that_does_not_stream_is_asked_once_to_and_each_request_is_counted() -> None:
+async def test_a_server_without_streaming_is_asked_to_stream_only_once() -> None:
     async with raw_provider(refusing("stream_options")) as provider:
         _, first, _ = await run_with_follower(ASK, Ask(), provider.url)
         _, second, _ = await run_with_follower(ASK, Ask(), provider.url)
@@ -155,7 +155,7 @@ async def test_a_server_that_does_not_stream_is_asked_once_to_and_each_request_i
     ]
 
 
-async def test_a_stream_that_is_asked_for_by_name_is_not_given_up() -> None:
+async def test_streaming_requested_in_the_name_of_an_lm_has_no_fallback() -> None:
     async with raw_provider(refusing("stream_options")) as provider:
         with pytest.raises(BaeLMError) as caught:
             await ASK.arun(Ask(), f"openai:q@{provider.url}/v1?stream=true&retries=0")
@@ -163,7 +163,7 @@ async def test_a_stream_that_is_asked_for_by_name_is_not_given_up() -> None:
     assert len(provider.bodies) == 1
 
 
-async def test_an_error_of_a_server_shows_what_to_change_in_the_name() -> None:
+async def test_a_server_error_shows_the_option_to_add_to_the_name() -> None:
     def missing(body: dict[str, Any]) -> Raw:
         return Raw([b'{"detail": "Not Found"}'], status=404)
 
@@ -190,7 +190,7 @@ THOUGHTS = {
 
 
 @pytest.mark.parametrize("how", THOUGHTS)
-async def test_thinking_inside_a_text_is_thinking_however_it_is_split(how: str) -> None:
+async def test_thinking_inside_a_text_is_recognized_however_it_is_split(how: str) -> None:
     def server(answer: str) -> Respond:
         text = f"<think>\nHm, rain</think>\n\n{answer}"
         given = (
@@ -210,7 +210,7 @@ async def test_thinking_inside_a_text_is_thinking_however_it_is_split(how: str) 
 
 
 @pytest.mark.parametrize("text", ["<thinner> paint", "<th", "<", "a <think> of </think> tags"])
-async def test_a_text_that_only_begins_like_thinking_is_a_text(text: str) -> None:
+async def test_text_that_only_begins_like_thinking_is_kept(text: str) -> None:
     seen = Seen()
     async with raw_provider(
         lambda body: Raw([*split_events(text), END, DONE], kind=EVENTS)

@@ -89,7 +89,7 @@ def way(trace: list[Node]) -> list[str]:
 
 
 @every
-async def test_a_run_with_a_scripted_lm_is_the_same_with_a_policy_around_it(
+async def test_a_policy_does_not_change_a_run_with_a_scripted_lm(
     wrap: Callable[[Any], Policy],
 ):
     script = [Draft, {"text": "one"}, {"fine": False}, Draft, {"text": "no"}, {"text": "two"}]
@@ -104,7 +104,7 @@ async def test_a_run_with_a_scripted_lm_is_the_same_with_a_policy_around_it(
 
 
 @every
-async def test_a_run_with_a_backend_is_the_same_with_a_policy_around_it(
+async def test_a_policy_does_not_change_a_run_with_a_backend(
     wrap: Callable[[Any], Policy],
 ):
     toy = ToyBackend(
@@ -147,7 +147,7 @@ async def test_a_cancelled_call_leaves_the_queue(wrap: Callable[[Any], Policy]):
 
 
 @every
-async def test_everything_a_backend_reports_of_itself_is_passed_on(wrap: Callable[[Any], Policy]):
+async def test_a_policy_passes_on_every_property_of_its_backend(wrap: Callable[[Any], Policy]):
     class Odd(ToyBackend):
         model, answers_unions, first_wait, free = "odd", False, 7.0, True
         calls_tools, native_tools, context_window = True, frozenset({"search"}), 5
@@ -197,9 +197,7 @@ async def test_closing_a_policy_closes_its_lm(wrap: Callable[[Any], Policy]):
 
 @every
 @pytest.mark.parametrize("wrong", [object(), ScriptedLM, None], ids=describe_value)
-def test_an_object_that_is_no_lm_is_refused_when_it_is_wrapped(
-    wrap: Callable[[Any], Policy], wrong: Any
-):
+def test_wrapping_an_object_that_is_not_an_lm_is_refused(wrap: Callable[[Any], Policy], wrong: Any):
     with pytest.raises(BaeLMError) as caught:
         wrap(wrong)
     assert caught.value.code == "bae-lm-type"
@@ -239,12 +237,12 @@ class Mine(FourMethods):
         return self.filled
 
 
-async def test_an_lm_that_reports_no_usage_was_asked_nevertheless():
+async def test_a_call_without_reported_usage_is_counted():
     result = await graph.arun(Ask(), Retry(Mine(filled=Reply(text="this"))))
     assert (result.usage.calls, result.usage.cost) == (1, None)
 
 
-async def test_a_node_that_an_lm_built_stays_unchanged():
+async def test_a_node_built_by_an_lm_is_not_changed_by_a_policy():
     class Client:
         pass
 
@@ -312,7 +310,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {"bare": lambda lm: lm, **WRAPS}
 
 @pytest.mark.parametrize("wrap", WAYS.values(), ids=WAYS.keys())
 @pytest.mark.parametrize("budget", [False, True], ids=["", "in-a-budget"])
-async def test_a_body_is_answered_by_the_method_it_calls(wrap: Callable[[Any], Any], budget: bool):
+async def test_a_body_reaches_the_lm_method_that_it_calls(wrap: Callable[[Any], Any], budget: bool):
     inner = Deciding()
     with Budget(calls=10) if budget else nullcontext() as counted:
         lm = wrap(inner)
@@ -325,7 +323,7 @@ async def test_a_body_is_answered_by_the_method_it_calls(wrap: Callable[[Any], A
         assert (result.usage.calls, result.usage.cost) == (3, None)
 
 
-async def test_an_answer_of_one_method_of_an_lm_is_cached_for_that_method():
+async def test_cached_answers_are_separate_for_each_method_of_an_lm():
     inner = Deciding()
     lm = Cached(inner)
     for _ in range(2):
@@ -337,7 +335,7 @@ async def test_an_answer_of_one_method_of_an_lm_is_cached_for_that_method():
     assert lm.statistics().unstored == 0
 
 
-async def test_a_made_node_of_another_type_is_refused():
+async def test_a_node_of_the_wrong_type_returned_by_make_is_refused():
     class Wrong(Deciding):
         async def make(self, node: Node, target: Any) -> Any:
             return Refusal()
@@ -354,7 +352,7 @@ async def test_a_made_node_of_another_type_is_refused():
         assert refused.value.code == "bae-route-undeclared"
 
 
-async def test_a_choice_in_a_cache_that_is_not_offered_any_more_is_forgotten():
+async def test_a_cached_choice_that_is_no_longer_offered_is_dropped():
     class Elsewhere(Policy):
         async def answer(self, prompt: Prompt) -> Answer:
             return Answer('{"choice": "Gone"}')
@@ -395,7 +393,7 @@ async def test_a_backend_that_overrides_its_methods_is_asked_through_them(
         assert counted.usage.calls == 5
 
 
-async def test_a_choice_outside_the_offered_classes_is_never_guessed_at():
+async def test_a_choice_with_only_the_name_of_an_offered_class_is_refused():
     other = type("Draft", (Refusal,), {})  # of the same name as one that is offered
     with pytest.raises(RouteError) as caught:
         await Graph(start=Start).arun(Start(), Retry(Mine(chosen=other), sleep=at_once))
@@ -433,7 +431,7 @@ async def test_the_usage_of_a_cancelled_lm_is_counted():
     assert Usage.total(used).input_tokens == 5
 
 
-def test_an_object_that_is_no_budget_or_no_store_is_refused_where_the_policy_is_made():
+def test_a_policy_refuses_an_invalid_budget_or_store():
     with pytest.raises(TypeError, match="give a Budget"):
         Budgeted(ScriptedLM(), 5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="give a store"):

@@ -112,7 +112,7 @@ async def count_sent(lm: RateLimit, count: int) -> int:
 # --- rates ---------------------------------------------------------------------------------------
 
 
-def test_processes_send_no_more_than_the_limit_together_also_when_one_is_killed(url: str):
+def test_processes_share_a_rate_limit_even_if_a_process_is_killed(url: str):
     killed = program(SENDS, url, 3, "stay")
     assert killed.stdout is not None
     assert killed.stdout.readline() == "3\n"
@@ -124,9 +124,7 @@ def test_processes_send_no_more_than_the_limit_together_also_when_one_is_killed(
     assert sum(int(text) for text, _ in out) == 7
 
 
-async def test_a_request_is_sent_again_once_the_old_requests_do_not_count(
-    url: str, store: PostgresStore
-):
+async def test_the_rate_limit_frees_up_as_old_requests_expire(url: str, store: PostgresStore):
     first = limit_rate(store, requests=4)
     assert await count_sent(first, 6) == 4
     assert (first.statistics().sent, first.statistics().waiting) == (4, 0)
@@ -137,14 +135,14 @@ async def test_a_request_is_sent_again_once_the_old_requests_do_not_count(
     assert await count_sent(limit_rate(store, requests=4), 6) == 4
 
 
-async def test_limits_of_other_names_and_spans_are_others(store: PostgresStore):
+async def test_rate_limits_with_different_names_or_spans_are_independent(store: PostgresStore):
     assert await count_sent(limit_rate(store, requests=2), 3) == 2
     assert await count_sent(limit_rate(store, requests=2, name="other"), 3) == 2
     assert await count_sent(RateLimit(ToyBackend(REPLY), requests=1, per=3600, store=store), 1) == 1
     assert await count_sent(limit_rate(store, requests=3, name="toy"), 3) == 1
 
 
-async def test_tokens_are_corrected_by_the_usage_of_the_answers(url: str, store: PostgresStore):
+async def test_estimated_tokens_are_corrected_by_the_reported_usage(url: str, store: PostgresStore):
     inner = ToyBackend(lambda asked: Answer(REPLY, Usage(calls=1, output_tokens=400)))
     lm = limit_rate(store, inner, tokens=1000)
     assert await count_sent(lm, 3) == 3
@@ -153,9 +151,7 @@ async def test_tokens_are_corrected_by_the_usage_of_the_answers(url: str, store:
     assert await count_sent(lm, 1) == 0
 
 
-async def test_a_request_that_was_answered_from_a_cache_or_not_sent_does_not_count(
-    url: str, store: PostgresStore
-):
+async def test_a_cached_or_unsent_request_does_not_use_up_the_rate(url: str, store: PostgresStore):
     def refuse(asked: object) -> BaeLMError:
         return BaeLMError("no key", sent=False)
 
@@ -167,7 +163,7 @@ async def test_a_request_that_was_answered_from_a_cache_or_not_sent_does_not_cou
     assert await execute(url, "select requests::int, tokens::int from bae.rates") == [[0, 0]]
 
 
-async def test_requests_wait_for_each_other_over_processes_and_all_are_sent(url: str):
+async def test_requests_that_wait_for_a_shared_rate_limit_are_all_sent(url: str):
     async def send(lm: RateLimit) -> None:
         for number in range(6):
             await lm.answer(prompt(str(number)))
@@ -181,7 +177,7 @@ async def test_requests_wait_for_each_other_over_processes_and_all_are_sent(url:
         await store.aclose()
 
 
-def test_a_limit_that_is_shared_has_a_name():
+def test_a_shared_limit_needs_a_name():
     class Nameless(ToyBackend):
         model = ""
 
@@ -194,12 +190,12 @@ def test_a_limit_that_is_shared_has_a_name():
 # --- answers -------------------------------------------------------------------------------------
 
 
-def test_an_answer_is_asked_for_once_by_all_processes(url: str):
+def test_processes_that_share_a_cache_ask_for_an_answer_once(url: str):
     assert run_program(ASKS, url) == "5"
     assert run_program(ASKS, url) == "0"
 
 
-async def test_answers_are_put_dropped_and_pruned(url: str):
+async def test_cached_answers_can_be_dropped_and_pruned(url: str):
     store = PostgresStore(url, size=2, age=3600)
     text = '{"a": "\\u0000 ü \\ud800"}'
     for key in ("a", "b", "c"):
@@ -222,7 +218,7 @@ async def test_answers_are_put_dropped_and_pruned(url: str):
 
 
 @pytest.mark.parametrize("place", ["bae:s3cret@127.0.0.1:1/d", "127.0.0.1:1/d?password=s3cret"])
-async def test_a_rate_whose_database_is_away_fails_without_the_password(place: str):
+async def test_a_rate_limit_error_of_an_unreachable_database_has_no_password(place: str):
     store = PostgresStore(f"postgresql://{place}", patience=0)
     with pytest.raises(BaeLMError) as error:
         await count_sent(limit_rate(store, requests=1), 1)
@@ -235,7 +231,7 @@ async def test_a_rate_whose_database_is_away_fails_without_the_password(place: s
     await store.aclose()
 
 
-async def test_a_cache_whose_database_is_away_asks_the_lm_and_warns_without_the_password(
+async def test_a_cache_with_an_unreachable_database_asks_the_lm(
     caplog: pytest.LogCaptureFixture,
 ):
     inner = ToyBackend(lambda asked: REPLY)
@@ -248,7 +244,7 @@ async def test_a_cache_whose_database_is_away_asks_the_lm_and_warns_without_the_
     await store.aclose()
 
 
-async def test_a_database_without_tables_is_refused_with_the_command_that_makes_them(
+async def test_a_database_without_tables_is_refused_with_the_command_to_create_them(
     postgres: PostgresServer,
 ):
     async def use(url: str) -> None:
@@ -260,7 +256,7 @@ async def test_a_database_without_tables_is_refused_with_the_command_that_makes_
     await use(postgres.new_database())
 
 
-async def test_a_connection_that_breaks_is_made_again(postgres: PostgresServer, url: str):
+async def test_a_broken_database_connection_is_reopened(postgres: PostgresServer, url: str):
     database = url.rpartition("/")[2]
     async with Wire(postgres) as wire:
         store = PostgresStore(wire.url.replace("/postgres", f"/{database}"))
@@ -273,7 +269,7 @@ async def test_a_connection_that_breaks_is_made_again(postgres: PostgresServer, 
         await store.aclose()
 
 
-async def test_a_server_that_is_killed_and_started_again_is_waited_for():
+async def test_a_store_waits_for_a_restarted_database_server():
     with postgres_server() as server:
         async with PostgresJournal(server.url) as journal:
             await journal.upgrade()

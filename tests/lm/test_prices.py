@@ -29,18 +29,18 @@ def _not_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_not_installed")
-def test_without_the_list_no_cost_is_known():
+def test_a_cost_is_unknown_without_the_price_list():
     assert cost_of("claude-sonnet-4-5", SOME, "anthropic") is None
 
 
-def test_a_model_that_is_not_on_the_list_has_an_unknown_cost_and_not_zero():
+def test_a_model_without_a_list_price_has_an_unknown_cost():
     assert cost_of("some-model-of-mine", SOME) is None
     assert cost_of("claude-sonnet-4-5", SOME, "a provider of mine") is None
     assert cost_of("", SOME) is None
 
 
 @pytest.mark.parametrize("name", ["anthropic/claude-sonnet-4-5", "anthropic:claude-sonnet-4-5"])
-def test_a_name_that_has_the_provider_in_it_is_understood(name: str):
+def test_a_price_is_found_by_a_name_that_includes_the_provider(name: str):
     pytest.importorskip("genai_prices")
     assert cost_of(name, SOME) is not None
     assert cost_of(name, SOME) == cost_of("claude-sonnet-4-5", SOME, "anthropic")
@@ -84,14 +84,14 @@ def test_every_model_costs_its_list_price(
         )
 
 
-def test_a_model_whose_output_has_no_price_has_a_cost_for_input_alone():
+def test_a_model_without_an_output_price_costs_only_its_input():
     pytest.importorskip("genai_prices")
     name = "text-embedding-3-small"
     assert cost_of(name, Usage(calls=1, input_tokens=1000), "openai")
     assert cost_of(name, SOME, "openai") is None
 
 
-def test_more_cached_tokens_than_there_are_cost_no_more_than_all_of_them():
+def test_the_cost_of_cached_tokens_is_bounded_by_the_input_tokens():
     pytest.importorskip("genai_prices")
     odd = Usage(calls=1, input_tokens=10, cached_tokens=99)
     every = Usage(calls=1, input_tokens=10, cached_tokens=10)
@@ -100,7 +100,7 @@ def test_more_cached_tokens_than_there_are_cost_no_more_than_all_of_them():
     )
 
 
-def test_no_update_is_fetched_in_the_background():
+def test_no_price_update_is_fetched_in_the_background():
     pytest.importorskip("genai_prices")
     before = threading.enumerate()
     assert cost_of("claude-sonnet-4-5", SOME, "anthropic")

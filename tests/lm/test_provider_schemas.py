@@ -85,7 +85,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("schema", "expected"), CASES.values(), ids=list(CASES))
-def test_a_schema_in_plain_words(schema: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_a_schema_is_reduced_to_plain_keywords(
+    schema: dict[str, Any], expected: dict[str, Any]
+) -> None:
     before = json.dumps(schema)
     assert for_claude_program(schema) == expected
     assert json.dumps(schema) == before
@@ -150,9 +152,7 @@ def words_in(schema: Any) -> set[str]:
 
 @settings(max_examples=40)
 @given(SCHEMAS, st.integers(0, 3))
-def test_the_reduced_schema_has_plain_words_and_allows_the_same_values(
-    schema: Any, seed: int
-) -> None:
+def test_a_reduced_schema_allows_every_value_of_the_original(schema: Any, seed: int) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     made = for_claude_program(schema)
     assert words_in(made) <= PLAIN
@@ -193,7 +193,7 @@ def test_the_reason_why_a_schema_does_not_fit_is_reported(part: Any, why: str) -
     assert why in (unfit({**_object({"x": part}), **definitions}) or "")
 
 
-def test_the_number_of_optional_properties_and_of_alternatives_is_bounded() -> None:
+def test_optional_properties_and_alternatives_of_a_schema_are_limited() -> None:
     names = [f"p{number}" for number in range(MOST_OPTIONAL + 1)]
     text = {"type": "string"}
     assert unfit(_object(dict.fromkeys(names[:-1], text), [])) is None

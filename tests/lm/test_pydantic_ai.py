@@ -125,7 +125,7 @@ def test_an_invalid_name_and_a_missing_key_are_reported_when_the_backend_is_made
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
-def test_a_client_is_no_model_and_the_error_shows_where_it_belongs(kind: str) -> None:
+def test_a_client_passed_as_a_model_is_refused_with_its_correct_place(kind: str) -> None:
     sdk = pytest.importorskip(kind)
     client = {"openai": "AsyncOpenAI", "anthropic": "AsyncAnthropic"}[kind]
     with pytest.raises(TypeError, match=rf"\({client}\): .*_client=client") as raised:
@@ -135,7 +135,7 @@ def test_a_client_is_no_model_and_the_error_shows_where_it_belongs(kind: str) ->
         PydanticAIBackend(3)  # pyright: ignore[reportArgumentType]
 
 
-def test_secrets_are_not_in_the_settings() -> None:
+def test_settings_contain_no_secrets() -> None:
     settings = {
         "max_tokens": 77,
         "extra_headers": {"Authorization": "hidden", "x-team": "blue"},
@@ -153,7 +153,7 @@ def test_secrets_are_not_in_the_settings() -> None:
     }
 
 
-def test_a_provider_whose_package_is_missing_is_reported_with_what_to_install(
+def test_a_missing_provider_package_is_reported_with_its_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "groq", None)
@@ -177,7 +177,7 @@ async def test_model_settings_are_sent(provider: Provider) -> None:
     assert json.loads(json.dumps(backend.settings)) == backend.settings
 
 
-async def test_settings_that_are_no_json_cannot_be_cached_and_timeouts_do_not_matter(
+async def test_settings_that_are_not_json_cannot_be_cached(
     provider: Provider,
 ) -> None:
     for value in (object(), lambda: None):
@@ -191,7 +191,7 @@ async def test_settings_that_are_no_json_cannot_be_cached_and_timeouts_do_not_ma
     assert timed.settings["model_settings"] == {"seed": 1}
 
 
-async def test_claude_caches_where_its_settings_ask_for_it_and_gets_unfitting_schemas_as_a_tool(
+async def test_claude_uses_prompt_caching_if_the_settings_request_it(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _environment(monkeypatch, provider.url)
@@ -208,7 +208,7 @@ async def test_claude_caches_where_its_settings_ask_for_it_and_gets_unfitting_sc
     assert (second.cost or 0) < (first.cost or 0)
 
 
-async def test_a_closed_schema_is_enforced_strictly_and_a_schema_with_optional_fields_is_not(
+async def test_only_a_closed_schema_is_enforced_strictly(
     provider: Provider,
 ) -> None:
     async with PydanticAIBackend(gpt(provider)) as backend:
@@ -265,7 +265,7 @@ async def test_the_next_model_of_a_fallback_replaces_a_failing_model(provider: P
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-async def test_each_failure_tells_whether_a_retry_can_help(
+async def test_every_error_reports_whether_a_retry_can_help(
     failure: Exception, code: str, retryable: bool
 ) -> None:
     async def fail(messages: Any, info: Any) -> ModelResponse:
@@ -278,7 +278,7 @@ async def test_each_failure_tells_whether_a_retry_can_help(
     assert raised.value.retry_after == getattr(failure, "retry_after", None)
 
 
-async def test_an_answer_that_ends_in_an_error_is_no_answer_and_a_mistake_is_raised() -> None:
+async def test_an_answer_that_ends_in_an_error_raises_a_retryable_error() -> None:
     async def fail(messages: Any, info: Any) -> ModelResponse:
         return ModelResponse(parts=[TextPart('{"top"')], finish_reason="error")
 
@@ -292,7 +292,7 @@ async def test_an_answer_that_ends_in_an_error_is_no_answer_and_a_mistake_is_rai
         await PydanticAIBackend(FunctionModel(divide)).answer(prompt())
 
 
-async def test_nothing_of_a_question_runs_in_a_thread() -> None:
+async def test_asking_a_question_starts_no_thread() -> None:
     ran: list[int] = []
 
     async def say(messages: Any, info: Any) -> ModelResponse:

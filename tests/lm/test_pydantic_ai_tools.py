@@ -62,7 +62,7 @@ async def test_the_responses_api_gets_its_reasoning_back(provider: Provider) -> 
 
 
 @pytest.mark.parametrize("message", [{"kind": "of another version"}, None, {"kind": "request"}])
-async def test_an_echo_of_another_version_of_pydantic_ai_is_sent_from_its_text_and_its_calls(
+async def test_an_echo_of_another_pydantic_ai_version_is_rebuilt(
     provider: Provider, message: Any
 ) -> None:
     asked = replace(prompt(), tools=(SEARCH,))
@@ -76,7 +76,7 @@ async def test_an_echo_of_another_version_of_pydantic_ai_is_sent_from_its_text_a
     assert provider.requests[1].results == ("found",)
 
 
-async def test_a_model_without_schemas_answers_by_a_tool_beside_the_others(
+async def test_a_model_without_structured_output_answers_by_an_extra_tool(
     provider: Provider,
 ) -> None:
     model = chat(provider, supports_json_schema_output=False)
@@ -96,7 +96,7 @@ async def test_a_model_without_schemas_answers_by_a_tool_beside_the_others(
     assert "Hurry" in str(last.body["tool_choice"]) or last.tools == ("Hurry",)
 
 
-async def test_a_model_without_tools_has_the_same_conversation_by_its_schema(
+async def test_a_model_without_native_tools_calls_them_through_its_schema(
     provider: Provider,
 ) -> None:
     model = chat(provider, supports_tools=False)
@@ -108,7 +108,7 @@ async def test_a_model_without_tools_has_the_same_conversation_by_its_schema(
     assert all(not request.tools for request in provider.requests)
 
 
-async def test_several_models_behind_one_never_get_the_message_of_another(
+async def test_models_of_a_fallback_never_get_messages_of_another_model(
     provider: Provider,
 ) -> None:
     claude = AnthropicModel(
@@ -138,7 +138,7 @@ def after(asked: Prompt, answer: Any) -> Prompt:
     return replace(asked, conversation=(*asked.conversation, said, told))
 
 
-async def test_the_message_of_another_model_is_rebuilt_from_its_calls(provider: Provider) -> None:
+async def test_a_message_of_another_model_is_rebuilt_from_its_calls(provider: Provider) -> None:
     asked = replace(prompt(), tools=(SEARCH,))
     provider.script(Calls(Call("search", q=1), thinking="Think."), *[{"top": "a"}] * 2)
     async with pydantic_ai_anthropic(provider) as lm, pydantic_ai_openai(provider) as other:
@@ -152,7 +152,7 @@ async def test_the_message_of_another_model_is_rebuilt_from_its_calls(provider: 
     assert provider.requests[2].results == ("found",)
 
 
-async def test_a_tool_that_the_models_provider_runs_is_passed_on(provider: Provider) -> None:
+async def test_a_provider_tool_is_passed_to_the_model(provider: Provider) -> None:
     searched = [(Call("web_search", query="kettle"), [{**FOUND[0], "encrypted_content": "x"}])]
     paused = Calls(text="I search.", ran=searched, paused=True)
     provider.script(paused, Calls(Call("note", text="a"), ran=searched), {"answer": "b"})
@@ -164,7 +164,7 @@ async def test_a_tool_that_the_models_provider_runs_is_passed_on(provider: Provi
     assert any(tool.get("max_uses") == 3 for tool in provider.requests[0].body["tools"])
 
 
-async def test_a_tool_of_a_provider_that_the_model_does_not_have_is_refused(
+async def test_a_provider_tool_that_the_model_lacks_is_refused(
     provider: Provider,
 ) -> None:
     async with pydantic_ai_openai(provider) as lm:
@@ -174,7 +174,7 @@ async def test_a_tool_of_a_provider_that_the_model_does_not_have_is_refused(
     assert provider.received == 0
 
 
-async def test_options_that_pydantic_ai_does_not_take_are_reported(provider: Provider) -> None:
+async def test_unsupported_pydantic_ai_options_are_reported(provider: Provider) -> None:
     spec = ToolSpec("web_search", "", {"type": "object"}, {"colour": "red"})
     async with pydantic_ai_anthropic(provider) as lm:
         with pytest.raises(BaeLMError, match="colour") as caught:

@@ -51,7 +51,7 @@ def most_in_a_span(sent: list[float], per: float) -> int:
     requests=st.integers(1, 5),
     per=st.floats(0.5, 20),
 )
-def test_no_span_ever_holds_more_requests_than_allowed_and_the_order_stays(
+def test_no_time_span_has_more_requests_than_the_limit(
     arrivals: list[float], requests: int, per: float
 ):
     async def play() -> None:
@@ -77,7 +77,7 @@ def test_no_span_ever_holds_more_requests_than_allowed_and_the_order_stays(
 
 @settings(max_examples=40)
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=15), st.integers(100, 1000))
-def test_no_span_holds_more_estimated_tokens_than_allowed(sizes: list[int], tokens: int):
+def test_no_time_span_has_more_estimated_tokens_than_the_limit(sizes: list[int], tokens: int):
     async def play() -> None:
         clock = Clock()
         sent: list[tuple[float, int]] = []
@@ -99,7 +99,7 @@ def test_no_span_holds_more_estimated_tokens_than_allowed(sizes: list[int], toke
     run(play)
 
 
-async def test_tokens_are_corrected_by_the_usage_of_the_answer():
+async def test_estimated_tokens_are_corrected_by_the_reported_usage():
     clock = Clock()
     inner = Timed(clock, tokens=900)
     lm = limit_rate(clock, inner, tokens=1000, per=60)
@@ -113,7 +113,7 @@ async def test_tokens_are_corrected_by_the_usage_of_the_answer():
     assert inner.sent == [0, 0, 60]
 
 
-async def test_a_request_larger_than_the_limit_is_sent_when_there_are_no_others():
+async def test_a_request_larger_than_the_limit_is_sent_by_itself():
     clock = Clock()
     inner = Timed(clock, tokens=1)
     lm = limit_rate(clock, inner, tokens=10, per=60)
@@ -124,7 +124,7 @@ async def test_a_request_larger_than_the_limit_is_sent_when_there_are_no_others(
     assert inner.sent == [0, 60]
 
 
-async def test_an_answer_from_a_cache_inside_does_not_count():
+async def test_a_cached_answer_does_not_use_up_the_rate_limit():
     clock = Clock()
     lm = limit_rate(clock, Cached(Timed(clock)), requests=2, per=60)
     for _ in range(10):
@@ -132,7 +132,7 @@ async def test_an_answer_from_a_cache_inside_does_not_count():
     assert lm.statistics().requests == 1
 
 
-async def test_every_retry_inside_counts():
+async def test_every_inner_retry_uses_up_the_rate_limit():
     clock = Clock()
     toy = ToyBackend(busy(), busy(), REPLY)
     lm = limit_rate(clock, Retry(toy, sleep=at_once), requests=5, per=60)
@@ -140,7 +140,7 @@ async def test_every_retry_inside_counts():
     assert lm.statistics().requests == toy.calls == 3
 
 
-async def test_calls_cancelled_while_waiting_do_not_count():
+async def test_calls_cancelled_while_waiting_do_not_use_up_the_rate_limit():
     clock = Clock()
     inner = Timed(clock)
     lm = limit_rate(clock, inner, requests=1, per=60)
@@ -170,7 +170,7 @@ async def test_a_request_that_would_wait_too_long_fails_at_once():
     assert inner.order == ["a", "b"]
 
 
-async def test_the_work_for_a_request_does_not_grow_with_the_requests_that_count():
+async def test_the_work_for_a_request_does_not_grow_with_earlier_requests():
     async def send(number: int, **limits: Any) -> Lines:
         clock = Clock()
         lm = limit_rate(clock, Timed(clock, tokens=30), per=60, **limits)
@@ -210,7 +210,7 @@ async def test_the_work_to_queue_or_to_refuse_a_request_does_not_grow_with_the_q
         assert_linear(counts, longest, allowed=0.02)
 
 
-async def test_a_request_whose_tokens_are_not_reported_counts_as_estimated():
+async def test_a_request_without_reported_tokens_uses_its_estimate():
     clock = Clock()
     sent = estimate_tokens(prompt())
     for used in (
@@ -227,7 +227,7 @@ async def test_a_request_whose_tokens_are_not_reported_counts_as_estimated():
     assert lm.statistics().tokens == 2 * sent
 
 
-async def test_a_wait_that_grows_while_it_lasts_is_given_up_rather_than_exceeded():
+async def test_a_waiting_request_fails_once_its_wait_grows_too_long():
     clock = Clock()
     inner = Timed(clock, tokens=90)
     lm = limit_rate(clock, inner, tokens=100, per=60, longest_wait=70)

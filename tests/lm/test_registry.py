@@ -96,7 +96,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
         ("  local  ", "LocalBackend", ((), {})),
     ],
 )
-def test_a_name_makes_its_backend_with_its_model(name: str, kind: str, made_with: Any):
+def test_a_name_creates_a_backend_with_its_model(name: str, kind: str, made_with: Any):
     lm: Any = resolve(name)
 
     assert type(lm).__name__ == kind
@@ -185,7 +185,7 @@ async def test_a_missing_package_is_reported_with_its_install_command(
 
 
 @pytest.mark.usefixtures("stand_ins")
-async def test_a_name_is_as_good_as_an_lm_and_made_once():
+async def test_an_lm_name_creates_one_shared_backend():
     first = await run(Ask(), "local")
     second = await run(Ask(), "local")
 
@@ -195,7 +195,7 @@ async def test_a_name_is_as_good_as_an_lm_and_made_once():
 
 
 @pytest.mark.usefixtures("stand_ins")
-async def test_a_run_whose_nodes_are_all_pinned_needs_no_other_lm():
+async def test_a_run_with_only_pinned_nodes_needs_no_other_lm():
     class Pinned(EndNode):
         node_config = NodeConfig(lm="local")
         text: str
@@ -272,7 +272,7 @@ async def test_an_lm_of_your_own_is_named_by_its_file_or_module(own_lms: Path, n
         ("own_lms.py", "names no LM"),
     ],
 )
-def test_an_object_that_is_no_lm_is_refused(name: str, said: str):
+def test_an_object_that_is_not_an_lm_is_refused(name: str, said: str):
     with pytest.raises(BaeLMError, match=said) as caught:
         resolve(f"python:{name}")
     assert caught.value.code == "bae-lm-unknown-name"
@@ -292,7 +292,7 @@ def test_an_object_that_is_no_lm_is_refused(name: str, said: str):
     ],
     ids=["name", "half", "class", "number", "object"],
 )
-async def test_something_pinned_that_is_no_lm_is_proved_wrong_before_a_run(pinned: Any, said: str):
+async def test_validation_rejects_a_pinned_object_that_is_not_an_lm(pinned: Any, said: str):
     class Pinned(EndNode):
         node_config = NodeConfig(lm=pinned)
         text: str
@@ -321,7 +321,7 @@ async def test_a_run_that_needs_no_lm_looks_for_no_lm(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("stand_ins")
-async def test_the_variable_names_the_lm_of_runs_without_a_given_lm(bare: pytest.MonkeyPatch):
+async def test_the_environment_variable_sets_the_default_lm(bare: pytest.MonkeyPatch):
     bare.setenv("BAE_LM", " claude-cli:sonnet ")
 
     assert (await run(Ask())).trace[-1].text == "ClaudeCLIBackend"
@@ -330,7 +330,9 @@ async def test_the_variable_names_the_lm_of_runs_without_a_given_lm(bare: pytest
     assert (await run(Ask(), ToyBackend({"text": "mine"}))).trace[-1].text == "mine"
 
 
-async def test_a_wrong_name_in_the_variable_is_reported_with_the_variable(bare: pytest.MonkeyPatch):
+async def test_a_wrong_name_in_the_environment_variable_is_reported_with_it(
+    bare: pytest.MonkeyPatch,
+):
     bare.setenv("BAE_LM", "lcoal")
     with pytest.raises(BaeLMError) as caught:
         await run(Ask())
@@ -342,9 +344,7 @@ async def test_a_wrong_name_in_the_variable_is_reported_with_the_variable(bare: 
 
 
 @pytest.mark.usefixtures("stand_ins")
-async def test_the_lms_of_the_machine_are_used_in_a_fixed_order(
-    bare: pytest.MonkeyPatch, tmp_path: Path
-):
+async def test_detected_lms_are_used_in_a_fixed_order(bare: pytest.MonkeyPatch, tmp_path: Path):
     async def used() -> str:
         registry._resolve_once.cache_clear()
         return (await run(Ask())).trace[-1].text
@@ -371,7 +371,7 @@ async def test_the_lms_of_the_machine_are_used_in_a_fixed_order(
 
 
 @pytest.mark.usefixtures("stand_ins")
-async def test_a_key_without_its_package_is_warned_of_unless_dspy_is_configured(
+async def test_a_key_without_its_package_causes_a_warning(
     bare: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     def warnings() -> list[str]:
@@ -391,7 +391,7 @@ async def test_a_key_without_its_package_is_warned_of_unless_dspy_is_configured(
     assert warnings() == []
 
 
-async def test_without_any_lm_the_error_lists_every_way_to_set_an_lm(bare: pytest.MonkeyPatch):
+async def test_the_error_for_a_missing_lm_lists_every_way_to_set_an_lm(bare: pytest.MonkeyPatch):
     with pytest.raises(BaeLMError) as caught:
         await run(Ask())
 
@@ -416,7 +416,7 @@ async def test_without_any_lm_the_error_lists_every_way_to_set_an_lm(bare: pytes
         await run(Ask())
 
 
-async def test_none_forbids_the_lms_of_the_machine(bare: pytest.MonkeyPatch, tmp_path: Path):
+async def test_the_name_none_disables_detected_lms(bare: pytest.MonkeyPatch, tmp_path: Path):
     claude_on(tmp_path)
     bare.setenv("BAE_LM", "none")
     with pytest.raises(BaeLMError) as caught:
@@ -426,7 +426,7 @@ async def test_none_forbids_the_lms_of_the_machine(bare: pytest.MonkeyPatch, tmp
     assert "claude-cli: ready, but BAE_LM=none" in (caught.value.fix or "")
 
 
-def test_looking_for_the_lms_of_the_machine_imports_no_package():
+def test_detecting_lms_imports_no_package():
     program = """
 import sys
 from bae.lm.registry import candidates

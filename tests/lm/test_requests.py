@@ -23,7 +23,7 @@ from toy_backend import ToyBackend, route
 # Requests that fail
 
 
-async def test_a_request_that_may_be_sent_again_is_and_is_counted():
+async def test_a_retryable_request_is_sent_again_and_counted():
     lm = ToyBackend(failure(retryable=True), failure(retryable=True, retry_after=0), GOOD)
     result = await run(Ask(), lm)
 
@@ -51,7 +51,7 @@ LATE = [failure(code="bae-lm-timeout", retryable=True), TimeoutError("late")]
 
 @pytest.mark.parametrize("error", LATE, ids=repr)
 @pytest.mark.parametrize("around", [None, lambda lm: Timeout(lm, BOUND)], ids=["alone", "policy"])
-async def test_a_request_that_took_all_its_time_is_sent_again_by_retry_alone(
+async def test_only_the_retry_policy_repeats_a_request_that_timed_out(
     error: Exception, around: Any
 ):
     lm = ToyBackend(lambda prompt: error)
@@ -65,7 +65,7 @@ async def test_a_request_that_took_all_its_time_is_sent_again_by_retry_alone(
 
 
 @pytest.mark.parametrize("known", [{"sent": False}, {"status": 504}], ids=repr)
-async def test_a_late_connection_or_a_late_server_is_asked_again(known: dict[str, Any]):
+async def test_a_connection_timeout_is_retried(known: dict[str, Any]):
     lm = ToyBackend(failure(code="bae-lm-timeout", retryable=True, **known), GOOD)
     assert (await run(Ask(), lm)).trace[-1] == Found(**GOOD)
 
@@ -86,7 +86,7 @@ async def test_a_late_connection_or_a_late_server_is_asked_again(known: dict[str
     ],
     ids=repr,
 )
-async def test_a_failed_request_is_free_only_where_that_is_certain(
+async def test_a_failed_request_is_free_only_if_it_was_certainly_not_sent(
     error: Exception, cost: float | None
 ):
     with metered() as used, pytest.raises(type(error)):
@@ -97,7 +97,7 @@ async def test_a_failed_request_is_free_only_where_that_is_certain(
 
 
 @pytest.mark.parametrize("retries", [0, 3])
-async def test_retries_limits_the_number_of_further_requests(retries: int):
+async def test_the_retries_option_limits_repeated_requests(retries: int):
     lm = ToyBackend(lambda prompt: failure(retryable=True), retries=retries)
     with pytest.raises(BaeLMError) as caught:
         await run(Ask(), lm)
@@ -109,7 +109,7 @@ async def test_retries_limits_the_number_of_further_requests(retries: int):
     assert [str(record.asker) for record in caught.value.journal.of(LMUsed)] == ["filling Found"]
 
 
-async def test_any_other_exception_is_the_backends_fault_with_the_cause():
+async def test_an_unexpected_exception_of_a_backend_is_wrapped_with_its_cause():
     cause = KeyError("choices")
     with pytest.raises(BaeLMError) as caught:
         await run(Ask(), ToyBackend(cause))
@@ -121,7 +121,7 @@ async def test_any_other_exception_is_the_backends_fault_with_the_cause():
 
 @pytest.mark.parametrize("returned", [None, json.dumps(GOOD), {"note": "x"}], ids=repr)
 @pytest.mark.parametrize("around", [False, True], ids=["backend", "policy"])
-async def test_a_backend_that_returns_no_answer_is_an_error_that_shows_what_to_return(
+async def test_a_backend_that_returns_no_answer_raises_an_error_with_a_fix(
     returned: Any, around: bool
 ):
     class Mute(Policy if around else Backend):  # type: ignore[misc]
@@ -166,7 +166,7 @@ async def test_usage_before_a_failure_is_in_the_journal():
     assert caught.value.journal.usage() == used.usage
 
 
-async def test_usage_is_summed_over_choices_fills_graphs_inside_maps_and_written_bodies():
+async def test_usage_is_summed_over_every_kind_of_call():
     class Word(Node):
         word: str
 
@@ -255,7 +255,7 @@ async def test_streamed_pieces_appear_in_the_stream_before_the_answer_is_judged(
     assert seen.now == {"1:Found.person.name": "Ada", "1:Found.note": "fine"}
 
 
-async def test_pieces_of_a_written_body_and_of_an_inner_graph_have_their_place():
+async def test_streamed_pieces_of_bodies_and_inner_graphs_have_their_path():
     class Word(Node):
         async def __call__(self) -> Found: ...
 
@@ -284,7 +284,7 @@ async def test_pieces_of_a_written_body_and_of_an_inner_graph_have_their_place()
 # Cancellation
 
 
-async def test_a_cancelled_fill_leaves_nothing_and_its_cost_is_unknown():
+async def test_the_cost_of_a_cancelled_fill_is_unknown():
     asked = asyncio.Event()
     ended: list[str] = []
 
@@ -314,7 +314,7 @@ async def test_a_cancelled_fill_leaves_nothing_and_its_cost_is_unknown():
     assert one == Usage(calls=1, cost=None, seconds=one.seconds, models=("toy",))
 
 
-async def test_a_run_cancelled_while_waiting_to_send_again_ends_at_once():
+async def test_a_run_cancelled_before_a_retry_ends_at_once():
     sent = asyncio.Event()
 
     class Down(ToyBackend):

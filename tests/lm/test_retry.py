@@ -46,7 +46,7 @@ async def test_a_permanent_error_is_raised_at_once(error: Exception):
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError("cut"), TimeoutError("slow")], ids=repr)
-async def test_an_lm_of_another_kind_is_asked_again_when_it_could_not_connect(error: Exception):
+async def test_a_failed_connection_of_a_custom_lm_is_retried(error: Exception):
     lm = ScriptedLM([error, {"text": "this"}])
     result = await graph.arun(Ask(), Retry(lm, sleep=at_once))
     assert result.result.text == "this"
@@ -74,7 +74,7 @@ async def waits(*errors: Exception, **options: Any) -> list[float]:
     return slept
 
 
-async def test_waits_grow_up_to_the_longest():
+async def test_retry_waits_grow_up_to_the_limit():
     found = await waits(*[busy()] * 6, first=1, factor=3, longest=20, jitter=0)
     assert found == [1, 3, 9, 20, 20, 20]
 
@@ -87,7 +87,7 @@ async def test_waits_grow_up_to_the_longest():
     jitter=st.floats(0, 1),
     failures=st.integers(0, 8),
 )
-def test_every_wait_is_shortened_by_no_more_than_the_jitter(
+def test_jitter_shortens_a_wait_by_at_most_its_share(
     first: float, factor: float, longest: float, jitter: float, failures: int
 ):
     options = {"first": first, "factor": factor, "longest": longest, "jitter": jitter}
@@ -103,14 +103,14 @@ async def test_a_provider_that_asks_for_a_longer_wait_gets_it():
     assert found == [7, 2]
 
 
-async def test_many_who_are_asked_to_wait_equally_long_do_not_come_back_at_once():
+async def test_jitter_spreads_retries_that_share_a_retry_after_time():
     errors = [busy(retry_after=5) for _ in range(50)]
     found = await waits(*errors, first=1, factor=1, jitter=0.5)
     assert all(5 <= wait <= 5.5 for wait in found)
     assert len(set(found)) > 40
 
 
-async def test_a_wait_longer_than_allowed_is_not_begun():
+async def test_a_wait_longer_than_the_limit_is_not_started():
     toy = ToyBackend(busy(retry_after=3600), REPLY)
     with pytest.raises(BaeLMError) as caught:
         await Retry(toy, longest=60, sleep=at_once).answer(prompt())
@@ -123,13 +123,13 @@ async def test_a_wait_longer_than_allowed_is_not_begun():
 # --- usage --------------------------------------------------------------------------------------
 
 
-async def test_requests_that_failed_are_counted_in_the_usage_of_the_run():
+async def test_failed_requests_are_counted_in_the_usage_of_a_run():
     toy = ToyBackend(busy(), busy(), REPLY)
     result = await graph.arun(Ask(), Retry(toy, sleep=at_once))
     assert (result.usage.calls, result.usage.attempts) == (3, 1)
 
 
-async def test_a_run_that_is_cancelled_while_waiting_counts_its_sent_requests():
+async def test_a_run_cancelled_during_a_wait_counts_its_sent_requests():
     waiting = asyncio.Event()
 
     async def for_ever(seconds: float) -> None:
@@ -146,7 +146,7 @@ async def test_a_run_that_is_cancelled_while_waiting_counts_its_sent_requests():
     assert Usage.total(used).calls == toy.calls == 1
 
 
-async def test_a_waiting_retry_is_announced_so_that_text_can_start_over():
+async def test_a_retry_is_announced_so_streamed_text_can_start_over():
     class Stuttering(Backend):
         tries = 0
 

@@ -87,7 +87,7 @@ async def test_every_backend_sends_the_turns_as_messages_before_the_question(
 
 
 @pytest.mark.parametrize("make", BACKENDS.values(), ids=list(BACKENDS))
-async def test_a_turn_of_blank_text_is_sent_in_words_since_providers_refuse_it(
+async def test_a_blank_turn_is_sent_as_words_since_providers_refuse_it(
     provider: Provider, make: Any
 ):
     provider.script({"text": "Yes?"})
@@ -114,7 +114,7 @@ async def test_examples_come_before_the_turns(provider: Provider, make: Any):
 
 
 @pytest.mark.parametrize("make", BACKENDS.values(), ids=list(BACKENDS))
-async def test_a_conversation_with_tools_comes_after_the_turns(provider: Provider, make: Any):
+async def test_a_tool_conversation_comes_after_the_turns(provider: Provider, make: Any):
     provider.script(Call("stock", item="lamp"), {"text": "Seven."})
     async with make(provider) as backend, asyncio.timeout(BOUND):
         result = await shop.arun(Ask(text="How many lamps?", history=PAST), backend)
@@ -123,7 +123,7 @@ async def test_a_conversation_with_tools_comes_after_the_turns(provider: Provide
         assert messages_of(request)[:4] == SAID
 
 
-async def test_claude_has_the_turns_cached_for_the_next_turn(provider: Provider):
+async def test_claude_caches_the_turns_for_the_next_turn(provider: Provider):
     pytest.importorskip("anthropic")
     from bae.lm import AnthropicBackend
 

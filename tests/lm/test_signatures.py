@@ -70,14 +70,14 @@ class Awkward(EndNode):
     count: Count
 
 
-def test_names_that_dspy_needs_for_itself_get_an_underscore_that_is_free() -> None:
+def test_names_reserved_by_dspy_get_an_underscore() -> None:
     signature = node_to_signature(Awkward)
     assert list(signature.input_fields) == ["instructions_", "config_", "client", "clients"]
     assert list(signature.output_fields) == ["delete_", "lm__", "lm_", "count"]
     dspy.Predict(signature.with_instructions("Be awkward"))
 
 
-def test_the_node_the_run_comes_from_is_an_additional_input() -> None:
+def test_the_previous_node_is_an_additional_input() -> None:
     signature = with_source(node_to_signature(Mood))
     assert next(iter(signature.input_fields)) == "source"
     assert signature.instructions == "Mood"
@@ -89,7 +89,7 @@ def test_the_node_the_run_comes_from_is_an_additional_input() -> None:
     assert list(with_source(node_to_signature(Taken)).input_fields) == ["source_", "source"]
 
 
-def test_a_choice_can_only_be_one_of_its_names() -> None:
+def test_a_choice_signature_allows_only_the_offered_names() -> None:
     signature = choice_signature(("Mood", "None"))
     assert signature.output_fields["choice"].annotation == Literal["Mood", "None"]
 

@@ -50,7 +50,7 @@ def tag_of(option: dict[str, Any]) -> dict[str, Any]:
     ],
     ids=["parameters", "fields"],
 )
-async def test_parameters_and_fields_may_be_named_as_the_parts_of_a_round(
+async def test_parameters_and_fields_may_use_the_key_names_of_a_round(
     target: type[Any], arguments: dict[str, Any], values: dict[str, Any]
 ):
     rounds: list[Prompt] = []

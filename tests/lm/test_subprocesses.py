@@ -36,7 +36,7 @@ async def finish(program: str, given: bytes = b"", **options: Any) -> EndedProgr
     return await run_program([program], given=given, env={"WORD": "known"}, **settings)
 
 
-async def test_megabytes_go_in_and_out_at_the_same_time(tmp_path: Path) -> None:
+async def test_megabytes_of_input_and_output_do_not_deadlock(tmp_path: Path) -> None:
     program = script(
         tmp_path,
         """
@@ -73,7 +73,7 @@ if os.fork() == 0:
 )
 
 
-async def test_output_after_a_request_to_end_is_captured(tmp_path: Path) -> None:
+async def test_output_written_after_a_termination_signal_is_captured(tmp_path: Path) -> None:
     program = script(
         tmp_path,
         """
@@ -89,7 +89,7 @@ async def test_output_after_a_request_to_end_is_captured(tmp_path: Path) -> None
     assert (ended.bound, ended.err) == ("timeout", b"begun the end")
 
 
-async def test_a_program_that_will_not_end_is_killed(tmp_path: Path, line: Calls) -> None:
+async def test_a_program_that_ignores_termination_is_killed(tmp_path: Path, line: Calls) -> None:
     program = script(tmp_path, STUBBORN, port=line.port)
     running = asyncio.create_task(finish(program, grace=0.05))
     caller = await line.next()
@@ -99,7 +99,9 @@ async def test_a_program_that_will_not_end_is_killed(tmp_path: Path, line: Calls
     assert dead(group=caller.pid)
 
 
-async def test_a_program_is_asked_to_end_before_it_is_killed(tmp_path: Path, line: Calls) -> None:
+async def test_a_program_gets_a_termination_signal_before_it_is_killed(
+    tmp_path: Path, line: Calls
+) -> None:
     program = script(
         tmp_path,
         CALL
@@ -122,9 +124,7 @@ async def test_a_program_is_asked_to_end_before_it_is_killed(tmp_path: Path, lin
     assert (tmp_path / "tidied").exists()
 
 
-async def test_a_second_cancellation_skips_the_grace_period_and_still_leaves_nothing(
-    tmp_path: Path, line: Calls
-) -> None:
+async def test_a_second_cancellation_skips_the_grace_period(tmp_path: Path, line: Calls) -> None:
     program = script(tmp_path, STUBBORN, port=line.port)
     running = asyncio.create_task(finish(program, grace=BOUND * 10))
     caller = await line.next()
@@ -141,7 +141,7 @@ async def test_a_second_cancellation_skips_the_grace_period_and_still_leaves_not
     await caller.gone()
 
 
-async def test_a_call_cancelled_while_the_program_starts_leaves_nothing(
+async def test_a_call_cancelled_while_the_program_starts_leaves_no_process(
     tmp_path: Path, line: Calls
 ) -> None:
     for turns in range(4):

@@ -38,7 +38,7 @@ class Poem(EndNode):
 # Asking
 
 
-async def test_the_answer_is_the_text_as_it_is_and_no_schema_is_sent():
+async def test_a_text_field_gets_the_answer_unchanged():
     lm = ToyBackend(POEM)
     result = await run(Topic(word="roses"), lm)
 
@@ -59,7 +59,7 @@ class Pitch(Node):
     async def __call__(self) -> Slogan: ...
 
 
-async def test_the_field_description_is_in_the_prompt_and_a_rejected_text_is_asked_for_again():
+async def test_a_text_prompt_contains_the_field_description():
     lm = ToyBackend("s" * 21, "Just do it.")
     result = await run(Pitch(), lm)
 
@@ -104,7 +104,7 @@ class Code(EndNode):
 ADD = "def add(a, b):\n    return a + b\n"
 
 
-async def test_an_exception_of_the_function_repeats_the_question_with_its_message():
+async def test_an_exception_of_the_parser_is_sent_back_to_the_lm():
     lm = ToyBackend("def add(", "a = 1\nb = 2", ADD)
     result = await run(Task(wanted="a sum"), lm)
 
@@ -119,7 +119,7 @@ async def test_an_exception_of_the_function_repeats_the_question_with_its_messag
     assert [verdict for _, verdict, _ in attempts_of(result)] == ["invalid", "invalid", "valid"]
 
 
-async def test_the_attempts_are_bounded_and_the_error_has_the_cause():
+async def test_attempts_to_parse_a_text_are_bounded():
     with pytest.raises(FillError, match="3 answers, none valid: function: 2 statements") as caught:
         await run(Task(wanted="a sum"), ToyBackend(*["a = 1\nb = 2"] * 3))
     assert caught.value.code == "bae-fill-invalid"
@@ -142,7 +142,7 @@ class Count(EndNode):
     number: Annotated[int, Text(int), Field(strict=True)]
 
 
-async def test_the_value_may_be_of_any_type_and_is_not_read_as_json():
+async def test_a_parsed_text_may_be_of_any_type():
     assert (await ToyBackend("anything").fill(Live, {}, "Live")).opaque.text == "anything"
     lm = ToyBackend("seven", "7")
     assert await lm.fill(Count, {}, "Count") == Count(number=7)
@@ -203,7 +203,7 @@ class Wish(Node):
     async def __call__(self) -> Rhymed: ...
 
 
-async def test_sourced_fields_are_context_and_a_map_works_on_the_parsed_value():
+async def test_a_map_works_on_the_parsed_value():
     lm = ToyBackend("one\nthree")
     result = await run(Wish(word="red"), lm)
     assert result.result.lines == ["one", "three"]
@@ -221,7 +221,7 @@ class Request(Node):
     async def __call__(self) -> Poem | Refusal: ...
 
 
-async def test_a_choice_fills_the_others_in_the_same_call_and_the_text_in_a_second_call():
+async def test_a_chosen_node_with_a_text_field_is_filled_in_a_second_call():
     lm = ToyBackend(route("Refusal", reason="no"))
     assert (await run(Request(word="x"), lm)).result == Refusal(reason="no")
 
@@ -246,7 +246,7 @@ class Fork(Node):
         return await lm.decide(Fork())  # pyright: ignore[reportReturnType]
 
 
-async def test_a_body_makes_and_decides_a_node_in_plain_text():
+async def test_a_body_can_make_a_node_with_a_text_field():
     assert (await run(Editor(word="x"), ToyBackend(POEM))).result == Poem(body=POEM)
     lm = ToyBackend(choose("Code"), ADD)
     assert (await run(Fork(), lm)).result.function.name == "add"
@@ -267,7 +267,7 @@ class Settled(ScriptedLM):
 @pytest.mark.parametrize(
     "inner", [ToyBackend(POEM), Settled([{"body": POEM}])], ids=["backend", "lm"]
 )
-async def test_a_cache_answers_the_same_text_again(tmp_path: Path, inner: Any):
+async def test_a_cache_repeats_a_text_answer(tmp_path: Path, inner: Any):
     lm = Cached(inner, tmp_path / "answers.sqlite")
     for _ in range(2):
         assert (await run(Topic(word="x"), lm)).result == Poem(body=POEM)
@@ -275,7 +275,7 @@ async def test_a_cache_answers_the_same_text_again(tmp_path: Path, inner: Any):
     await lm.aclose()
 
 
-async def test_a_cache_stores_the_text_of_a_backend_and_not_a_text_parsed_by_an_lm():
+async def test_a_cache_stores_the_unparsed_text_of_a_backend():
     lm = Cached(ToyBackend("def f(", ADD, ADD))
     for _ in range(3):
         assert (await run(Task(wanted="x"), lm)).result.function.name == "add"
@@ -336,7 +336,7 @@ async def test_learned_prompts_show_their_examples_in_plain_text():
     assert inner.prompts[0].text == f'Rhyme.\n\n{{"Topic":{{"word":"x"}}}}{ending}'
 
 
-async def test_a_script_gives_the_text_that_is_parsed_or_the_values():
+async def test_a_script_can_contain_the_text_or_the_parsed_values():
     lm = ScriptedLM({Code: ["def f(", ADD]})
     result = await run(Task(wanted="x"), lm)
     assert result.result.function.name == "add"
@@ -395,11 +395,13 @@ def field(annotation: Any, **more: Any) -> list[tuple[str, str]]:
         (list[Annotated[str, Text()]], "bae-field-buried"),
     ],
 )
-def test_the_proof_checks_the_type_and_the_function(annotation: Any, code: str | None):
+def test_validation_checks_the_type_and_the_parser_of_a_text_field(
+    annotation: Any, code: str | None
+):
     assert field(annotation) == ([] if code is None else [(code, "Made.body")])
 
 
-def test_the_proof_allows_it_only_as_the_sole_field_of_the_lm():
+def test_validation_requires_a_text_field_to_be_the_only_lm_field():
     assert field(Annotated[str, Text()], title=str) == [("bae-text-not-alone", "Made.body")]
     found = Graph(start=Twice).validate()
     assert (
@@ -419,7 +421,7 @@ def chorus(prompt: Any) -> str:
     return lines[-1] if lines else "no idea"
 
 
-async def test_the_optimizer_learns_from_texts_and_asks_as_a_run_does():
+async def test_the_optimizer_learns_from_text_fields():
     pytest.importorskip("dspy")
     from bae.optimizer import aoptimize_node, trace_to_examples
     from bae.optimizer.predictors import artifact_of
@@ -438,7 +440,7 @@ async def test_the_optimizer_learns_from_texts_and_asks_as_a_run_does():
     assert lm.prompts[-1].examples[-1].answer == said
 
 
-async def test_a_class_that_no_graph_has_proved_is_refused_when_it_is_asked_for():
+async def test_filling_an_invalid_class_outside_a_graph_is_refused():
     with pytest.raises(NodeError, match="cannot fill other fields of the node: title") as caught:
         await ToyBackend().fill(Twice, {}, "Twice")
     assert caught.value.code == "bae-text-not-alone"

@@ -14,7 +14,7 @@ from policy_parts import Held, at_once, prompt
 from toy_backend import ToyBackend
 
 
-async def test_a_request_that_takes_too_long_is_cancelled_and_worth_a_retry():
+async def test_a_request_that_takes_too_long_is_cancelled_and_retryable():
     held = Held()
     with pytest.raises(BaeLMError, match=r"held did not answer within 0\.01 s") as caught:
         await Timeout(held, 0.01).answer(prompt())
@@ -23,21 +23,21 @@ async def test_a_request_that_takes_too_long_is_cancelled_and_worth_a_retry():
     assert held.running == 0
 
 
-async def test_inside_retry_every_try_has_its_own_time():
+async def test_a_timeout_inside_retry_applies_to_each_attempt():
     held = Held()
     with pytest.raises(BaeLMError, match="did not answer"):
         await Retry(Timeout(held, 0.01), retries=2, sleep=at_once).answer(prompt())
     assert len(held.cancelled) == 3
 
 
-async def test_a_timeout_from_inside_is_passed_on_as_it_is():
+async def test_a_timeout_raised_by_the_lm_is_passed_on_unchanged():
     error = TimeoutError("the model's own")
     with pytest.raises(TimeoutError) as caught:
         await Timeout(ToyBackend(error), BOUND).answer(prompt())
     assert caught.value is error
 
 
-async def test_a_timeout_from_outside_stays_unchanged():
+async def test_a_timeout_set_by_the_caller_is_raised_unchanged():
     with pytest.raises(TimeoutError) as caught:
         async with asyncio.timeout(0.01):
             await Timeout(Held(), BOUND).answer(prompt())

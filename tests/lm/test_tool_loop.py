@@ -69,7 +69,7 @@ def parts_of_message(prompt: Prompt, number: int = -1) -> list[str]:
 
 
 @both
-async def test_the_model_calls_tools_reads_their_results_and_its_last_message_is_the_fill(
+async def test_the_last_message_after_tool_calls_fills_the_node(
     native: bool,
 ):
     lm = ToolBackend(
@@ -103,7 +103,7 @@ async def test_native_tools_and_the_schema_of_the_other_fields_are_in_one_reques
     assert "add" not in prompt.text
 
 
-async def test_without_native_calls_the_tools_are_in_the_question_and_a_schema_offers_one_step():
+async def test_a_model_without_native_calls_gets_the_tools_in_the_question():
     lm = ToolBackend([call("add", a=1, b=2)], {"answer": "3"}, native=False)
     await run(ASK, lm)
     prompt = lm.prompts[0]
@@ -118,7 +118,7 @@ async def test_without_native_calls_the_tools_are_in_the_question_and_a_schema_o
     assert options[0]["required"] == ["action", "a", "b"]
 
 
-async def test_calls_of_one_round_run_at_the_same_time_and_results_are_in_the_order_of_the_calls():
+async def test_calls_of_one_round_run_concurrently_and_keep_their_order():
     second = asyncio.Event()
 
     async def wait() -> str:
@@ -150,7 +150,7 @@ async def test_an_answer_that_comes_with_calls_is_not_final():
     assert [part.kind for part in said.parts] == ["text", "call"]
 
 
-async def test_calls_have_ids_of_their_own_independent_of_the_providers_numbers():
+async def test_call_ids_are_independent_of_the_providers_ids():
     lm = ToolBackend(
         [call("add", a=1, b=1), call("add", a=2, b=2)], [call("add", a=3, b=3)], {"answer": "6"}
     )
@@ -162,7 +162,7 @@ async def test_calls_have_ids_of_their_own_independent_of_the_providers_numbers(
 
 
 @both
-async def test_a_conversation_only_grows_and_its_head_stays_as_it_was(native: bool):
+async def test_a_conversation_only_grows_and_keeps_its_beginning(native: bool):
     lm = ToolBackend(
         [call("add", a=1, b=1)],
         [call("add", a="one", b=1)],
@@ -179,7 +179,7 @@ async def test_a_conversation_only_grows_and_its_head_stays_as_it_was(native: bo
         assert head(after, len(before.conversation)) == head(before, len(before.conversation))
 
 
-async def test_data_the_provider_wants_back_is_in_its_message_of_every_later_round():
+async def test_provider_data_is_sent_back_in_every_later_round():
     echo = {"thinking": "signed"}
     first = Answer("", calls=(CallPart("x", "add", {"a": 1, "b": 1}),), echo=echo)
     lm = ToolBackend(first, [call("add", a=2, b=2)], {"answer": "4"})
@@ -188,7 +188,7 @@ async def test_data_the_provider_wants_back_is_in_its_message_of_every_later_rou
         assert prompt.conversation[1].echo == echo
 
 
-async def test_a_message_that_was_cut_off_is_asked_for_again_and_its_half_call_is_not_run():
+async def test_a_truncated_message_is_asked_for_again():
     half = Answer("", stop="cut-off", calls=(CallPart("x", "add", {"a": 1}),), echo={"half": 1})
     lm = ToolBackend(half, {"answer": "3"})
     reply = (await run(ASK, lm)).result
@@ -198,7 +198,7 @@ async def test_a_message_that_was_cut_off_is_asked_for_again_and_its_half_call_i
     assert "cut off" in correction.text or "length" in correction.text
 
 
-async def test_an_empty_answer_after_results_is_wrong_and_asked_for_again():
+async def test_an_empty_answer_after_tool_results_is_asked_for_again():
     lm = ToolBackend([call("add", a=1, b=1)], Answer(""), {"answer": "2"})
     assert (await run(ASK, lm)).result.answer == "2"
 
@@ -229,7 +229,7 @@ async def test_wrong_answers_in_a_row_are_bounded_by_attempts(native: bool):
 
 
 @both
-async def test_with_a_text_field_the_last_message_is_the_text(native: bool):
+async def test_the_last_message_fills_a_text_field(native: bool):
     class Letter(EndNode):
         calls: Annotated[list[ToolCall], Tools(add)]
         text: Annotated[str, Text()]
@@ -241,7 +241,7 @@ async def test_with_a_text_field_the_last_message_is_the_text(native: bool):
         assert [prompt.schema for prompt in lm.prompts] == [None, None]
 
 
-async def test_a_text_is_plain_text_where_the_answer_alone_is_offered():
+async def test_the_answer_at_the_limit_of_a_node_with_a_text_is_plain_text():
     class Letter(EndNode):
         calls: Annotated[list[ToolCall], Tools(add, limit=1, on_limit="answer")]
         text: Annotated[str, Text()]
@@ -254,7 +254,7 @@ async def test_a_text_is_plain_text_where_the_answer_alone_is_offered():
 
 
 @both
-async def test_without_any_other_field_the_loop_ends_when_the_model_calls_nothing(native: bool):
+async def test_a_node_with_only_tools_is_filled_once_the_model_calls_no_tool(native: bool):
     class Done(EndNode):
         calls: Annotated[list[ToolCall], Tools(add)]
 
@@ -264,7 +264,7 @@ async def test_without_any_other_field_the_loop_ends_when_the_model_calls_nothin
     assert len(lm.prompts) == 2
 
 
-async def test_without_any_other_field_a_refusal_is_no_end():
+async def test_a_refusal_fails_a_node_with_only_tools():
     class Done(EndNode):
         calls: Annotated[list[ToolCall], Tools(add)]
 
@@ -272,7 +272,7 @@ async def test_without_any_other_field_a_refusal_is_no_end():
     await error_from(FillError, run(leading_to(Done)(), lm))
 
 
-async def test_fields_may_have_the_names_of_a_structured_round():
+async def test_fields_may_use_the_key_names_of_a_structured_round():
     class Odd(EndNode):
         calls: Annotated[list[ToolCall], Tools(Tool(add, name="answer"))]
         action: str
@@ -288,7 +288,7 @@ async def test_fields_may_have_the_names_of_a_structured_round():
 # --- where a node is filled ---------------------------------------------------------------------
 
 
-async def test_a_choice_is_made_first_and_then_the_chosen_node_is_filled_in_its_own_conversation():
+async def test_a_chosen_node_with_tools_is_filled_in_its_own_conversation():
     class Other(EndNode):
         word: str
 
@@ -304,7 +304,7 @@ async def test_a_choice_is_made_first_and_then_the_chosen_node_is_filled_in_its_
     assert [len(prompt.tools) for prompt in rounds] == [2, 2]
 
 
-async def test_policies_see_each_round_and_usage_counts_them_all():
+async def test_policies_see_each_round():
     rounds = [call("add", a=1, b=2)], [call("add", a=2, b=2)], {"answer": "4"}
     result = await run(ASK, Budgeted(ToolBackend(*rounds), Budget(calls=3)))
     assert result.usage.calls == 3
@@ -317,7 +317,7 @@ async def test_policies_see_each_round_and_usage_counts_them_all():
 # --- models that repeat themselves --------------------------------------------------------------
 
 
-async def test_a_model_without_native_calls_that_repeats_a_call_is_offered_the_answer_alone():
+async def test_a_structured_model_that_repeats_a_call_is_offered_only_the_answer():
     def play(prompt: Prompt) -> Any:
         return [call("add", a=1, b=2)] if offers_calls(prompt) else {"answer": "3"}
 
@@ -330,7 +330,7 @@ async def test_a_model_without_native_calls_that_repeats_a_call_is_offered_the_a
     )
 
 
-async def test_it_is_offered_the_answer_alone_again_where_that_answer_was_wrong():
+async def test_a_wrong_last_answer_is_asked_for_again_without_tools():
     answers = iter([{"reply": "3"}, {"answer": "3"}])
 
     def play(prompt: Prompt) -> Any:
@@ -381,7 +381,7 @@ async def test_reaching_the_limit_of_rounds_is_an_error_with_the_calls(native: b
 
 
 @both
-async def test_at_the_limit_one_last_round_may_offer_the_answer_alone(native: bool):
+async def test_a_last_round_at_the_limit_can_offer_only_the_answer(native: bool):
     lm = ToolBackend([call("add", a=1, b=1)], {"answer": "2"}, native=native)
     limit = make_limited(limit=1, on_limit="answer")
     reply = (await run(limit(), lm)).result
@@ -394,7 +394,7 @@ async def test_at_the_limit_one_last_round_may_offer_the_answer_alone(native: bo
         assert (offers_calls(first), offers_calls(last)) == (True, False)
 
 
-async def test_a_call_in_the_last_round_is_refused_and_the_model_learns_it():
+async def test_a_call_in_the_last_round_is_refused_with_an_error():
     lm = ToolBackend([call("add", a=1, b=1)], [call("add", a=2, b=2)], {"answer": "2"})
     reply = (await run(make_limited(limit=1, on_limit="answer")(), lm)).result
     assert [each.error for each in reply.calls] == [
@@ -403,7 +403,7 @@ async def test_a_call_in_the_last_round_is_refused_and_the_model_learns_it():
     ]
 
 
-async def test_a_model_that_calls_for_ever_in_the_last_round_is_bounded():
+async def test_refused_calls_in_the_last_round_are_bounded():
     lm = ToolBackend(lambda _: [call("add", a=1, b=1)])
     error = await error_from(ToolCallError, run(make_limited(limit=2, on_limit="answer")(), lm))
     assert error.code == "bae-tool-wrong-rounds"
@@ -417,7 +417,7 @@ async def test_the_limit_of_rounds_is_independent_of_the_limit_of_steps():
 
 
 @both
-async def test_wrong_calls_go_back_to_the_model_at_most_attempts_times_in_a_row(native: bool):
+async def test_consecutive_rounds_of_wrong_calls_are_bounded_by_attempts(native: bool):
     wrong = [[call("add", a=1)], [call("add", a="x", b=1)], [call("add", a=1, b=1, c=1)]]
     lm = ToolBackend(*wrong, native=native, attempts=2)
     error = await error_from(ToolCallError, run(ASK, lm))
@@ -430,7 +430,7 @@ async def test_wrong_calls_go_back_to_the_model_at_most_attempts_times_in_a_row(
     assert (await run(ASK, lm)).result.answer == "2"  # not in a row
 
 
-async def test_one_good_call_in_a_round_makes_it_no_wrong_round():
+async def test_a_round_with_a_valid_call_is_not_a_wrong_round():
     mixed = [call("add", a=1), call("add", a=1, b=1)]
     lm = ToolBackend(*[mixed] * 5, {"answer": "2"})
     assert (await run(ASK, lm)).result.answer == "2"
@@ -455,7 +455,7 @@ async def test_an_impossible_call_is_answered_with_its_fault(wrong: Any, said: s
     assert said in result.result
 
 
-async def test_one_message_may_have_so_many_calls_and_more_are_to_be_called_again():
+async def test_calls_beyond_the_limit_of_a_message_are_refused():
     many = [call("add", a=n, b=0) for n in range(4)]
     lm = ToolBackend(many, {"answer": "2"})
     reply = (await run(make_limited(max_calls=3)(), lm)).result
@@ -503,7 +503,7 @@ class Hit(BaseModel):
     ],
     ids=str,
 )
-async def test_a_result_is_read_as_text_or_json_without_further_words(result: Any, read: str):
+async def test_a_tool_result_is_shown_as_plain_text_or_json(result: Any, read: str):
     assert await text_of_result(result) == read
 
 
@@ -532,7 +532,7 @@ async def test_the_default_limit_of_a_result_is_20_000_characters():
     )
 
 
-async def test_before_a_request_passes_the_context_the_oldest_results_become_one_line_each():
+async def test_the_oldest_results_are_shortened_before_the_context_overflows():
     def read(page: int) -> str:
         """Read a page."""
         return f"page {page} " * 100
@@ -558,7 +558,7 @@ async def test_before_a_request_passes_the_context_the_oldest_results_become_one
     assert [record.number for record in cuts] == [2, 3]  # type: ignore[attr-defined]
 
 
-async def test_the_window_of_the_model_counts_too():
+async def test_the_context_window_of_the_model_shortens_results_too():
     class Small(ToolBackend):
         context_window = 300
 
@@ -590,7 +590,7 @@ def with_accept(accept: Any, **options: Any) -> type[Any]:
 
 
 @both
-async def test_an_answer_that_is_not_accepted_goes_back_with_one_message(native: bool):
+async def test_a_rejected_answer_is_sent_back_with_one_message(native: bool):
     seen: list[Any] = []
 
     async def accept(node: Any) -> None:
@@ -629,7 +629,7 @@ async def test_any_other_exception_while_accepting_fails_the_run():
     assert isinstance(error.cause, KeyError)
 
 
-async def test_accept_functions_may_have_dependencies():
+async def test_an_accept_function_may_have_dependencies():
     async def get_price() -> int:
         return 3
 
@@ -641,7 +641,7 @@ async def test_accept_functions_may_have_dependencies():
     assert (await run(with_accept(accept)(), lm)).result.answer == "3"
 
 
-async def test_a_tool_may_be_named_accept_beside_a_function_that_accepts():
+async def test_a_tool_named_accept_can_be_used_with_an_accept_function():
     async def get_price() -> int:
         return 3
 
@@ -666,7 +666,7 @@ async def test_a_tool_may_be_named_accept_beside_a_function_that_accepts():
     assert sold.calls[0].result == "2 for tea"
 
 
-async def test_with_nothing_else_to_fill_a_refusal_continues_until_the_limit_makes_it_an_error():
+async def test_a_node_with_only_tools_fails_at_the_limit_if_never_accepted():
     def accept(node: Any) -> None:
         if len(node.calls) < 2:
             raise ToolError("call it twice")
@@ -714,7 +714,7 @@ async def test_a_tool_of_the_provider_is_passed_through_and_its_calls_are_record
 # --- models that cannot -------------------------------------------------------------------------
 
 
-async def test_a_model_without_the_providers_tool_is_refused_before_the_run_asks_it():
+async def test_a_model_without_the_provider_tool_is_refused_before_the_run():
     calls: list[str] = []
 
     class Begin(Node):
@@ -728,7 +728,7 @@ async def test_a_model_without_the_providers_tool_is_refused_before_the_run_asks
     assert (calls, lm.prompts) == ([], [])
 
 
-async def test_an_lm_with_the_four_methods_alone_is_refused_before_the_run():
+async def test_an_lm_without_rounds_is_refused_before_a_run_with_tools():
     calls: list[str] = []
 
     class Begin(Node):
@@ -740,7 +740,7 @@ async def test_an_lm_with_the_four_methods_alone_is_refused_before_the_run():
     assert (error.code, calls) == ("bae-tools-lm", [])
 
 
-async def test_a_node_with_a_pinned_model_does_not_need_the_runs_own():
+async def test_a_tool_node_with_a_pinned_model_does_not_need_the_runs_lm():
     lm = ToolBackend([call("add", a=1, b=2)], {"answer": "3"})
 
     class Pinned(EndNode):
@@ -780,7 +780,7 @@ class Measured(EndNode):
 
 
 @both
-async def test_arguments_are_validated_through_the_signature_and_have_its_types(native: bool):
+async def test_tool_arguments_are_converted_to_the_types_of_the_signature(native: bool):
     lm = ToolBackend(
         [call("measure", size={"width": 0})],
         [call("measure", size={"width": 2, "inner": {"width": 1}}, units=["in"])],
@@ -793,7 +793,7 @@ async def test_arguments_are_validated_through_the_signature_and_have_its_types(
     assert [each.result for each in measured.calls[1:]] == ["2 in", "3 cm"]
 
 
-async def test_the_docstring_is_the_description_and_describes_the_parameters():
+async def test_the_docstring_of_a_tool_describes_it_and_its_parameters():
     lm = ToolBackend({"answer": ""})
     await run(leading_to(Measured)(), lm)
     (spec,) = lm.prompts[0].tools
@@ -805,7 +805,7 @@ async def test_the_docstring_is_the_description_and_describes_the_parameters():
     assert "title" not in json.dumps(spec.schema)
 
 
-async def test_recalled_and_resolved_values_are_in_the_question_as_for_any_node():
+async def test_recalled_and_resolved_values_are_shown_for_a_node_with_tools():
     class Kept(EndNode):
         question: Annotated[str, Recall()]
         price: Annotated[int, Dep(lambda: 7)]

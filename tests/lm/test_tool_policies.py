@@ -72,7 +72,7 @@ async def run_graph(lm: Backend, graph: Graph[Any, Any] = QUESTION, start: Any =
 
 
 @pytest.mark.parametrize("is_native", [True, False])
-async def test_every_policy_passes_rounds_on(is_native: bool) -> None:
+async def test_every_policy_passes_on_rounds(is_native: bool) -> None:
     toy = Caller(*ROUNDS) if is_native else ToyBackend(*STRUCTURED)
     lm = Retry(Timeout(Concurrency(RateLimit(Cached(toy), requests=100), 2), 5))
     result = await run_graph(lm)
@@ -109,7 +109,7 @@ class Nesting(EndNode):
 
 
 @pytest.mark.parametrize("kind", ["native", "structured", "scripted"])
-async def test_a_tool_may_ask_the_model_whose_only_slot_its_question_has(kind: str) -> None:
+async def test_a_tool_may_ask_the_model_despite_a_concurrency_of_one(kind: str) -> None:
     inner = '{"text": "inner"}'
     lms: dict[str, Any] = {
         "native": lambda: Caller(
@@ -142,7 +142,7 @@ async def test_a_budget_counts_every_round_and_is_checked_before_each() -> None:
     assert budget.remaining.calls == 0
 
 
-async def test_a_round_that_fails_is_tried_again() -> None:
+async def test_a_failed_round_is_retried() -> None:
     busy = BaeLMError("busy", code="bae-lm-unavailable", retryable=True)
     toy = Caller(ROUNDS[0], busy, busy, *ROUNDS[1:])
     result = await run_graph(Retry(toy, first=0))
@@ -164,9 +164,7 @@ async def test_a_cache_answers_every_round_of_an_equal_conversation(
     assert len(toy.prompts) == 3
 
 
-async def test_a_cache_distinguishes_conversations_by_tools_calls_and_results_not_by_echoes() -> (
-    None
-):
+async def test_a_cache_distinguishes_conversations_by_tools_calls_and_results() -> None:
     prompts: list[Prompt] = []
 
     def keep(prompt: Prompt) -> Any:
@@ -204,7 +202,7 @@ async def test_a_cache_distinguishes_conversations_by_tools_calls_and_results_no
     assert (await lm.answer(equal)).text == "2"
 
 
-async def test_a_budget_estimates_tools_too() -> None:
+async def test_a_budget_estimate_includes_tools() -> None:
     prompts: list[Prompt] = []
     toy = Caller(lambda prompt: prompts.append(prompt) or ANSWER)
     await run_graph(toy)
@@ -212,7 +210,7 @@ async def test_a_budget_estimates_tools_too() -> None:
 
 
 @pytest.mark.parametrize("is_native", [True, False])
-async def test_learned_prompts_are_in_every_round_and_count_once(is_native: bool) -> None:
+async def test_learned_prompts_are_in_every_round(is_native: bool) -> None:
     example = PromptExample({"Question": {"text": "a cup?"}}, {"answer": "yes", "pages": []})
     learned = NodePrompts(fill=LearnedPrompt("Reply as a clerk.", (example,)))
     toy = Caller(*ROUNDS) if is_native else ToyBackend(*STRUCTURED)
@@ -228,7 +226,7 @@ async def test_learned_prompts_are_in_every_round_and_count_once(is_native: bool
         assert json.loads(shown.answer) == expected
 
 
-async def test_an_example_of_a_text_is_in_the_form_of_a_round() -> None:
+async def test_an_example_of_a_text_field_has_the_form_of_a_round() -> None:
     example = PromptExample({"Writing": {"text": "a cup?"}}, {"note": "yes"})
     learned = NodePrompts(fill=LearnedPrompt("Write as a clerk.", (example,)))
     toy = ToyBackend(structured_call("search", query="a"), structured_call("answer", text="no"))
@@ -238,7 +236,7 @@ async def test_an_example_of_a_text_is_in_the_form_of_a_round() -> None:
     assert json.loads(shown) == structured_call("answer", text="yes")
 
 
-async def test_an_lm_of_four_methods_is_refused_with_tools() -> None:
+async def test_an_lm_without_rounds_is_refused_for_a_node_with_tools() -> None:
     class Mine:
         async def make(self, node: Any, target: Any) -> Any: ...
         async def decide(self, node: Any) -> Any: ...
@@ -253,7 +251,7 @@ async def test_an_lm_of_four_methods_is_refused_with_tools() -> None:
         assert caught.value.code == "bae-tools-lm"
 
 
-async def test_a_model_that_repeats_an_equal_call_is_offered_the_answer_alone() -> None:
+async def test_a_model_that_repeats_a_call_is_offered_only_the_answer() -> None:
     toy = ToyBackend(
         structured_call("search", query="a"), structured_call("search", query="a"), ANSWER
     )

@@ -49,7 +49,7 @@ def test_an_invalid_system_text_is_refused(system):
         Graph(start=Letter, system=system)
 
 
-async def test_bodies_functions_and_graphs_inside_ask_with_the_system_text_around_them():
+async def test_bodies_functions_and_inner_graphs_use_the_system_text_of_their_run():
     class Asked(Node):
         async def __call__(self, lm: LM) -> Verdict:
             return await lm.make(self, Verdict)
@@ -106,7 +106,7 @@ def first_lines(lm: ToyBackend) -> list[str]:
 
 
 @pytest.mark.parametrize("around", [lambda lm: lm, Retry], ids=["backend", "policy"])
-async def test_the_instruction_of_a_class_is_used_wherever_a_node_of_it_is_filled(around):
+async def test_the_instruction_of_a_class_is_used_in_every_fill(around):
     lm = ToyBackend(lambda prompt: {"text": "fine"})
     await Graph(start=Article).arun(Article(text="Hi"), around(lm))
     await Graph(start=Asking).arun(Asking(), around(lm))
@@ -114,7 +114,7 @@ async def test_the_instruction_of_a_class_is_used_wherever_a_node_of_it_is_fille
     assert lm.prompts[0].schema["title"] == lm.prompts[0].name == "Rating"
 
 
-async def test_an_lm_that_is_no_backend_is_given_the_instruction():
+async def test_a_custom_lm_receives_the_instruction():
     lm = ScriptedLM([{"text": "fine"}, {"text": "fine"}, "Rating", {"text": "fine"}])
     for start in (Article(text="Hi"), Asking(), Deciding()):
         await Graph(start=type(start)).arun(start, lm)
@@ -122,7 +122,7 @@ async def test_an_lm_that_is_no_backend_is_given_the_instruction():
     assert [asked.instruction for asked in fills] == [RATE] * 3
 
 
-async def test_a_subclass_has_no_instruction_of_its_parents_and_a_generic_class_keeps_its_own():
+async def test_a_subclass_does_not_inherit_an_instruction():
     class Short(Rating):
         pass
 
@@ -144,7 +144,7 @@ async def test_a_subclass_has_no_instruction_of_its_parents_and_a_generic_class_
     assert first_lines(lm) == ["Short", "List them."]
 
 
-async def test_the_words_of_a_triple_quoted_text_have_no_indentation():
+async def test_triple_quoted_instructions_are_dedented():
     class Indented(EndNode):
         node_config = NodeConfig(
             instruction="""
@@ -167,7 +167,7 @@ async def test_the_words_of_a_triple_quoted_text_have_no_indentation():
 
 @pytest.mark.parametrize("name", ["instruction", "description"])
 @pytest.mark.parametrize("text", ["", " \n", 3])
-def test_invalid_words_are_refused(name, text):
+def test_invalid_instructions_are_refused(name, text):
     with pytest.raises(TypeError, match=rf"NodeConfig\({name}="):
         NodeConfig(**{name: text})
 
@@ -227,7 +227,7 @@ async def test_every_option_is_offered_with_its_description_and_its_fields():
     assert list(reply["properties"]["fields"]["properties"]) == ["text"]
 
 
-async def test_a_choice_by_itself_has_the_fields_of_all_options_in_words():
+async def test_a_separate_choice_describes_the_fields_of_all_options():
     lm = ToyBackend({"urgent": True}, choose("Reply"), {"text": "Yes."}, one_call=False)
     await Graph(start=Mail).arun(Mail(text="When?"), lm)
     choice, fill = lm.prompts[1:]
@@ -237,7 +237,7 @@ async def test_a_choice_by_itself_has_the_fields_of_all_options_in_words():
     assert fill.text.startswith("Answer in\ntwo sentences.\n\n{")
 
 
-async def test_a_learned_choice_keeps_the_options():
+async def test_a_learned_choice_prompt_keeps_the_options():
     lm = ToyBackend({"urgent": True}, choose("Spam"))
     learned = WithPrompts(lm, {Sorting: NodePrompts(choice=LearnedPrompt("Sort it."))})
     await Graph(start=Mail).arun(Mail(text="When?"), learned)
@@ -247,7 +247,7 @@ async def test_a_learned_choice_keeps_the_options():
 
 @pytest.mark.once
 @pytest.mark.parametrize("make", WIRES.values(), ids=list(WIRES))
-async def test_every_backend_sends_the_words_of_the_user(make):
+async def test_every_backend_sends_custom_instructions(make):
     answers = [{"urgent": True}, route("Reply", text="Yes.")]
     async with Provider() as provider, make(provider) as backend:
         if not backend.answers_unions:

@@ -149,7 +149,7 @@ async def test_too_few_examples_leave_a_part_unchanged_and_are_reported(provider
         ("fill", "skipped"),
         ("choice", "skipped"),
     ]
-    assert "there are 9 examples, and it takes 10 or more" in heard[0].note
+    assert "there are 9 examples, and learning needs 10 or more" in heard[0].note
     assert not caplog.messages
     assert len(found.made.notes) == 1
     assert not (await aoptimize_node(Coded, fills(9), lm=student, minimum=9)).is_fresh

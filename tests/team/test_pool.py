@@ -25,7 +25,7 @@ def some_tasks(count: int) -> list[PlannedTask]:
     return [PlannedTask(key=f"t{n}", title=f"Task {n}") for n in range(count)]
 
 
-async def test_agents_are_made_when_they_are_needed_and_used_again(tmp_path: Path):
+async def test_agents_are_created_on_demand_and_reused(tmp_path: Path):
     told = Messages()
     async with a_bench(tmp_path, *some_tasks(3), ws_manager=told) as (bench, [one, two, three]):
         async with AgentPoolManager(bench, ScriptedLM()) as pool:

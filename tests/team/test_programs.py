@@ -76,7 +76,7 @@ def texts_in(body: Mapping[str, Any]) -> str:
     return json.dumps(body["messages"])
 
 
-async def test_claude_code_edits_and_bae_judges_and_merges_and_a_refusal_resumes_its_conversation(
+async def test_edits_of_claude_code_are_judged_and_merged_and_a_refusal_resumes_its_conversation(
     tmp_path: Path,
 ) -> None:
     outside = tmp_path / "outside.txt"
@@ -266,7 +266,7 @@ async def test_a_turn_that_has_ended_is_not_repeated_after_a_kill(tmp_path: Path
         assert not any(text.startswith("works on") for text in later)
 
 
-async def test_a_conversation_that_cannot_be_resumed_is_begun_again(tmp_path: Path) -> None:
+async def test_a_conversation_that_cannot_be_resumed_starts_again(tmp_path: Path) -> None:
     program = stand_in(
         tmp_path,
         """
@@ -296,7 +296,7 @@ async def test_a_program_may_put_a_folder_in_the_place_of_a_file(tmp_path: Path)
         assert list_leftovers(Path(bench.project.root)) == []
 
 
-async def test_files_left_by_a_failed_program_stay_also_a_folder_in_the_place_of_a_file(
+async def test_files_and_folders_left_by_a_failed_program_stay(
     tmp_path: Path,
 ) -> None:
     program = stand_in(
@@ -340,7 +340,7 @@ async def test_a_failing_program_is_reported_with_its_reason(tmp_path: Path) -> 
         assert "stand-in failed: it exited with 3\nlog in first" in result.error
 
 
-async def test_a_program_that_changes_nothing_may_ask(tmp_path: Path) -> None:
+async def test_a_program_without_changes_may_ask_a_person(tmp_path: Path) -> None:
     program = stand_in(tmp_path, 'tell(message="QUESTION: Which sign?")')
     async with a_bench(tmp_path, files=FAILING, worker=program) as (bench, [task]):
         result = await work(bench, task)
@@ -355,7 +355,7 @@ tell(total={"input_tokens": 200, "output_tokens": 20, "cost": 1.5}, message="don
 """
 
 
-async def test_a_programs_cost_is_charged_and_its_own_limit_is_the_remaining_budget(
+async def test_a_programs_cost_is_charged_and_its_limit_is_the_remaining_budget(
     tmp_path: Path,
 ) -> None:
     program = stand_in(tmp_path, SPENDING)
@@ -405,7 +405,7 @@ signal.pause()
     [(SUB, "completed", None), (WRONG, "failed", "stopped after attempt 1")],
     ids=["right", "wrong"],
 )
-async def test_a_program_that_a_person_stops_is_ended_and_its_work_is_judged(
+async def test_the_work_of_a_program_that_a_person_stops_is_judged(
     tmp_path: Path, content: str, status: str, error: str | None
 ) -> None:
     body = """
@@ -429,7 +429,7 @@ signal.pause()
         assert (result.status, result.error, result.attempts) == (status, error, 1)
 
 
-async def test_a_conversation_that_continues_finds_the_files_that_it_had_left(
+async def test_a_resumed_conversation_finds_the_files_it_left(
     tmp_path: Path,
 ) -> None:
     body = """
@@ -458,7 +458,7 @@ tell(activity=f"continues {session}")
         assert "continues s-1" in await activities(bench)
 
 
-async def test_a_program_sees_no_other_repository_that_python_imports_from(
+async def test_a_program_cannot_see_other_repositories_that_python_imports_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, venv = tmp_path / "other", tmp_path / "venv"
@@ -487,7 +487,7 @@ write("calc.sh", sub)
         assert "sees [], imports from src, has True" in await activities(bench)
 
 
-async def test_settings_of_a_worktree_are_not_loaded_where_they_are_behind_a_link(
+async def test_settings_behind_a_link_in_a_worktree_are_not_loaded(
     tmp_path: Path,
 ) -> None:
     program = stand_in(
@@ -543,7 +543,7 @@ async def test_a_program_is_not_started_before_the_network_is_allowed(
         await Codex("no-such-program", allow_network=True).check()
 
 
-def test_the_lines_of_codex_are_read() -> None:
+def test_the_output_lines_of_codex_are_parsed() -> None:
     recorded = Path(__file__).with_name("recorded") / "codex.jsonl"
     lines = [json.loads(line) for line in recorded.read_text("utf-8").splitlines()]
     events = [event for line in lines for event in Codex().read_event(line)]

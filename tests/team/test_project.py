@@ -21,7 +21,7 @@ from bounded import BOUND
 from git_repositories import make_repository, write
 
 
-def test_a_python_project(tmp_path: Path) -> None:
+def test_a_python_project_is_detected_with_its_test_command(tmp_path: Path) -> None:
     write(tmp_path, {"app.py": "", "tests/test_app.py": "", "tools/x.js": ""})
     found = detect(tmp_path)
     assert found.languages == ("python", "javascript")
@@ -32,12 +32,12 @@ def test_a_python_project(tmp_path: Path) -> None:
     assert project.test_command == found.test_command
 
 
-def test_a_python_project_with_an_environment_of_its_own(tmp_path: Path) -> None:
+def test_a_python_project_with_its_own_environment_uses_it(tmp_path: Path) -> None:
     write(tmp_path, {"pyproject.toml": "[tool.pytest.ini_options]\n", ".venv/bin/python": ""})
     assert detect(tmp_path).test_command == (f"{tmp_path}/.venv/bin/python", "-m", "pytest")
 
 
-def test_python_is_named_as_it_is_installed(
+def test_the_test_command_names_python_as_it_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, {"test_app.py": "", "bin/python3": ""})
@@ -86,7 +86,9 @@ VITEST = "node_modules/.bin/vitest run"
         ({"scripts": ["odd"], "dependencies": 3}, "node --test", ""),
     ],
 )
-def test_a_javascript_project(package: object, command: str, setup: str, tmp_path: Path) -> None:
+def test_a_javascript_project_is_detected_with_its_test_and_setup_commands(
+    package: object, command: str, setup: str, tmp_path: Path
+) -> None:
     write(tmp_path, {"package.json": json.dumps(package), "a.js": "", "a.test.js": ""})
     found = detect(tmp_path)
     assert found.languages == ("javascript",)
@@ -94,7 +96,7 @@ def test_a_javascript_project(package: object, command: str, setup: str, tmp_pat
     assert shlex.join(found.setup) == setup
 
 
-def test_locked_packages_are_installed_as_they_are_locked(tmp_path: Path) -> None:
+def test_setup_installs_the_locked_versions_of_packages(tmp_path: Path) -> None:
     package = json.dumps({"devDependencies": {"vitest": "^4"}})
     write(tmp_path, {"package.json": package, "package-lock.json": "{}", "tsconfig.json": "{}"})
     found = detect(tmp_path)
@@ -141,13 +143,13 @@ def test_a_folder_of_a_workspace_is_installed_by_the_lock_file_around_it(tmp_pat
     assert (found.setup, found.test_command) == (("npm", "ci"), ("npx", "vitest", "run"))
 
 
-def test_packages_for_tools_are_no_part_of_a_project_in_python(tmp_path: Path) -> None:
+def test_packages_for_tools_are_not_part_of_a_python_project(tmp_path: Path) -> None:
     package = json.dumps({"devDependencies": {"prettier": "^3"}})
     write(tmp_path, {"package.json": package, "test_a.py": ""})
     assert detect(tmp_path).setup == ()
 
 
-def test_programs_that_setup_makes_need_not_be_there(tmp_path: Path) -> None:
+def test_programs_that_setup_creates_may_be_missing_before_setup(tmp_path: Path) -> None:
     setup = ("python", "-m", "venv", ".venv", "&&", ".venv/bin/pip", "install", "pytest")
     command = (".venv/bin/python", "-m", "pytest")
     assert find_command_problems(command, tmp_path, "", setup) == ()
@@ -182,13 +184,13 @@ def test_a_setup_command_that_cannot_run_is_refused_with_a_fix(
     assert problem in found
 
 
-def test_a_go_project(tmp_path: Path) -> None:
+def test_a_go_project_is_detected_with_its_test_command(tmp_path: Path) -> None:
     write(tmp_path, {"go.mod": "module x\n", "a.go": "", "a_test.go": ""})
     found = detect(tmp_path)
     assert (found.languages, found.test_command) == (("go",), ("go", "test", "./..."))
 
 
-def test_unknown_settings_are_asked_for(tmp_path: Path) -> None:
+def test_unknown_settings_become_questions(tmp_path: Path) -> None:
     found = detect(tmp_path)
     assert (found.languages, found.test_command) == ((), ())
     assert "Which command runs the tests?" in found.questions[0]
@@ -207,7 +209,7 @@ def test_a_project_in_two_languages_has_the_tests_of_both(tmp_path: Path) -> Non
     assert found.project(test_command=["node", "--test"]).test_command == ("node", "--test")
 
 
-def test_generated_and_hidden_directories_are_not_looked_at(tmp_path: Path) -> None:
+def test_generated_and_hidden_directories_are_ignored(tmp_path: Path) -> None:
     write(tmp_path, {"node_modules/a/a.test.js": "", ".venv/lib/test_x.py": "", "a.py": ""})
     found = detect(tmp_path)
     assert found.languages == ("python",)
@@ -231,7 +233,7 @@ def test_projects_that_a_team_cannot_work_with_are_reported(tmp_path: Path) -> N
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 @pytest.mark.skipif(shutil.which("node") is None, reason="no node")
-async def test_the_command_that_was_found_runs_the_tests(tmp_path: Path) -> None:
+async def test_the_detected_command_runs_the_tests(tmp_path: Path) -> None:
     write(tmp_path, {"sum.test.js": 'require("node:test")("adds", () => {});\n'})
     report = await run_tests(detect(tmp_path).project(), tmp_path, timeout=BOUND)
     assert report.passed, report.problem
@@ -241,7 +243,7 @@ async def test_the_command_that_was_found_runs_the_tests(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "script", ["{} test/", "xo && c8 {}", "NODE_ENV=test node_modules/.bin/{}"]
 )
-def test_other_test_programs_are_named_and_not_confused_with_node(
+def test_other_test_programs_are_named_and_not_mistaken_for_node(
     program: str, script: str, tmp_path: Path
 ) -> None:
     package = json.dumps({"scripts": {"test": script.format(program)}})
@@ -272,7 +274,7 @@ def test_a_folder_of_a_repository_is_examined_separately(tmp_path: Path) -> None
     assert (project.root, project.folder) == (str(tmp_path), "packages/a")
 
 
-def test_any_program_is_a_test_program_with_a_report(tmp_path: Path) -> None:
+def test_any_program_that_writes_a_report_can_run_the_tests(tmp_path: Path) -> None:
     assert find_command_problems(["sh", "run.sh"], tmp_path, "junit:out/*.xml") == ()
     [problem] = find_command_problems(["sh", "-c", "pytest"], tmp_path, "junit:out.xml")
     assert "reports its tests by itself" in problem

@@ -126,7 +126,7 @@ PROJECTS = {
 
 
 @pytest.mark.parametrize(("files", "setup"), PROJECTS.values(), ids=PROJECTS)
-def test_a_project_that_is_not_installed_is_set_up(
+def test_a_project_that_is_not_installed_gets_a_setup_command(
     files: Mapping[str, str], setup: str, tmp_path: Path
 ) -> None:
     assert find(tmp_path, {**SRC, **files}) == setup
@@ -172,7 +172,7 @@ def test_a_lock_file_that_git_has_names_the_program_that_installs(
         (tools / "bin" / program).unlink()
 
 
-def test_nothing_is_set_up_where_all_is_installed_or_nothing_is_needed(
+def test_a_project_with_all_its_packages_installed_needs_no_setup(
     tools: Path, tmp_path: Path
 ) -> None:
     tests = BUILD + 'dependencies = ["httpx"]\n[dependency-groups]\ndev = ["pytest", "Mock"]\n'
@@ -189,7 +189,7 @@ def test_nothing_is_set_up_where_all_is_installed_or_nothing_is_needed(
     assert find(tmp_path / "plain", {"shop.py": "", "test_shop.py": ""}) == ""
 
 
-def test_the_environment_of_the_checkout_is_used_where_it_exists(tmp_path: Path) -> None:
+def test_an_existing_environment_of_the_checkout_is_used(tmp_path: Path) -> None:
     files = {**SRC, "pyproject.toml": BUILD, ".venv/bin/python": ""}
     assert find(tmp_path, files) == ""
     found = detect(tmp_path / "project")

@@ -32,7 +32,7 @@ async def open_tree(root: Path, files: dict[str, str] = FILES) -> CodeTree:
     return CodeTree(CodeReader(await Repository.open(make_repository(root, files))))
 
 
-async def test_an_llm_looks_finds_and_outlines_with_its_tools(tmp_path: Path):
+async def test_an_llm_can_call_the_tools_look_find_and_outline(tmp_path: Path):
     class Ask(Node):
         async def __call__(self) -> Reply: ...
 
@@ -114,7 +114,7 @@ async def test_capitals_in_a_pattern_make_case_matter(tmp_path: Path):
     assert await find(r"\Scart|cart\S*", tree=tree) == "a.py:1: Cart\na.py:2: cart"
 
 
-async def test_words_of_a_task_find_files_that_have_no_such_line(tmp_path: Path):
+async def test_a_search_for_words_of_a_task_finds_files_without_a_matching_line(tmp_path: Path):
     tree = await open_tree(tmp_path / "project")
 
     text = await find("what the charge of a payment needs", tree=tree)
@@ -166,7 +166,7 @@ async def test_secrets_links_and_files_that_git_ignores_are_never_shown(tmp_path
     assert ".env" not in await outline(tree=tree)
 
 
-async def test_a_tree_is_read_again_only_where_it_changed(tmp_path: Path):
+async def test_only_changed_files_of_a_tree_are_read_again(tmp_path: Path):
     root = make_repository(tmp_path / "project", FILES)
     for name in FILES:
         os.utime(root / name, ns=(1, 1))

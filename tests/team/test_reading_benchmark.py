@@ -30,7 +30,7 @@ async def test_a_worker_finds_the_files_of_commits_by_their_messages():
 
 @pytest.mark.slow
 @needs_history
-async def test_nine_of_ten_commits_are_reached_with_half_the_tokens_of_before():
+async def test_the_reading_tools_find_nine_of_ten_commits_with_half_the_earlier_tokens():
     verdicts = report(await measure(KNOWN)).verdicts
 
     assert [verdict.line() for verdict in verdicts if not verdict.met] == []

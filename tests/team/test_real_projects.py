@@ -37,6 +37,8 @@ def test_the_printed_commands_of_init_without_options_lead_to_a_merge(
 
 
 @pytest.mark.parametrize("name", PROJECTS)
-def test_a_change_of_another_kind_is_accepted(name: str, tmp_path: Path):
+def test_a_team_makes_another_kind_of_change_to_a_published_project_at_the_first_try(
+    name: str, tmp_path: Path
+):
     outcome = try_project(name, tmp_path, change="second")
     assert outcome.is_first_try, f"{outcome}\n{outcome.output}"

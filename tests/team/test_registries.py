@@ -27,7 +27,7 @@ def own_paths(paths: Iterable[str], folder: Path) -> set[str]:
     return {path for path in paths if path.startswith(f"{folder}/")}
 
 
-def test_variables_and_files_of_registries_are_passed_and_no_others(tmp_path: Path) -> None:
+def test_only_variables_and_files_of_registries_are_passed(tmp_path: Path) -> None:
     write(tmp_path, {"ca.pem": "", "wheels/a.whl": "", "home/.npmrc": "cafile=/nowhere/ca.pem"})
     certificate, wheels = str(tmp_path / "ca.pem"), str(tmp_path / "wheels")
     passed = {
@@ -110,7 +110,7 @@ def person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
-async def test_setup_with_the_network_has_them_and_tests_do_not(person: Path) -> None:
+async def test_setup_with_the_network_has_registry_settings_and_tests_do_not(person: Path) -> None:
     setup = ("sh", "-c", SHOW, "sh", "0")
     test = '[ -z "$PIP_INDEX_URL$SSL_CERT_FILE" ] && [ ! -e ~/.npmrc ]\n'
     files = {**SHELL, "env.test.sh": test, ".gitignore": "made/\n"}
@@ -144,7 +144,7 @@ async def test_a_setup_that_fails_shows_and_stores_no_login(person: Path) -> Non
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 @pytest.mark.parametrize("kind", [Protection.BUBBLEWRAP, Protection.LANDLOCK, Protection.LIMITS])
-async def test_a_command_has_the_files_of_a_home_directory_that_it_is_given(
+async def test_a_command_sees_the_home_files_that_the_caller_passes(
     kind: Protection, tmp_path: Path
 ) -> None:
     write(tmp_path, {"work/x": "", "pip.conf": "[global]\n"})

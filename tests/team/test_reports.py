@@ -27,7 +27,7 @@ def outcomes(cases: tuple[TestCase, ...]) -> dict[str, str]:
     return {case.id: case.outcome for case in cases}
 
 
-def test_vitest() -> None:
+def test_a_report_of_vitest_is_parsed() -> None:
     cases = read_junit((REPORTS / "vitest.xml").read_text(), "/project")
     assert outcomes(cases) == {
         "a.test.js::adds": "passed",
@@ -42,7 +42,7 @@ def test_vitest() -> None:
     assert cases[5].message.startswith(f"{NOT_LOADED}Error: load")
 
 
-def test_jest() -> None:
+def test_a_report_of_jest_is_parsed() -> None:
     cases = read_jest((REPORTS / "jest.json").read_text(), "/project")
     assert outcomes(cases) == {
         "a.test.js::adds": "passed",
@@ -57,7 +57,7 @@ def test_jest() -> None:
     assert cases[-1].message.startswith(NOT_LOADED)
 
 
-def test_go() -> None:
+def test_a_report_of_go_is_parsed() -> None:
     text = (REPORTS / "go.jsonl").read_text()
     cases = read_go(text, "/project")
     assert outcomes(cases) == {
@@ -86,12 +86,12 @@ def test_go() -> None:
         (read_node, "{}\n{"),
     ],
 )
-def test_half_a_report_is_no_report(read: object, text: str) -> None:
+def test_an_incomplete_report_is_refused(read: object, text: str) -> None:
     with pytest.raises(ReportError):
         read(text, "/project")  # pyright: ignore
 
 
-def test_junit_files_of_any_program() -> None:
+def test_junit_files_of_any_program_are_parsed() -> None:
     mocha = """<testsuites><testsuite name="Root Suite" file="/project/test/a.js">
       <testcase name="group adds" classname="adds"/></testsuite><testsuite name="group">
       <testcase name="group fails" classname="fails"><failure message="1 != 2">at a.js</failure>

@@ -77,11 +77,11 @@ async def test_a_directory_that_became_a_link_is_not_followed(tmp_path: Path):
         ("VAT is wrong for large amounts", "shop/tax.py"),
     ],
 )
-def test_the_file_that_a_text_is_about_is_found_first(query: str, path: str):
+def test_a_search_finds_the_file_that_a_text_is_about_first(query: str, path: str):
     assert code().search(query)[0].path == path
 
 
-def test_a_search_gives_the_best_matches_up_to_a_limit_and_nothing_for_unknown_words():
+def test_a_search_returns_the_best_matches_up_to_a_limit():
     found = code().search("cart payment label amount", most=3)
 
     assert len(found) == 3
@@ -153,7 +153,7 @@ def test_an_outline_shows_the_named_files_first_and_stays_within_its_bound():
     assert "more files" not in code().outline()
 
 
-async def test_a_reader_finds_the_same_in_changed_files_as_a_fresh_index(tmp_path: Path):
+async def test_a_reader_of_changed_files_finds_the_same_as_a_fresh_index(tmp_path: Path):
     files = {f"m{n}.py": f"def word{n}(): pass\n" for n in range(20)}
     root = make_repository(tmp_path / "project", files)
     repository = await Repository.open(root)
@@ -171,7 +171,7 @@ async def test_a_reader_finds_the_same_in_changed_files_as_a_fresh_index(tmp_pat
     assert [match.path for match in code.search("fresh word4")][:2] == ["new.py", "m3.py"]
 
 
-def test_conventions_are_taken_from_the_repository_itself():
+def test_conventions_are_read_from_the_repository():
     text = code().conventions(longest=2000)
 
     assert "AGENTS.md:\nWrite tests first." in text
@@ -222,7 +222,7 @@ def test_a_folder_is_listed_level_by_level_within_its_bound():
     assert len(code(files).list_folder("shop", longest=1000)) < 1100
 
 
-async def test_code_that_is_named_like_a_secret_is_read_and_its_constants_are_not(tmp_path: Path):
+async def test_a_file_named_like_a_secret_is_read_only_if_it_holds_no_secret(tmp_path: Path):
     pytest.importorskip("tree_sitter_python")
     files = {
         "shop/secrets.py": "def mask(text): ...\n",

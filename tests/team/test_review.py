@@ -56,7 +56,7 @@ async def work(bench: Workbench, task: Task, lm: ScriptedLM) -> TaskResult:
     return await worker.execute_task(task)
 
 
-async def test_findings_are_advice_that_people_are_shown(tmp_path: Path) -> None:
+async def test_findings_are_shown_to_people_as_advice(tmp_path: Path) -> None:
     async with a_bench(tmp_path, review="advise") as (bench, [task]):
         lm = ScriptedLM({WorkerAnswer: [RIGHT], WorkReview: [BAD]})
         assert (await LeadAgent(bench, lm).run()).done
@@ -147,7 +147,7 @@ async def test_a_person_decides_after_two_refusals(tmp_path: Path) -> None:
     assert "sub() { echo 2; } # 2" in git(Path(bench.project.root), "show", "bae/team:calc.sh")
 
 
-async def test_a_review_is_paid_once_where_the_run_ends_before_the_merge(
+async def test_a_review_is_paid_once_even_if_the_run_ends_before_the_merge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with a_bench(tmp_path, review="require") as (bench, [task]):
@@ -222,7 +222,7 @@ async def test_a_required_review_that_fails_asks_a_person(
         lm.assert_complete()
 
 
-async def test_another_model_reviews_where_it_is_named(tmp_path: Path) -> None:
+async def test_a_named_reviewer_model_reviews_the_work(tmp_path: Path) -> None:
     reviewer = ScriptedLM({WorkReview: [GOOD]})
     async with a_bench(tmp_path, review="advise", reviewer=reviewer) as (bench, [task]):
         lm = ScriptedLM({WorkerAnswer: [RIGHT]})
@@ -231,7 +231,7 @@ async def test_another_model_reviews_where_it_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["off", "advise"])
-async def test_work_is_merged_without_a_review_where_nothing_can_review(
+async def test_work_is_merged_without_a_review_if_no_model_can_review(
     tmp_path: Path, mode: str
 ) -> None:
     async with a_bench(tmp_path, review=mode) as (bench, [task]):
@@ -241,7 +241,7 @@ async def test_work_is_merged_without_a_review_where_nothing_can_review(
         assert await bench.store.reviews(task.project_id) == {}
 
 
-async def test_a_review_counts_for_the_budget_of_its_task(tmp_path: Path) -> None:
+async def test_a_review_is_charged_to_the_budget_of_its_task(tmp_path: Path) -> None:
     async with a_bench(tmp_path, review="advise") as (bench, [task]):
         lm = ScriptedLM({WorkerAnswer: [RIGHT], WorkReview: [GOOD]})
         summary = await LeadAgent(bench, lm, task_budget=Budget(calls=2)).run()
@@ -250,9 +250,7 @@ async def test_a_review_counts_for_the_budget_of_its_task(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("mode", ["oneshot", "loop"])
-async def test_the_advice_that_a_budget_has_no_room_for_is_left_out(
-    tmp_path: Path, mode: str
-) -> None:
+async def test_advice_that_exceeds_the_budget_is_left_out(tmp_path: Path, mode: str) -> None:
     async with a_bench(tmp_path, review="advise") as (bench, [task]):
         edit = Call("edit", text=RIGHT)
         script: dict[Any, Any] = {WorkerAnswer: [RIGHT], WorkReview: [GOOD]}

@@ -171,7 +171,7 @@ async def test_node_runs_within_the_limits(kind: Protection, tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="no npm")
-async def test_npm_and_npx_run_as_outside(kind: Protection, tmp_path: Path) -> None:
+async def test_npm_and_npx_run_in_the_sandbox(kind: Protection, tmp_path: Path) -> None:
     for name in ("npm", "npx"):
         ran = await run([name, "--version"], tmp_path, kind=kind, timeout=BOUND)
         assert ran.exit_code == 0, ran.output
@@ -191,7 +191,7 @@ async def test_servers_of_a_test_can_be_reached_inside_bubblewrap(
     assert ran.output == "b'hello'\n"
 
 
-async def test_the_best_protection_is_named_and_less_than_a_sandbox_can_be_refused(
+async def test_the_best_available_protection_is_named_and_a_sandbox_can_be_required(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sandbox, "_best_protection", [])
@@ -272,7 +272,7 @@ async def test_a_command_that_forks_without_end_gets_no_more_processes_than_its_
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="other users are bound by a limit of the kernel")
-async def test_a_limit_that_root_is_not_bound_by_is_reported_and_a_sandbox_with_it_refused(
+async def test_a_limit_that_does_not_bind_root_is_reported_and_not_called_a_sandbox(
     tmp_path: Path, works: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await works(Protection.BUBBLEWRAP)
@@ -311,7 +311,9 @@ async def test_other_users_are_bound_by_a_limit_of_the_kernel(tmp_path: Path) ->
     assert len(out) <= 51
 
 
-async def test_too_much_memory_is_refused_to_a_process(kind: Protection, tmp_path: Path) -> None:
+async def test_a_process_cannot_allocate_more_memory_than_its_limit(
+    kind: Protection, tmp_path: Path
+) -> None:
     program = "x = bytearray(400 * 1024 * 1024)"
     ran = await python(program, tmp_path, kind=kind, memory=200 * MIB)
     assert ran.exit_code == 1
@@ -379,7 +381,7 @@ async def test_a_command_that_fills_the_disk_is_ended(
     shutil.rmtree(tmp_path)
 
 
-async def test_files_that_were_there_before_do_not_count_for_the_disk(
+async def test_existing_files_do_not_count_toward_the_disk_limit(
     kind: Protection, tmp_path: Path
 ) -> None:
     (tmp_path / "big").write_bytes(bytes(30 * MIB))
@@ -388,7 +390,7 @@ async def test_files_that_were_there_before_do_not_count_for_the_disk(
     assert (ran.exit_code, ran.problem) == (0, "")
 
 
-async def test_less_than_a_sandbox_runs_nothing_unless_that_is_allowed(
+async def test_a_command_does_not_run_without_a_sandbox_unless_allowed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(
@@ -417,7 +419,7 @@ async def test_a_cancelled_command_has_ended_when_the_cancellation_arrives(
     assert find_processes(mark) == []
 
 
-async def test_nothing_is_left_when_the_process_that_runs_it_is_killed(
+async def test_a_command_ends_when_its_parent_process_is_killed(
     kind: Protection, tmp_path: Path
 ) -> None:
     mark = f"orphan-{kind}-{os.getpid()}"
@@ -435,7 +437,7 @@ asyncio.run(run([*command, "{mark}"], {str(tmp_path)!r}, kind=Protection({str(ki
         assert await heard() == b""
 
 
-async def test_the_loop_is_free_while_commands_run(tmp_path: Path) -> None:
+async def test_the_event_loop_is_free_while_commands_run(tmp_path: Path) -> None:
     await protection()
     release = tmp_path / "release"
 
@@ -488,7 +490,7 @@ async def test_keys_cannot_be_read_from_other_processes(
     assert len(ran.output.splitlines()) == 3
 
 
-async def test_in_bubblewrap_no_process_of_its_namespace_has_a_key(
+async def test_no_process_in_the_namespace_of_bubblewrap_has_a_key(
     works: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await works(Protection.BUBBLEWRAP)
@@ -519,9 +521,7 @@ async def test_the_network_cannot_be_reached(contained: Protection, tmp_path: Pa
         assert "refused" in ran.output
 
 
-async def test_a_setup_command_may_be_given_the_network(
-    contained: Protection, tmp_path: Path
-) -> None:
+async def test_a_setup_command_may_use_the_network(contained: Protection, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         program = """
         import socket, sys
@@ -558,7 +558,7 @@ async def test_nothing_outside_can_be_read_or_written(
     assert ran.exit_code != 0
 
 
-async def test_further_paths_can_be_shown_and_opened_for_writing(
+async def test_more_paths_can_be_made_readable_or_writable(
     contained: Protection, tmp_path: Path
 ) -> None:
     for name in ("inside", "shown", "opened"):

@@ -90,17 +90,17 @@ def test_a_task_with_an_open_question_waits_and_continues_when_it_is_answered():
     assert after(tasks) == {1: READY, 2: PENDING}
 
 
-def test_a_task_that_is_not_approved_waits_and_so_do_its_dependents():
+def test_an_unapproved_task_waits_and_so_do_its_dependents():
     tasks = [a_task(1, approved=False), a_task(2, 1)]
     assert find_changes(tasks) == []
     assert [task.id for task in plan_dry_run(tasks).left] == [1, 2]
 
 
-def test_others_can_do_without_a_skipped_task():
+def test_a_skipped_task_unblocks_its_dependents():
     assert after([a_task(1, status=SKIPPED), a_task(2, 1)]) == {1: SKIPPED, 2: READY}
 
 
-def test_tasks_with_the_highest_priority_start_first_then_tasks_that_most_others_wait_for():
+def test_tasks_start_by_priority_and_then_by_the_number_of_their_dependents():
     tasks = [
         a_task(1, status=READY),
         a_task(2, status=READY),
@@ -144,7 +144,7 @@ def projects(draw: st.DrawFn) -> list[Task]:
 HELD = st.dictionaries(st.integers(1, 8), st.just("a question"), max_size=2)
 
 
-def test_a_staged_task_is_enough_within_its_feature_and_not_outside():
+def test_a_staged_task_unblocks_only_dependents_in_its_feature():
     staged = a_task(1, status=TaskStatus.STAGED, feature="login")
     within, outside = a_task(2, 1, feature="login"), a_task(3, 1)
     other = a_task(4, 1, feature="search")
@@ -162,7 +162,7 @@ def test_tasks_that_name_the_same_file_are_not_in_progress_at_the_same_time():
 
 
 @given(projects(), HELD, st.integers(0, 2))
-def test_each_change_is_allowed_and_after_them_nothing_is_left_to_change(
+def test_every_change_of_status_is_allowed_and_none_is_left_afterwards(
     tasks: list[Task], held: dict[int, str], retries: int
 ):
     changes = find_changes(tasks, held=held, retries=retries)
@@ -175,7 +175,7 @@ def test_each_change_is_allowed_and_after_them_nothing_is_left_to_change(
 
 
 @given(projects(), HELD, st.integers(0, 2))
-def test_a_ready_task_has_its_prerequisites_and_a_blocked_task_has_a_reason(
+def test_a_ready_task_has_merged_prerequisites_and_a_blocked_task_has_a_reason(
     tasks: list[Task], held: dict[int, str], retries: int
 ):
     changed = apply_changes(tasks, find_changes(tasks, held=held, retries=retries))
@@ -195,7 +195,7 @@ def test_a_ready_task_has_its_prerequisites_and_a_blocked_task_has_a_reason(
 
 @given(projects(), st.integers(1, 4), st.randoms(use_true_random=False))
 @settings(max_examples=60)
-def test_a_run_whose_tasks_end_in_any_order_always_ends_with_nothing_stranded(
+def test_a_run_ends_without_stranded_tasks_in_whatever_order_its_tasks_end(
     tasks: list[Task], most: int, random: Any
 ):
     tasks = [

@@ -116,7 +116,7 @@ async def test_a_setup_script_that_a_task_changed_runs_without_the_network_and_n
         assert set(heard.told) == {b"user"}
 
 
-async def test_commits_of_the_team_in_the_users_branch_get_no_network_either(tmp_path: Path):
+async def test_setup_of_a_team_commit_in_the_users_branch_has_no_network(tmp_path: Path):
     async with listening() as heard:
         files = {**SHELL, "fetch.py": FETCH.format(who="user"), ".gitignore": "made/\n"}
         about: dict[str, Any] = {"files": files, "setup": fetch(heard.port)}
@@ -183,7 +183,7 @@ async def test_generated_files_that_git_does_not_ignore_stay_in_worktrees(tmp_pa
         await bench.workspaces.remove(workspace)
 
 
-async def test_links_of_setup_lead_into_the_copy_and_nothing_is_written_through_others(
+async def test_links_made_by_setup_lead_into_the_copy(
     tmp_path: Path,
 ):
     outside = tmp_path / "outside"
@@ -206,7 +206,7 @@ async def test_links_of_setup_lead_into_the_copy_and_nothing_is_written_through_
         assert os.listdir(outside) == []
 
 
-async def test_an_editable_install_of_setup_is_of_the_worktrees_own_code(tmp_path: Path):
+async def test_an_editable_install_imports_the_code_of_its_worktree(tmp_path: Path):
     """In a virtual environment that setup makes, with its scripts."""
     script = """python -m venv --without-pip --symlinks .venv
     echo "$PWD/src" > "$(echo .venv/lib/python*/site-packages)/shop.pth"
@@ -223,7 +223,7 @@ async def test_an_editable_install_of_setup_is_of_the_worktrees_own_code(tmp_pat
         await bench.workspaces.remove(workspace)
 
 
-async def test_setup_may_be_several_commands_up_to_the_first_that_fails(tmp_path: Path):
+async def test_setup_may_have_several_commands_and_stops_at_the_first_failure(tmp_path: Path):
     made = ("mkdir", "made", "&&", "touch", "made/a")
     async with a_team(tmp_path / "both", {}, made) as bench, bench.workspaces.scratch("main") as at:
         assert (at.path / "made" / "a").exists()
@@ -238,7 +238,7 @@ async def test_setup_may_be_several_commands_up_to_the_first_that_fails(tmp_path
     assert "\nthree" not in message
 
 
-async def test_setup_finds_the_version_in_git_and_nothing_else_of_the_repository(tmp_path: Path):
+async def test_setup_sees_only_the_version_of_the_repository_in_git(tmp_path: Path):
     """As builds do that write their version into a file."""
     script = "git describe --tags --dirty > version; git config --list --local >> version"
     async with a_team(tmp_path, {".gitignore": "version\n"}, ("sh", "-c", script)) as bench:

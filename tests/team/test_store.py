@@ -102,7 +102,7 @@ async def test_a_project_that_is_saved_again_keeps_its_id(store: Store):
         ([PlannedTask(key="other", title="The old")], "duplicate", "'old'"),
     ],
 )
-async def test_a_bad_plan_is_refused_by_name_and_not_stored_in_part(
+async def test_a_bad_plan_is_refused_completely_with_the_name_of_its_task(
     store: Store, tasks: list[PlannedTask], code: str, names: str
 ):
     project = await a_project(store, a_task("old"))
@@ -116,7 +116,7 @@ async def test_a_bad_plan_is_refused_by_name_and_not_stored_in_part(
     assert [task.key for task in await store.tasks(project.id)] == ["old"]
 
 
-def test_all_that_is_wrong_with_a_plan_is_found_at_once():
+def test_all_problems_of_a_plan_are_reported_at_once():
     tasks = [a_task("a", "b", "x"), a_task("b", "a"), a_task("a", "y")]
     codes = [problem.code.removeprefix("bae-team-") for problem in find_problems(tasks)]
     assert codes == ["duplicate", "unknown-dependency", "unknown-dependency"]
@@ -137,7 +137,7 @@ def test_a_plan_has_a_cycle_exactly_if_its_tasks_cannot_be_put_in_an_order(
     assert bool(find_problems(tasks)) == (len(done) < 8)
 
 
-async def test_a_task_that_is_edited_is_still_needed_by_the_same_tasks(store: Store):
+async def test_an_edited_task_keeps_its_dependents(store: Store):
     project = await a_project(store, a_task("db"), a_task("api", "db"))
     db, api = await store.tasks(project.id)
 
@@ -154,7 +154,7 @@ async def test_a_task_that_is_edited_is_still_needed_by_the_same_tasks(store: St
     assert new.id > api.id  # the branch of the dropped task is not taken over
 
 
-async def test_missing_objects_are_named(store: Store):
+async def test_an_error_names_the_missing_object(store: Store):
     for call in (store.task(7), store.project(7), store.answer_blocker(7, "x"), store.drop_task(7)):
         with pytest.raises(TeamError, match=r"no .* 7") as caught:
             await call
@@ -175,7 +175,7 @@ async def test_status_changes_only_from_the_current_status_and_only_along_the_ta
     assert (await store.task(1)).status is PENDING
 
 
-async def test_a_task_is_completed_with_its_merged_commit_and_stays_so(store: Store):
+async def test_a_task_is_completed_by_a_merged_commit_and_stays_completed(store: Store):
     await a_project(store, a_task("a"))
     await store.move(1, PENDING, READY)
     await store.move(1, READY, IN_PROGRESS, base="b" * 40)
@@ -203,7 +203,7 @@ async def test_a_change_of_status_is_stored_with_its_events(store: Store):
     ]
 
 
-async def test_one_of_two_processes_wins_each_task(store: Store):
+async def test_only_one_of_two_processes_gets_each_task(store: Store):
     tasks = 60
     await a_project(store, *(a_task(f"t{n}") for n in range(tasks)))
     for number in range(1, tasks + 1):
@@ -355,7 +355,7 @@ async def test_a_file_of_the_first_format_is_read_and_upgraded(tmp_path: Path):
         assert (await store.blockers(project.id))[1].answered_by == "ana"
 
 
-def test_the_state_is_beside_the_repository():
+def test_the_state_of_a_team_is_in_a_folder_beside_the_repository():
     assert store_path(Path("/work/shop")) == Path("/work/.shop.team/team.db")
 
 
@@ -442,7 +442,7 @@ async def test_a_file_of_the_previous_format_is_read_and_upgraded(tmp_path: Path
         assert db.execute("pragma user_version").fetchone() == (5,)
 
 
-async def test_tasks_without_tests_are_approved_by_name_and_again_after_an_edit(store: Store):
+async def test_tasks_without_tests_need_explicit_approval_and_again_after_an_edit(store: Store):
     await a_project(store, a_task("a"), a_task("b", proof="none"))
     one, other = await store.tasks(1)
     assert (one.approved, other.approved) == (True, False)

@@ -58,7 +58,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_team_alone_has_the_runs_of_its_agents_and_can_be_steered(folder: Path):
+def test_a_studio_without_graphs_shows_the_runs_of_a_teams_agents(folder: Path):
     with studio(folder, "--team", "shop", "--port", "0") as (told, _), client_of(told) as client:
         seen = client.get("/api/studio").json()
         assert seen["teams"] == [{"name": "shop", "runs": "/api"}]
@@ -75,7 +75,7 @@ def test_a_team_alone_has_the_runs_of_its_agents_and_can_be_steered(folder: Path
         assert client.get("/api/teams/shop").json()["counts"] == {"pending": 1}
 
 
-def test_beside_graphs_the_runs_of_agents_have_an_api_that_only_reads(folder: Path):
+def test_the_api_of_agent_runs_beside_graphs_is_read_only(folder: Path):
     with studio(folder, "app.py", "--team", "shop", "--port", "0") as (told, _):
         with client_of(told) as client:
             [team] = client.get("/api/studio").json()["teams"]

@@ -95,6 +95,6 @@ def test_test_data_that_is_meant_to_be_broken_can_be_written(path: str, judged: 
     assert (find_syntax_error(path, None, b"{((") is not None) == judged
 
 
-def test_a_removed_file_and_deep_data_are_not_judged():
+def test_removed_files_and_deeply_nested_data_are_not_judged():
     assert find_syntax_error("a.py", b"x", None) is None
     assert find_syntax_error("a.json", None, b"[" * 100_000 + b"]" * 100_000) is None

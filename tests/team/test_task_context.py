@@ -73,7 +73,7 @@ FILES = {
 }
 
 
-async def test_a_context_has_all_known_facts_and_reads_them_concurrently(tmp_path: Path):
+async def test_a_context_contains_all_known_facts_and_reads_them_concurrently(tmp_path: Path):
     reader = await open_reader(tmp_path / "project", FILES)
     cart = make_task(id=1, key="cart", title="Make a cart", status=TaskStatus.COMPLETED)
     known = Known(
@@ -159,7 +159,7 @@ async def test_the_common_part_comes_first_and_the_task_again_at_the_end(
     assert one.reminder.startswith("# In short\nCharge a card. Write at least one new test")
 
 
-async def test_functions_are_shown_in_tags_and_one_file_has_at_most_a_quarter(tmp_path: Path):
+async def test_a_context_shows_functions_in_tags_and_gives_a_file_at_most_a_quarter(tmp_path: Path):
     pytest.importorskip("tree_sitter_python")
     charge = "def charge(card):\n    return card.charge()\n"
     files = {

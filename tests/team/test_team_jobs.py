@@ -140,7 +140,7 @@ def approved(root: Path) -> Path:
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["own journal", "apart"])
-async def test_a_goal_is_planned_asked_about_approved_and_built_over_http(root: Path, apart: bool):
+async def test_a_goal_is_planned_clarified_approved_and_built_over_http(root: Path, apart: bool):
     async with asyncio.timeout(120), serve_team(root, "make", apart=apart) as shop:
         started = await shop.post("/teams/shop/plans", {"goal": "- a shop\nwith prices"})
         assert (started["kind"], started["status"], started["by"]) == ("plan", "running", "ana")
@@ -195,7 +195,7 @@ async def until_asked(root: Path) -> str:
     return note.read_text()
 
 
-async def test_one_run_at_a_time_and_it_ends_with_the_server_and_continues_later(
+async def test_the_only_run_ends_with_the_server_and_continues_later(
     approved: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("BAE_STUDIO_TOKEN", "token-of-the-server")
@@ -232,7 +232,7 @@ async def test_a_run_is_stopped_as_a_process_or_by_the_teams_own_action(approved
         assert (await shop.post("/teams/shop/jobs/none/stop", {}, 404))["fix"]
 
 
-async def test_a_run_of_another_process_and_users_who_may_not_are_refused(root: Path):
+async def test_a_run_is_refused_to_unauthorized_users_and_beside_another_process(root: Path):
     repository = await Repository.open(root)
     async with asyncio.timeout(60), serve_team(root, "make") as shop:
         async with lead_lock(repository).hold(exclusive=True, timeout=5):
@@ -262,7 +262,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-async def test_options_that_make_no_sense_and_code_that_a_request_names_are_refused(root: Path):
+async def test_invalid_options_and_code_named_in_a_request_are_refused(root: Path):
     async with asyncio.timeout(60), serve_team(root, "make") as shop:
         for path, body, field in WRONG:
             refused = await shop.post(f"/teams/shop/{path}", body, 422)

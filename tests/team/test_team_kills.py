@@ -138,7 +138,7 @@ async def run_killed(tmp_path: Path, chance: random.Random, kills: int, longest:
 
 
 @pytest.mark.slow
-async def test_a_team_that_is_killed_again_and_again_ends_as_one_that_was_not(
+async def test_a_team_that_is_killed_repeatedly_ends_like_an_undisturbed_team(
     tmp_path: Path,
 ) -> None:
     assert await run_killed(tmp_path, random.Random(16), 4, 5)
@@ -200,7 +200,7 @@ async def run_cancelled(tmp_path: Path, chance: random.Random, rounds: int) -> i
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
-async def test_fifty_kills(tmp_path: Path, seed: int) -> None:
+async def test_a_team_survives_fifty_kills(tmp_path: Path, seed: int) -> None:
     chance, kills, goal = random.Random(seed), 0, 0
     while kills < 10:
         kills += await run_killed(tmp_path / str(goal), chance, 10 - kills, 8)

@@ -67,7 +67,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("path", "method"), OPERATIONS, ids=lambda each: each)
-def test_nothing_that_the_document_allows_makes_the_server_fail(url: str, path: str, method: str):
+def test_no_request_that_the_document_allows_makes_the_server_fail(
+    url: str, path: str, method: str
+):
     operation = schemathesis.openapi.from_dict(DOCUMENT)[path][method]
 
     @settings(

@@ -86,7 +86,7 @@ async def connect_stalled_client(address: Address) -> AsyncIterator[socket.socke
 # Events
 
 
-async def test_a_client_gets_numbered_events_from_any_number_on(store: Store):
+async def test_a_client_gets_numbered_events_after_any_number(store: Store):
     old = await add(store, 5)
     async with serving(store, 1) as address:
         async with connect(address.events(after=old[1])) as client:
@@ -102,7 +102,7 @@ async def test_a_client_gets_numbered_events_from_any_number_on(store: Store):
             assert [each["number"] for each in await receive(client, 3)] == missed
 
 
-async def test_a_stalled_client_is_dropped_while_others_get_everything(
+async def test_a_stalled_client_is_dropped_while_others_get_every_event(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(team_server, "SEND_SECONDS", 0.3)
@@ -133,7 +133,7 @@ async def test_a_stalled_client_is_dropped_while_others_get_everything(
 @pytest.mark.parametrize(
     ("after", "reason"), [("x", "no number"), ("9", "the last one is"), ("-1", "no number")]
 )
-async def test_a_number_that_makes_no_sense_is_refused_with_the_reason(
+async def test_an_invalid_event_number_is_refused_with_the_reason(
     store: Store, after: str, reason: str
 ):
     async with serving(store, 1) as address:
@@ -166,7 +166,7 @@ async def test_the_api_needs_the_token_and_its_root_names_the_document(store: St
         assert "/teams/{team}/blockers/{blocker}" in document["paths"]
 
 
-async def test_a_token_is_made_and_asked_for_on_the_web_socket_of_earlier_versions(store: Store):
+async def test_the_web_socket_of_earlier_versions_requires_a_generated_token(store: Store):
     async with serving(store, 1) as address:
         assert len(address.token) > 20
         for url in (address.events().replace(address.token, "guess"), address.events()[:-40]):
@@ -190,7 +190,7 @@ async def test_a_port_in_use_is_reported_as_an_error(store: Store):
                 raise AssertionError
 
 
-async def test_nothing_is_left_of_a_server_whose_block_is_cancelled(store: Store):
+async def test_a_server_is_gone_after_its_block_is_cancelled(store: Store):
     before, handler = asyncio.all_tasks(), signal.getsignal(signal.SIGTERM)
     found: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
 

@@ -104,7 +104,9 @@ async def test_tests_in_several_processes_of_pytest_are_reported_too(tmp_path: P
     "options",
     ["--test-reporter=spec", "--test-reporter tap --test-reporter-destination out.tap"],
 )
-async def test_custom_variables_and_reporters_stay_with_node(options: str, tmp_path: Path) -> None:
+async def test_custom_variables_and_reporters_of_a_node_command_still_work(
+    options: str, tmp_path: Path
+) -> None:
     one = 'const test = require("node:test");\n'
     one += 'test("mode", () => { if (process.env.MODE !== "unit") throw Error("no mode"); });\n'
     write(tmp_path, a__test__js=one)
@@ -115,7 +117,7 @@ async def test_custom_variables_and_reporters_stay_with_node(options: str, tmp_p
     assert find_command_problems(command, tmp_path) == ()
 
 
-async def test_all_tests_run_where_the_project_stops_at_the_first_failure(tmp_path: Path) -> None:
+async def test_all_tests_run_even_if_the_project_stops_at_the_first_failure(tmp_path: Path) -> None:
     one = "def test_a():\n    assert 0\n\n\ndef test_b():\n    pass\n"
     write(tmp_path, test_one__py=one, pytest__ini="[pytest]\naddopts = -x\n")
     report = await run_in(tmp_path)
@@ -166,7 +168,7 @@ async def test_each_test_of_node_is_reported_with_its_groups(tmp_path: Path) -> 
 
 
 @needs_node
-async def test_the_reports_of_several_commands_are_one(tmp_path: Path) -> None:
+async def test_the_reports_of_several_commands_are_merged(tmp_path: Path) -> None:
     both = (*PYTEST, "&&", *NODE)
     write(tmp_path, test_a__py="def test_a(): pass\n")
     report = await run_in(tmp_path, both)
@@ -185,7 +187,9 @@ async def test_the_reports_of_several_commands_are_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [PYTEST, pytest.param(NODE, marks=needs_node)])
-async def test_no_tests_are_no_success(command: tuple[str, ...], tmp_path: Path) -> None:
+async def test_a_run_without_tests_is_not_a_success(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
     write(tmp_path, test_a__py="x = 1\n", a__test__js="console.log('ok 1 - printed')\n")
     report = await run_in(tmp_path, command)
     assert not report.passed
@@ -201,7 +205,7 @@ async def test_no_tests_are_no_success(command: tuple[str, ...], tmp_path: Path)
     ],
     ids=["os._exit", "sys.exit"],
 )
-async def test_a_program_that_exits_well_before_its_tests_are_done_is_no_success(
+async def test_a_program_that_exits_with_0_before_its_tests_are_done_is_not_a_success(
     tmp_path: Path, test: str, problem: str
 ) -> None:
     report = await run_in(write(tmp_path, test_a__py=test))
@@ -210,14 +214,14 @@ async def test_a_program_that_exits_well_before_its_tests_are_done_is_no_success
 
 
 @needs_node
-async def test_a_node_test_that_exits_well_has_no_test_that_passed(tmp_path: Path) -> None:
+async def test_a_node_test_that_exits_with_0_early_does_not_pass(tmp_path: Path) -> None:
     text = 'const { test } = require("node:test"); test("one", () => {}); process.exit(0);\n'
     write(tmp_path, a__test__js=text)
     report = await run_in(tmp_path, NODE)
     assert not report.passed
 
 
-async def test_an_exit_code_and_a_report_that_disagree_are_no_success(tmp_path: Path) -> None:
+async def test_an_exit_code_that_contradicts_the_report_is_not_a_success(tmp_path: Path) -> None:
     hook = "def pytest_sessionfinish(session): session.exitstatus = 0\n"
     write(tmp_path, test_a__py="def test_a(): assert 0\n", conftest__py=hook)
     report = await run_in(tmp_path)
@@ -228,7 +232,7 @@ async def test_an_exit_code_and_a_report_that_disagree_are_no_success(tmp_path: 
     assert "3 although no test failed" in report.problem
 
 
-async def test_a_run_cannot_change_files_that_are_fixed(tmp_path: Path) -> None:
+async def test_a_test_run_cannot_change_fixed_files(tmp_path: Path) -> None:
     text = """
     import os
     def test_a():
@@ -253,7 +257,7 @@ async def test_a_run_cannot_change_files_that_are_fixed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["PYTHONPATH=lib", "-I"])
-async def test_pythonpath_and_isolation_stay_as_the_command_has_them(
+async def test_the_pythonpath_and_isolation_of_the_command_stay(
     option: str, tmp_path: Path
 ) -> None:
     write(tmp_path, lib___lib_a__py="", test_a__py="def test_a(): import lib_a\n")
@@ -264,7 +268,7 @@ async def test_pythonpath_and_isolation_stay_as_the_command_has_them(
 
 
 @pytest.mark.parametrize("link", ["shop.pth", "__editable___shop_finder.py"])
-async def test_code_that_is_installed_from_the_checkout_is_tested_as_it_is_in_the_worktree(
+async def test_tests_use_the_worktrees_code_even_if_the_checkout_is_installed(
     link: str, tmp_path: Path
 ) -> None:
     root, worktree = tmp_path / "root", tmp_path / "worktree"
@@ -284,9 +288,7 @@ async def test_code_that_is_installed_from_the_checkout_is_tested_as_it_is_in_th
 
 
 @pytest.mark.parametrize("link", ["shop.pth", "__editable___shop_finder.py"])
-async def test_tests_cannot_read_the_checkout_that_the_project_is_installed_from(
-    link: str, tmp_path: Path
-) -> None:
+async def test_tests_cannot_read_the_installed_checkout(link: str, tmp_path: Path) -> None:
     if await sandbox.protection() == sandbox.Protection.LIMITS:
         pytest.skip("there is no sandbox here")
     root, worktree = tmp_path / "root", tmp_path / "worktree"
@@ -334,7 +336,7 @@ async def test_an_endless_test_and_endless_output_are_ended_and_reported(tmp_pat
     assert len(report.output) < 50_000
 
 
-async def test_nothing_is_left_of_a_cancelled_run(
+async def test_a_cancelled_test_run_leaves_no_processes_or_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project, temporary = tmp_path / "project", tmp_path / "temporary"
@@ -369,9 +371,7 @@ async def test_nothing_is_left_of_a_cancelled_run(
     assert os.listdir(temporary) == []
 
 
-async def test_keys_are_not_there_for_tests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_tests_cannot_see_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
     text = """
     import os
@@ -412,7 +412,7 @@ def test_test_programs_are_recognized(command: str, name: str | None) -> None:
 async def test_a_command_that_reports_no_tests_is_not_run(tmp_path: Path) -> None:
     report = await run_in(tmp_path, ("touch", "made"))
     assert not report.passed
-    assert "no test command that reports" in report.problem
+    assert "no test command whose report" in report.problem
     assert os.listdir(tmp_path) == []
 
 
@@ -439,7 +439,7 @@ async def test_any_program_can_report_by_junit_files(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "out") == []  # so that nothing is taken for work
 
 
-async def test_a_junit_file_of_before_is_not_believed(tmp_path: Path) -> None:
+async def test_a_junit_file_from_before_the_run_is_ignored(tmp_path: Path) -> None:
     old = '<testsuite><testcase name="a"/></testsuite>'
     write(tmp_path, run__sh="exit 0\n", out___a__xml=old)
     report = await run_in(tmp_path, ("sh", "run.sh"), report="junit:out/a.xml")
@@ -474,14 +474,14 @@ async def test_tests_run_in_the_folder_of_the_project_and_are_named_from_the_roo
 
 
 @needs_node
-async def test_node_runs_in_the_folder_too(tmp_path: Path) -> None:
+async def test_node_tests_run_in_the_folder_and_are_named_from_the_root(tmp_path: Path) -> None:
     test = "require('node:test')('adds', () => {});\n"
     write(tmp_path, packages___a___a__test__js=test, b__test__js="throw 1;\n")
     report = await run_in(tmp_path, NODE, folder="packages/a")
     assert outcomes(report) == {"packages/a/a.test.js::adds": "passed"}
 
 
-async def test_captured_output_has_no_escape_codes(tmp_path: Path) -> None:
+async def test_the_output_of_tests_has_no_escape_codes(tmp_path: Path) -> None:
     test = """
     def test_fails():
         print("\\x1b[32mgreen\\x1b[0m")

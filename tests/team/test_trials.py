@@ -149,7 +149,7 @@ def test_later(): ...
 """
 
 
-async def test_named_tests_are_checked_and_failures_of_before_are_marked(tmp_path: Path):
+async def test_named_tests_are_checked_and_earlier_failures_are_marked(tmp_path: Path):
     async with at_work(
         tmp_path, {"tests/test_more.py": MORE}, files=TESTS, command=(*PYTEST, "tests")
     ) as trial:
@@ -228,7 +228,7 @@ async def test_tests_of_node_are_checked_by_file_and_by_name(tmp_path: Path):
     assert nested.startswith("1 failed\nFAILED api/a.test.js::outer::nested (")
 
 
-async def test_a_program_that_cannot_select_runs_all_tests_and_the_named_tests_are_shown(
+async def test_a_check_shows_only_the_named_tests_of_a_program_that_runs_all(
     tmp_path: Path,
 ):
     async with at_work(tmp_path, {"more.test.sh": "true\n"}, files=FAILING) as trial:
@@ -270,7 +270,7 @@ async def test_a_program_that_cannot_select_runs_all_tests_and_the_named_tests_a
         ("pytest", [], None),
     ],
 )
-def test_each_test_program_is_asked_for_the_named_tests(
+def test_every_test_program_gets_the_named_tests_in_its_own_form(
     command: str, names: list[str], selected: str | None
 ):
     found = select_tests(command.split(), names)

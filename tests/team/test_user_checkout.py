@@ -97,7 +97,7 @@ def merge(root: Path) -> None:
         (merge, "not finished"),
     ],
 )
-async def test_any_other_checkout_is_left_alone_with_the_reason(
+async def test_a_checkout_that_cannot_move_is_unchanged_and_the_reason_is_reported(
     root: Path, disturb: Callable[[Path], None], reason: str
 ):
     git(root, "switch", "--quiet", "-c", "ahead")
@@ -144,7 +144,7 @@ async def test_a_move_that_was_killed_halfway_is_completed_unless_the_user_wrote
     assert list_leftovers(root) == []
 
 
-async def test_an_index_that_was_written_before_the_kill_is_reverted_and_moved_again(root: Path):
+async def test_an_index_written_before_the_kill_is_reverted_and_moved_again(root: Path):
     before, commit = git(root, "rev-parse", "HEAD"), newer(root, {"a.txt": "new\n", "b.txt": "b\n"})
     git(root, "read-tree", "-m", "-u", before, commit)
     note = root / ".git" / "bae-fast-forward.json"

@@ -164,7 +164,7 @@ async def test_a_refusal_explains_how_a_refactoring_or_tests_alone_are_proved(
     assert "`bae team tasks edit TASK --kind test`" in (await work(tmp_path / "2", zero)).text
 
 
-async def test_a_task_for_tests_needs_new_tests_that_are_collected_and_pass(tmp_path: Path) -> None:
+async def test_a_task_for_tests_needs_new_passing_tests(tmp_path: Path) -> None:
     new = "from calc import add\n\ndef test_negative():\n    assert add(-1, 1) == 0\n"
     verdict = await work(tmp_path / "1", {"tests/test_new.py": new}, kind="test")
     assert verdict.accepted, verdict.text
@@ -178,7 +178,7 @@ FIX = "def fix(monkeypatch):\n    monkeypatch.setattr('calc.x', 1, raising=False
 FAILING = {**FILES, "test_more.py": "def test_x(): from calc import x\n"}
 
 
-async def test_named_tests_that_pass_are_a_proof_and_others_may_fail_as_before(
+async def test_passing_named_tests_prove_work_while_others_may_fail_as_before(
     tmp_path: Path,
 ) -> None:
     files = {**FAILING, "test_other.py": "def test_y(): from calc import y\n"}
@@ -205,7 +205,7 @@ async def test_a_named_test_that_is_skipped_expected_to_fail_or_missing_is_refus
     "above", ["import calc\ncalc.x = 1\n", "import pytest\n@pytest.fixture(autouse=True)\n" + FIX]
 )
 @pytest.mark.parametrize("more", [{}, {"tests/test_new.py": "def test_n(): pass\n"}])
-async def test_a_named_test_has_to_pass_as_it_was_before_the_task(
+async def test_a_named_test_must_pass_unchanged(
     above: str, more: dict[str, str], tmp_path: Path
 ) -> None:
     edits = {"test_more.py": above + FAILING["test_more.py"], "calc.py": CALC + "# x\n", **more}
@@ -228,7 +228,7 @@ async def test_a_named_test_may_have_waited_for_a_new_fixture(tmp_path: Path) ->
     assert verdict.accepted, verdict.text
 
 
-async def test_a_named_test_that_the_work_brings_is_a_new_test(tmp_path: Path) -> None:
+async def test_a_named_test_that_the_work_adds_is_a_new_test(tmp_path: Path) -> None:
     named = {"tests": ["tests/test_new.py::test_sub"]}
     trivial = {"tests/test_new.py": "def test_sub(): pass\n"}
     verdict = await work(tmp_path / "1", trivial, **named)
@@ -462,7 +462,7 @@ TEST_FOUR = "from shop.roman import to_roman\n\ndef test_four(): assert to_roman
         ),
     ],
 )
-async def test_code_with_examples_is_code_and_its_examples_are_tests(
+async def test_examples_in_docstrings_are_tests_that_prove_the_code_around_them(
     edits: dict[str, str | None], tmp_path: Path
 ) -> None:
     verdict = await work(tmp_path, edits, EXAMPLES, DOCTESTS)
@@ -491,14 +491,14 @@ async def test_code_with_examples_is_code_and_its_examples_are_tests(
         ),
     ],
 )
-async def test_existing_examples_stay_and_do_not_prove_other_work(
+async def test_existing_examples_must_stay_and_do_not_prove_other_work(
     after: str, reason: str, tmp_path: Path
 ) -> None:
     verdict = await work(tmp_path, {"shop/roman.py": after}, EXAMPLES, DOCTESTS)
     assert reason in verdict.text
 
 
-def test_code_with_examples_is_shown_to_a_person_as_other_code_is() -> None:
+def test_code_with_examples_is_shown_to_a_person_like_other_code() -> None:
     seen = report(**{"shop/roman.py::shop.roman.to_roman": "passed"})
     assert find_concerns([change("shop/roman.py", ROMAN, f"import pytest\n{ROMAN}")], seen)
 
@@ -526,7 +526,7 @@ async def test_changed_data_of_a_test_proves_the_work_that_needs_it(tmp_path: Pa
 
 
 @pytest.mark.parametrize("is_last", [True, False])
-async def test_an_assertion_in_a_test_that_exists_proves_work(
+async def test_a_new_assertion_in_an_existing_test_proves_work(
     is_last: bool, tmp_path: Path
 ) -> None:
     line, added = "    assert add(1, 1) == 2\n", "    assert add(None, 1) == 1\n"
@@ -540,7 +540,7 @@ async def test_an_assertion_in_a_test_that_exists_proves_work(
     "added",
     ["add = max", "yield", "import calc as add", "global add", "def add(a, b): pass", "del add"],
 )
-def test_a_line_that_changes_others_is_a_change(added: str) -> None:
+def test_a_new_line_that_alters_others_counts_as_a_changed_test(added: str) -> None:
     before = "from calc import add\n\n\ndef test_a():\n    assert add(1, 1) == 2\n"
     change = FileChange("tests/test_a.py", before.encode(), f"{before}    {added}\n".encode())
     edits = find_edits([change], ["tests/test_a.py"], "add-tests")
@@ -551,7 +551,7 @@ def test_a_line_that_changes_others_is_a_change(added: str) -> None:
     assert "test_a was changed" in str(edits.problems)  # only assertions may be between
 
 
-async def test_a_test_that_does_not_load_without_the_work_is_no_new_test(tmp_path: Path) -> None:
+async def test_a_test_that_does_not_load_without_the_work_is_not_a_new_test(tmp_path: Path) -> None:
     edits = {"calc.py": SUB, "tests/test_calc.py": f"from calc import sub\n{TESTS}"}
     assert "Nothing tests this work" in (await work(tmp_path, edits)).text
 
@@ -559,9 +559,7 @@ async def test_a_test_that_does_not_load_without_the_work_is_no_new_test(tmp_pat
 @pytest.mark.parametrize(
     "mark", ["@pytest.mark.skip(reason='later')", "@pytest.mark.xfail", "@unittest.skip('later')"]
 )
-async def test_a_test_that_is_not_skipped_any_more_proves_the_work(
-    mark: str, tmp_path: Path
-) -> None:
+async def test_a_test_that_is_no_longer_skipped_proves_the_work(mark: str, tmp_path: Path) -> None:
     test = f"{mark}\ndef test_sub():\n    import calc\n    assert calc.sub(2, 1) == 1\n"
     files = {**FILES, "tests/test_sub.py": f"import unittest\nimport pytest\n\n\n{test}"}
     edits = {"calc.py": SUB, "tests/test_sub.py": test.removeprefix(f"{mark}\n")}
@@ -580,13 +578,13 @@ async def test_a_test_that_is_not_skipped_any_more_proves_the_work(
         ('return {"apple": 1}', 'yield {"apple": 2}\n    print("cleaned")', False),
     ],
 )
-def test_a_fixture_may_be_given_a_cleanup(old: str, new: str, accepted: bool) -> None:
+def test_a_task_may_add_a_cleanup_to_a_fixture(old: str, new: str, accepted: bool) -> None:
     edited = change("tests/test_calc.py", TESTS, TESTS.replace(old, new))
     edits = find_edits([edited], [*FILES], "add-tests", report(), command=PYTEST)
     assert (edits.problems == ()) is accepted
 
 
-async def test_a_folder_in_the_place_of_a_file_is_judged_as_other_changes_are(
+async def test_a_folder_that_replaces_a_file_is_judged_like_other_changes(
     tmp_path: Path,
 ) -> None:
     in_place = {"tests/test_calc.py": None, "tests/test_calc.py/x.txt": "x"}
@@ -600,7 +598,7 @@ async def test_a_folder_in_the_place_of_a_file_is_judged_as_other_changes_are(
     assert accepted.accepted, accepted.text
 
 
-async def test_a_level_lets_a_task_change_tests_or_how_they_are_run(tmp_path: Path) -> None:
+async def test_a_permission_level_lets_a_task_change_tests_or_their_setup(tmp_path: Path) -> None:
     edits = {"tests/test_calc.py": TESTS.replace("[1, 2]", "[3]"), **NEW}
     verdict = await work(tmp_path / "1", edits)
     assert "tests/test_calc.py: " in verdict.text
@@ -933,7 +931,7 @@ def change(path: str, before: str | None, after: str | None) -> FileChange:
         ("tests/helpers.py", None, "x = 1", False),
     ],
 )
-def test_how_tests_are_run_may_not_be_changed(
+def test_a_task_may_not_change_the_test_setup(
     path: str, before: str | None, after: str | None, refused: bool
 ) -> None:
     files = ["src/shop/cart.py", "src/shop/__init__.py"]
@@ -941,7 +939,7 @@ def test_how_tests_are_run_may_not_be_changed(
     assert bool(found.problems) == refused, found
 
 
-def test_tests_of_any_file_that_the_report_names_may_not_be_changed() -> None:
+def test_a_task_may_not_change_tests_of_any_file_that_the_report_names() -> None:
     edited = change("checks/calc.py", "def test_a(): assert 0", "def test_a(): assert 1")
     passed = report(**{"checks/calc.py::test_a": "passed"})
     [problem] = find_edits([edited], (), "add-tests", passed).problems
@@ -949,7 +947,7 @@ def test_tests_of_any_file_that_the_report_names_may_not_be_changed() -> None:
 
 
 @pytest.mark.parametrize("name", ["test_a", "check_a", "it_adds"])
-def test_a_test_whose_name_the_project_chose_keeps_its_statements(name: str) -> None:
+def test_a_test_with_a_custom_name_keeps_its_statements(name: str) -> None:
     text = "class Adding:\n    def {}(self):\n        {}assert add(1, 1) == 2\n"
     passed = report(**{f"checks/calc.py::Adding::{name}[1::2]": "passed"})
     for added, is_refused in (("return\n        ", True), ("assert add\n        ", False)):
@@ -964,7 +962,7 @@ def test_no_task_may_replace_the_test_program() -> None:
 
 
 @pytest.mark.parametrize("path", ["api/pytest/__init__.py", "api/src/_pytest.py", "api/json.py"])
-def test_no_file_of_the_folder_that_tests_run_in_replaces_others(path: str) -> None:
+def test_no_new_file_in_the_test_folder_may_shadow_a_module(path: str) -> None:
     found = find_edits([change(path, None, "x")], (), "change-test-setup", folder="api")
     assert "place of" in found.problems[0]
     assert find_edits([change(path, None, "x")], (), "add-tests").problems == ()
@@ -980,9 +978,7 @@ def test_no_file_of_the_folder_that_tests_run_in_replaces_others(path: str) -> N
         ("pytest -p tools.plugin", "api/tools/plugin.py"),
     ],
 )
-def test_files_that_the_test_command_names_decide_how_tests_are_run(
-    command: str, path: str
-) -> None:
+def test_files_named_in_the_test_command_belong_to_the_test_setup(command: str, path: str) -> None:
     changes = [change(path, "a = 1\n", "a = 2\n")]
     look = partial(find_edits, changes, (), command=command.split(), folder="api")
     assert "is named by the test command" in look("change-tests").problems[0]
@@ -991,14 +987,14 @@ def test_files_that_the_test_command_names_decide_how_tests_are_run(
     assert "named by" not in " ".join(look("add-tests", tests).problems)
 
 
-def test_code_that_runs_around_every_test_may_not_be_removed_either() -> None:
+def test_a_task_may_not_remove_code_that_runs_around_every_test() -> None:
     edited = change("tests/conftest.py", "def pytest_x(): 1\n", "")
     [problem] = find_edits([edited], (), "change-tests").problems
     assert "loses pytest_x" in problem
     assert find_edits([edited], (), "change-test-setup").problems == ()
 
 
-def test_each_change_of_code_that_supports_tests_is_shown() -> None:
+def test_every_change_of_code_that_supports_tests_is_shown() -> None:
     plugin = "import pytest\n"
     assert find_concerns([change("src/plugin.py", plugin, plugin + "x = 1\n")])
     setup = 'import { vi } from "vitest";\n'
@@ -1025,14 +1021,14 @@ def test_hooks_and_setup_of_a_test_program_are_shown_without_an_import(
     assert reason in " ".join(what for _, what in find_concerns([change(path, None, code)]))
 
 
-def test_code_that_has_words_of_test_programs_is_not_shown() -> None:
+def test_code_that_only_mentions_words_of_test_programs_is_not_shown() -> None:
     code = "def run(pytest_args, test):\n    test.expect = pytest_args\n"
     assert find_concerns([change("a.py", None, code)]) == ()
     code = "const it = items[0];\nvi.translate(it);\nif (it.test(name)) page.test = 1;\n"
     assert find_concerns([change("a.ts", None, code)]) == ()
 
 
-def test_code_that_did_so_before_is_not_shown_again() -> None:
+def test_code_that_already_imported_a_test_program_is_not_shown_again() -> None:
     code = "import unittest\n"
     assert find_concerns([change("a.py", code, code + "x = 1\n")]) == ()
     assert find_concerns([change("test_a.py", None, code)]) == ()
@@ -1040,7 +1036,7 @@ def test_code_that_did_so_before_is_not_shown_again() -> None:
     assert what == "imports node:test"
 
 
-def test_code_that_looks_different_from_its_effect_is_shown_to_a_person() -> None:
+def test_code_with_invisible_direction_marks_is_shown_to_a_person() -> None:
     code = 'level = "user\u202e \u2066# admin\u2069 \u2066"\n'
     for path in ("shop/access.py", "tests/test_access.py", "web/access.ts"):
         [(shown, what)] = find_concerns([change(path, "level = 1\n", code)])
@@ -1056,7 +1052,7 @@ def test_a_module_that_is_run_as_a_program_may_end_the_process() -> None:
     assert find_concerns([change("shop/__main__.py", None, f"import os\nos._exit(0)\n{code}")])
 
 
-def test_a_file_that_could_not_be_loaded_before_is_no_test_that_vanished() -> None:
+def test_a_file_that_could_not_be_loaded_before_is_not_a_vanished_test() -> None:
     case = TestCase(id="tests/test_a.py", outcome="failed", message=f"{NOT_LOADED}no module")
     before = TestReport(command=("x",), exit_code=1, cases=(case,))
     assert judge(before, report(a="passed")) == ()

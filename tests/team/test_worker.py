@@ -113,7 +113,7 @@ async def test_wrong_work_is_corrected_with_the_actual_failure(tmp_path: Path) -
     assert "sub is 15" in lm.prompts[2].text
 
 
-async def test_the_same_failure_twice_ends_in_a_question(tmp_path: Path) -> None:
+async def test_a_repeated_failure_ends_in_a_question(tmp_path: Path) -> None:
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
         same = edits({"calc.sh": WRONG + "# once more\n"})
         result = await work(bench, task, edits({"calc.sh": WRONG}), same)
@@ -152,7 +152,7 @@ async def test_an_answer_that_repeats_word_for_word_ends_the_attempts_at_once(
         assert (result.status, result.attempts) == ("completed", 3)
 
 
-async def test_there_are_at_most_three_corrections(tmp_path: Path) -> None:
+async def test_a_worker_makes_at_most_three_corrections(tmp_path: Path) -> None:
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
         wrong = [f"{CALC}sub() {{ echo {n}; }}\n" for n in (10, 20, 30, 40)]
         result = await work(bench, task, *(edits({"calc.sh": text}) for text in wrong))
@@ -161,7 +161,7 @@ async def test_there_are_at_most_three_corrections(tmp_path: Path) -> None:
         assert "4 attempts" in result.question
 
 
-async def test_lines_that_are_not_found_are_asked_for_again_and_then_as_a_complete_file(
+async def test_an_edit_of_missing_lines_is_requested_again_and_then_as_a_complete_file(
     tmp_path: Path,
 ) -> None:
     missed = render_answer([Replacement("calc.sh", ("add() { echo $1; }",), (CALC.strip(),))])
@@ -208,7 +208,7 @@ class Meanwhile(ScriptedLM):
 TWO = [as_planned(SUB_TASK, key=key, title=f"Write {key}") for key in ("one", "two")]
 
 
-async def test_a_note_that_comes_during_an_attempt_is_shown_to_the_next_attempt(
+async def test_a_note_during_an_attempt_is_shown_to_the_next_attempt(
     tmp_path: Path,
 ) -> None:
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
@@ -221,7 +221,7 @@ async def test_a_note_that_comes_during_an_attempt_is_shown_to_the_next_attempt(
     assert "Look at the sign." in second
 
 
-async def test_edits_are_asked_for_in_the_form_that_suits_the_model(tmp_path: Path) -> None:
+async def test_edits_are_requested_in_the_format_set_for_the_model(tmp_path: Path) -> None:
     forms: dict[str, EditFormat] = {"small-*": "whole"}
     async with a_bench(tmp_path, edit_format=forms) as (bench, _):
         small, large = ScriptedLM([]), ScriptedLM([])
@@ -305,7 +305,7 @@ async def test_an_lm_that_fails_fails_the_task_and_a_retry_continues(tmp_path: P
         assert (result.status, result.attempts) == ("completed", 2)
 
 
-async def test_a_task_that_is_to_stop_does_so_after_its_attempt(tmp_path: Path) -> None:
+async def test_a_task_that_should_stop_ends_after_its_attempt(tmp_path: Path) -> None:
     async with a_bench(tmp_path, files=FAILING, should_stop=lambda _: True) as (bench, [task]):
         result = await work(bench, task, edits({"calc.sh": WRONG}))
         assert (result.status, result.error) == ("failed", "stopped after attempt 1")
@@ -384,7 +384,7 @@ async def test_a_submodule_that_is_not_on_this_machine_is_named(tmp_path: Path) 
     assert "not in the worktree: one" in [message.get("text") for message in heard.messages]
 
 
-async def test_file_names_that_are_not_utf_8_are_no_obstacle(tmp_path: Path) -> None:
+async def test_a_task_completes_despite_file_names_that_are_not_utf_8(tmp_path: Path) -> None:
     dirt = 'echo x > "$(printf "d\\351.test.sh")"\n'
     files = {**SHELL, "dirt.test.sh": dirt, ".worktreeinclude": "*.odd\n", ".gitignore": "*.odd\n"}
     heard = Messages()
@@ -400,7 +400,7 @@ async def test_file_names_that_are_not_utf_8_are_no_obstacle(tmp_path: Path) -> 
     assert any("\ufffd-secret.odd" in each for each in told)
 
 
-async def test_files_that_a_worktree_does_not_get_are_reported(tmp_path: Path) -> None:
+async def test_files_left_out_of_a_worktree_are_reported(tmp_path: Path) -> None:
     heard = Messages(ConnectionError("nobody listens"))
     files = {**SHELL, ".worktreeinclude": ".env\n", ".gitignore": ".env\n"}
     async with a_bench(tmp_path, files=files, ws_manager=heard) as (bench, [task]):

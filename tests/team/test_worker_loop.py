@@ -349,7 +349,7 @@ async def test_work_is_stopped_between_two_rounds_and_stored(tmp_path: Path) -> 
     ],
     ids=["equal calls", "idle", "equal submissions", "no work"],
 )
-async def test_a_conversation_that_leads_to_nothing_asks_a_person(
+async def test_a_conversation_without_progress_asks_a_person(
     tmp_path: Path, rounds: list[Any], why: str
 ) -> None:
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
@@ -358,7 +358,7 @@ async def test_a_conversation_that_leads_to_nothing_asks_a_person(
     assert why in result.question
 
 
-async def test_the_last_rounds_ask_for_a_submission_and_then_a_person_is_asked(
+async def test_the_last_rounds_request_a_submission_before_a_person_is_asked(
     tmp_path: Path,
 ) -> None:
     seen: list[str] = []
@@ -379,7 +379,7 @@ async def test_the_last_rounds_ask_for_a_submission_and_then_a_person_is_asked(
 
 
 @pytest.mark.parametrize("limit", ["idle", "rounds"])
-async def test_an_answer_to_a_question_in_the_last_round_can_still_be_acted_on(
+async def test_a_worker_can_still_use_an_answer_to_a_question_of_its_last_round(
     tmp_path: Path, limit: str
 ) -> None:
     looks = [Call("find", pattern=f"word{n}") for n in range(3)]
@@ -396,7 +396,7 @@ async def test_an_answer_to_a_question_in_the_last_round_can_still_be_acted_on(
     lm.assert_complete()
 
 
-async def test_no_arguments_of_a_call_make_a_task_fail(tmp_path: Path) -> None:
+async def test_bad_arguments_of_a_call_do_not_fail_a_task(tmp_path: Path) -> None:
     lm = a_script(
         Call("find", pattern="a{99999999999999}"),
         Call("check", tests=["x" * 300, "a\0b"]),
@@ -442,7 +442,9 @@ async def test_a_conversation_that_was_interrupted_continues_without_repeating_a
     assert [call.name for call in calls_of(lm)] == ["look", "edit"]
 
 
-async def test_another_mode_begins_a_new_run_with_the_existing_work(tmp_path: Path) -> None:
+async def test_a_worker_in_another_mode_starts_a_new_run_with_the_existing_work(
+    tmp_path: Path,
+) -> None:
     lm = a_script(WRONG_EDIT, BaeLMError("the provider is down"))
     other = ScriptedLM({"WorkerAnswer": [edits({"calc.sh": SUB})]})
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):

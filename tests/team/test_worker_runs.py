@@ -48,7 +48,7 @@ RIGHT = edits({"calc.sh": SUB})
 # --- alone ----------------------------------------------------------------------------------------
 
 
-async def test_a_worker_alone_takes_and_returns_plain_dicts(tmp_path: Path) -> None:
+async def test_a_single_worker_takes_and_returns_plain_dicts(tmp_path: Path) -> None:
     async with a_project(tmp_path) as (store, project, [task]):
         path = store.path
     worker = BackendWorkerAgent(
@@ -68,7 +68,7 @@ async def test_a_worker_alone_takes_and_returns_plain_dicts(tmp_path: Path) -> N
     assert (worker.completed, worker.failed) == (1, 0)
 
 
-async def test_a_worker_alone_stores_its_question_and_the_status_that_it_returns(
+async def test_a_single_worker_stores_its_question_and_its_returned_status(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     down = BaeLMError("the provider is down")
@@ -114,7 +114,7 @@ async def test_cancelled_work_of_a_single_worker_can_be_taken_again_and_is_logge
     assert "the work on task sub was cancelled" in caplog.text
 
 
-async def test_a_worker_alone_leaves_the_tasks_of_a_running_team_to_its_lead(
+async def test_a_single_worker_leaves_the_tasks_of_a_running_team_to_its_lead(
     tmp_path: Path,
 ) -> None:
     async with a_project(tmp_path) as (store, project, [task]):
@@ -144,7 +144,7 @@ async def test_the_steps_of_a_worker_can_be_used_one_by_one(tmp_path: Path) -> N
         assert git(Path(project.root), "log", "--format=%s", "bae/team") == "Subtract\nfirst"
 
 
-async def test_anthropic_is_asked_by_its_own_client(
+async def test_a_worker_calls_anthropic_through_its_own_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("anthropic")
@@ -187,7 +187,7 @@ async def test_a_script_with_the_former_name_of_a_node_still_works_with_a_warnin
             assert (await worker.execute_task(task)).status == "completed"
 
 
-async def test_workers_at_a_bench_share_the_lm_that_they_name(tmp_path: Path) -> None:
+async def test_workers_at_a_bench_that_name_the_same_lm_share_it(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     answers = [edits({name: "x=1\n"}) for name in ("one.sh", "two.sh")]
     script.write_text(json.dumps({"fills": {"WorkerAnswer": answers}}))
@@ -207,7 +207,7 @@ async def test_a_worker_needs_a_store_or_a_bench() -> None:
         BackendWorkerAgent(project_id=1, db="x", lm="openai:gpt-5-mini", api_key="k")
 
 
-def test_there_is_a_registry_of_workers() -> None:
+def test_workers_can_be_registered_by_kind() -> None:
     assert worker_class("backend") is BackendWorkerAgent
     assert worker_class("frontend") is FrontendWorkerAgent
     assert worker_class("test") is TestWorkerAgent
@@ -225,7 +225,7 @@ def test_there_is_a_registry_of_workers() -> None:
     assert worker_kinds()[-1] == "poetry"
 
 
-async def test_every_step_can_be_a_workers_own(tmp_path: Path) -> None:
+async def test_a_worker_can_override_every_step(tmp_path: Path) -> None:
     done: list[str] = []
 
     class Own(WorkerAgent):
@@ -345,7 +345,7 @@ async def test_a_killed_task_continues_and_no_answer_is_paid_for_twice(tmp_path:
     assert list_leftovers(root) == []
 
 
-async def test_a_question_that_the_team_did_not_hear_of_is_not_worked_out_again(
+async def test_a_question_that_never_reached_the_team_is_asked_without_another_llm_call(
     tmp_path: Path,
 ) -> None:
     async with a_bench(tmp_path) as (bench, [task]):
@@ -359,7 +359,7 @@ async def test_a_question_that_the_team_did_not_hear_of_is_not_worked_out_again(
         assert (await worker.execute_task(task)).status == "completed"
 
 
-async def test_work_that_failed_without_its_test_program_is_tested_again_when_it_is_there(
+async def test_work_is_tested_again_once_its_missing_test_program_exists(
     tmp_path: Path,
 ) -> None:
     async with a_project(tmp_path, command=("sh", "missing/jest.sh")) as (store, project, [task]):
@@ -373,7 +373,7 @@ async def test_work_that_failed_without_its_test_program_is_tested_again_when_it
         assert (result.status, len(lm.prompts) - asked) == ("completed", 1)
 
 
-async def test_a_run_of_another_version_of_bae_begins_again(tmp_path: Path) -> None:
+async def test_a_run_of_another_version_of_bae_starts_again(tmp_path: Path) -> None:
     class Assignment(Node):
         chapter: int
 

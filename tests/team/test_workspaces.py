@@ -68,7 +68,7 @@ async def test_ten_worktrees_at_once_without_an_error(root: Path):
         )
 
 
-async def test_a_task_starts_at_the_teams_head_on_a_branch_of_its_own(root: Path):
+async def test_a_task_starts_at_the_teams_head_on_its_own_branch(root: Path):
     git(root, "config", "branch.autoSetupMerge", "always")
     workspaces, integration = await open_team(root)
     commit_files(root, {"later.txt": "not the team's"})
@@ -83,7 +83,7 @@ async def test_a_task_starts_at_the_teams_head_on_a_branch_of_its_own(root: Path
     await workspaces.remove(workspace)
 
 
-async def test_files_that_git_does_not_have_are_copied_but_never_secrets(root: Path):
+async def test_untracked_files_are_copied_but_never_secrets(root: Path):
     private_key = "-----BEGIN RSA PRIVATE" + " KEY-----"
     included = {
         "ignored/data.json": "{}",
@@ -163,7 +163,7 @@ async def test_a_setup_command_that_fails_is_reported_with_its_output_and_run_ag
     await workspaces.remove(workspace)
 
 
-async def test_a_start_that_is_cancelled_after_git_has_made_the_worktree_leaves_no_worktree(
+async def test_a_start_that_is_cancelled_after_git_made_the_worktree_leaves_no_worktree(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workspaces, _ = await open_team(root)
@@ -181,7 +181,7 @@ async def test_a_start_that_is_cancelled_after_git_has_made_the_worktree_leaves_
     assert list_leftovers(root) == []
 
 
-async def test_a_directory_that_is_no_worktree_is_not_touched(root: Path):
+async def test_a_directory_that_is_not_a_worktree_is_not_touched(root: Path):
     workspaces, _ = await open_team(root)
     path = workspaces.directory / "bae.task-1-login"
     write(path, {"mine.txt": "mine\n"})
@@ -210,7 +210,7 @@ async def test_uncommitted_work_is_stored_when_a_worktree_is_removed(root: Path)
     assert list_leftovers(root) == []
 
 
-async def test_a_branch_is_continued_where_it_was_left(root: Path):
+async def test_a_branch_continues_at_its_last_commit(root: Path):
     workspaces, _ = await open_team(root)
     workspace = await workspaces.start(TASK)
     write(workspace.path, {"a.txt": "first try\n"})
@@ -225,7 +225,7 @@ async def test_a_branch_is_continued_where_it_was_left(root: Path):
     await workspaces.remove(again)
 
 
-async def test_an_update_brings_commits_that_were_merged_in_between(root: Path):
+async def test_an_update_brings_newly_merged_commits(root: Path):
     workspaces, integration = await open_team(root)
     one, two = await workspaces.start(TASK), await workspaces.start("bae/task-2-other")
     write(two.path, {"two.txt": "two\n"})
@@ -244,7 +244,7 @@ async def test_an_update_brings_commits_that_were_merged_in_between(root: Path):
         assert await workspaces.remove(workspace) is None
 
 
-async def test_an_update_with_a_conflict_leaves_it_in_the_files(root: Path):
+async def test_an_update_leaves_a_conflict_in_the_files(root: Path):
     workspaces, integration = await open_team(root)
     one, two = await workspaces.start(TASK), await workspaces.start("bae/task-2-other")
     for workspace, text in ((one, "mine\n"), (two, "theirs\n")):
@@ -330,7 +330,7 @@ async def test_leftovers_of_a_killed_process_are_stored_and_cleaned_by_the_next_
     await workspaces.remove(workspace)
 
 
-async def test_a_worktree_that_git_was_making_when_it_was_killed_is_made_again(
+async def test_a_worktree_that_git_was_killed_in_creating_is_created_again(
     root: Path, tmp_path: Path
 ):
     gate, seen = slow_checkout(root, tmp_path)
@@ -374,7 +374,7 @@ async def test_the_first_files_that_git_writes_about_a_worktree_are_cleaned(
     assert list_leftovers(root) == []
 
 
-async def test_commands_of_a_killed_process_are_waited_for(root: Path, tmp_path: Path):
+async def test_recovery_waits_for_the_commands_of_a_killed_process(root: Path, tmp_path: Path):
     gate, seen = slow_checkout(root, tmp_path)
     process = a_process_at_work(root, f"await workspaces.start({TASK!r})")
     await asyncio.to_thread(seen.read_bytes)

@@ -304,8 +304,8 @@ def _carry_out(asked: list[str], debug: bool) -> int:
         with only_json():
             return _invoke(group, asked)
     except KeyboardInterrupt as interrupt:
-        where = "".join(f" {note}" for note in getattr(interrupt, "__notes__", ()))
-        print_escaped(f"interrupted{where}")
+        notes = "".join(f" {note}" for note in getattr(interrupt, "__notes__", ()))
+        print_escaped(f"interrupted{notes}")
         return exits.INTERRUPTED
     except BrokenPipeError:
         raise

@@ -74,8 +74,8 @@ def approvals(
     if not grants:
         note(f"no tool has a yes for the whole run {run_id}")
     elif revoke is not None:
-        left = sum(not grant.revoked for grant in grants)
-        note(f"{in_one_line(revoke)} is revoked; {left} of {len(grants)} still hold")
+        valid = sum(not grant.revoked for grant in grants)
+        note(f"{in_one_line(revoke)} is revoked; {valid} of {len(grants)} still hold")
 
 
 def grant_line(grant: Grant, run_id: str) -> Text:

@@ -147,9 +147,9 @@ class ChatCommands:
         method = self._methods.get(name)
         if method is None:
             near = get_close_matches(name, self.ABOUT, n=1, cutoff=0.5)
-            meant = f"did you mean {near[0]}? " if near else ""
+            hint = f"did you mean {near[0]}? " if near else ""
             note(
-                f"there is no command {name}: {meant}/help lists them; a message that begins with "
+                f"there is no command {name}: {hint}/help lists them; a message that begins with "
                 "a slash is typed with two"
             )
             return exits.DONE, text
@@ -217,23 +217,23 @@ class ChatCommands:
         if len(turns) > _MOST_TURNS:
             note(f"… {count(len(turns) - _MOST_TURNS, 'earlier turn')}")
         for turn in turns[-_MOST_TURNS:]:
-            shown = Text("> ", style="bold").append(_shorten(turn.user))
+            turn_text = Text("> ", style="bold").append(_shorten(turn.user))
             if turn.reply:
-                shown.append(f"\n{_shorten(turn.reply)}")
+                turn_text.append(f"\n{_shorten(turn.reply)}")
             if turn.status in UNFINISHED:
-                shown.append(f"\n({turn.status})")
+                turn_text.append(f"\n({turn.status})")
             elif not turn.is_shown:
                 reason = "sent again" if turn.status == "ended" else turn.status
-                shown.append(f"\n({reason}: later turns do not see it)")
-            shown.stylize("dim")
-            err().print(shown, soft_wrap=True)
+                turn_text.append(f"\n({reason}: later turns do not see it)")
+            turn_text.stylize("dim")
+            err().print(turn_text, soft_wrap=True)
 
     def _show_message(self, text: str | None) -> None:
         """Print the message that `/retry` sends again."""
         if not self._talk.options.quiet and text:
-            shown = Text("> ", style="bold").append(_shorten(text))
-            shown.stylize("dim")
-            err().print(shown, soft_wrap=True)
+            message = Text("> ", style="bold").append(_shorten(text))
+            message.stylize("dim")
+            err().print(message, soft_wrap=True)
 
     async def _thread(self, rest: str) -> LineOutcome:
         talk = self._talk
@@ -321,8 +321,8 @@ class ChatCommands:
 def _shorten(text: str) -> str:
     """Cut a message or a reply to at most two lines."""
     lines = [line for line in text.strip().split("\n") if line.strip()]
-    shown = "\n".join(lines[:2])
-    is_complete = len(lines) <= 2 and len(shown) <= _MOST_CHARACTERS
+    beginning = "\n".join(lines[:2])
+    is_complete = len(lines) <= 2 and len(beginning) <= _MOST_CHARACTERS
     return in_lines(
-        shown if is_complete else f"{cut_text(shown, _MOST_CHARACTERS).removesuffix('…')}…"
+        beginning if is_complete else f"{cut_text(beginning, _MOST_CHARACTERS).removesuffix('…')}…"
     )

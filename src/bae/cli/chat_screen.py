@@ -231,8 +231,8 @@ class TurnScreen(Display):
         if not reply.startswith(self._printed_reply):
             lines.append(self._dim_line("the reply has changed; all of it:"))
             self._printed_reply = ""
-        rest = reply[len(self._printed_reply) :].rstrip()
-        lines += self._wrap(rest) if rest else []
+        unprinted = reply[len(self._printed_reply) :].rstrip()
+        lines += self._wrap(unprinted) if unprinted else []
         self._print(lines)
 
     # Lines that are drawn again and again.

@@ -143,11 +143,11 @@ def _find_unreached(loaded: Loaded) -> list[str]:
     nodes = [
         member for member in members if isinstance(member[1], type) and issubclass(member[1], Node)
     ]
-    own = [cls for name, cls in nodes if cls.__module__ == loaded.module and name[0] != "_"]
-    bases = {base for cls in (*plans, *own) for base in cls.__mro__[1:]}
+    own_nodes = [cls for name, cls in nodes if cls.__module__ == loaded.module and name[0] != "_"]
+    bases = {base for cls in (*plans, *own_nodes) for base in cls.__mro__[1:]}
     return [
         class_.__name__
-        for class_ in dict.fromkeys(own)
+        for class_ in dict.fromkeys(own_nodes)
         if class_ not in plans and class_ not in bases
     ]
 
@@ -166,8 +166,8 @@ def _print_proof(loaded: Loaded, problems: _Placed, unreached: Sequence[str]) ->
         if problem.fix:
             at = text.plain.index("\n") + 1 + _INDENT
             text.stylize("green", at, at + len("fix:"))
-        where = f"{relative_path(Path(line[0]))}:{line[1]}  " if line is not None else ""
-        text.append(f"\n{' ' * _INDENT}{where}[{problem.code}]", style="dim")
+        location = f"{relative_path(Path(line[0]))}:{line[1]}  " if line is not None else ""
+        text.append(f"\n{' ' * _INDENT}{location}[{problem.code}]", style="dim")
         print_hanging(out(), text, _INDENT)
     graph, name = loaded.graph, loaded.reference
     if not name.endswith(f":{loaded.attribute}"):

@@ -87,15 +87,15 @@ def difference_style(difference: Interval | None) -> str:
 def _make_rows(evaluation: Evaluation, has_tools: bool) -> Iterator[list[Text]]:
     """Make the rows of the table: first the total, then the nodes. If there are several contenders,
     the total and each node have a row for each contender."""
-    every = evaluation.contenders
-    if len(every) == 1:
-        for row in (every[0].total, *every[0].nodes):
+    contenders = evaluation.contenders
+    if len(contenders) == 1:
+        for row in (contenders[0].total, *contenders[0].nodes):
             yield _make_cells(Text(row.node or "total", "" if row.node else "bold"), row, has_tools)
         return
-    names = dict.fromkeys(row.node for contender in every for row in contender.nodes)
+    names = dict.fromkeys(row.node for contender in contenders for row in contender.nodes)
     for name in ("", *names):
         yield [Text(name or "total", "bold")]
-        for contender in every:
+        for contender in contenders:
             rows = (contender.total, *contender.nodes)
             row = next((row for row in rows if row.node == name), None)
             label = Text(f"  {in_one_line(contender.name)}")
@@ -103,18 +103,18 @@ def _make_rows(evaluation: Evaluation, has_tools: bool) -> Iterator[list[Text]]:
 
 
 def _make_cells(label: Text, row: Row, has_tools: bool) -> list[Text]:
-    asked = bool(row.calls)
-    timed = asked or (not row.node and row.cases > 0)
+    has_calls = bool(row.calls)
+    has_times = has_calls or (not row.node and row.cases > 0)
     return [
         label,
         Text(format_interval(row.score)),
         Text("-" if row.score is None else f"{row.score.n:,}"),
         Text(format_share(row.validity)),
         Text(f"{row.calls:,}"),
-        Text(format_count(row.tokens) if asked else "-"),
-        Text(format_cost(row.cost) if asked else "-"),
-        Text(format_seconds(row.seconds_p50) if timed else "-"),
-        Text(format_seconds(row.seconds_p95) if timed else "-"),
+        Text(format_count(row.tokens) if has_calls else "-"),
+        Text(format_cost(row.cost) if has_calls else "-"),
+        Text(format_seconds(row.seconds_p50) if has_times else "-"),
+        Text(format_seconds(row.seconds_p95) if has_times else "-"),
         Text(f"{row.cases:,}"),
         *([Text(format_tools(row))] if has_tools else []),
     ]
@@ -243,23 +243,23 @@ def _check_folder(folder: Path) -> None:
 
 def reasons_to_fail(evaluation: Evaluation, fail_under: float | None) -> Iterator[str]:
     """Yield a sentence for each reason why `bae eval` exits with code 1."""
-    every = evaluation.contenders
-    if all(result.failed for contender in every for result in contender.cases):
+    contenders = evaluation.contenders
+    if all(result.failed for contender in contenders for result in contender.cases):
         yield "every case failed"
     if evaluation.stopped:
         yield f"not every case was run: {evaluation.stopped}"
-    unscored = [result for contender in every for result in contender.unscored]
+    unscored = [result for contender in contenders for result in contender.unscored]
     if unscored:
         many_unscored = f"{count(len(unscored), 'case')} could not be scored"
         why = in_one_line(unscored[0].scoring_error or unscored[0].error)
         yield f"{many_unscored}, so the scores cover only the other cases: {why}"
     elif evaluation.metric_errors:
-        results = (result for contender in every for result in contender.cases)
+        results = (result for contender in contenders for result in contender.cases)
         first = next(result.metric_error for result in results if result.metric_error)
         failed = count(evaluation.metric_errors, "time")
         yield f"a metric failed {failed}: {in_one_line(first)}"
     if fail_under is not None:
-        for contender in every:
+        for contender in contenders:
             yield from _explain_low_score(contender, fail_under)
 
 
@@ -270,5 +270,5 @@ def _explain_low_score(contender: Contender, fail_under: float) -> Iterator[str]
         yield f"{name} has no score, but --fail-under {fail_under:g} needs a score"
     elif score.mean < fail_under:
         rounded = f"{score.mean:.4g}"
-        shown = rounded if float(rounded) < fail_under else repr(score.mean)
-        yield f"{name} scores {shown}, which is less than --fail-under {fail_under:g}"
+        mean = rounded if float(rounded) < fail_under else repr(score.mean)
+        yield f"{name} scores {mean}, which is less than --fail-under {fail_under:g}"

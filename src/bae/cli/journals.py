@@ -100,10 +100,10 @@ def make_state_folder() -> Path:
 def _read_configured_name(named: object, file: Path) -> JournalName:
     """Parse the `journal` of `[tool.bae]` in a file. Raises if it is not a name, or has a
     password."""
-    where = os.path.relpath(file)
+    path = os.path.relpath(file)
     if not isinstance(named, str) or not named:
         raise BaeError(
-            f"[tool.bae] journal in {where} names nothing",
+            f"[tool.bae] journal in {path} names nothing",
             code="bae-journal-configured",
             fix='write journal = "runs.db", or journal = "postgresql://HOST/DATABASE"',
         )
@@ -111,7 +111,7 @@ def _read_configured_name(named: object, file: Path) -> JournalName:
         return JournalName(os.path.relpath(file.parent / os.path.expanduser(named)))
     if has_password(named):
         raise BaeError(
-            f"[tool.bae] journal in {where} has a password, which everyone who reads the project "
+            f"[tool.bae] journal in {path} has a password, which everyone who reads the project "
             "can see",
             code="bae-journal-configured",
             fix="remove it there, and leave it to PGPASSWORD or to a passfile (~/.pgpass, or "
@@ -126,12 +126,12 @@ def file_to_read(given: str | None) -> JournalName:
     name = JournalName.of(given) if given else default()
     if name.address or os.path.isfile(name):
         return name
-    what = f"there is no journal here: {name} is not there"
+    problem = f"there is no journal here: {name} is not there"
     fix = "run a graph with `bae run`, which makes it, or name one with --journal FILE"
     if given:
-        what = f"there is no journal {given}"
+        problem = f"there is no journal {given}"
         fix = "give the file that `bae run --journal` or a SQLiteJournal has written"
-    raise refusal(what, fix)
+    raise refusal(problem, fix)
 
 
 def file_to_write(given: str | None) -> JournalName:

@@ -88,13 +88,13 @@ def contenders(
         directory_label(directory): artifacts_in(graph, directory) for directory in directories
     }
     lms_by_label: dict[str, Contending] = {}
-    for named in lms or [None]:
-        name = named or (find_default_name().name if graph.needs_lm else "no LM")
+    for spec in lms or [None]:
+        name = spec or (find_default_name().name if graph.needs_lm else "no LM")
         again = name.strip().startswith("scripted:")
-        lm = make_lm(graph, named, quiet=quiet or again)
+        lm = make_lm(graph, spec, quiet=quiet or again)
         lms_by_label[name] = name if again else lm
         for directory, artifacts in learned.items():
-            make_fresh = partial(_make_lm_with, graph, named, artifacts)
+            make_fresh = partial(_make_lm_with, graph, spec, artifacts)
             lms_by_label[f"{name} + {directory}"] = (
                 make_fresh if again else with_prompts(lm, artifacts)
             )
@@ -121,9 +121,9 @@ def _refuse_duplicates(option: str, values: Sequence[str], normalize: Callable[[
     for value in values:
         earlier = names.get(normalize(value))
         if earlier is not None:
-            also = "" if earlier == value else f", once as {earlier}"
+            other_name = "" if earlier == value else f", once as {earlier}"
             raise Misuse(
-                f"{option} {value} is there twice{also}",
+                f"{option} {value} is there twice{other_name}",
                 code="bae-command-refused",
                 fix="name each once",
             )

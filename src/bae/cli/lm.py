@@ -145,13 +145,13 @@ def try_(
         print_json(data | {field: getattr(usage, field) for field in names})
         return
     cost = "unknown" if usage.cost is None else f"${usage.cost:.6f}".rstrip("0").rstrip(".")
-    more = f", {usage.attempts} attempts" if usage.attempts > 1 else ""
+    attempts = f", {usage.attempts} attempts" if usage.attempts > 1 else ""
     rows = {
         "answer": reply.answer,
         "sure": "yes" if reply.sure else "no",
         "lm": name,
         "model": ", ".join(usage.models) or "not said",
-        "time": f"{seconds:.2f} s{more}",
+        "time": f"{seconds:.2f} s{attempts}",
         "tokens": f"{usage.input_tokens:,} in, {usage.output_tokens:,} out",
         "cost": cost,
     }

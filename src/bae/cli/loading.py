@@ -104,7 +104,7 @@ def load_object(reference: str, option: str) -> Any:
         error.message = f"{option} {reference}: {error.message}"
         raise
     if not hasattr(module, name):
-        own = [
+        own_names = [
             member
             for member, value in vars(module).items()
             if not member.startswith("_")
@@ -112,7 +112,7 @@ def load_object(reference: str, option: str) -> Any:
         ]
         raise refusal(
             f"{option} {reference}: {where} has no {name}",
-            fix=f"it has {', '.join(own)}" if own else f"write it into {where}",
+            fix=f"it has {', '.join(own_names)}" if own_names else f"write it into {where}",
         )
     return getattr(module, name)
 
@@ -217,16 +217,16 @@ def _find_graph(module: ModuleType, where: str, name: str) -> tuple[Graph[Any, A
         candidate = getattr(candidate, part)
     if isinstance(candidate, type) and issubclass(candidate, Node):
         return Graph(start=candidate), name
-    what = f"{where}:{name}"
+    description = f"{where}:{name}"
     if isinstance(candidate, FunctionType | MethodType | partial):
-        what = f"{where}:{name}()"
-        with _explain_errors(what, "called"):
+        description = f"{where}:{name}()"
+        with _explain_errors(description, "called"):
             candidate = cast("Callable[[], object]", candidate)()
         if isinstance(candidate, CoroutineType):
             candidate.close()
     if not isinstance(candidate, Graph):
         kind = type(cast(object, candidate)).__name__
-        raise _no_graph_error(module, where, f"{what} is no Graph: its type is {kind}")
+        raise _no_graph_error(module, where, f"{description} is no Graph: its type is {kind}")
     return cast("Graph[Any, Any]", candidate), name
 
 
@@ -331,9 +331,9 @@ def _explain_errors(reference: str, action: str = "imported") -> Generator[None]
         error.add_note(f"while {reference} was {action}{place_of(error)}")
         raise
     except BaseException as error:  # some libraries raise errors that are not an Exception
-        how = "could not be imported" if action == "imported" else "failed"
+        failure = "could not be imported" if action == "imported" else "failed"
         raise BaeError(
-            f"{reference} {how}{place_of(error)}",
+            f"{reference} {failure}{place_of(error)}",
             code="bae-module-failed",
             cause=error,
             fix=_suggest_fix(error),

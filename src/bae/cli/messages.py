@@ -61,8 +61,8 @@ class _Stderr(logging.Handler):
             print_escaped(self.format(record))
         except Exception:
             if logging.raiseExceptions:
-                where = f"{record.pathname}, line {record.lineno}"
-                print_escaped(f"--- Logging error --- {where}\n{format_exc()}")
+                location = f"{record.pathname}, line {record.lineno}"
+                print_escaped(f"--- Logging error --- {location}\n{format_exc()}")
 
 
 _configure = logging.basicConfig
@@ -98,6 +98,6 @@ def _report_thread(args: threading.ExceptHookArgs) -> None:
 
 
 def _report_unraisable(unraisable: Any) -> None:
-    what = unraisable.err_msg or "Exception ignored in"
+    message = unraisable.err_msg or "Exception ignored in"
     trace = format_exception(unraisable.exc_type, unraisable.exc_value, unraisable.exc_traceback)
-    print_escaped(f"{what}: {unraisable.object!r}\n{''.join(trace)}")
+    print_escaped(f"{message}: {unraisable.object!r}\n{''.join(trace)}")

@@ -189,7 +189,7 @@ def optimize(
     scored_by = _load_metric(metric, graph)
     if judge is not None:
         scored_by = Judge(_check_and_make_lm(graph, judge), rubric or "")
-    by = None if teacher is None else _check_and_make_lm(graph, teacher)
+    teacher_lm = None if teacher is None else _check_and_make_lm(graph, teacher)
     progress = _Progress(ProgressLine(err(), quiet=quiet))
     made: list[Improvement] = []
 
@@ -201,7 +201,7 @@ def optimize(
                 opened,
                 output,
                 student,
-                by,
+                teacher_lm,
                 scored_by,
                 optimizer,
                 options,
@@ -279,15 +279,15 @@ def _parse_options(optimizer: str, texts: Sequence[str]) -> dict[str, Any]:
 
 def _find_classes(graph: Graph[Any, Any], names: Sequence[str]) -> tuple[type[Node], ...]:
     """Find the node classes of --node. Without names, return all node classes of the graph."""
-    every = every_node(graph)
-    known = [cls.__name__ for cls in every]
+    classes = every_node(graph)
+    known = [cls.__name__ for cls in classes]
     for name in names:
         if name not in known:
             raise refusal(
                 f"there is no node {name} in the graph {graph.name}",
                 fix=f"name one of {', '.join(known)}",
             )
-    return tuple(cls for cls in every if not names or cls.__name__ in names)
+    return tuple(cls for cls in classes if not names or cls.__name__ in names)
 
 
 class _Progress:

@@ -110,9 +110,9 @@ def _print_notes(improvement: Improvement, *, interrupted: bool, quiet: bool) ->
         if improvement.train_count or improvement.held_out_count:
             note(" · ".join(_describe_usage(improvement)))
         if improvement.done and improvement.kept:
-            how = "without --certain" if improvement.certain else "with --force"
+            flag = "without --certain" if improvement.certain else "with --force"
             note(
-                f"{_describe_kept(improvement)}: {how} the same command writes the rest, and asks "
+                f"{_describe_kept(improvement)}: {flag} the same command writes the rest, and asks "
                 "nothing again"
             )
     if improvement.out_of_budget:
@@ -136,7 +136,7 @@ def how_to_resume(improvement: Improvement) -> str:
 
 def _as_data(improvement: Improvement, file: str, error: BaseException | None) -> dict[str, Any]:
     """Return the result of an optimization as JSON."""
-    asked = improvement.calls
+    calls = improvement.calls
     return {
         "graph": improvement.graph.name,
         "journal": file,
@@ -161,13 +161,13 @@ def _as_data(improvement: Improvement, file: str, error: BaseException | None) -
             if misfit.stays
         ],
         "calls": {
-            "made": asked.calls,
-            "earlier": asked.earlier.calls,
-            "repeated": asked.repeated,
+            "made": calls.calls,
+            "earlier": calls.earlier.calls,
+            "repeated": calls.repeated,
             "kept": improvement.kept,
         },
         "spent": asdict(improvement.budget.usage),
-        "spent_earlier": asdict(asked.earlier),
+        "spent_earlier": asdict(calls.earlier),
         "out_of_budget": improvement.out_of_budget or None,
         "error": error_data(error),
     }

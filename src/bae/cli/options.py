@@ -54,8 +54,8 @@ def run_ids(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
     except Exception:  # the journal is missing, damaged or locked: offer nothing
         return []
     if runs:
-        newest, what = runs[0]
-        runs.insert(0, (NEWEST, f"{newest}: {what}"))
+        newest, description = runs[0]
+        runs.insert(0, (NEWEST, f"{newest}: {description}"))
     return _filter_completions(runs, incomplete)
 
 
@@ -72,9 +72,9 @@ def open_gates(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
     except Exception:  # the journal is missing, damaged or locked: offer nothing
         return []
     places = [gate.place for gate in gates]
-    named = (gate.place if places.count(gate.place) == 1 else gate.address for gate in gates)
+    names = (gate.place if places.count(gate.place) == 1 else gate.address for gate in gates)
     return _filter_completions(
-        zip(named, (gate.question for gate in gates), strict=True), incomplete
+        zip(names, (gate.question for gate in gates), strict=True), incomplete
     )
 
 
@@ -113,11 +113,11 @@ _LEFT_OUT: Final = ("__pycache__", "node_modules")
 
 
 def _complete_path(incomplete: str) -> list[str]:
-    folder, begun = os.path.split(incomplete)
+    folder, prefix = os.path.split(incomplete)
     paths: list[str] = []
     with os.scandir(os.path.expanduser(folder) or ".") as entries:
         for entry in entries:
-            if not entry.name.startswith(begun) or (entry.name.startswith(".") and not begun):
+            if not entry.name.startswith(prefix) or (entry.name.startswith(".") and not prefix):
                 continue
             path = os.path.join(folder, entry.name).replace(os.sep, "/")
             if entry.is_dir() and entry.name not in _LEFT_OUT:
@@ -317,12 +317,12 @@ def budget_of(text: str | None) -> Budget | None:
             )
         if name in limits:
             raise _budget_error(f"{name} is there twice")
-        whole = name in ("calls", "tokens")
-        number = read_number(amount if whole else amount.removeprefix("$"))
-        if number is None or (whole and not number.is_integer()):
-            kind = "a whole number such as 20" if whole else "a number such as 0.5"
+        is_whole = name in ("calls", "tokens")
+        number = read_number(amount if is_whole else amount.removeprefix("$"))
+        if number is None or (is_whole and not number.is_integer()):
+            kind = "a whole number such as 20" if is_whole else "a number such as 0.5"
             raise _budget_error(f"{name}={amount} is not {kind}")
-        limits[name] = int(number) if whole else number
+        limits[name] = int(number) if is_whole else number
     return Budget(**limits, scope="--budget")
 
 

@@ -123,9 +123,9 @@ class CommandLine:
 
     def chat(self, thread: str) -> str:
         """Return the command that continues a conversation."""
-        given = [] if self.module is None else [self.module]
+        arguments = [] if self.module is None else [self.module]
         option = [f"--thread={thread}"] if thread.startswith("-") else ["--thread", thread]
-        return replace(self, module=None)._line("chat", given, *option)
+        return replace(self, module=None)._line("chat", arguments, *option)
 
     def _line(self, command: str, given: list[str], *more: str) -> str:
         # After `--`, an argument may begin with a hyphen. No option may follow `--`.
@@ -267,8 +267,8 @@ def _describe_path(done: list[str], at: str) -> str:
     before = done[:-1] if done and done[-1] == at else done
     if not before:
         return ""
-    shown = [*before[:2], "…", *before[-2:]] if len(before) > 5 else before
-    return f" (after {' -> '.join(shown)})"
+    shown_nodes = [*before[:2], "…", *before[-2:]] if len(before) > 5 else before
+    return f" (after {' -> '.join(shown_nodes)})"
 
 
 # --- the next command -----------------------------------------------------------------------------

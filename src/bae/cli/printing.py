@@ -178,25 +178,29 @@ def table_lines(
     columns: Sequence[Column], rows: Sequence[Sequence[Text]], width: int | None
 ) -> list[Text]:
     """Return the lines of a table. They are not wider than `width`, if it is not None."""
-    every = [[Text(column.title, "bold") for column in columns], *rows]
-    widths = [max(row[at].cell_len for row in every if at < len(row)) for at in range(len(columns))]
-    shown = [*range(len(columns))]
+    all_rows = [[Text(column.title, "bold") for column in columns], *rows]
+    widths = [
+        max(row[at].cell_len for row in all_rows if at < len(row)) for at in range(len(columns))
+    ]
+    shown_columns = [*range(len(columns))]
 
     def too_wide() -> bool:
-        return width is not None and sum(widths[at] + GAP for at in shown) - GAP > width
+        return width is not None and sum(widths[at] + GAP for at in shown_columns) - GAP > width
 
-    ranked = sorted(shown[1:], key=lambda at: (columns[at].rank, at), reverse=True)
+    ranked = sorted(shown_columns[1:], key=lambda at: (columns[at].rank, at), reverse=True)
     droppable = [at for at in ranked if columns[at].rank]
     while too_wide() and droppable:
         if columns[droppable[0]].rank < _MINOR and widths[0] > _NARROWEST:
             widths[0] = _NARROWEST  # before a column is left out, long names get their own lines
             continue
-        shown.remove(droppable.pop(0))
+        shown_columns.remove(droppable.pop(0))
     if width is not None and widths[0] == _NARROWEST:
-        room = width - sum(widths[at] + GAP for at in shown[1:])
-        widths[0] = max(len_ for len_ in (0, *(row[0].cell_len for row in every)) if len_ <= room)
+        room = width - sum(widths[at] + GAP for at in shown_columns[1:])
+        widths[0] = max(
+            len_ for len_ in (0, *(row[0].cell_len for row in all_rows)) if len_ <= room
+        )
     lines: list[Text] = []
-    for row in every:
+    for row in all_rows:
         cells = [*row]
         if cells and cells[0].cell_len > widths[0]:
             lines.append(cells[0])
@@ -205,7 +209,7 @@ def table_lines(
                 continue
         line = Text(" " * GAP).join(
             _align(cells[at] if at < len(cells) else Text(), widths[at], columns[at].right)
-            for at in shown
+            for at in shown_columns
         )
         line.rstrip()
         lines.append(line)

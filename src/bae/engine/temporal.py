@@ -35,16 +35,16 @@ class TemporalEngine(Engine):
     The id of the workflow is `bae:` and the id of the run. Temporal gets the id of the run and the
     name of the graph, but no value of a node.
 
-    - `address` and `namespace` are by default from Temporal's own environment variables and
-      configuration file (`TEMPORAL_ADDRESS`, `TEMPORAL_API_KEY`, …). Keys and certificates are
-      always from there.
+    - `address` and `namespace` say where Temporal is. The defaults are from Temporal's own
+      environment variables and configuration file (`TEMPORAL_ADDRESS`, `TEMPORAL_API_KEY`, …),
+      which also have the keys and certificates.
     - `task_queue` is the queue of the workers. All workers of a queue must have the same graphs,
       because each worker may retry a run that another worker could not carry out.
-    - `heartbeat` is in seconds. If a worker sends no heartbeat for so long, Temporal considers it
-      dead. Use the same time as for the lease of the journal.
-    - `sweep` is in seconds. After each such pause, a worker gives Temporal the ready runs of the
-      journal: runs whose submission was interrupted, or whose gates were answered without an
-      engine.
+    - `heartbeat`: if a worker sends no heartbeat for this many seconds, Temporal considers the
+      worker dead. Use the same number as for the lease of the journal.
+    - `sweep`: after every pause of this many seconds, a worker gives Temporal the ready runs of the
+      journal. These are runs whose submission was interrupted, or whose gates were answered
+      without an engine.
     - `timeout` is the number of seconds to wait for Temporal's answer.
     """
 

@@ -85,8 +85,8 @@ class Worker:
     - `retries` is how often a run is tried again after a temporary error, such as a busy LLM
       (`error.retryable`), with growing pauses. If the journal cannot be used, the worker tries
       again without a limit.
-    - `most_deaths`: if so many processes have died at the same step of a run, the run fails with
-      `bae-run-poisoned`.
+    - `most_deaths` is a number of processes. When so many have died at the same step of a run, the
+      run fails with `bae-run-poisoned`.
 
     A worker leaves a run that does not fit its classes to workers with other code.
     """
@@ -230,8 +230,8 @@ class Worker:
         return any(turn.change < info.change and turn.is_due() for turn in queued)
 
     async def _note_death(self, run_id: str, worker_graph: WorkerGraph, attempts: Attempts) -> bool:
-        """Store that the process of a run died. Return False if too many processes
-        have died, so that the run has failed."""
+        """Store that the process of a run died. Return False if so many have died that
+        the run fails."""
         await note_death(self.journal, run_id, attempts)
         if attempts.deaths < self.most_deaths:
             return True

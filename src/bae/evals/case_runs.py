@@ -50,8 +50,8 @@ def new_run_ids() -> Iterator[str]:
 
 
 def is_eval_run(run_id: str) -> bool:
-    """Whether a run belongs to an evaluation. A user's own id, such as `eval-monday`, does not look
-    like an evaluation's id."""
+    """Whether a run belongs to an evaluation. An id that a user chose, such as `eval-monday`, does
+    not count."""
     return re.fullmatch(r"eval-\d{8}-\d{6}-[0-9a-f]{6}-\d+", run_id) is not None
 
 
@@ -86,8 +86,8 @@ class CaseRunner:
         """Run a case and score it. If a budget around the evaluation is spent, or if the task is
         cancelled, the outcome stays "not run".
 
-        Errors that the case did not cause are raised, such as for a run that cannot start or a
-        journal that cannot be written.
+        Errors that the case did not cause are raised, for example if a run cannot start or the
+        journal cannot be written.
         """
         records: list[Record] = []
         began = perf_counter()
@@ -291,8 +291,8 @@ def case_as_json(types: CaseTypes, case: Case) -> dict[str, Any]:
 
 
 def node_as_json(types: CaseTypes, node: Node) -> dict[str, Any]:
-    """Return a node as `{"type": …, "fields": {…}}`. Secret fields are left out. Then `withheld`
-    has their names."""
+    """Return a node as `{"type": …, "fields": {…}}`. Secret fields are left out, and `withheld`
+    names them."""
     cls = type(node)
     codec = node_codec(cls)
     stored = {name: value for name, value in node.__dict__.items() if name not in codec.live}

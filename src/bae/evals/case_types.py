@@ -57,21 +57,21 @@ class CaseTypes:
         names in cases: `Refund.approved`."""
 
     def check(self, cases: Iterable[Checked], what: str) -> list[Case]:
-        """Return the cases if all of them fit. Otherwise raise one error with all problems. Its
+        """Return the cases if all of them fit. Otherwise raise one error with all problems. The
         message begins with `what`."""
         fitting: list[Case] = []
         problems: list[str] = []
         labels: dict[str, str] = {}
-        for label, case, known in cases:
-            wrong = list(known)
+        for label, case, known_problems in cases:
+            case_problems = list(known_problems)
             if case is not None:
-                wrong += self.problems(case)
+                case_problems += self.problems(case)
                 if case.name in labels:
                     earlier = "another case" if label == case.name else labels[case.name]
-                    wrong.append(f"name: {earlier} is called {case.name!r} too")
+                    case_problems.append(f"name: {earlier} is called {case.name!r} too")
                 labels.setdefault(case.name, label)
                 fitting.append(case)
-            problems.extend(f"{label}: {problem}" for problem in wrong)
+            problems.extend(f"{label}: {problem}" for problem in case_problems)
             if len(problems) > MOST_PROBLEMS:
                 break
         if problems:
@@ -151,15 +151,17 @@ class CaseTypes:
             return None
         if len(self._ends) == 1:
             return self._ends[0]
-        fits = [end for end in self._ends if not self._field_problems("", end, case.expected)]
-        return fits[0] if len(fits) == 1 else None
+        fitting_ends = [
+            end for end in self._ends if not self._field_problems("", end, case.expected)
+        ]
+        return fitting_ends[0] if len(fitting_ends) == 1 else None
 
     def answerer(self, case: Case, otherwise: GateAnswerer | None) -> GateAnswerer | None:
         """Return a function that answers the gates of a run from the case. The function `otherwise`
         answers gates for which the case has no answer."""
         if not case.answers:
             return otherwise
-        places = {met: place for place, met in self.gates.items()}
+        places = {field: place for place, field in self.gates.items()}
 
         async def answer(gate: OpenGate) -> Any:
             cls, name = gate.node_type, gate.field_name
@@ -222,8 +224,8 @@ class CaseTypes:
             if name not in field_names and len(among) > 1
         ]
         # The case must fit one end. If it fits none, report the end with the fewest problems.
-        fits = (self._field_problems("expected", end, case.expected) for end in among)
-        return unknown or min(fits, key=len)
+        problems_by_end = (self._field_problems("expected", end, case.expected) for end in among)
+        return unknown or min(problems_by_end, key=len)
 
     def _field_problems(self, place: str, cls: type[Node], fields: Mapping[str, Any]) -> list[str]:
         field_names = _fields_by_name(cls)
@@ -258,7 +260,7 @@ def _names_for(nodes: Sequence[type[Node]]) -> dict[type[Node], str]:
 
 def _copy_value(value: Any) -> Any:
     """Return a deep copy. A value that cannot be copied, such as a client, is returned unchanged.
-    Of a node with such a value, return a shallow copy."""
+    If a node has such a value, only the node itself is copied."""
     try:
         return deepcopy(value)
     except Exception:  # a value that cannot be copied may raise anything
@@ -266,7 +268,7 @@ def _copy_value(value: Any) -> Any:
 
 
 def _fields_by_name(cls: type[Node]) -> dict[str, str]:
-    """Return the names of the fields by name and by alias."""
+    """Map the names and the aliases of fields to the names of the fields."""
     by_alias: dict[str, str] = {}
     for name, info in cls.__pydantic_fields__.items():
         for alias in (info.validation_alias, info.alias):

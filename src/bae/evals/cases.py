@@ -142,8 +142,8 @@ _KEYS: Final = tuple(f.name for f in fields(Case) if f.name not in ("inputs", "m
 
 
 def _read_labeled_cases(file: Path, types: CaseTypes) -> Iterator[Checked]:
-    with open_file(file) as opened:
-        for number, line in enumerate(read_lines(opened), 1):
+    with open_file(file) as stream:
+        for number, line in enumerate(read_lines(stream), 1):
             if line.strip(b" \t\r\n\xef\xbb\xbf"):
                 yield (f"line {number}", *_read_case(number, line, types, file.parent))
 
@@ -157,19 +157,19 @@ def _read_case(
         return None, [f"is not JSON: {error}"]
     if not isinstance(values, dict):
         return None, ['is no JSON object: write {"input": {…}, "expected": {…}}']
-    given = {k: value for k, value in cast(dict[str, Any], values).items() if value is not None}
+    present = {k: value for k, value in cast(dict[str, Any], values).items() if value is not None}
     keys = ("input", *_KEYS)
-    wrong = [
-        f"{key}: there is no such key, {suggest(key, keys)}" for key in given if key not in keys
+    problems = [
+        f"{key}: there is no such key, {suggest(key, keys)}" for key in present if key not in keys
     ]
-    if "input" not in given:
-        return None, [*wrong, "input: there is none, and a run needs something to start with"]
+    if "input" not in present:
+        return None, [*problems, "input: there is none, and a run needs something to start with"]
     case: dict[str, Any] = {"name": f"case {number}"}
-    case |= {key: given[key] for key in _KEYS if key in given}
+    case |= {key: present[key] for key in _KEYS if key in present}
     try:
-        inputs = types.with_files(types.fields_of(given["input"]), folder)
-        return Case(inputs, **case), wrong
+        inputs = types.with_files(types.fields_of(present["input"]), folder)
+        return Case(inputs, **case), problems
     except ValidationError as error:
-        return None, [*wrong, *faults(error)]
+        return None, [*problems, *faults(error)]
     except (OSError, ValueError) as error:
-        return None, [*wrong, f"input: a file cannot be read: {describe(error)}"]
+        return None, [*problems, f"input: a file cannot be read: {describe(error)}"]

@@ -38,17 +38,17 @@ def cases_of(dataset: Any, graph: Graph[Any, Any], *, own_metric: bool = False) 
     the node at which the run ends.
 
     If the evaluation has no metric, the evaluators of the dataset and of the case score it. The
-    score is the mean of their scores and assertions. Scores must be from 0 to 1, assertions count 0
-    or 1, and labels are ignored. If an evaluator returns nothing, it does not count, such as
-    `EqualsExpected` in a case that expects nothing. If there is no score because evaluators return
-    nothing, the case is scored by its expected fields.
+    score of the case is the mean of the evaluators' scores and assertions. Scores must be from 0 to
+    1, assertions count 0 or 1, and labels are ignored. If an evaluator returns nothing, it does not
+    count, such as `EqualsExpected` in a case that expects nothing. If there is no score because
+    evaluators return nothing, the case is scored by its expected fields.
 
     An evaluator gets the last node of the run as `ctx.output`. It gets the expected output as a
     node too, even if the dataset has only some of the node's fields. If the dataset expects plain
     values, it gets the output and the expected output as plain values. Evaluators that need spans
     or a report are refused.
 
-    To score the cases with your own metric, pass `own_metric=True`: evaluators are ignored.
+    To score the cases with your own metric, pass `own_metric=True`. Then evaluators are ignored.
     """
     return _cases(dataset, graph, "the dataset", own_metric)
 
@@ -127,13 +127,13 @@ class _Reader:
         self._only = plain[0].name if len(plain) == 1 else None
         """The field of the last node to which a plain expected value belongs. None if several
         fields or ends are possible."""
-        # A dataset has one type of output: if a case expects a plain value, all of them do.
+        # A dataset has one type of output: if a case expects a plain value, all cases do.
         self._plain = any(self._is_plain(case.expected_output) for case in dataset.cases)
 
     def cases(self, dataset: Any) -> Iterator[Checked]:
         for number, written in enumerate(dataset.cases, 1):
             expected = written.expected_output
-            wrong: list[str] = []
+            problems: list[str] = []
             fields: Any = _by_name(expected)
             kind = ""
             if isinstance(expected, Node):
@@ -144,7 +144,7 @@ class _Reader:
                 fields = None if self._only is None else {self._only: expected}
                 if fields is None:
                     ends = " and ".join(end.__name__ for end in self._types.graph.terminal_nodes)
-                    wrong.append(
+                    problems.append(
                         f"expected_output: give an object of the fields of {ends}: a value alone "
                         "does not say which field is meant"
                     )
@@ -158,11 +158,11 @@ class _Reader:
                     inputs = self._types.with_files(inputs, self._folder)
                 case = Case(inputs, name, expected=fields, expected_type=kind, metadata=metadata)
             except ValidationError as error:
-                yield name, None, [*wrong, *faults(error)]
+                yield name, None, [*problems, *faults(error)]
             except (OSError, ValueError) as error:
-                yield name, None, [*wrong, f"inputs: a file cannot be read: {describe(error)}"]
+                yield name, None, [*problems, f"inputs: a file cannot be read: {describe(error)}"]
             else:
-                yield name, case, wrong
+                yield name, case, problems
 
     def with_evaluators(self, case: Case, written: Any, of_all: Sequence[Any]) -> Case:
         evaluators = [*written.evaluators, *of_all]
@@ -297,12 +297,12 @@ def _unusable_evaluators(dataset: Any) -> Iterator[str]:
         yield (
             f"{type(evaluator).__name__}: it looks at a report of pydantic-evals, and there is none"
         )
-    named = [("", evaluator) for evaluator in dataset.evaluators]
+    labeled = [("", evaluator) for evaluator in dataset.evaluators]
     for number, case in enumerate(dataset.cases, 1):
-        named += [
+        labeled += [
             (f"{case.name or f'case {number}'}: ", evaluator) for evaluator in case.evaluators
         ]
-    for where, evaluator in named:
+    for where, evaluator in labeled:
         if type(evaluator).__name__ in _OF_SPANS:
             why = "it looks at spans of OpenTelemetry, and bae records none for evaluators"
             yield f"{where}{type(evaluator).__name__}: {why}"

@@ -73,19 +73,19 @@ async def evaluate(
       starts.
     - `lms`: the contenders by their names in tables. A contender is an LM, the name of an LM, a
       function that makes an LM for each run, or None for the default LM. A script,
-      `"scripted:FILE.json"`, starts from its beginning in each run. A node class with its own LM
-      keeps it.
+      `"scripted:FILE.json"`, starts from its beginning in each run. A node class with a pinned LM
+      uses the pinned LM.
     - `metric`: a function `(case, result) -> score`, async or not. It returns a number from 0 to 1,
-      or a `Score` with a reason. Without it, the case's own `metric` scores the case. Without both,
-      the score is the mean over all expected nodes: the end, and each class in `nodes`, compared by
-      `fields_metric`. A node that the run did not reach scores 0. If a case expects nothing, it
-      scores 1 if its run ends.
+      or a `Score` with a reason. Without `metric`, the `metric` of the case is used. If the case
+      has none, its score is the mean over all expected nodes: the end, and each class in `nodes`,
+      compared by `fields_metric`. A node that the run did not reach scores 0. A case that expects
+      nothing scores 1 if its run ends.
     - `node_metrics`: functions `(expected node, given node) -> score` by node class. They replace
       `fields_metric` for the expected nodes of a class, including the end.
     - `journal`: stores the runs as `eval-…`, so that you can look at a failing case.
     - `concurrency`: how many cases may run at once, over all contenders. Cases start in order. A
       case starts with all contenders before the next case starts, so that a stopped evaluation can
-      still compare them.
+      still compare the contenders.
     - `max_iters`, `answer`: as for `graph.arun`.
     - `dep_cache`: as for `graph.arun`. Every run gets a copy.
     - `timeout`: the most seconds for a case, and again for its metric. If an LM is busy with other
@@ -100,7 +100,7 @@ async def evaluate(
 
     If a metric raises or a judge cannot be asked, the case has no score: see `Evaluation.complete`
     and `metric_errors`. The first case runs alone, so that a mistake in a metric costs little. If
-    the metric raises for every contender there, the evaluation ends with its error
+    the metric raises for every contender of this case, the evaluation ends with the metric's error
     (`bae-metric-failed`, `bae-metric-score`). All arguments, and the LM of a `Judge`, are checked
     before a run starts.
     """
@@ -164,7 +164,7 @@ class _Evaluating:
         self._progress = progress
         self._finished = 0
         self.stopped = ""
-        """Why the evaluation was stopped before all cases had run. Empty if it was not."""
+        """Why the evaluation was stopped before all cases had run. Empty if it was not stopped."""
 
     async def run(self, first: int, stop: asyncio.Event | None) -> None:
         """Run all cases, until the evaluation is stopped. Finish the first `first` runs, which are
@@ -227,11 +227,11 @@ class _Evaluating:
 def _label_cases(cases: Iterable[Case]) -> Iterator[Checked]:
     if isinstance(cast(object, cases), str):
         raise TypeError(f"evaluate(graph, {cases!r}, …): load cases with load_cases(file, graph)")
-    for number, given in enumerate(cases, 1):
-        if not isinstance(cast(object, given), Case):
-            yield f"case {number}", None, [f"give a Case, and not {short(given)}"]
+    for number, item in enumerate(cases, 1):
+        if not isinstance(cast(object, item), Case):
+            yield f"case {number}", None, [f"give a Case, and not {short(item)}"]
             continue
-        case = given if given.name else replace(given, name=f"case {number}")
+        case = item if item.name else replace(item, name=f"case {number}")
         yield str(case.name), case, []
 
 

@@ -63,7 +63,7 @@ def paired_difference(
     If all scores are 0 or 1, this is Newcombe's interval for pairs (method 10, based on Wilson's).
     Otherwise it is the bootstrap of `interval` over the differences, with -1 or 1 as the added
     score. Therefore even a uniform gain of 0.1 needs about forty pairs to be significant. With ten
-    pairs, a total loss in one unseen case would cancel it.
+    pairs, a total loss in one unseen case would cancel this gain.
     """
     first, second = _check_scores("before", before), _check_scores("after", after)
     _check_level(level)

@@ -87,9 +87,9 @@ class Judge:
     - `longest`: the most characters of a node that the judge sees. The rest is cut off.
 
     If the LM gives no verdict, a call raises `bae-judge-failed`, and the case of an evaluation has
-    no score. In an optimization or a comparison, the answer scores 0 and a note says so. This is
-    also so if the LM refuses to judge an answer, but the fifth refusal in a row raises the LM's
-    error.
+    no score. In an optimization or a comparison, the answer scores 0 and a note says so. If the LM
+    refuses to judge an answer there, the answer scores 0 too, but the fifth refusal in a row raises
+    the LM's error.
     """
 
     def __init__(

@@ -67,13 +67,18 @@ def fields_metric(
     scores: list[float] = []
     different: list[str] = []
     for name in asked_fields(type(expected)) if isinstance(expected, Node) else expected:
-        wanted, got = _read_field(expected, name, cls), _read_field(given, name, cls)
+        expected_value, given_value = (
+            _read_field(expected, name, cls),
+            _read_field(given, name, cls),
+        )
         declared = cls.__pydantic_fields__.get(name) if cls is not None else None
         scores.append(
-            _score_likeness(wanted, got, Any if declared is None else declared.annotation)
+            _score_likeness(
+                expected_value, given_value, Any if declared is None else declared.annotation
+            )
         )
         if scores[-1] < 1:
-            difference = f": {short(got)}, where {short(wanted)} was expected"
+            difference = f": {short(given_value)}, where {short(expected_value)} was expected"
             different.append(f"{name} differs" if name in hidden else f"{name}{difference}")
     return Score(_mean(scores), "; ".join(different[:_MOST_REASONS]))
 
@@ -83,8 +88,8 @@ def node_transition_metric(example: Any, prediction: Any, trace: Any = None) -> 
 
     Use it as a DSPy metric for examples and predictions with `next_node_type` or `choice`. Both
     arguments may also be a name, a node, a node class, or None for the end of a run. If the
-    `choice` of a prediction is "None", the run ends. If it is None, the prediction is wrong,
-    because DSPy uses None for an answer that it could not read.
+    `choice` of a prediction is "None", the run ends. If the `choice` is None, the prediction is
+    wrong, because DSPy uses None for an answer that it could not read.
 
     Returns 1.0 or 0.0. If DSPy passes a `trace` to bootstrap demonstrations, returns a bool.
     """
@@ -147,14 +152,16 @@ def read_score(returned: Any, *, where: str) -> Score:
         number = None
     if number is None:
         what = f"returned {short(cast(object, returned))}"
-        wanted = "a number from 0 to 1, or a Score"
+        expected = "a number from 0 to 1, or a Score"
     elif not -_ROUNDING <= number <= 1 + _ROUNDING:
         what = f"gave the score {number!r}"
-        wanted = "scores from 0 to 1: divide by the most that can be reached"
+        expected = "scores from 0 to 1: divide by the most that can be reached"
     else:
         return Score(min(1.0, max(0.0, number)), str(why or "")[:_LONGEST_REASON])
     raise BaeError(
-        f"{where} {what}, which is no score", code="bae-metric-score", fix=f"let it return {wanted}"
+        f"{where} {what}, which is no score",
+        code="bae-metric-score",
+        fix=f"let it return {expected}",
     )
 
 
@@ -338,8 +345,8 @@ def _read_field(holder: Node | Mapping[str, Any], name: str, cls: type[Node] | N
 
 def _next_node(given: Any, read: bool = False) -> str | None:
     """Return the name of the next node, or None if `given` has no such name. If `given` is None,
-    the run ends. If DSPy has `read` the prediction `given` from an answer, a None in it is
-    ignored."""
+    the run ends. If DSPy has `read` the prediction `given` from an answer, keys with the value None
+    are ignored."""
     if given is None or given is NoneType:
         return "None"
     if isinstance(given, str):

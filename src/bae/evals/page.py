@@ -23,26 +23,28 @@ _COLUMNS: Final = ("cases", "scored", "score", "valid", "calls", "tokens", "cost
 
 def to_markdown(evaluation: Evaluation) -> str:
     """Return the evaluation as a Markdown page."""
-    every = evaluation.contenders
-    cases = len(every[0].cases) if every else 0
+    contenders = evaluation.contenders
+    cases = len(contenders[0].cases) if contenders else 0
     parts = [f"# {_text(evaluation.graph)}: {_count_of(cases, 'case')}\n"]
     if evaluation.stopped:
         parts.append(
             f"Not all cases were run: {_text(evaluation.stopped)}. Of unfinished cases, only the"
             " usage is counted below.\n"
         )
-    parts.append(_rows({contender.name: contender.total for contender in every}))
+    parts.append(_rows({contender.name: contender.total for contender in contenders}))
     parts += [
-        f"{_text(contender.name)}: {note}.\n" for contender in every if (note := _note(contender))
+        f"{_text(contender.name)}: {note}.\n"
+        for contender in contenders
+        if (note := _note(contender))
     ]
     if evaluation.differences:
         parts.append("## Differences\n")
         rows = [_difference(difference) for difference in evaluation.differences]
         parts.append(_table(("", "score", "beyond chance"), ("---", "---:", "---"), rows))
-    for index, row in enumerate(every[0].nodes if every else ()):
+    for index, row in enumerate(contenders[0].nodes if contenders else ()):
         parts.append(f"## {_text(row.node)}\n")
-        parts.append(_rows({contender.name: contender.nodes[index] for contender in every}))
-    for contender in every:
+        parts.append(_rows({contender.name: contender.nodes[index] for contender in contenders}))
+    for contender in contenders:
         parts += _failing(contender, evaluation.journal)
     return "\n".join(parts)
 
@@ -57,7 +59,7 @@ def _rows(by_name: Mapping[str, Row]) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    """The cells of a row in a table."""
+    """Return the cells of a row in a table."""
     has_answers = bool(row.calls or row.judged)
     timed = has_answers if row.node else bool(row.cases)
     return [

@@ -46,9 +46,9 @@ class Row:
     it."""
     score: Interval | None
     """The mean score with its interval, over `score.n` cases. None if nothing was scored. A node
-    class is scored by its expected fields and by the LM's choice of a successor, or by the mean of
-    both scores. If the case names a successor in `nodes`, choosing it is right. Otherwise a choice
-    is right if it can lead to the expected end."""
+    class is scored by its expected fields and by the LM's choice of a successor. If there are both
+    scores, the score is their mean. If the case names a successor in `nodes`, choosing it is right.
+    Otherwise a choice is right if it can lead to the expected end."""
     validity: float | None
     """The share of valid answers among the `judged` answers. None without answers."""
     calls: int
@@ -60,9 +60,9 @@ class Row:
     """The mean time of a case. For a class, the mean time of the LM work for one node: its fill,
     and the choice of its successor."""
     seconds_p50: float
-    """The median of the same times."""
+    """The median of the times that `seconds_mean` averages."""
     seconds_p95: float
-    """The 95th percentile of the same times."""
+    """The 95th percentile of the times that `seconds_mean` averages."""
     judged: int = 0
     """The number of answers that bae checked against the types and validators."""
     cached_tokens: int = 0
@@ -85,7 +85,7 @@ class CaseResult:
     case: Case
     run_id: str
     score: float | None = None
-    """The score. If it is None, `error` says why."""
+    """The score. If the case has no score, this is None and `error` says why."""
     why: str = ""
     """The metric's reason, or the expectations that the run missed."""
     error: str = ""
@@ -234,8 +234,8 @@ class Evaluation:
         """Return the evaluation as a Markdown page.
 
         First come tables of the totals, of the differences and of each node class. Then the page
-        lists the cases that failed, have no score or scored less than 1. A case has the expected
-        and the actual result, and the command that shows its run.
+        lists the cases that failed, have no score or scored less than 1. For each case, the page
+        shows the expected and the actual result, and the command that shows the run.
         """
         from bae.evals.page import to_markdown
 
@@ -319,14 +319,16 @@ def _case_data(result: CaseResult) -> dict[str, Any]:
 def contenders_of(
     runs: Mapping[str, Sequence[CaseRun]], names: Mapping[type[Node], str]
 ) -> list[Contender]:
-    """Make the contenders. All of them have rows for the same node classes, in the order of
-    `names`. These are the classes with LM work or a score for any contender."""
+    """Make the contenders. All contenders have rows for the same node classes: the classes with LM
+    work or a score for any contender, in the order of `names`."""
     rows = {
         contender: [_node_row(cls, node, cases) for cls, node in names.items()]
         for contender, cases in runs.items()
     }
-    every = [row for contender_rows in rows.values() for row in contender_rows]
-    used_classes = {row.node for row in every if row.calls or row.judged or row.score is not None}
+    rows_of_all = [row for contender_rows in rows.values() for row in contender_rows]
+    used_classes = {
+        row.node for row in rows_of_all if row.calls or row.judged or row.score is not None
+    }
     return [
         Contender(
             contender,
@@ -341,23 +343,23 @@ def contenders_of(
 def differences_of(contenders: Sequence[Contender]) -> list[Difference]:
     """Compare each further contender with the first, over the cases that have a score for both."""
     differences: list[Difference] = []
-    for other in contenders[1:]:
+    for contender in contenders[1:]:
         first = contenders[0]
         pairs = [
             (before.score, after.score)
-            for before, after in zip(first.cases, other.cases, strict=True)
+            for before, after in zip(first.cases, contender.cases, strict=True)
             if before.score is not None and after.score is not None
         ]
         gain = paired_difference([b for b, _ in pairs], [a for _, a in pairs])
-        differences.append(Difference(other.name, first.name, gain))
+        differences.append(Difference(contender.name, first.name, gain))
     return differences
 
 
 def _total(runs: Sequence[CaseRun]) -> Row:
-    over = [run.result for run in runs if run.result.outcome != NOT_RUN]
-    scores = [result.score for result in over if result.score is not None]
+    finished = [run.result for run in runs if run.result.outcome != NOT_RUN]
+    scores = [result.score for result in finished if result.score is not None]
     measured = [node for run in runs for node in run.nodes.values()]
-    return _row("", len(over), measured, scores, [result.seconds for result in over])
+    return _row("", len(finished), measured, scores, [result.seconds for result in finished])
 
 
 def _node_row(cls: type[Node], name: str, runs: Sequence[CaseRun]) -> Row:

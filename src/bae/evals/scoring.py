@@ -34,18 +34,18 @@ class NodeMeasure:
 
     usage: Usage = field(default_factory=Usage)
     judged: int = 0
-    """The answers that bae checked against the types and validators."""
+    """The number of answers that bae checked against the types and validators."""
     valid: int = 0
-    """How many of the `judged` answers were valid."""
+    """The number of answers that were valid."""
     seconds: dict[Place, float] = field(default_factory=dict["Place", float])
     """The time of the LM work for each node."""
     last: Node | None = None
     """The last complete node of the class. In a map, the node of the last item."""
     rounds: int = 0
-    """The rounds of conversations with tools."""
+    """The number of rounds of conversations with tools."""
     tool_calls: int = 0
     tool_errors: int = 0
-    """The tool calls whose result was an error."""
+    """The number of tool calls whose result was an error."""
     chose: list[type[Node] | type[None] | None] = field(
         default_factory=list["type[Node] | type[None] | None"]
     )
@@ -165,7 +165,7 @@ class Scoring:
         """Score a run. For a failed run, `result` is None.
 
         Without a metric, the score is the mean over all nodes that the case expects. A node that
-        the run did not reach scores 0. If a case expects nothing, it scores 1 if its run ended.
+        the run did not reach scores 0. A case that expects nothing scores 1 if its run ended.
         """
         scored = Scored()
         for name, expected in case.nodes.items():
@@ -225,7 +225,7 @@ class Scoring:
         )
 
     def _mean(self, case: Case, end: Node, score: Score, nodes: Mapping[str, Score]) -> Score:
-        """Return the mean over all nodes that a case expects. Its reason lists the missed
+        """Return the mean over all nodes that a case expects. The reason lists the missed
         expectations."""
         if not nodes:
             return score
@@ -248,14 +248,16 @@ class Scoring:
         If the case names none or all of the successors, the last choice is right if it can lead to
         the expected end. If none or all of the successors can, there is no score.
         """
-        named = [self._types.by_name.get(name) for name in case.nodes]
+        named_classes = [self._types.by_name.get(name) for name in case.nodes]
         for cls, offered in self._offered.items():
             counting = chose = nodes[cls].chose if cls in nodes else []
             if not chose:
                 continue
             # The case may name this class for its fields. That does not make it a right successor.
             right = [
-                successor for successor in offered if successor in named and successor is not cls
+                successor
+                for successor in offered
+                if successor in named_classes and successor is not cls
             ]
             if not right or len(right) == len(offered):
                 right, counting = self._successors_leading_to(end, cls), chose[-1:]

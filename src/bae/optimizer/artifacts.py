@@ -125,14 +125,14 @@ def save_artifacts(
     - If two classes have the same name, their file names begin with the module.
     """
     classes = nodes_among(tuple(artifacts), "save_artifacts")
-    every = nodes_among(among, "save_artifacts(among=…)")
-    every = tuple(dict.fromkeys((*every, *classes)))
-    files = _file_names(every)
+    all_classes = nodes_among(among, "save_artifacts(among=…)")
+    all_classes = tuple(dict.fromkeys((*all_classes, *classes)))
+    files = _file_names(all_classes)
     texts: dict[Path, str] = {}
     for cls, artifact in artifacts.items():
         file = Path(directory) / files[cls]
-        saved = artifact.model_copy(update={"sources": _find_sources(cls, artifact, every)})
-        _check_artifact(cls, saved, file, every, among)
+        saved = artifact.model_copy(update={"sources": _find_sources(cls, artifact, all_classes)})
+        _check_artifact(cls, saved, file, all_classes, among)
         texts[file] = _artifact_text(saved, file, cls)
     file = Path(directory)
     try:
@@ -179,18 +179,18 @@ def load_artifacts(
             file=str(folder),
             fix="give the directory that artifacts were saved to, as with `bae optimize … -o DIR`",
         )
-    wrong: dict[type[Node], ArtifactError] = {} if misfits is None else misfits
+    errors: dict[type[Node], ArtifactError] = {} if misfits is None else misfits
     loaded: dict[type[Node], Artifact] = {}
     for cls, file in _find_files(classes, folder).items():
         try:
             artifact = _read_artifact(file, cls)
             _check_artifact(cls, artifact, file, classes, nodes)
         except ArtifactError as error:
-            wrong[cls] = error
+            errors[cls] = error
         else:
             loaded[cls] = artifact
-    if misfits is None and wrong:
-        raise misfits_error(directory, tuple(wrong.values()))
+    if misfits is None and errors:
+        raise misfits_error(directory, tuple(errors.values()))
     if misfits is None and not loaded:
         _log.warning(
             "%s has no artifact for any of the node classes %s: nothing is learned for them there",
@@ -340,9 +340,9 @@ def _check_artifact(
     for part in PARTS:
         prompt: LearnedPrompt | None = getattr(artifact, part)
         for number, example in enumerate(prompt.examples if prompt is not None else ()):
-            wrong = misfit(cls, part, example, among)
-            if wrong:
-                raise _invalid_error(cls, file, f"{part}.examples[{number}].{wrong}")
+            problem = misfit(cls, part, example, among)
+            if problem:
+                raise _invalid_error(cls, file, f"{part}.examples[{number}].{problem}")
 
 
 def _find_predecessors(
@@ -360,7 +360,7 @@ def _find_sources(
     sees."""
     examples = artifact.fill.examples if artifact.fill else ()
     names = {name for example in examples for name in example.known}
-    sources = {name: seen for name, seen in artifact.sources.items() if name in names}
+    sources = {name: fields for name, fields in artifact.sources.items() if name in names}
     for name in names:
         previous_classes = _find_predecessors(cls, name, among)
         if len(previous_classes) == 1:
@@ -395,13 +395,15 @@ def misfit(
     for name, fields in example.known.items():
         previous_classes = [cls] if part == "choice" else _find_predecessors(cls, name, among)
         # A class with a serializer has its own JSON keys, so do not check them.
-        shown = [
+        visible_fields = [
             seen_fields(previous)
             for previous in previous_classes
             if not previous.__pydantic_decorators__.model_serializers
         ]
-        for field in cast("dict[str, Any]", fields) if shown and isinstance(fields, dict) else ():
-            if not any(field in fields_seen for fields_seen in shown):
+        for field in (
+            cast("dict[str, Any]", fields) if visible_fields and isinstance(fields, dict) else ()
+        ):
+            if not any(field in fields_seen for fields_seen in visible_fields):
                 return f"known.{name}.{field}: {name} has no such field that a model sees"
     answer, plan = dict(example.answer), plan_of(cls, strict=True)
     if part == "choice":

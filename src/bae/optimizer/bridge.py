@@ -97,14 +97,14 @@ class Bridge:
         Raises `OutOfBudget` if the optimization's own budget has run out. Raises `expected` errors
         unchanged. Any other error ends the optimization, and `run` raises it.
         """
-        waiting: Future[T] = Future()
+        future: Future[T] = Future()
         with self._lock:
             if self._over:
                 raise OptimizationStopped
             self._threads.add(threading.current_thread())
-            begin = self._begin, work, waiting, expected
+            begin = self._begin, work, future, expected
             self._loop.call_soon_threadsafe(*begin, context=self._context)
-        return waiting.result()
+        return future.result()
 
     def _begin(
         self, work: Callable[[], Coroutine[Any, Any, T]], waiting: Future[T], expected: Any
@@ -191,7 +191,7 @@ def silence_dspy() -> Generator[None]:
                     sys.stderr = err.stream
                 # Not `catch_warnings`, which would undo filters that other code has set.
                 filters = cast("list[Any]", warnings.filters)
-                for entry in [f for f in filters if getattr(f[1], "pattern", "") == _OURS]:
+                for entry in [item for item in filters if getattr(item[1], "pattern", "") == _OURS]:
                     with suppress(ValueError):  # another thread may have reset all filters
                         filters.remove(entry)
 

@@ -239,8 +239,8 @@ class LoggedLM(Policy):
         key = cache_key(self.inner, prompt)
         if self._rollout is not None:
             key = sha256(f"{key} rollout {self._rollout}".encode()).hexdigest()
-        answer, used = await self._log.answer(key, self, prompt)
-        self.used += used
+        answer, usage = await self._log.answer(key, self, prompt)
+        self.used += usage
         return answer
 
 

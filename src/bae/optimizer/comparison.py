@@ -133,8 +133,8 @@ async def compare(
         student = backend_of(student_for(cls, lm), f"{cls.__name__} is to be compared")
         for part in PARTS:
             prompt: LearnedPrompt | None = getattr(prompts, part)
-            chosen = part_examples(cls, part, examples)
-            if prompt is None or not chosen:
+            examples_of_part = part_examples(cls, part, examples)
+            if prompt is None or not examples_of_part:
                 continue
             questions = PartQuestions(cls, part, getattr(fresh, part), graph)
             reporter = ProgressReporter(cls.__name__, part, log, progress, phase="comparing")
@@ -145,8 +145,10 @@ async def compare(
                 lambda: log.around(student),
                 reporter,
             )
-            known_values = [questions.known(dict(example)) for example in chosen]
-            pairs = await sides.ask_all([*zip(chosen, known_values, strict=True)], concurrency)
+            known_values = [questions.known(dict(example)) for example in examples_of_part]
+            pairs = await sides.ask_all(
+                [*zip(examples_of_part, known_values, strict=True)], concurrency
+            )
             comparisons.append(sides.result(pairs))
     return comparisons
 
@@ -183,13 +185,16 @@ class _Sides:
         out_of_budget: list[BudgetError] = []
 
         async def worker() -> None:
-            for place, (example, known) in remaining:
+            for index, (example, known_values) in remaining:
                 try:
                     # Ask both sides at about the same time, because a provider may change a model.
-                    before, after = await self._ask(known, False), await self._ask(known, True)
-                    pairs[place] = (
-                        await self._score(place, example, before, after),
-                        await self._score(place, example, after, before),
+                    before, after = (
+                        await self._ask(known_values, False),
+                        await self._ask(known_values, True),
+                    )
+                    pairs[index] = (
+                        await self._score(index, example, before, after),
+                        await self._score(index, example, after, before),
                     )
                 except BudgetError as error:
                     # Other calls in progress are not cancelled: they are paid for and logged.
@@ -259,7 +264,7 @@ class _Sides:
 
 
 def _is_lost(answer: RunAnswer, other: RunAnswer) -> bool:
-    """Whether a run reaches the node with the other answer but not with this one."""
+    """Whether a run reaches the node with the answer `other`, but not with `answer`."""
     return answer.chosen is False and bool(other.chosen)
 
 

@@ -56,10 +56,11 @@ def trace_to_examples(trace: Sequence[Node] | GraphResult[Any]) -> list[Any]:
     The inputs of an example are the fields of the current node, as JSON, and `node_type`. These are
     its other keys:
 
-    - `next_node_type`: the class of the next node. If the run ended although the LLM could have
-      continued, it is "None".
+    - `next_node_type`: the class of the next node, or "None" if the run ended although the LLM
+      could have continued.
     - `next_node`: the `fields` of the next node, and the `context` of its fill.
-    - `run_id`: the run. `root` is the original run before any forks.
+    - `run_id`: the run.
+    - `root`: the original run before any forks.
     - `corrected`: the fields that a person corrected.
 
     Steps of written bodies become examples too, but training does not use them: see `fill_examples`
@@ -238,17 +239,19 @@ def previous_of(example: Any) -> Any:
     if source is not None:
         return source
     # In an example that was made by hand, every other key is a field.
-    fields = {n: v for n, v in example.items() if n not in RESERVED}
+    fields = {name: value for name, value in example.items() if name not in RESERVED}
     return {str(example.get("node_type")): fields}
 
 
 def _is_about(example: Any, part: NodePart, cls: type[Node]) -> bool:
     """Whether an example may be used for a part of a class."""
-    about = metadata_of(example)
-    if part in (about.get(WITHOUT) or ()) or (part == "fill" and about.get("by", "lm") != "lm"):
+    metadata = metadata_of(example)
+    if part in (metadata.get(WITHOUT) or ()) or (
+        part == "fill" and metadata.get("by", "lm") != "lm"
+    ):
         return False
     at = 1 if part == "fill" else 0
-    types = about.get("types")
+    types = metadata.get("types")
     if types:
         return types[at] == _address(cls)
     return example.get(("node_type", "next_node_type")[at]) == cls.__name__
@@ -274,13 +277,15 @@ def _name_of(transition: Transition) -> str:
 
 def _seen_fields(node: Node, hidden: frozenset[str]) -> Any:
     """Return the fields of a node that an LLM sees, without hidden fields. If a field is hidden,
-    computed fields are left out too, because they may depend on it."""
+    computed fields are left out too, because they may depend on the hidden field."""
     if not hidden:
         return seen_of(node)
     cls = type(node)
     if cls.__pydantic_decorators__.model_serializers:
         return {}
-    return _shown_values(cls, {n: v for n, v in node.__dict__.items() if n not in hidden})
+    return _shown_values(
+        cls, {name: value for name, value in node.__dict__.items() if name not in hidden}
+    )
 
 
 def _answer_with_context(node: Node, hidden: frozenset[str]) -> dict[str, Any] | None:

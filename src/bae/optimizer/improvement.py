@@ -111,13 +111,14 @@ class Improvement:
     ```
 
     A share of the finished runs is held out. For each node class, a prompt is learned from the
-    other runs and compared on the held-out runs. If it is better, it is written to the directory.
-    An existing artifact is replaced only by a better artifact.
+    other runs and compared on the held-out runs. If the prompt is better than the plain prompt and
+    than an existing artifact, it is written to the directory. With `force`, other learned prompts
+    are written too.
 
-    If the optimization is interrupted, fails or runs out of budget, run it again: no answer is paid
-    for twice. Every answer is stored in `.calls` in the directory. `.calls` is deleted when all
-    nodes are done and `force` would write no further prompt. The results are available even after a
-    failure or an interruption.
+    Every answer is stored in `.calls` in the directory. If the optimization is interrupted, fails
+    or runs out of budget, run it again: no answer is paid for twice. `.calls` is deleted when all
+    nodes are done and `force` would write no further prompt. The results so far are available even
+    after a failure or an interruption.
 
     Arguments without a description here are as for `aoptimize_node`.
     """
@@ -145,7 +146,7 @@ class Improvement:
     concurrency: int = 4
     budget: Budget = field(default_factory=Budget)
     force: bool = False
-    """Whether to write prompts that are not better, too."""
+    """Whether to write learned prompts that are not better, too."""
     certain: bool = False
     """Whether to write a prompt only if its gain is significant."""
     progress: Callable[[Progress], None] | None = None
@@ -232,21 +233,21 @@ class Improvement:
         from bae.optimizer.splits import split_apart
 
         graph, journal = self.graph, self.journal
-        every = wanted = await examples_from(journal, graph, evals=True)
+        all_examples = wanted_examples = await examples_from(journal, graph, evals=True)
         if self.without:
-            wanted = await examples_from(journal, graph, evals=True, without=self.without)
+            wanted_examples = await examples_from(journal, graph, evals=True, without=self.without)
         usable = [
             example
-            for example in wanted
+            for example in wanted_examples
             if self.evals
             or not is_eval_run(str(example["root"]))
             # Use a correction. Runs of evaluations with the same question are also marked as
             # corrected, so check the run too.
             or (example["corrected"] and not is_eval_run(str(example["run_id"])))
         ]
-        self.from_evals = len(wanted) - len(usable)
+        self.from_evals = len(wanted_examples) - len(usable)
         # Without a fork, its parent's answers are used again, so there may be more examples.
-        self.left_out = max(0, len(every) - len(wanted))
+        self.left_out = max(0, len(all_examples) - len(wanted_examples))
         if not usable:
             raise self._nothing_to_learn_error()
         self._train, self._held_out, repeated = split_apart(usable, self.held_out, self.seed)
@@ -283,7 +284,7 @@ class Improvement:
                     sum(bool(example["bae"]["corrected"]) for example in side)
                     for side in (train, held_out)
                 ]
-                few = questions < self.minimum
+                has_too_few = questions < self.minimum
                 yield PartResult(
                     cls.__name__,
                     part,
@@ -291,7 +292,9 @@ class Improvement:
                     len(train),
                     len(held_out),
                     *corrected,
-                    verdict=PromptVerdict.TOO_FEW_EXAMPLES if few else PromptVerdict.NOT_COMPARED,
+                    verdict=PromptVerdict.TOO_FEW_EXAMPLES
+                    if has_too_few
+                    else PromptVerdict.NOT_COMPARED,
                     questions=questions,
                 )
 
@@ -422,18 +425,20 @@ class Improvement:
     def _nothing_to_learn_error(self) -> BaeError:
         name = self.graph.name
         if self.from_evals:
-            what = f"all runs of {name} to learn from are evaluations, which are left out"
+            message = f"all runs of {name} to learn from are evaluations, which are left out"
             fix = "run the graph with other inputs, or use evaluations too: evals=True"
         elif self.left_out:
-            what = f"all runs of {name} are left out"
+            message = f"all runs of {name} are left out"
             fix = "run the graph with this journal, or leave out fewer runs"
         else:
-            what = f"there is no finished run of {name} that asked an LM, so nothing can be learned"
+            message = (
+                f"there is no finished run of {name} that asked an LM, so nothing can be learned"
+            )
             fix = (
                 "run the graph with this journal, correct what is wrong in its runs with "
                 "`bae runs fork RUN --at STEP --set FIELD=VALUE`, and try again"
             )
-        return BaeError(what, code="bae-optimize-nothing", fix=fix)
+        return BaeError(message, code="bae-optimize-nothing", fix=fix)
 
 
 def verdict_on(

@@ -30,7 +30,7 @@ def metrics_for(cls: type[Node], part: NodePart, metric: Metric = None) -> PartM
     - None: fields are scored by `fields_metric`. A choice is right or wrong.
     - A mapping or a judge: scores only fields. A choice is right or wrong.
     - A function: scores fields and choices. It is called like a DSPy metric, with an example and a
-      prediction. These have the fields by name, or `choice`.
+      prediction. The example and the prediction have the fields by name, or `choice`.
 
     A function with fewer than three parameters is refused, because bae cannot know whether it
     expects two nodes, or an example and a prediction.
@@ -187,8 +187,8 @@ class PartMetric:
     def _place(self, example: Any, index: int | None) -> str:
         part = "the choice after" if self.part == "choice" else "the fields of"
         number = "" if index is None else f", example {index}"
-        about: Any = example.get("bae")
-        run = cast("dict[str, Any]", about).get("run_id") if isinstance(about, dict) else ""
+        metadata: Any = example.get("bae")
+        run = cast("dict[str, Any]", metadata).get("run_id") if isinstance(metadata, dict) else ""
         return f"{part} {self.node.__name__}{number}{f' (run {run})' if run else ''}"
 
 

@@ -142,12 +142,12 @@ def nodes_among(nodes: Graph[Any, Any] | Iterable[type[Node]], by: str) -> tuple
 
     if isinstance(nodes, Graph):
         return every_node(nodes)
-    wrong = TypeError(f"{by} takes a Graph, or node classes, and not {nodes!r}")
+    error = TypeError(f"{by} takes a Graph, or node classes, and not {nodes!r}")
     if isinstance(nodes, type) or not isinstance(cast(object, nodes), Iterable):
-        raise wrong
+        raise error
     classes = tuple(dict.fromkeys(nodes))
     if not all(is_node_class(cls) for cls in classes):
-        raise wrong
+        raise error
     return classes
 
 

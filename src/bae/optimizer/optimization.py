@@ -177,7 +177,7 @@ async def aoptimize_node(
         for part in PARTS
         if getattr(predictor, part) is not None and not (part == "fill" and untrained)
     ]
-    about: dict[str, Any] = {"optimizer": optimizer, "seed": seed, "options": options}
+    description: dict[str, Any] = {"optimizer": optimizer, "seed": seed, "options": options}
     backends: dict[str, Backend] = {}
     # Find an LM only if something can be learned. There may be no default LM, for example if all
     # nodes have pinned LMs.
@@ -185,11 +185,11 @@ async def aoptimize_node(
         student = backend_of(student_for(node_cls, lm), f"{node_cls.__name__} is to be optimized")
         teacher_backend = student if teacher is None else backend_of(teacher, "it is to teach")
         backends = {"student": student, "teacher": teacher_backend}
-        about["model"] = student.model or repr(student)
-        about["teacher"] = teacher_backend.model or repr(teacher_backend)
+        description["model"] = student.model or repr(student)
+        description["teacher"] = teacher_backend.model or repr(teacher_backend)
     if (system := scene_in(graph, node_cls).system) is not None:
-        about["system"] = system
-    made = Made.model_validate(to_jsonable_python(about))
+        description["system"] = system
+    made = Made.model_validate(to_jsonable_python(description))
     best: dict[str, float] = {}
     questions: dict[str, int] = {}
     async with log_of(calls, budget) as log:
@@ -197,21 +197,23 @@ async def aoptimize_node(
             reporter = ProgressReporter(node_cls.__name__, "fill", log, progress, phase="skipped")
             reporter.note(untrained)
         for part in parts:
-            chosen, asking = by_part[part], different[part]
+            examples_of_part, different_examples = by_part[part], different[part]
             reporter = ProgressReporter(node_cls.__name__, part, log, progress)
-            made.examples[part] = len(chosen)
-            if not chosen and any(by_part.values()):
+            made.examples[part] = len(examples_of_part)
+            if not examples_of_part and any(by_part.values()):
                 # This is normal: a start node, for example, is never filled.
                 reporter.phase = "skipped"
                 reporter.report()
-            elif len(asking) < minimum:
+            elif len(different_examples) < minimum:
                 reporter.phase = "skipped"
-                reporter.note(_describe_shortage(len(chosen), len(asking), minimum))
+                reporter.note(
+                    _describe_shortage(len(examples_of_part), len(different_examples), minimum)
+                )
             else:
-                questions[part] = len(asking)
+                questions[part] = len(different_examples)
                 training = Training(
                     PartQuestions(node_cls, part, getattr(predictor, part), graph),
-                    asking,
+                    different_examples,
                     metrics_for(node_cls, part, with_log(metric, log, reporter.note)),
                     backends,
                     settings,
@@ -227,8 +229,8 @@ async def aoptimize_node(
                 if part == "fill" and _replaces_own_instruction(node_cls, predictor):
                     reporter.note("its instruction replaces the one in NodeConfig")
             made.notes.extend(f"{part}: {note}" for note in reporter.notes)
-    more = {"questions": questions, "best": best}
-    predictor.made = made.model_copy(update={name: value for name, value in more.items() if value})
+    extra = {"questions": questions, "best": best}
+    predictor.made = made.model_copy(update={name: value for name, value in extra.items() if value})
     return predictor
 
 
@@ -265,7 +267,7 @@ def _replaces_own_instruction(cls: type[Node], predictor: NodePredictor) -> bool
 
 
 def _describe_shortage(count: int, questions: int, minimum: int) -> str:
-    have = "there is 1 example" if count == 1 else f"there are {count or 'no'} examples"
+    shortage = "there is 1 example" if count == 1 else f"there are {count or 'no'} examples"
     if questions < count:
-        have += " of 1 question" if questions == 1 else f" of {questions} questions"
-    return f"{have}, and learning needs {minimum} or more: the prompt stays as it is"
+        shortage += " of 1 question" if questions == 1 else f" of {questions} questions"
+    return f"{shortage}, and learning needs {minimum} or more: the prompt stays as it is"

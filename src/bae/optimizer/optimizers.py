@@ -254,5 +254,5 @@ _BY_NAME: Final[Mapping[str, Callable[[Training], Any]]] = {
 }
 
 _NO_END: Final = 10**9
-"""More errors than DSPy can count, so that it never gives up. `Bridge` ends the optimization on
-real failures."""
+"""The number of errors after which DSPy gives up. It is never reached. `Bridge` ends the
+optimization on real failures."""

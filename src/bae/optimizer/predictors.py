@@ -175,15 +175,15 @@ def _learned_prompt(of: NodePredictor, part: NodePart) -> LearnedPrompt | None:
         try:
             example = prompt_example(cls, part, signature, dict(demo))
             json.dumps([example.known, example.answer], allow_nan=False)
-            wrong = misfit(cls, part, example)
+            problem = misfit(cls, part, example)
         except ValueError as error:  # JSON or pydantic cannot express a value
-            example, wrong = None, describe(error)
-        if example is not None and not wrong:
+            example, problem = None, describe(error)
+        if example is not None and not problem:
             examples.append(example)
             continue
         _log.warning(
             "%s: example %d of its %s is left out, since the class does not take it: %s",
-            *(cls.__name__, number, part, wrong),
+            *(cls.__name__, number, part, problem),
         )
     return LearnedPrompt(signature.instructions, tuple(examples))
 

@@ -193,7 +193,7 @@ def scene_in(graph: Graph[Any, Any] | None, cls: type[Node]) -> Scene:
 
 
 class Reworded(Policy):
-    """Asks an LM with other texts for the prompts."""
+    """Asks the inner LM with another text for each prompt."""
 
     def __init__(self, lm: Backend, text_for: Callable[[Prompt], str]) -> None:
         super().__init__(lm)
@@ -252,8 +252,8 @@ class RunAnswer:
 class RunAsker:
     """Asks the questions of one part of a node as runs ask them.
 
-    `lm` is the LM of runs. It decides which nodes share an LM. Pass the `graph` to ask for a fill
-    and the choice before it in one call if a run does so.
+    `lm` is the LM of the runs, by which nodes that share an LM are found. Pass the `graph` to ask
+    for a fill and the choice before it in one call if a run does so.
     """
 
     def __init__(

@@ -19,14 +19,14 @@ def questions_of(example: Any) -> dict[str, str]:
     the node: "choice" or "fill". If the example is for one part only, the key is ""."""
     if "next_node_type" not in example:
         return {"": question_of(example)}
-    about = metadata_of(example)
-    types = about.get("types") or [example.get("node_type"), example.get("next_node_type")]
+    metadata = metadata_of(example)
+    types = metadata.get("types") or [example.get("node_type"), example.get("next_node_type")]
     previous = previous_of(example)
     questions = {"choice": _text([types[0], previous])}
     answer = _answer_values(example)
     if answer is not None and answer.get("fields"):
         questions["fill"] = _text([types[1], previous, answer.get("context") or {}])
-    left_out = about.get(WITHOUT) or ()
+    left_out = metadata.get(WITHOUT) or ()
     return {part: text for part, text in questions.items() if part not in left_out}
 
 
@@ -54,8 +54,8 @@ def _corrected_at(example: Any) -> float:
 
 
 def distinct(examples: Sequence[Any]) -> list[Any]:
-    """Return one example for each question, in the order of the questions. It has the corrected
-    answer, or otherwise the most frequent answer."""
+    """Return one example for each question, in the order of the questions. The example has the
+    corrected answer, or otherwise the most frequent answer."""
     groups: dict[str, list[Any]] = {}
     for example in examples:
         groups.setdefault(question_of(example), []).append(example)
@@ -131,7 +131,7 @@ class Split(NamedTuple, Generic[E]):
     """The lists of examples that `split_apart` returns.
 
     An example may repeat a question for one part of a node, and have a new question for the other
-    part. Then `held_out` and `left_out` have a copy of it, each for one part.
+    part. Then `held_out` and `left_out` have a copy of the example, each for one part.
     """
 
     train: list[E]
@@ -159,10 +159,10 @@ def split_apart(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> 
         raise ValueError(
             f"split_apart(held_out={held_out}): give a share from 0 up to, not including, 1"
         )
-    every = with_corrections(examples)
-    train, held_places = sides(every, held_out, seed)
-    kept, left_out = _set_aside_repeated(
-        [every[place] for place in train], [every[place] for place in held_places]
+    corrected = with_corrections(examples)
+    train, held_places = sides(corrected, held_out, seed)
+    new, left_out = _set_aside_repeated(
+        [corrected[place] for place in train], [corrected[place] for place in held_places]
     )
     if left_out:
         _LOG.info(
@@ -170,7 +170,7 @@ def split_apart(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> 
             len(left_out),
             len(held_places),
         )
-    return Split([every[place] for place in train], kept, left_out)
+    return Split([corrected[place] for place in train], new, left_out)
 
 
 def split(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> tuple[list[E], list[E]]:
@@ -228,9 +228,9 @@ def _count_held_out(sizes: list[int], share: float) -> int:
     """Return how many groups to hold out to get closest to the share."""
     if not share or len(sizes) < 2:
         return 0
-    wanted = share * sum(sizes)
+    target = share * sum(sizes)
     sums = [0, *accumulate(sizes)]
-    return min(range(1, len(sizes)), key=lambda count: abs(sums[count] - wanted))
+    return min(range(1, len(sizes)), key=lambda count: abs(sums[count] - target))
 
 
 def _sort_key(seed: int, root: str) -> str:

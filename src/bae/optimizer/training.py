@@ -245,7 +245,8 @@ class AskingAdapter(_dspy.Adapter):
         self._here = threading.local()
         self.answered = 0
         self.refusals: Counter[str] = Counter()
-        """The number of questions that the LM refused, by its message. They have no answer."""
+        """The number of questions that the LM refused, by the LM's message. These questions have no
+        answer."""
 
     @property
     def candidate(self) -> str:
@@ -333,7 +334,7 @@ class AskingAdapter(_dspy.Adapter):
         """Ask a question of the optimizer itself, such as for a better instruction.
 
         If the LLM gives no new instruction, return the current instruction. Then the optimizer
-        finds no improvement and continues. Other questions without an answer raise.
+        finds no improvement and continues. For any other question, raise the error.
         """
         target, instruction = answer_class(signature), signature.instructions
         known_values = known_inputs(signature, inputs)
@@ -428,7 +429,7 @@ def _without_defaults(questions: PartQuestions) -> Any:
 
 def _example(questions: PartQuestions, given: Any) -> Any:
     """Return an example or a demonstration with only the fields of the signature. The LLM must not
-    see its metadata or DSPy's own keys."""
+    see the example's metadata or DSPy's own keys."""
     inputs = [name for name in questions.signature.input_fields if name in given]
     values = {name: given[name] for name in questions.signature.fields if name in given}
     return _dspy.Example(values).with_inputs(*inputs)

@@ -1,6 +1,6 @@
-"""Read transitions, which are the steps of runs to learn from, as nodes. They come from a trace, or
-from all runs in a journal. People's corrections are applied, and a step that several runs share is
-read once."""
+"""Read transitions, which are the steps of runs to learn from, as nodes. Transitions come from a
+trace, or from all runs in a journal. People's corrections are applied, and a step that several runs
+share is read once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Transition:
     step: int = 0
     """The step of `node`."""
     root: str = ""
-    """The original run before any forks. If there are none, the `run_id`."""
+    """The original run before any forks. Without forks, this is the `run_id`."""
     corrected: tuple[str, ...] = ()
     """The fields of `next_node` that a person corrected."""
     corrected_at: float = 0.0
@@ -183,11 +183,11 @@ def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
 def _has_ended(graph: GraphRun) -> bool:
     """Whether an inner graph and all inner graphs around it have ended. The run itself need not
     have ended."""
-    inside: Work | None = graph
-    while inside is not None:
-        if isinstance(inside, GraphRun) and inside.path and inside.outcome != "ended":
+    work: Work | None = graph
+    while work is not None:
+        if isinstance(work, GraphRun) and work.path and work.outcome != "ended":
             return False
-        inside = inside.inside
+        work = work.inside
     return True
 
 

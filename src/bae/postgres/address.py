@@ -23,7 +23,7 @@ def is_address(text: str) -> bool:
 
 
 def has_password(url: str) -> bool:
-    """Whether an address has a password. An address that cannot be parsed counts, too."""
+    """Whether an address has a password. True also if the address cannot be parsed."""
     parts = _split_address(url)
     return (
         parts is None or parts.password is not None or any(map(_SECRET.search, _parse_query(parts)))

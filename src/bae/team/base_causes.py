@@ -72,9 +72,9 @@ def find_problem(
         )
     if report.reported or _NO_TESTS_MESSAGE.search(report.output):
         return _explain_no_tests(project)
-    ended = f"the test program ended with {report.exit_code} without a report that can be read"
+    message = f"the test program ended with {report.exit_code} without a report that can be read"
     return _make_cause(
-        report.problem if report.exit_code is None and report.problem else ended,
+        report.problem if report.exit_code is None and report.problem else message,
         "run the command in a fresh clone, and correct it: bae team init --test COMMAND",
     )
 
@@ -217,10 +217,10 @@ _CODE: Final = re.compile(r"\.(py|go|[cm]?[jt]sx?|sh)$")
 
 
 def _explain_no_tests(project: Project) -> Cause:
-    place = Path(project.root, project.folder)
-    program = node_setup.find_other(place)
+    project_folder = Path(project.root, project.folder)
+    program = node_setup.find_other(project_folder)
     if not program:
-        needed = node_setup.read_package(place).needed
+        needed = node_setup.read_package(project_folder).needed
         program = next((name for name in node_setup.OTHER_PROGRAMS if name in needed), "")
     if program:
         return _make_cause(
@@ -307,8 +307,8 @@ def _describe_own_install(project: Project, tracked: Sequence[str], folder: str)
 def _propose_setup(project: Project, tracked: Sequence[str], names: Sequence[str] = ()) -> str:
     """Return the `bae team init` command that gives a Python project an environment of its own.
     Empty if no setup is known."""
-    place = Path(project.root, project.folder)
-    setup = python_setup.find_setup(place, tracked, tracked, names)
+    project_folder = Path(project.root, project.folder)
+    setup = python_setup.find_setup(project_folder, tracked, tracked, names)
     if not setup:
         return ""
     test = shlex.quote(write_command(python_setup.VENV_TEST))

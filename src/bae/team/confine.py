@@ -35,7 +35,7 @@ def main() -> NoReturn:
     os.set_blocking(wake_writer, False)
     signal.set_wakeup_fd(wake_writer)
     signal.signal(signal.SIGCHLD, _ignore_signal)
-    # Otherwise the command could access this process, for example through /proc/1/fd.
+    # Without this, the command could access this process, for example through /proc/1/fd.
     _prctl(_SET_DUMPABLE, 0)
     if os.getpid() != 1:
         _prctl(_SET_CHILD_SUBREAPER, 1)
@@ -92,14 +92,15 @@ class _Disk:
 
     def is_exceeded(self, pids: list[int], *, at_end: bool = False) -> bool:
         free = self._find_free()
-        fell = any(before - now > self.most for before, now in zip(self.free, free, strict=True))
-        if not fell and (at_end or time.monotonic() < self.next_look):
+        shrank = any(before - now > self.most for before, now in zip(self.free, free, strict=True))
+        if not shrank and (at_end or time.monotonic() < self.next_look):
             return False
         start = time.monotonic()
         used = self._measure(pids)
         seconds = time.monotonic() - start
         self.next_look = start + seconds + max(_LOOK_SECONDS, 20 * seconds)
-        # Other processes write too: compare the next check with the space without the command.
+        # The next check compares with the free space as it is without the command's files. Other
+        # processes may have changed this space.
         self.free = [now + used for now in free]
         return used > self.most
 
@@ -305,11 +306,11 @@ def _restrict_files(read: list[str], write: list[str]) -> None:
     version = _syscall(_LANDLOCK_CREATE, None, 0, 1)
     if version < 3:
         raise NotImplementedError(f"Landlock {version} cannot prevent truncation; 3 is needed")
-    every = (1 << 15) - 1
+    all_rights = (1 << 15) - 1
     scoped = 0b11 if version >= 6 else 0
-    attributes = struct.pack("=QQQ", every, 0, scoped)[: 24 if version >= 6 else 8]
+    attributes = struct.pack("=QQQ", all_rights, 0, scoped)[: 24 if version >= 6 else 8]
     rules = _syscall(_LANDLOCK_CREATE, attributes, len(attributes), 0)
-    for paths, allowed in ((read, _READ), (write, every)):
+    for paths, allowed in ((read, _READ), (write, all_rights)):
         for path in filter(os.path.exists, paths):
             path_fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
             rights = allowed if os.path.isdir(path) else allowed & _FILE_RIGHTS

@@ -142,8 +142,8 @@ class Desk:
             return PersonNeeded(outcome.question, outcome.digest)
         if isinstance(outcome, Failed) and (cause := await self.find_cause(outcome.report)):
             return await self._ask_about_environment(attempt, outcome.report, cause)
-        # A test may fail in the delivery of a feature and have failed before the task, too. This
-        # test is a reason for the refusal, so it must not be listed as not counted.
+        # A test that fails in the delivery of a feature is a reason for the refusal, even if the
+        # test failed before the task. So the text must not list this test as not counted.
         failed = outcome.report.of("failed") if isinstance(outcome, Failed) else ()
         text = await self._add_failed_before(outcome.text, [case.id for case in failed])
         head = await (await self.worker.workspace(self.task)).head()

@@ -291,9 +291,9 @@ class ServedTeams:
 
     async def act(self, call: ApiCall) -> tuple[int, ActionView]:
         team, body = self.find(call.user, call.path["team"]), call.body
-        here = team.store, team.repository, team.project.id
+        team_parts = team.store, team.repository, team.project.id
         options = {"text": body.text, "by": call.user.name}
-        steered = await steer(*here, body.action, body.task, **options)
+        steered = await steer(*team_parts, body.action, body.task, **options)
         if steered is None:
             raise Refused(409, "bae-team-transition", "no run is in progress")
         return 202, ActionView(
@@ -562,7 +562,8 @@ def encode_event(item: FeedItem[StoredEvent]) -> str:
 
 async def _summarize_team(name: str, team: ServedTeam) -> dict[str, Any]:
     store, project_id = team.store, team.project.id
-    # Before the tasks are read: a client that follows the feed from here misses no change of them.
+    # Read this number before the tasks. A client that follows the feed from this number then gets
+    # every later change of the tasks.
     last = await store.last_event(project_id)
     tasks = await store.tasks(project_id)
     return {

@@ -51,9 +51,9 @@ class TemporaryFolder(tempfile.TemporaryDirectory[str]):
 
 def make_folder() -> TemporaryFolder:
     """Create a locked temporary folder. There are no symbolic links in the folder's path."""
-    place = os.path.realpath(tempfile.gettempdir())
+    parent = os.path.realpath(tempfile.gettempdir())
     while True:
-        folder = TemporaryFolder(prefix=_PREFIX, dir=place, ignore_cleanup_errors=True)
+        folder = TemporaryFolder(prefix=_PREFIX, dir=parent, ignore_cleanup_errors=True)
         with suppress(OSError):  # another process may remove the folder before it is locked
             folder.file = os.open(folder.name, os.O_RDONLY | os.O_CLOEXEC)
             fcntl.flock(folder.file, fcntl.LOCK_SH | fcntl.LOCK_NB)

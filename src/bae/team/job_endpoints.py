@@ -1,5 +1,5 @@
-"""Endpoints that start work of a team: `add_team_jobs` adds endpoints to plan goals, run tasks, and
-answer the questions of planning."""
+"""HTTP endpoints that plan goals, run tasks and answer planning questions. `add_team_jobs` adds
+them to an API."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from bae.team.models import Project
 from bae.team.planning import DECIDE, planning
 
 _OTHER_CODE: Final = ("python", "scripted")
-"""The kinds of LMs that read a file of code or answers."""
+"""The kinds of LM names that have the path of a file with code or answers."""
 
 
 class SpendingLimits(Form):
-    """Limits on spending; `cost` is in US dollars."""
+    """Limits on spending. `cost` is in US dollars."""
 
     calls: Annotated[int, Field(ge=1, le=1 << 40)] | None = None
     tokens: Annotated[int, Field(ge=1, le=1 << 50)] | None = None
@@ -40,15 +40,17 @@ class SpendingLimits(Form):
 
     @property
     def text(self) -> str:
-        """The limits in the form of `bae team run`."""
+        """The limits as `bae team run` reads them, such as `calls=200,cost=5`."""
         limits = self.model_dump(exclude_none=True).items()
         return ",".join(f"{name}={value:.15g}" for name, value in limits)
 
 
 class GoalBody(Form):
-    """A goal to plan. With `decide` the LLM asks nothing and notes its assumptions; with
-    `acceptance` features begin with acceptance tests. The same goal continues planning that waits
-    or was interrupted."""
+    """A goal to plan. If planning of the same goal waits or was interrupted, it continues.
+
+    - `decide`: the LLM asks nothing, and notes its assumptions.
+    - `acceptance`: each feature begins with acceptance tests.
+    """
 
     goal: Annotated[str, Field(max_length=200_000, pattern=r"\S")]
     decide: bool = False
@@ -57,9 +59,12 @@ class GoalBody(Form):
 
 
 class TeamRunBody(Form):
-    """How to run the approved tasks, with the options of `bae team run`. With `wait` the run
-    continues while tasks wait for answers. `claude-code` and `codex` are programs of this machine,
-    which need `allow_network`."""
+    """The options of `bae team run` for a run of the approved tasks.
+
+    - `worker`: `claude-code` and `codex` are programs on the server's machine. They need
+      `allow_network`.
+    - `wait`: the run continues while tasks wait for answers.
+    """
 
     max_agents: Annotated[int, Field(ge=1, le=100)] = 5
     budget: SpendingLimits | None = None
@@ -74,7 +79,8 @@ class TeamRunBody(Form):
 
 
 class QuestionBody(Form):
-    """The `answer` to a question; or `decide`, and the LLM decides and notes its assumptions."""
+    """The `answer` to a planning question. With `decide` instead, the LLM decides, and notes its
+    assumptions."""
 
     answer: Annotated[str, Field(max_length=20_000, pattern=r"\S")] | None = None
     decide: bool = False
@@ -87,16 +93,22 @@ class QuestionBody(Form):
 
 
 class JobsQuery(Form):
-    """Wait up to `wait` seconds for a change after the change `after`."""
+    """How long to wait for a change. The response comes when a job has changed after change number
+    `after`, and at the latest after `wait` seconds."""
 
     after: Annotated[int, Field(ge=-1, le=1 << 53)] = -1
     wait: Annotated[float, Field(ge=0, le=60)] = 0
 
 
 class JobView(BaseModel):
-    """A job that was started here, planning or a run: the newest of its kind. `command` is the
-    started command, `output` the end of its stderr, and `reason` why the run ended. A "waiting" job
-    waits for answers; a "stopped" job continues when it is started again."""
+    """A planning job or a run that this server started.
+
+    - `status`: a "waiting" job waits for answers. A "stopped" job continues when it is started
+      again.
+    - `command`: the job's command line.
+    - `reason`: why the run ended.
+    - `output`: the end of the job's stderr.
+    """
 
     kind: JobKind
     status: JobStatus
@@ -117,7 +129,8 @@ class JobPage(BaseModel):
 
 
 class PlanningQuestion(BaseModel):
-    """A question about a goal. `answered` is an answer that planning has not read yet."""
+    """A question about a goal. `answered` is true if the question has an answer that planning has
+    not read yet."""
 
     number: int
     question: str
@@ -125,8 +138,8 @@ class PlanningQuestion(BaseModel):
 
 
 class PlanningView(BaseModel):
-    """Planning that waits for answers: the goal and the questions. Its run has the same id in the
-    journal of the agents' runs."""
+    """A planning run that waits for answers. `plan` is its run id in the journal of the agents'
+    runs."""
 
     plan: str
     goal: str
@@ -135,14 +148,17 @@ class PlanningView(BaseModel):
 
 
 class PlanningPage(BaseModel):
-    """Planning that waits for answers, newest first."""
+    """The planning runs that wait for answers, newest first."""
 
     plans: list[PlanningView]
 
 
 class AnsweredView(PlanningView):
-    """Planning after an answer. It `continues` if that was the last open question, unless another
-    goal is being planned; then `POST /plans` with the goal continues it."""
+    """A planning run after an answer. `continues` is true if the run continues now.
+
+    A run continues when its last open question is answered. If another goal is being planned at
+    that time, `POST /plans` with the run's goal continues the run later.
+    """
 
     continues: bool
 
@@ -155,7 +171,7 @@ def add_team_jobs(
     visible: Callable[[User, Project], bool] | None = None,
 ) -> None:
     """Add endpoints that plan goals and run tasks, for teams that `add_teams` serves with the same
-    API. The open `jobs` are processes of this machine, with the rights of the server."""
+    API. `jobs` must be open. It starts processes on this machine, with the rights of the server."""
     served = _TeamWork(ServedTeams(dict(teams), visible), jobs)
     api.endpoints += served.list_endpoints()
     api.inbox_sources.append(served.list_waiting)
@@ -182,7 +198,7 @@ class _TeamWork:
                 for task in tasks:
                     task.cancel()
                 await finish_despite_cancel(asyncio.wait(tasks))
-        jobs = [_make_view(each) for each in self._jobs.jobs_of(name)]
+        jobs = [_make_view(job) for job in self._jobs.jobs_of(name)]
         return JobPage(jobs=jobs, change=self._jobs.change)
 
     async def plan_goal(self, call: ApiCall) -> tuple[int, JobView]:
@@ -227,10 +243,12 @@ class _TeamWork:
         name, plan, body = call.path["team"], call.path["plan"], call.body
         journal = self._teams.find(call.user, name).journal
         waiting = {run.run_id: run.waiting for run in await _list_waiting_runs(journal)}
-        gates = {str(n): each.address for n, each in enumerate(waiting.get(plan, ()))}
+        gates = {str(n): question.address for n, question in enumerate(waiting.get(plan, ()))}
         gate, answer = gates.get(call.path["question"]), DECIDE if body.decide else body.answer
         if gate is None:
-            raise Refused(404, "bae-team-unknown", "no planning asks this", "list them: /plans")
+            raise Refused(
+                404, "bae-team-unknown", "there is no such open question", "list them: /plans"
+            )
         try:
             await planning.answer(
                 plan, gate, answer, journal=journal, go_on=False, by=call.user.name
@@ -245,12 +263,12 @@ class _TeamWork:
         if continues:
             try:
                 await self._start_planning(call, plan_view.goal, self._choose_lm(None))
-            except Refused:  # another goal is being planned: a later request continues this goal
+            except Refused:  # another goal is being planned, so a later request continues this goal
                 continues = False
         return AnsweredView(**plan_view.model_dump(), continues=continues)
 
     async def list_waiting(self, call: ApiCall) -> list[GateView]:
-        """The questions of planning, as rows of the inbox."""
+        """Return the open planning questions as rows of the inbox."""
         rows: list[GateView] = []
         for name, team in self._teams.list_visible(call.user).items():
             for plan in await _read_plans(team.journal):
@@ -265,24 +283,23 @@ class _TeamWork:
         return rows
 
     def _choose_lm(self, name: str | None) -> list[str]:
-        """The option for the LM. Code and addresses in a request are refused: only the person who
-        runs the server chooses them."""
+        """Return the `--lm` option. Refuse a name with a file or an address in a request, because
+        only the person who starts the server may choose these."""
         if name is None:
             return [] if self._jobs.lm is None else ["--lm", self._jobs.lm]
         kind = name.strip().partition(":")[0]
         problem = _find_name_problem(name)
         if name != self._jobs.lm and (kind in _OTHER_CODE or "@" in name or "://" in name):
-            problem = "code, files and addresses are named where the server is started: --lm"
+            problem = "a request may not name a file or an address: start the server with --lm"
         if problem is not None:
             fault = InputFault(loc=["body", "lm"], msg=problem)
             raise Refused(422, "bae-lm-unknown-name", problem, "bae lm list", errors=[fault])
         return ["--lm", name]
 
     def list_endpoints(self) -> tuple[Endpoint, ...]:
-        """The endpoints."""
         team = "/teams/{team}"
         return (
-            get_row(f"{team}/jobs", "List what was started.", self.list_jobs, JobPage, JobsQuery),
+            get_row(f"{team}/jobs", "List the jobs.", self.list_jobs, JobPage, JobsQuery),
             put_row(
                 f"{team}/jobs/{{kind}}/stop",
                 "run",
@@ -299,7 +316,12 @@ class _TeamWork:
                 TeamRunBody,
                 {202: JobView},
             ),
-            get_row(f"{team}/plans", "List open planning.", self.list_plans, PlanningPage),
+            get_row(
+                f"{team}/plans",
+                "List planning that waits for answers.",
+                self.list_plans,
+                PlanningPage,
+            ),
             put_row(
                 f"{team}/plans", "run", "Plan a goal.", self.plan_goal, GoalBody, {202: JobView}
             ),
@@ -361,7 +383,7 @@ async def _read_plan(journal: Journal, plan: str) -> PlanningView:
 
 
 def _find_name_problem(name: str) -> str | None:
-    """Why no LM has this name, or None if there is one."""
+    """Return why no LM has this name. If an LM has it, return None."""
     try:
         check_lm_name(name)
     except BaeLMError as error:

@@ -1,5 +1,5 @@
-"""Processes that a server starts for a team: planning and runs, each as a `bae team` command. A
-process ends with the server and continues where it stopped when it is started again."""
+"""Processes with `bae team plan` and `bae team run` that a server starts for a team. They end with
+the server. If a user starts the same command again, it continues where it stopped."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _log = logging.getLogger("bae.team")
 JobKind = Literal["plan", "run"]
 JobStatus = Literal["running", "done", "waiting", "failed", "stopped"]
 GRACE: Final = 30.0
-"""How many seconds a process has to end after SIGTERM."""
+"""Seconds that a process has to end after SIGTERM."""
 KEPT: Final = 16_384
-"""How many bytes at the end of stderr are kept."""
+"""Bytes that a job stores from the end of stderr."""
 _TOKENS: Final = ("BAE_STUDIO_TOKEN", "BAE_TEAM_TOKEN", "BAE_SERVE_TOKEN")
-"""Variables that the environment of an agent must not have."""
+"""Environment variables that a job's process does not get, because they give access to a server."""
 _WAITING_CODE: Final = 3
 _SIGNAL_CODES: Final = (130, 143)
 _STOP_REASONS: Final = ("stopped", "killed", "paused")
@@ -39,38 +39,43 @@ _STOP_REASONS: Final = ("stopped", "killed", "paused")
 
 @dataclass(eq=False)
 class TeamJob:
-    """A command that a user started for a team. `reason` is why the run ended, as its JSON reports
-    it; `output` is the end of its stderr."""
+    """A `bae team` command that a user started through the server."""
 
     team: str
     kind: JobKind
     command: tuple[str, ...]
     by: str
+    """The name of the user who started the job."""
     change: int
+    """The number of the job's last change."""
     started: float = field(default_factory=time)
     ended: float | None = None
     status: JobStatus = "running"
     exit_code: int | None = None
     reason: str = ""
+    """Why a run ended, from the JSON on the command's stdout."""
     output: str = ""
+    """The end of the command's stderr."""
     stopping: bool = False
     task: asyncio.Task[None] | None = None
 
     @property
     def line(self) -> str:
-        """The command line, to type in the repository."""
+        """The job's command line, to type in a shell in the repository."""
         return shlex.join(("bae", "team", *self.command))
 
 
 class TeamJobs:
-    """Starts planning and runs of teams, each as a process, at most one of each kind for a team.
-    The processes end with the `async with` block. `lm` is the name of their language model.
-    Default: the model that this machine offers."""
+    """Starts `bae team plan` and `bae team run` as processes. A team has at most one process of
+    each kind. All processes end with the `async with` block.
+
+    `lm` is the name of the LLM that the processes use. Default: the LLM that this machine offers.
+    """
 
     def __init__(self, lm: str | None = None) -> None:
         self.lm = lm
         self.change = 0
-        """The number of the last change of any job."""
+        """The number of the newest change of a job."""
         self._jobs: dict[tuple[str, JobKind], TeamJob] = {}
         self._changed = asyncio.Event()
         self._is_closing = False
@@ -87,12 +92,12 @@ class TeamJobs:
             await finish_despite_cancel(asyncio.wait(tasks))
 
     def jobs_of(self, team: str) -> list[TeamJob]:
-        """The newest job of each kind, newest first."""
+        """Return the team's newest job of each kind, newest first."""
         jobs = [job for job in self._jobs.values() if job.team == team]
         return sorted(jobs, key=lambda job: -job.started)
 
     async def wait(self, after: int) -> None:
-        """Wait until a job changes after the change with the number `after`."""
+        """Wait until `change` is higher than `after`."""
         while self.change <= after:
             await self._changed.wait()
 
@@ -106,10 +111,14 @@ class TeamJobs:
         by: str,
         given: str = "",
     ) -> TeamJob:
-        """Start `bae team plan` or `bae team run` with options, and with `given` on its stdin.
-        Raises `Refused` if the same is in progress, also in another process."""
+        """Start `bae team plan` or `bae team run` with `options`. The process reads `given` from
+        its stdin.
+
+        Raise `Refused` if a job of this kind is in progress, or if the server is closing. A run is
+        also refused if another process runs the team.
+        """
         is_busy = kind == "run" and await is_running(team.repository)
-        # No await from here on, so that only one of two requests starts.
+        # No await from here on: otherwise two requests could each start a job.
         before = self._jobs.get((name, kind))
         if is_busy or (before is not None and before.status == "running"):
             raise Refused(
@@ -122,7 +131,7 @@ class TeamJobs:
             raise Refused(
                 503,
                 "bae-serve-closing",
-                "the server stops, and starts nothing",
+                "the server is closing, so it starts no job",
                 "try again: another process answers soon",
                 headers={"retry-after": "2"},
             )
@@ -135,19 +144,20 @@ class TeamJobs:
         return job
 
     def stop(self, name: str, kind: JobKind) -> TeamJob | None:
-        """End a job that is in progress. Returns None if there is none."""
+        """Stop the team's newest job of this kind, and return the job. Return None if the team has
+        no such job."""
         job = self._jobs.get((name, kind))
         if job is not None and job.task is not None and not job.stopping:
-            # A second cancellation would interrupt it while it saves its progress.
+            # A second cancellation would interrupt the job while it saves its progress.
             job.stopping = True
             job.task.cancel()
         return job
 
     async def _run_command(self, job: TeamJob, root: str, given: str) -> None:
-        """Run the command of a job until it ends, or until this is cancelled."""
+        """Run the job's command until it ends, and store its outcome in the job."""
         environment = {name: text for name, text in os.environ.items() if name not in _TOKENS}
         try:
-            ended = await run_program(
+            result = await run_program(
                 [sys.executable, "-m", "bae", "team", *job.command],
                 given=given.encode("utf-8", "replace"),
                 cwd=root,
@@ -156,10 +166,10 @@ class TeamJobs:
                 grace=GRACE,
                 kept=KEPT,
             )
-            job.output = ended.err.decode(errors="replace").strip()
-            job.reason = _read_reason(ended.out)
-            job.exit_code = ended.status
-            job.status = _find_status(ended.status, job.reason)
+            job.output = result.err.decode(errors="replace").strip()
+            job.reason = _read_reason(result.out)
+            job.exit_code = result.status
+            job.status = _find_status(result.status, job.reason)
         except OSError as error:
             job.status, job.output = "failed", f"the command cannot be started: {error}"
 
@@ -180,7 +190,8 @@ class TeamJobs:
 
 
 def _read_reason(out: bytes) -> str:
-    """Why a run ended, from the JSON that it printed, or an empty text."""
+    """Return why a run ended, from the JSON that the command printed. If there is no JSON, return
+    an empty text."""
     try:
         printed: object = json.loads(out)
     except ValueError:

@@ -17,8 +17,8 @@ from bae.team.programs import CodingProgram, ProgramEvent
 
 
 class ClaudeCode(CodingProgram):
-    """Claude Code: the program `claude`, version 2.1 or later, with your login or
-    `ANTHROPIC_API_KEY`. It loads your own settings and no settings of the worktree."""
+    """Claude Code as a worker. It needs the program `claude`, version 2.1 or later, and your login
+    or `ANTHROPIC_API_KEY`. It loads your own settings, and ignores settings in the worktree."""
 
     name = "claude-code"
     settings = (".claude/settings.json", ".claude/CLAUDE.md")
@@ -28,7 +28,7 @@ class ClaudeCode(CodingProgram):
     switches: ClassVar[Mapping[str, str]] = {
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
-        # Without this, it reads and sends the file if a prompt has "@/etc/passwd" anywhere.
+        # Without this variable, "@/etc/passwd" in a prompt makes Claude Code send that file.
         "CLAUDE_CODE_DISABLE_ATTACHMENTS": "1",
         "DISABLE_AUTOUPDATER": "1",
     }
@@ -38,10 +38,11 @@ class ClaudeCode(CodingProgram):
         super().__init__(executable, **options)
 
     def arguments(self, session: str, cost: float | None) -> Sequence[str]:
-        """One turn without questions: edits and commands are allowed, the sandbox confines them."""
+        """Return the arguments of a turn. Claude Code may edit files and run commands without
+        asking, because the sandbox confines it."""
         return [
             *("--print", "--output-format", "stream-json", "--verbose"),
-            # Not `bypassPermissions`, which the program refuses to root.
+            # Not `bypassPermissions`: Claude Code refuses this mode when it runs as root.
             *("--permission-mode", "acceptEdits", "--tools", _TOOLS, "--allowedTools", _TOOLS),
             *("--setting-sources", "user", "--strict-mcp-config", "--disable-slash-commands"),
             *(("--model", self.model) if self.model else ()),
@@ -59,15 +60,15 @@ class ClaudeCode(CodingProgram):
         target.write_text(json.dumps(login), "utf-8")
 
     def read_event(self, event: Mapping[str, Any]) -> Iterator[ProgramEvent]:
-        """Messages of `--output-format stream-json`."""
+        """Read a message of `--output-format stream-json`."""
         kind = event.get("type")
         message = _read_dict(event.get("message"))
         if kind == "system" and event.get("subtype") == "init":
             yield ProgramEvent(session=str(event.get("session_id", "")))
         elif kind == "assistant" and message.get("model") != "<synthetic>":
             model = str(message.get("model", ""))
-            used = replace(usage_in({"usage": message.get("usage")}, model), models=(model,))
-            yield ProgramEvent(request=str(message.get("id", "")), used=used)
+            usage = replace(usage_in({"usage": message.get("usage")}, model), models=(model,))
+            yield ProgramEvent(request=str(message.get("id", "")), used=usage)
             for block in _read_dicts(message.get("content")):
                 if block.get("type") == "text":
                     yield ProgramEvent(message=str(block.get("text", "")))
@@ -91,8 +92,8 @@ class ClaudeCode(CodingProgram):
 
 
 class Codex(CodingProgram):
-    """Codex: the program `codex`, with your login or `OPENAI_API_KEY`. It reports tokens but no
-    cost."""
+    """Codex as a worker. It needs the program `codex`, and your login or `OPENAI_API_KEY`. It
+    reports tokens but no cost."""
 
     name = "codex"
     settings = (".codex/config.toml", ".codex/AGENTS.md")
@@ -105,7 +106,8 @@ class Codex(CodingProgram):
     install = "npm install -g @openai/codex, then run codex once and log in"
 
     def arguments(self, session: str, cost: float | None) -> Sequence[str]:
-        """One turn without questions. The program's sandbox is off, since bae's is around it."""
+        """Return the arguments of a turn. Codex may edit files and run commands without asking. Its
+        own sandbox is off, because it runs in bae's sandbox."""
         return [
             *("exec", *(("resume",) if session else ())),
             *("--json", "--skip-git-repo-check", "--ignore-rules"),
@@ -116,7 +118,7 @@ class Codex(CodingProgram):
         ]
 
     def read_event(self, event: Mapping[str, Any]) -> Iterator[ProgramEvent]:
-        """Lines of `codex exec --json`."""
+        """Read a line of `codex exec --json`."""
         item = _read_dict(event.get("item"))
         match event.get("type"), item.get("type"):
             case "thread.started", _:
@@ -125,7 +127,7 @@ class Codex(CodingProgram):
                 command = _unwrap_command(str(item.get("command", "")))
                 yield ProgramEvent(activity=f"runs {headline(command, _SHOWN_COMMAND)}")
             case "item.completed", "file_change":
-                paths = [str(read.get("path", "")) for read in _read_dicts(item.get("changes"))]
+                paths = [str(change.get("path", "")) for change in _read_dicts(item.get("changes"))]
                 yield ProgramEvent(activity=f"edits {', '.join(paths)}")
             case "item.completed", "agent_message":
                 yield ProgramEvent(message=str(item.get("text", "")))
@@ -148,7 +150,7 @@ class Codex(CodingProgram):
 
 
 PROGRAMS: Final[Mapping[str, type[CodingProgram]]] = {
-    each.name: each for each in (ClaudeCode, Codex)
+    program.name: program for program in (ClaudeCode, Codex)
 }
 """The supported programs by name."""
 
@@ -169,7 +171,7 @@ def _describe_tool(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _unwrap_command(command: str) -> str:
-    """The command inside a call of a shell."""
+    """Return the command that `sh -c` runs. Other commands are returned unchanged."""
     with suppress(ValueError):
         match shlex.split(command):
             case [_, "-c" | "-lc", inner]:
@@ -184,7 +186,7 @@ def _read_dict(value: Any) -> dict[str, Any]:
 
 
 def _read_dicts(value: Any) -> list[dict[str, Any]]:
-    return [_read_dict(each) for each in cast(list[Any], value)] if isinstance(value, list) else []
+    return [_read_dict(item) for item in cast(list[Any], value)] if isinstance(value, list) else []
 
 
 _TOOLS: Final = "Bash,Edit,Glob,Grep,NotebookEdit,Read,TodoWrite,Write"

@@ -1,5 +1,5 @@
-"""The lead of a team. It starts each task the moment its prerequisites are merged, awaits the
-workers, and alone writes the status of tasks."""
+"""The lead of a team. It starts a task as soon as the task's prerequisites are merged, and awaits
+the workers. During a run, only the lead changes the status of tasks."""
 
 from __future__ import annotations
 
@@ -43,9 +43,13 @@ from bae.team.worker import worker_class
 
 _S = TaskStatus
 Ended = Literal["done", "waiting", "paused", "stopped", "killed", "budget", "timeout"]
-"""Why a run ended. `done`: nothing is left to do. `waiting`: every open task needs an answer.
-`paused`, `stopped` and `killed`: a person requested it. `budget` and `timeout`: a limit of the run
-is reached."""
+"""Why a run ended.
+
+- `done`: no task is left to start.
+- `waiting`: every open task needs an answer.
+- `paused`, `stopped`, `killed`: a person has paused, stopped or killed the run.
+- `budget`, `timeout`: the run reached a limit.
+"""
 
 
 class TeamSummary(BaseModel):
@@ -54,38 +58,37 @@ class TeamSummary(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     ended: Ended
-    counts: dict[TaskStatus, int] = Field(description="each task is in exactly one")
+    counts: dict[TaskStatus, int] = Field(description="the number of tasks in each status")
     tasks: tuple[Task, ...]
-    head: str = Field(description="the commit that the team's branch is at")
+    head: str = Field(description="the newest commit of the team's branch")
     checkout: Moved | None = Field(
         default=None, description="the user's checkout after the run, if it follows the branch"
     )
-    spent: Spent = Field(default=Spent(), description="in the whole run, also before a restart")
+    spent: Spent = Field(default=Spent(), description="spending of the run, restarts included")
     seconds: float = 0.0
     notes: tuple[str, ...] = Field(default=(), description="messages for a person")
 
     @property
     def done(self) -> bool:
-        """Whether all tasks are merged, or skipped by a person."""
+        """Whether every task is merged, or skipped by a person."""
         return all(task.status in DONE for task in self.tasks)
 
 
 class LeadAgent:
     """Runs the tasks of a team: `summary = await LeadAgent(bench, lm).run()`.
 
-    - `max_agents`: how many tasks may be in progress.
-    - `budget`: the limits of the run, restarts included: `calls`, `tokens` and `cost` of a
-      `Budget`.
-    - `task_budget`: the limits of each task. Default: a million tokens.
+    - `max_agents`: how many tasks may be in progress at the same time.
+    - `budget`: limits on the calls, tokens and cost of the run, restarts included.
+    - `task_budget`: limits on the calls, tokens and cost of each task. Default: a million tokens.
     - `timeout`: seconds after which the run ends.
     - `task_timeout`: seconds without progress after which a task fails.
-    - `retries`: how often a failed task is tried again.
-    - `wait`: whether the run waits for answers to all questions. Without it, the run ends when only
-      tasks that need an answer are left.
+    - `retries`: how often the lead retries a failed task.
+    - `wait`: if true, the run waits until people have answered all questions. Otherwise the run
+      ends when every open task needs an answer.
     - `poll`: seconds between two checks for requests from other processes.
 
-    The next run continues a run that was killed, cancelled, stopped or timed out: tasks that were
-    in progress are completed if their work was merged, and ready otherwise.
+    The next run continues a run that was killed, cancelled, stopped or timed out. If the work of an
+    interrupted task was merged, the task is completed. Otherwise the task is ready again.
     """
 
     def __init__(
@@ -120,13 +123,15 @@ class LeadAgent:
         self._stored = False
 
     async def run(self) -> TeamSummary:
-        """Carry out the tasks until nothing is left to do. A cancellation is raised after every
-        worker has ended and the status of every task is stored."""
+        """Carry out the tasks until the run ends, and return the summary. If the run is cancelled,
+        CancelledError is raised after all workers have ended and the status of every task is
+        stored."""
         lock = lead_lock(self.bench.repository)
-        # Later requests are for this run: other processes see the run as soon as it has the lock.
+        # Requests that are stored from here on are for this run, because other processes see the
+        # run as soon as it has the lock.
         old_requests = await open_requests(self.bench.store, self.bench.project.id)
         try:
-            # Other processes take the lock for a moment, to check for a run.
+            # Another process may have the lock for a moment, to check whether a run is in progress.
             await lock.acquire(exclusive=True, timeout=0.5)
         except TimeoutError as error:
             lock.release()
@@ -210,12 +215,13 @@ class LeadAgent:
                 for helper in helpers:
                     helper.cancel()
         except BaseExceptionGroup as group:
-            # Failures of workers are stored with their tasks. This one is of the store, or of git.
+            # Failures of workers are stored with their tasks, so this error is of the store or git.
             raise group.exceptions[0] from None
         return ended
 
     async def _take_step(self, run: TeamRun, group: asyncio.TaskGroup) -> Ended | None:
-        """Do everything that can be done now. Returns why the run ends, or None if it continues."""
+        """Take requests, apply the rules and start tasks. Return why the run ends, or None if it
+        continues."""
         self._wake.clear()
         store, project_id = self.bench.store, self.bench.project.id
         for request in await open_requests(store, project_id):
@@ -232,7 +238,7 @@ class LeadAgent:
                 await self._start_task(run, group, task)
             tasks = await store.tasks(project_id)
         await run.tell_progress(tasks)
-        if run.works or self._wake.is_set():  # or work has ended since the tasks were read
+        if run.works or self._wake.is_set():  # or a task has ended since `tasks` was read
             return None
         if run.ending:
             return run.ending
@@ -244,7 +250,7 @@ class LeadAgent:
             return None if self.wait else "waiting"
         return "done"
 
-    # --- before and beside the work ---
+    # --- before the tasks start, and while they run ---
 
     async def _recover(self, run: TeamRun, old_requests: Sequence[Request]) -> None:
         """Clean up after a killed run, and merge the user's new commits."""
@@ -253,10 +259,10 @@ class LeadAgent:
             if request.task_id is None and request.action in ("stop", "kill"):
                 await close_request(bench.store, request, "no run was in progress")
         recovered = await bench.integration.recover()
-        for each in recovered.kept:
-            await run.say(f"work that was not committed is kept as {each}")
-        for each in recovered.problems:
-            await run.say(each)
+        for ref in recovered.kept:
+            await run.say(f"work that was not committed is kept as {ref}")
+        for problem in recovered.problems:
+            await run.say(problem)
         for task in await bench.store.tasks(bench.project.id):
             if task.status is _S.IN_PROGRESS:
                 await run.end_work(task, _S.READY, "the run was killed")
@@ -284,7 +290,7 @@ class LeadAgent:
         check.raise_problem()
 
     async def _watch(self) -> None:
-        """Wake the lead when this process or another has stored something."""
+        """Wake the lead after every write to the store, by this process or another."""
         version = await self.bench.store.data_version()
         while True:
             await asyncio.sleep(self.poll)
@@ -297,7 +303,7 @@ class LeadAgent:
         self._stored = True
 
     async def _end_unstarted(self, run: TeamRun) -> None:
-        """Store the status of tasks that were cancelled before their work began."""
+        """Store the status of tasks whose work was cancelled before it began."""
         for task in await self.bench.store.tasks(self.bench.project.id):
             if task.status is _S.IN_PROGRESS:
                 await run.end_early(TaskInProgress(task))
@@ -367,7 +373,7 @@ class LeadAgent:
 
 
 async def _follow_branch(run: TeamRun) -> None:
-    """Keep the user's checkout at the team's branch."""
+    """Update the user's checkout after each merge, if it follows the team's branch."""
     while True:
         await run.merged.wait()
         run.merged.clear()

@@ -1,5 +1,6 @@
-"""A search of lines by a regular expression. It runs as a program that reads its arguments from
-stdin, so that an endless search can be killed. To start fast, it imports no other module of bae."""
+"""A program that searches lines for a regular expression. It reads its arguments from stdin. bae
+runs the program as a process, because a process with an endless search can be killed. To start
+fast, the program imports no other module of bae."""
 
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ from collections.abc import Mapping
 from typing import Final
 
 LONGEST_LINE: Final = 1000
-"""How many characters of a line are searched."""
+"""Characters of a line that the search reads. The rest of the line is ignored."""
 MOST_HITS: Final = 20_000
+"""Matching lines after which the search stops."""
 
 
 def search_lines(pattern: str, flags: int, texts: Mapping[str, str]) -> dict[str, list[int]]:
-    """The numbers of the lines that a pattern matches, counted from 1, by file."""
+    """Return the numbers of the lines that match `pattern`, by file. The first line is number 1."""
     search = re.compile(pattern, flags).search
     matches: dict[str, list[int]] = {}
     room = MOST_HITS

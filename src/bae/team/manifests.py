@@ -1,4 +1,5 @@
-"""Reading the manifests of a project, such as pyproject.toml, package.json and tox.ini."""
+"""Functions that read the manifests of a project, such as pyproject.toml, package.json and
+tox.ini."""
 
 from __future__ import annotations
 
@@ -13,35 +14,36 @@ from bae.given_files import read_text
 
 
 def as_table(value: Any) -> dict[str, Any]:
-    """The value as a table; empty for other values."""
+    """Return `value` if it is a table, and otherwise an empty table."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def as_texts(value: Any) -> list[str]:
-    """The texts of a list, without other values."""
+    """Return the texts in the list `value`. If `value` is no list, return an empty list."""
     items = cast("list[Any]", value) if isinstance(value, list) else []
     return [item for item in items if isinstance(item, str)]
 
 
 def find_table(table: dict[str, Any], *names: str) -> dict[str, Any]:
-    """The table at a path of names, or an empty table."""
+    """Return the nested table at the path `names`. If it is missing, return an empty table."""
     for name in names:
         table = as_table(table.get(name))
     return table
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The table in a JSON file, or an empty table."""
+    """Return the table in a JSON file. If it cannot be read, return an empty table."""
     return _read_table(path, json.loads)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The table in a TOML file, or an empty table."""
+    """Return the table in a TOML file. If it cannot be read, return an empty table."""
     return _read_table(path, tomllib.loads)
 
 
 def read_ini(path: Path) -> configparser.RawConfigParser:
-    """The sections of an INI file, or none."""
+    """Return a parser with the sections of an INI file. If the file cannot be read, return a parser
+    without sections."""
     parser = configparser.RawConfigParser(strict=False)
     try:
         parser.read_string(read_text(path))

@@ -1,5 +1,5 @@
-"""Projects, tasks, attempts, test reports, reviews and questions of a team. Each is a Pydantic
-model: the store keeps it, events carry it, and the command line prints it."""
+"""Pydantic models of a team: projects, tasks, attempts, test reports, reviews and questions. The
+store saves them, events contain them, and the command line prints them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,27 @@ from bae import BaeError, Problem, Usage
 from bae.exceptions import describe as describe
 
 LONGEST_OUTPUT: Final = 20_000
-"""How many characters of a program's output are kept: its beginning and its end."""
+"""Characters of a program's output that are stored. Longer output is cut in the middle."""
 LONGEST_REASON: Final = 4000
-"""How many characters of the reason for a task's status are kept."""
+"""Characters that are stored of the reason for a task's status."""
 
 
 class TeamError(BaeError):
-    """A team refuses a request, or cannot keep its state. `problems` lists everything that is wrong
-    with a plan."""
+    """A team refuses a request, or cannot store its state."""
 
     code: str = "bae-team-store"
     problems: tuple[Problem, ...] = ()
+    """All problems of a refused plan."""
 
 
 class TaskStatus(StrEnum):
-    """The status of a task. *Completed* means merged, with tests that prove it. *Merged* means
-    merged without such tests, because a person approved that. *Staged* means merged into the branch
-    of its feature, which is not in the team's branch yet."""
+    """The status of a task.
+
+    - *Completed*: the work is merged, and tests prove it.
+    - *Merged*: the work is merged, and a person approved the task without tests.
+    - *Staged*: the work is merged into the branch of the task's feature. This branch is not merged
+      into the team's branch yet.
+    """
 
     PENDING = "pending"
     READY = "ready"
@@ -64,11 +68,11 @@ TRANSITIONS: Final[Mapping[TaskStatus, frozenset[TaskStatus]]] = {
     _S.MERGED: frozenset(),
     _S.SKIPPED: frozenset({_S.PENDING, _S.READY}),
 }
-"""All allowed changes of status. Only the scheduler changes a status."""
+"""The allowed changes of status: for each status, the statuses that may come next."""
 
 
 def may_move(before: TaskStatus, after: TaskStatus) -> bool:
-    """Whether a task may go from one status to another."""
+    """Return whether the status of a task may change from `before` to `after`."""
     return after in TRANSITIONS[before]
 
 
@@ -83,10 +87,13 @@ class Project(_Model):
     name: str
     root: str
     branch: str = Field(description="the team's own branch, into which tasks are merged")
-    test_command: tuple[str, ...] = Field(description="its words; `&&` separates several commands")
+    test_command: tuple[str, ...] = Field(
+        description="the words of the command. The word `&&` separates several commands"
+    )
     setup: tuple[str, ...] = Field(
         default=(),
-        description="with the network for commits of people; worktrees get a copy of the result",
+        description="the setup command. It has the network only for commits of people. Worktrees "
+        "get a copy of what it makes",
     )
     report: str = Field(
         default="",
@@ -109,12 +116,20 @@ class Project(_Model):
 
 
 Proof = Literal["new-tests", "named-tests", "failing-tests", "none"]
-"""What proves that a task is done: a new test that fails without its work, tests that the task
-names, acceptance tests that fail until their feature is done, or nothing, which a person must
-approve."""
+"""What proves that a task is done.
+
+- `new-tests`: a new test that fails without the task's work.
+- `named-tests`: the tests that the task names.
+- `failing-tests`: acceptance tests that fail until their feature is done.
+- `none`: nothing. A person must approve the task without tests.
+"""
 May = Literal["add-tests", "change-tests", "change-test-setup"]
-"""What a task may do to tests: add to them, also change and remove them, also change how they are
-run."""
+"""What a task may do to tests. Each level also allows the level before it.
+
+- `add-tests`: add tests, and add to existing tests.
+- `change-tests`: change and remove existing tests.
+- `change-test-setup`: change how tests are run.
+"""
 
 Key = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,59}$")]
 
@@ -154,7 +169,8 @@ class PlannedTask(_Model):
     @model_validator(mode="before")
     @classmethod
     def _read_short_forms(cls, values: Any) -> Any:
-        """Read `edits_tests` as a level of `may`. If tests are named, they are the proof."""
+        """Read `edits_tests` as `may="change-tests"`. If there are `tests` and no `proof`, set the
+        proof to `named-tests`."""
         if not isinstance(values, Mapping):
             return values
         fields = dict(cast(Mapping[str, Any], values))
@@ -172,7 +188,7 @@ class PlannedTask(_Model):
 
     @property
     def feature_branch(self) -> str:
-        """The branch of its feature; empty without one."""
+        """The branch of the task's feature, or an empty text if the task has no feature."""
         return f"bae/feature-{self.feature}" if self.feature else ""
 
     @property
@@ -200,7 +216,7 @@ class Task(PlannedTask):
     base: str | None = Field(default=None, description="the commit its work started from")
     commit: str | None = Field(default=None, description="the merged commit")
     failures: int = Field(
-        default=0, description="the number since it was planned, or since a person retried it"
+        default=0, description="failures since the task was planned, or since a person retried it"
     )
     notes: tuple[str, ...] = Field(default=(), description="a person's notes for the next attempt")
 
@@ -211,7 +227,7 @@ class Task(PlannedTask):
 
 
 class TestCase(_Model):
-    """One test of a run of tests."""
+    """The result of one test."""
 
     __test__ = False  # pytest must not collect this class
 
@@ -231,7 +247,9 @@ class TestReport(_Model):
     output: str = ""
     seconds: float = 0.0
     protection: str = Field(default="", description="the sandbox that it ran in")
-    problem: str = Field(default="", description="why there is no verdict, or why it is bad")
+    problem: str = Field(
+        default="", description="why the run did not pass, apart from failed tests"
+    )
     reported: bool = Field(default=True, description="whether the run wrote a readable report")
     ended_by: str = Field(default="exit", description="exit, or the limit that ended it")
     flaky: tuple[str, ...] = Field(
@@ -247,9 +265,12 @@ class TestReport(_Model):
         return self.exit_code == 0 and has_passed and not has_failed and not self.problem
 
     def for_task(self, tests: Sequence[str], before: TestReport) -> TestReport:
-        """The results that a task is responsible for. Failures that are also in `before` are left
-        out, unless the task names them in `tests`. If a named test did not pass, the report has a
-        `problem`. A file that could not be loaded before stands for all of its tests."""
+        """Return a report with the results that a task is responsible for.
+
+        Failures that are also in the report `before` are left out, unless `tests` names them. If
+        `before` has a file that could not be loaded, failures of all tests in this file are left
+        out. If a test in `tests` did not pass, the returned report has a `problem`.
+        """
 
         def is_of(case: TestCase, names: Iterable[str]) -> bool:
             return any(case.id == name or case.id.startswith(f"{name}::") for name in names)
@@ -273,16 +294,21 @@ class TestReport(_Model):
         )
 
     def of(self, outcome: str) -> tuple[TestCase, ...]:
-        """The tests with this outcome."""
+        """Return the tests with this outcome."""
         return tuple(case for case in self.cases if case.outcome == outcome)
 
 
 ReviewMode = Literal["off", "advise", "require"]
-"""Whether work that passes its tests is reviewed, and whether a blocking finding refuses it."""
+"""How work that passes its tests is reviewed.
+
+- `off`: there is no review.
+- `advise`: findings are advice.
+- `require`: a blocking finding refuses the work.
+"""
 
 
 class FindingKind(StrEnum):
-    """What is wrong with work that passes its tests."""
+    """The kind of a defect in work that passes its tests."""
 
     SCOPE_CREEP = "scope-creep"
     HARD_CODED_ANSWER = "hard-coded-answer"
@@ -326,7 +352,7 @@ class Review(_Model):
 
     @property
     def text(self) -> str:
-        """The findings for the worker, blocking findings first."""
+        """The refusal that the worker reads, with blocking findings first."""
         others = [finding for finding in self.findings if not finding.blocking]
         parts = [f"The tests pass, and a reviewer refuses the work: {self.summary}"]
         parts += [_list_findings("Correct this", self.blocking)] if self.blocking else []
@@ -391,18 +417,18 @@ class Blocker(_Model):
 
 
 Action = Literal["stop", "kill", "pause", "resume", "retry", "skip"]
-"""What a person may ask of the lead, with `add_request`."""
+"""An action that a person may request from the lead with `add_request`."""
 
 
 class Request(_Model):
-    """A person's request to the lead: for one task, or for the whole run without `task_id`."""
+    """A person's request to the lead. Without `task_id`, it is for the run."""
 
     id: int
     project_id: int
     action: Action
     task_id: int | None = None
     outcome: str | None = Field(
-        default=None, description="the outcome, once a run has taken the request"
+        default=None, description="what a run did about it; None until a run has taken the request"
     )
 
 
@@ -413,17 +439,16 @@ class AgentInfo(_Model):
     kind: str
     status: Literal["idle", "working", "retired"] = "idle"
     task_id: int | None = None
-    completed: int = Field(default=0, description="how many tasks it has completed")
-    failed: int = Field(default=0, description="how many tasks it has failed at")
+    completed: int = Field(default=0, description="the number of tasks that it has completed")
+    failed: int = Field(default=0, description="the number of tasks that it has failed at")
 
 
 class TaskResult(_Model):
-    """The outcome of a worker's run of a task. `to_dict` and `from_dict` convert it to and from
-    plain JSON values."""
+    """The outcome of a task that a worker carried out."""
 
     status: Literal["completed", "merged", "staged", "failed", "blocked"]
     task_id: int
-    tested: bool = Field(default=False, description="whether tests prove the work: it is completed")
+    tested: bool = Field(default=False, description="whether tests prove the work")
     summary: str = ""
     files: tuple[str, ...] = ()
     attempts: int = 0
@@ -458,23 +483,24 @@ class TaskResult(_Model):
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain JSON values."""
+        """Return the result as plain JSON values."""
         return self.model_dump(mode="json")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The result, read from plain JSON values."""
+        """Return the result that `to_dict` has converted to plain JSON values."""
         return cls.model_validate(dict(values))
 
 
 def as_planned(task: PlannedTask, **changes: Any) -> PlannedTask:
-    """The planned fields of a task, without its status, with `changes` applied and validated."""
+    """Return a planned task with the values of `task` and with `changes`, all validated. The status
+    and other fields of a `Task` are left out."""
     values = task.model_dump(include=set(PlannedTask.model_fields))
     return PlannedTask.model_validate({**values, **changes})
 
 
 def bounded(output: str, longest: int = LONGEST_OUTPUT) -> str:
-    """The text, shortened to its beginning and its end if it is too long."""
+    """Return the text. If it is longer than `longest`, cut it in the middle."""
     if len(output) <= longest:
         return output
     half = longest // 2
@@ -482,7 +508,7 @@ def bounded(output: str, longest: int = LONGEST_OUTPUT) -> str:
 
 
 def headline(text: str, longest: int = 300) -> str:
-    """The first paragraph of a text in one line, without the indented output below it."""
+    """Return the first paragraph of a text in one line. An indented line ends the paragraph."""
     lines: list[str] = []
     for line in text.strip().splitlines():
         if not line.strip() or line[0].isspace():
@@ -493,12 +519,12 @@ def headline(text: str, longest: int = 300) -> str:
 
 
 def strip_escapes(text: str) -> str:
-    """The output of a program without terminal escapes and control characters."""
+    """Remove terminal escapes and control characters from a program's output."""
     return _CONTROLS.sub("", _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
 
 
 _ESCAPES: Final = re.compile(
-    # pytest writes the first character as `#x1B` where XML does not allow it.
+    # Where XML does not allow the escape character, pytest writes `#x1B`.
     r"(?:\x1b|#x1[Bb])\[[0-?]*[ -/]*[@-~]|\x9b[0-?]*[ -/]*[@-~]"
     r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b[ -/]*[0-~]"
 )
@@ -506,7 +532,7 @@ _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
 
 
 def summary(statuses: Iterable[TaskStatus]) -> dict[TaskStatus, int]:
-    """The number of tasks in each status, for every status."""
+    """Count the tasks in each status. A status without tasks has the count 0."""
     counts = dict.fromkeys(TaskStatus, 0)
     for status in statuses:
         counts[status] += 1

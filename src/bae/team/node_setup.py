@@ -1,5 +1,5 @@
-"""The installation of a JavaScript or TypeScript project, and its test script, from package.json
-and lock files."""
+"""The setup command and the test command of a JavaScript or TypeScript project, read from
+package.json and lock files."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from bae.team.test_runs import find_test_program
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """The content of package.json: required packages, scripts and package manager."""
+    """The settings in package.json that setup and tests need."""
 
     needed: frozenset[str]
+    """The names of the required packages, including packages for development."""
     scripts: dict[str, str]
     manager: str
+    """The package manager with its version, such as `pnpm@9.1.0`."""
 
 
 def read_package(root: Path) -> Package:
-    """The package of a folder, or an empty package if the file cannot be read."""
+    """Read the package.json of a folder. If the file cannot be read, return an empty package."""
     table = read_json(root / "package.json")
     needed = {*as_table(table.get("dependencies")), *as_table(table.get("devDependencies"))}
     scripts = {
@@ -40,8 +42,12 @@ def read_package(root: Path) -> Package:
 
 
 def find_setup(place: Path, top: Path, is_committed: Callable[[Path], bool]) -> tuple[str, ...]:
-    """The command that installs the packages of a folder. Only committed lock files count, because
-    worktrees have no others. The lock file may belong to a workspace around the folder."""
+    """Return the command that installs the packages of the folder `place`.
+
+    The lock file decides which package manager is used. Lock files are read in `place` and in the
+    folders above it up to `top`, because `place` may belong to a workspace. A lock file that is not
+    committed is ignored, because worktrees do not have it.
+    """
     package = read_package(place)
     for folder in (place, *place.parents):
         for name, install in LOCKS.items():
@@ -90,18 +96,21 @@ LOCKS: Final[dict[str, Callable[[Path, str], tuple[str, ...]]]] = {
 
 
 def _find_manager(name: str, package: str) -> tuple[str, ...]:
-    """The command of a package manager: on this machine, or fetched by npm."""
+    """Return the command of a package manager. If it is not installed, npx downloads it."""
     if find_program(name, Path("/")):
         return (name,)
     return ("npx", "--yes", package.partition("+")[0] or name)
 
 
 def find_test_command(place: Path, *, is_inside: bool = False) -> tuple[str, ...]:
-    """The supported test program behind the test script, without coverage and watch options. With
-    `is_inside`, packages are installed in a folder around this folder."""
+    """Return the test command, without coverage and watch options. Return an empty command if bae
+    does not support the test program.
+
+    With `is_inside`, the packages are installed in a folder above `place`.
+    """
     package = read_package(place)
     for words in _list_commands(package.scripts, "test"):
-        if command := _find_known(words):
+        if command := _extract_test_command(words):
             return _complete_command(command, is_inside)
     if not package.scripts.get("test"):
         for name in ("vitest", "jest"):
@@ -111,10 +120,11 @@ def find_test_command(place: Path, *, is_inside: bool = False) -> tuple[str, ...
 
 
 def find_other(place: Path) -> str:
-    """The command of a test program that bae does not support, or an empty text."""
+    """Return the name of a test program that bae does not support. If the program in the test
+    script is unknown, return the script. Otherwise, return an empty text."""
     package = read_package(place)
     commands = [*_list_commands(package.scripts, "test")]
-    if any(map(_find_known, commands)):
+    if any(map(_extract_test_command, commands)):
         return ""
     for word in (_find_name(word) for words in commands for word in words):
         if word in OTHER_PROGRAMS:
@@ -126,7 +136,8 @@ def find_other(place: Path) -> str:
 
 
 def describe_reporter(program: str) -> str:
-    """A sentence with an example of how a test program writes a JUnit file, or an empty text."""
+    """Return an example of how a test program writes a JUnit file, as the end of a sentence. Return
+    an empty text if there is no example for the program."""
     if program != "mocha":
         return ""
     return (
@@ -138,7 +149,7 @@ def describe_reporter(program: str) -> str:
 def _list_commands(
     scripts: dict[str, str], name: str, visited: frozenset[str] = frozenset()
 ) -> list[list[str]]:
-    """The commands that a script runs, in order, including the commands of nested scripts."""
+    """List the commands that a script runs, in order, including the commands of nested scripts."""
     commands: list[list[str]] = []
     if name in visited or len(visited) > _DEEPEST:
         return commands
@@ -152,7 +163,7 @@ def _list_commands(
 
 
 def _find_scripts(words: Sequence[str], scripts: dict[str, str]) -> list[str]:
-    """The scripts that a command runs: `npm run a`, `yarn a`, `run-s a b`."""
+    """Return the scripts that a command such as `npm run a`, `yarn a` or `run-s a b` runs."""
     names = [word for word in words[1:] if not word.startswith("-")]
     if words[:1] in (["run-s"], ["run-p"], ["npm-run-all"]):
         return [name for name in names if name in scripts]
@@ -163,8 +174,8 @@ def _find_scripts(words: Sequence[str], scripts: dict[str, str]) -> list[str]:
     return [name for name in names if name in scripts]
 
 
-def _find_known(words: Sequence[str]) -> list[str]:
-    """The supported test program in a command, without programs around it, such as `c8`."""
+def _extract_test_command(words: Sequence[str]) -> list[str]:
+    """Return the command of a supported test program, without a wrapper program such as `c8`."""
     at, variables = 0, list[str]()
     while at < len(words) and (words[at] in ("cross-env", "env") or _VARIABLE.match(words[at])):
         variables += [words[at]] if "=" in words[at] else []
@@ -181,7 +192,8 @@ def _find_known(words: Sequence[str]) -> list[str]:
 
 
 def _complete_command(command: list[str], is_inside: bool) -> tuple[str, ...]:
-    """The command without watch options, with the programs that setup installs."""
+    """Return the command without watch and coverage options. Vitest and Jest become the programs
+    that setup installs."""
     at = next(index for index, word in enumerate(command) if word != "env" and "=" not in word)
     before, words = command[:at], command[at:]
     if words[0] == "npx":
@@ -198,7 +210,7 @@ def _complete_command(command: list[str], is_inside: bool) -> tuple[str, ...]:
 
 
 def _split_words(text: str) -> list[str]:
-    """The words of a plain command; empty for a command that needs a shell."""
+    """Split a command into words. Return no words for a command that needs a shell."""
     if any(character in text for character in "&|<>$`"):
         return []
     try:

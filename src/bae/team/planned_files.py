@@ -1,5 +1,5 @@
-"""Checks of the files that planned tasks name: whether they exist, which tasks create them, and
-which tasks share a file."""
+"""Checks of the files that planned tasks name. A file must exist, or the task or a prerequisite
+must create it. Of two tasks that share a file, one must depend on the other."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from bae.team.repository import find_nearest_paths
 
 
 async def list_files(repository: Repository, branch: str) -> frozenset[str]:
-    """The files that tasks can name: the files of the user's checkout that git does not ignore, and
-    the files of the team's branch."""
+    """Return the files that tasks can name: the files in the user's checkout that git does not
+    ignore, and the files in the team's branch."""
     names = {*await repository.list_checkout()}
     if head := await repository.resolve(BRANCHES + branch):
         names |= {*await repository.list_files(head)}
@@ -26,9 +26,12 @@ async def list_files(repository: Repository, branch: str) -> frozenset[str]:
 def find_file_problems(
     tasks: Sequence[PlannedTask], others: Sequence[PlannedTask], known: Collection[str]
 ) -> list[Problem]:
-    """The problems with the files of tasks: files that do not exist and are not marked as new, and
-    new files that exist. Files that a prerequisite creates count as existing. `others` are the
-    tasks planned before, and `known` the files of the repository."""
+    """Find wrong files in `tasks`. Files must exist, and new files must not exist. Files that a
+    task's prerequisite creates exist for the task.
+
+    - `others`: the tasks that were planned before.
+    - `known`: the repository's files.
+    """
     tasks_by_key = {task.key: task for task in (*others, *tasks)}
     needs = find_prerequisites(tasks_by_key)
     problems: list[Problem] = []
@@ -62,8 +65,10 @@ def find_file_problems(
 def find_shared_files(
     tasks: Sequence[PlannedTask], others: Sequence[PlannedTask] = ()
 ) -> list[Problem]:
-    """The pairs of tasks that name the same file without an order between them. Each pair has at
-    least one of `tasks`; `others` were planned before."""
+    """Find pairs of tasks that name the same file although neither task depends on the other.
+
+    `others` are the tasks that were planned before. A pair of two `others` is not reported.
+    """
     tasks_by_key = {task.key: task for task in (*others, *tasks)}
     needs = find_prerequisites(tasks_by_key)
     planned_keys = {task.key for task in tasks}
@@ -80,7 +85,7 @@ def find_shared_files(
 
 
 def find_prerequisites(tasks: Mapping[str, PlannedTask]) -> dict[str, set[str]]:
-    """All direct and indirect prerequisites of each task."""
+    """Return the keys of all direct and indirect prerequisites, by the key of the task."""
     prerequisites: dict[str, set[str]] = {}
     for key in tasks:
         needs, queue = set[str](), [key]

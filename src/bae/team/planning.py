@@ -1,5 +1,5 @@
-"""Planning as a graph: it asks the questions that the goal leaves open, writes the requirements and
-plans tasks. The tasks are stored for a person to approve."""
+"""The graph that plans a goal. It asks the questions that the goal leaves open, writes the
+requirements and plans tasks. The tasks are stored, and a person approves them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ KINDS: Final = ("backend", "frontend", "test", "docs")
 MOST_QUESTIONS: Final = 6
 MOST_TASKS: Final = 60
 MOST_ROUNDS: Final = 24
-"""How many rounds of reading and correcting the LLM has."""
+"""Rounds that the LLM has to read the repository and to correct its answer."""
 DECIDE: Final = "Not answered: decide this yourself, and write down what you assume."
 """The answer to a question that a person leaves to the LLM."""
 
@@ -65,12 +65,12 @@ async def plan_tasks(
     kinds: Sequence[str] = KINDS,
     acceptance: bool = True,
 ) -> Planning:
-    """Plan the tasks of a goal and store them for approval. If `answer` leaves questions open, the
-    result has them in `questions`, and no task is stored.
+    """Plan the tasks of a goal, and store the tasks for approval. If `answer` leaves questions
+    open, no task is stored, and `questions` of the result lists the open questions.
 
-    With a `journal`, a call with the same goal continues there, also after a crash. If another
-    version of bae began to plan the goal with other node classes, planning begins again, with a
-    warning in the log.
+    With a `journal`, planning that waits or has crashed continues when the same goal is planned
+    again. If another version of bae with other node classes began the planning, it begins again,
+    and a warning is logged.
     """
     repository = await Repository.open(Path(project.root))
     before = await store.tasks(project.id)
@@ -119,7 +119,7 @@ async def plan_tasks(
 
 
 async def open_goals(journal: Journal) -> list[str]:
-    """The goals whose planning waits for answers, newest first."""
+    """Return the goals whose planning waits for answers, newest first."""
     goals: list[str] = []
     for info in await journal.runs(status="waiting", graph=planning.name):
         why = await journal.why(info.run_id, "Goal.goal")
@@ -217,8 +217,8 @@ class _Plan:
         self._repository = repository
 
     async def find_problems(self, tasks: Sequence[PlannedTask]) -> list[Problem]:
-        """The problems with the files of tasks. Tasks that have ended are not checked for shared
-        files."""
+        """Find wrong or shared files in tasks. A task may share a file with a task that has
+        ended."""
         stored = await self._store.tasks(self._project.id)
         files = await list_files(self._repository, self._project.branch)
         others = [task for task in stored if task.key not in {planned.key for planned in tasks}]
@@ -229,8 +229,9 @@ class _Plan:
 
         return await asyncio.to_thread(find)
 
-    async def keep(self, document: str, tasks: Sequence[PlannedTask]) -> list[int]:
-        """Store the plan, unless a run that crashed has already stored it."""
+    async def save(self, document: str, tasks: Sequence[PlannedTask]) -> list[int]:
+        """Store the plan, and return the ids of its tasks. If a run stored the tasks before it
+        crashed, they are not stored again."""
         stored = {task.key: task for task in await self._store.tasks(self._project.id)}
         if not all(task.key in stored and stored[task.key].title == task.title for task in tasks):
             described = [describe_acceptance(task, tasks) for task in tasks]
@@ -242,8 +243,9 @@ class _Plan:
 
 
 def describe_acceptance(task: PlannedTask, tasks: Sequence[PlannedTask]) -> PlannedTask:
-    """A task that writes acceptance tests, with the criteria of the other tasks of its feature
-    added to its description. Other tasks are returned unchanged."""
+    """Add a feature's criteria to the task that writes its acceptance tests. The criteria of the
+    feature's other tasks are added to the description. A task that writes no acceptance tests is
+    returned unchanged."""
     if task.proof != "failing-tests":
         return task
     parts = [task.description]
@@ -256,12 +258,12 @@ def describe_acceptance(task: PlannedTask, tasks: Sequence[PlannedTask]) -> Plan
 
 
 async def open_plan() -> _Plan:
-    """The plan's store. Each run passes its own."""
+    """Raise TeamError. A run must pass its own plan in `dep_cache`."""
     raise TeamError("planning has no store for the plan", fix="call plan_tasks")
 
 
 async def check_plan(plan: Plan, place: Annotated[_Plan, Dep(open_plan)]) -> None:
-    """Refuse a plan with wrong files, and name the nearest paths."""
+    """Refuse a plan with wrong files. The error names the nearest paths."""
     problems = await place.find_problems(plan.tasks)
     if problems:
         raise ToolError(_list_problems(problems))
@@ -340,7 +342,7 @@ async def store_plan(
     tasks: list[PlannedTask],
 ) -> list[int]:
     """Store the plan and return the ids of its tasks."""
-    return await plan.keep(document, tasks)
+    return await plan.save(document, tasks)
 
 
 class StoredPlan(Node):
@@ -357,15 +359,15 @@ planning = Graph(start=Goal, end=StoredPlan, context="start", context_limit=60_0
 
 
 class FromAnswers:
-    """An `answer=` for planning that reads the answers from a document, with the questions as
-    headings, as `format_questions` writes it. Other questions stay open."""
+    """An `answer=` for planning that reads the answers from a document of `format_questions`. A
+    question that the document does not answer is passed to `otherwise`, or stays open."""
 
     def __init__(self, document: str, otherwise: GateAnswerer | None = None) -> None:
         self._answers = read_answers(document)
         self._otherwise = otherwise
 
     async def __call__(self, gate: OpenGate) -> str:
-        """The answer to one question."""
+        """Return the answer to a question."""
         answer = self._answers.get(_normalize_question(str(gate.context.get("question", ""))))
         if answer:
             return answer
@@ -375,18 +377,18 @@ class FromAnswers:
 
 
 async def decide_yourself(gate: OpenGate) -> str:
-    """An `answer=` for planning that leaves every question to the LLM."""
+    """Leave every question to the LLM. Pass this function to planning as `answer=`."""
     return DECIDE
 
 
 def format_questions(questions: Sequence[str]) -> str:
-    """A document with the questions, to write the answers into."""
+    """Return a document with the questions as headings. A person writes the answers below them."""
     return "".join(f"## {' '.join(question.split())}\n\n\n" for question in questions)
 
 
 def read_answers(document: str) -> Mapping[str, str]:
-    """The answers in a document of `format_questions`, by the normalized text of their
-    questions."""
+    """Return the answers in a document of `format_questions`, by the normalized text of the
+    question."""
     _, *parts = re.split(r"^#+ +(.+)$", document, flags=re.MULTILINE)
     pairs = zip(parts[::2], parts[1::2], strict=True)
     return {
@@ -401,7 +403,8 @@ def _normalize_question(question: str) -> str:
 
 
 async def _choose_run_id(goal: str, journal: Journal | None) -> str | None:
-    """The id of the unfinished run for the same goal, or of a new run."""
+    """Return the id of the unfinished run for this goal. If there is none, return a new id. Return
+    None without a journal."""
     if journal is None:
         return None
     name = f"plan-{hashlib.sha256(goal.encode('utf-8', 'replace')).hexdigest()[:12]}"

@@ -1,4 +1,4 @@
-"""The agents of a team: created on demand, reused and retired."""
+"""The pool of a team's workers. It creates workers on demand, reuses them and retires them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from bae.team.worker import WorkerAgent, worker_class
 
 
 class AgentPoolManager:
-    """A pool of at most `most` workers: `async with AgentPoolManager(bench, lm) as pool:`. An idle
-    worker of the right kind is reused. In a full pool, an idle worker of another kind is replaced.
-    All workers are retired when the block ends."""
+    """A pool of at most `most` workers: `async with AgentPoolManager(bench, lm) as pool:`.
+
+    The pool reuses an idle worker of the right kind. If the pool is full, it replaces an idle
+    worker of another kind. All workers are retired when the block ends.
+    """
 
     def __init__(self, bench: Workbench, lm: LM | str | None = None, *, most: int = 5) -> None:
         if most < 1:
@@ -29,11 +31,11 @@ class AgentPoolManager:
 
     @property
     def agents(self) -> list[AgentInfo]:
-        """All agents of the pool, including idle agents."""
+        """All workers of the pool, including idle workers."""
         return [info for _, info in self._agents.values()]
 
     async def open(self) -> None:
-        """Retire the agents of a killed process in the store."""
+        """Retire the workers that a killed process left in the store."""
         for info in await self.bench.store.agents(self.bench.project.id):
             number = info.id.rpartition("-")[2]
             self._last_number = max(self._last_number, int(number) if number.isdecimal() else 0)
@@ -43,8 +45,8 @@ class AgentPoolManager:
                 )
 
     async def take(self, kind: str, task_id: int) -> WorkerAgent:
-        """Take a worker for a task. Raises TeamError if no worker class has this kind, or if all
-        workers of the pool are busy."""
+        """Return a worker for a task, and mark the worker as busy. Raise TeamError if no worker
+        class has this kind, or if all workers of the pool are busy."""
         async with self._turn:
             idle = [info for info in self.agents if info.status == "idle"]
             reusable = next((info for info in idle if info.kind == kind), None)
@@ -61,7 +63,7 @@ class AgentPoolManager:
             return worker
 
     async def give_back(self, worker: WorkerAgent) -> None:
-        """Return a worker to the pool, for the next task."""
+        """Return a worker to the pool. The worker is idle, and can take the next task."""
         _, info = self._agents[worker.agent_id]
         idle = {"status": "idle", "task_id": None}
         counts = {"completed": worker.completed, "failed": worker.failed}
@@ -94,7 +96,7 @@ class AgentPoolManager:
                 raise TeamError(
                     f"all {self.most} agents of the pool are working",
                     code="bae-team-pool",
-                    fix="give one back, or make a larger pool",
+                    fix="give an agent back, or make the pool larger",
                 )
             await self.retire(idle[0].id)
         self._last_number += 1

@@ -1,5 +1,5 @@
-"""The turns of a coding program at a task: the prompt, the usage, and the commit of the changed
-files. After a kill, ended turns are not repeated."""
+"""The turns of a coding program that works on a task. A turn sends the prompt, charges the usage
+and commits the changed files. A turn that ended before a kill is not repeated."""
 
 from __future__ import annotations
 
@@ -42,16 +42,21 @@ class ProgramResult(BaseModel):
 
 
 class _Progress(BaseModel):
-    """The stored progress of a program at a task, beside its home directory."""
+    """The stored progress of a program's work on a task. The file is beside the program's home
+    directory."""
 
     session: str = ""
     total: Usage = Usage()
+    """The usage of the conversation so far."""
     mark: str = ""
+    """The mark of the last attempt that ended."""
     result: ProgramResult | None = None
+    """The result of this attempt."""
 
 
 async def take_turn(desk: Annotated[Desk, Dep(get_desk)], attempt: Try) -> ProgramResult:
-    """Run the team's program once for an attempt, and commit the files that it changed."""
+    """Run the team's program for an attempt, and commit the files that the program changed. If the
+    turn ended before a kill, return its result without running the program again."""
     program = desk.bench.program
     assert program is not None
     turn = _Turn(desk, attempt, program)
@@ -63,12 +68,12 @@ async def take_turn(desk: Annotated[Desk, Dep(get_desk)], attempt: Try) -> Progr
 
 
 async def forget_program(bench: Workbench, task: Task) -> None:
-    """Remove the program's conversation about a task."""
+    """Delete the program's conversation about a task."""
     await asyncio.to_thread(delete_folder, _find_folder(bench, task))
 
 
 class _Turn:
-    """A turn of a program for an attempt."""
+    """The turn of a program for one attempt."""
 
     def __init__(self, desk: Desk, attempt: Try, program: CodingProgram) -> None:
         self.desk = desk
@@ -80,7 +85,7 @@ class _Turn:
         self.last_activity = ""
 
     async def find_ended(self) -> ProgramResult | None:
-        """The result of this turn, if the team was killed after the turn had ended."""
+        """Return the result of this turn if the turn ended before the team was killed."""
         self.progress = await asyncio.to_thread(_read_progress, self.folder)
         if self.progress.mark == self.mark:
             return self.progress.result
@@ -92,8 +97,8 @@ class _Turn:
         return ProgramResult(session=self.progress.session, files=tuple(map(shown_path, files)))
 
     async def run(self) -> ProgramResult:
-        """Run the program until it ends. It resumes its conversation about the task, or begins a
-        new conversation if that fails."""
+        """Run the program until it ends. The program resumes its conversation about the task. If
+        the conversation cannot be resumed, the program begins a new one."""
         worker, task = self.desk.worker, self.desk.task
         workspace = await worker.workspace(task)
         await worker.say(task, f"works on {task.title} with {self.program.name}")
@@ -135,9 +140,9 @@ class _Turn:
         bench, task = self.desk.bench, self.desk.task
         row, cost_left = 0, None
         if bench.budgets is not None:
-            knows = self.program.reports_cost
+            knows_cost = self.program.reports_cost
             row, cost_left = await bench.budgets.begin_turn(
-                task, self.program.name, knows_cost=knows
+                task, self.program.name, knows_cost=knows_cost
             )
         has_answered = False
 
@@ -190,8 +195,8 @@ class _Turn:
         return compose_prompt(worker.role, context, failure, diff, failed_before)
 
     async def _commit_files(self, workspace: Workspace) -> tuple[tuple[str, ...], str]:
-        """Commit the changed files with the mark of the attempt. Returns the committed files and an
-        empty text, or no files and the reason of their refusal."""
+        """Commit the changed files with the mark of the attempt, and return them with an empty
+        text. If a file is refused, commit nothing, and return no files and the reason."""
         task = self.desk.task
         await asyncio.to_thread(make_accessible, workspace.path)
         names = await workspace.uncommitted()
@@ -214,7 +219,8 @@ class _Turn:
 
 
 def compose_prompt(role: str, context: Context, failure: str, diff: str, failed_before: str) -> str:
-    """The prompt for a coding program, which reads files itself."""
+    """Return the prompt for a coding program. It has no files, because the program reads files
+    itself."""
     context = context.without_failure() if failure else context
     parts = [role, *(f"# {title}\n{text}" for title, text in context.sections.items() if text)]
     parts = [part for part in parts if not part.startswith(_READ_BY_ITSELF)]
@@ -229,7 +235,7 @@ def compose_prompt(role: str, context: Context, failure: str, diff: str, failed_
 
 
 def describe_no_work(turn: ProgramResult) -> str:
-    """The message to a program that has changed no file."""
+    """Return the message to a program that has changed no file."""
     causes = {
         "limit": "what it may spend was spent",
         "timeout": "its time was over",

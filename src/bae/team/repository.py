@@ -1,5 +1,5 @@
-"""Reading a repository for an LLM: outlines of files (tree-sitter), search by words (BM25), and
-conventions, all bounded in size."""
+"""The files of a repository as an LLM reads them: outlines (tree-sitter), search by words (BM25),
+and conventions. Each text has a limited size."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 MOST_FILES: Final = 20_000
 LARGEST_FILE: Final = 200_000
-"""The size limit for reading a file, in bytes. Larger files are known by name only."""
+"""Bytes of the largest file whose content is read. Larger files are listed by name only."""
 LARGEST_REPOSITORY: Final = 50_000_000
-"""How many bytes are read in total."""
+"""Bytes that are read of all files together."""
 CONVENTIONS: Final = ("AGENTS.md", "CLAUDE.md", "CONTRIBUTING.md", ".editorconfig")
 
 
@@ -45,20 +45,21 @@ class Match(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """A class or function of a file, with its lines, counted from 1."""
+    """A class or function that a file defines. Lines are counted from 1."""
 
     name: str
     signature: str
     depth: int
     line: int
-    """The first line of its signature."""
+    """The first line of the signature."""
     first: int
-    """Its first line, decorators included."""
+    """The first line of the definition, decorators included."""
     last: int
 
 
 class Chunk(NamedTuple):
-    """Lines of a file that belong together, such as a function, with their score in a search."""
+    """Lines of a file that belong together, such as a function. `score` is their score in a
+    search."""
 
     path: str
     first: int
@@ -68,7 +69,7 @@ class Chunk(NamedTuple):
 
 
 class FileKind(IntEnum):
-    """The purpose of a file, by its name."""
+    """The purpose of a file."""
 
     CODE = 0
     TEST = 1
@@ -81,16 +82,16 @@ class FileKind(IntEnum):
 async def read_code(
     repository: Repository, at: Checkout | None = None, before: Code | None = None
 ) -> Code:
-    """The files of a checkout that git has or would add, without files that look like secrets and
-    files behind links. Unchanged files are taken from `before`."""
+    """Read the files of a checkout that git has or would add. Files that look like secrets, and
+    files behind links, are left out. Unchanged files are taken from `before`."""
     names = sorted(await repository.list_checkout(at))
     root = (at or repository.checkout).path
     return await asyncio.to_thread(_read_all, root, names, before)
 
 
 def find_nearest_paths(path: str, names: Iterable[str], most: int = 5) -> list[str]:
-    """The existing paths that a wrong path most likely means: files with the same name, the files
-    of that folder, then similar paths."""
+    """Return existing paths that a wrong path probably means: first files with the same name, then
+    files in the folder with this path, then similar paths."""
     paths, file_name = sorted(names), PurePosixPath(path).name
     same = [name for name in paths if PurePosixPath(name).name == file_name]
     below = [name for name in paths if name.startswith(f"{path.rstrip('/')}/")]
@@ -99,8 +100,8 @@ def find_nearest_paths(path: str, names: Iterable[str], most: int = 5) -> list[s
 
 
 class CodeReader:
-    """Reads checkouts of one repository. Words are counted again only in changed files, since
-    counting all takes seconds in a large repository."""
+    """Reads checkouts of one repository. It counts words in changed files only, because counting
+    the words of all files takes seconds in a large repository."""
 
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
@@ -108,12 +109,12 @@ class CodeReader:
         self._turn = asyncio.Lock()
 
     async def read(self, at: Checkout | None = None, before: Code | None = None) -> Code:
-        """The files of a checkout, ready to be searched. If nothing changed since `before`, the
-        result is `before` itself."""
+        """Return the files of a checkout, with counted words. If no file has changed since
+        `before`, return `before` itself."""
         code = await read_code(self.repository, at, before)
         if before and code.is_same_as(before):
             return before
-        async with self._turn:  # the first caller counts, the others wait
+        async with self._turn:  # one caller counts the words, and all others wait for the counts
             self._last = await asyncio.to_thread(count_words, code, before or self._last)
             return self._last
 
@@ -126,7 +127,7 @@ class CommitReader(CodeReader):
         self.commit = commit
 
     async def read(self, at: Checkout | None = None, before: Code | None = None) -> Code:
-        """The files of the commit, ready to be searched."""
+        """Return the files of the commit, with counted words."""
         names = await self.repository.list_files(self.commit)
         contents = await self.repository.read_files(self.commit, names)
         files = dict(zip(names, contents, strict=True))
@@ -136,22 +137,26 @@ class CommitReader(CodeReader):
 
 @dataclass(frozen=True)
 class Code:
-    """The files of a repository at one moment. Its methods compute, so call them in a thread."""
+    """The files of a repository at one moment. Methods may compute for long, so call them in a
+    thread."""
 
     names: tuple[str, ...]
     texts: Mapping[str, str]
     """The contents of files, by name."""
     left_out: int = 0
-    """The number of files beyond the limit, which are not in `names`."""
+    """The number of files that are not in `names`, because there are more than `MOST_FILES`."""
     words: Mapping[str, Counter[str]] = field(
         default_factory=dict[str, Counter[str]], compare=False
     )
-    """The number of occurrences of each word in each file, counted on the first search."""
+    """The words of each file, with the number of their occurrences. If empty, a search counts the
+    words itself."""
     stamps: Mapping[str, Stamp] = field(default_factory=dict[str, "Stamp"], compare=False)
-    """Marks that show whether a file has changed. Files that have just changed have no mark."""
+    """The times, size and inode of each file, which show whether the file has changed. A file that
+    has just changed has no stamp, because its next change could have the same times."""
 
     def kind(self, name: str) -> FileKind:
-        """The purpose of a file. A module such as `test_runs.py` without tests is code."""
+        """Return the purpose of a file. A module such as `test_runs.py` is code if it has no
+        tests."""
         pure, text = PurePosixPath(name), self.texts.get(name, "")
         if _DATA.fullmatch(pure.name.lower()) or _GENERATED.search(text[:500]):
             return FileKind.DATA
@@ -162,13 +167,17 @@ class Code:
         return FileKind.CODE
 
     def is_same_as(self, other: Code) -> bool:
-        """Whether no file has changed, by file times."""
-        is_known = len(self.stamps) == len(self.names)
-        return is_known and self.names == other.names and self.stamps == other.stamps
+        """Return whether `other` has the same files with the same stamps. If a file has no stamp,
+        return False."""
+        has_all_stamps = len(self.stamps) == len(self.names)
+        return has_all_stamps and self.names == other.names and self.stamps == other.stamps
 
     def search(self, query: str, most: int = 10) -> tuple[Match, ...]:
-        """The files that fit a text best, best first, by BM25. Code ranks above tests and texts.
-        Files rank a little higher if other files of their folder fit too."""
+        """Return the files that fit the words of `query` best, by BM25. The best file is first.
+
+        Code ranks above tests and texts. A file ranks a little higher if other files in its folder
+        fit too.
+        """
         words = self.words or count_words(self).words
         rarity = self._weigh_words(query)
         mean = max(1.0, sum(map(len, self.texts.values())) / max(1, len(words)))
@@ -191,7 +200,7 @@ class Code:
         return tuple(sorted(matches, key=lambda match: (-match.score, match.path))[:most])
 
     def search_chunks(self, query: str, names: Iterable[str]) -> list[Chunk]:
-        """The functions and classes of files, by how well they fit a text."""
+        """Return the functions and classes of files, ordered by how well they fit `query`."""
         rarity = self._weigh_words(query)
         chunks: list[Chunk] = []
         for name in names:
@@ -204,7 +213,7 @@ class Code:
         return sorted(chunks, key=lambda chunk: -chunk.score)
 
     def _weigh_words(self, query: str) -> dict[str, float]:
-        """The weight of each word of a text: higher if fewer files have it."""
+        """Return the weight of each word in `query`. A word in few files has a high weight."""
         words = self.words or count_words(self).words
         query_words = dict.fromkeys(_split_words(query))
         counts = {
@@ -219,8 +228,8 @@ class Code:
     def best_lines(
         self, query: str, names: Iterable[str], *, most: int = 2
     ) -> dict[str, list[tuple[int, str]]]:
-        """The lines of files that fit a text best, with their numbers. The first line of a
-        definition counts more."""
+        """Return the lines of files that fit `query` best, with their numbers. The first line of a
+        definition has a higher score."""
         rarity = self._weigh_words(query)
         lines: dict[str, list[tuple[int, str]]] = {}
         for name in names:
@@ -240,13 +249,13 @@ class Code:
         return lines
 
     def outline(self, first: Iterable[str] = (), *, longest: int = 12_000) -> str:
-        """The files of the repository in at most `longest` characters: first the files `first` with
-        their definitions, then the other files with less and less detail."""
+        """List the repository's files in at most `longest` characters. The files `first` come
+        first. After the names are listed, files get their definitions while there is room."""
         order = dict.fromkeys((*(name for name in first if name in self.texts), *self.names))
         lines: dict[str, str] = {}
         room = longest - 60  # for the line that counts missing files
         for name in order:
-            if room - len(name) < longest * 0.4:  # the rest is for definitions
+            if room - len(name) < longest * 0.4:  # 40 % of the room is for definitions
                 break
             lines[name] = name
             room -= len(name) + 1
@@ -264,8 +273,8 @@ class Code:
         return "\n".join((*lines.values(), *rest))
 
     def list_folder(self, folder: str = "", *, longest: int = 8_000) -> str:
-        """The files of a folder: level by level while there is room, then their definitions while
-        there is room."""
+        """List the files of a folder. Levels of folders are added as long as there is room, and
+        then the definitions of files."""
         start = f"{folder}/" if folder else ""
         inside = [name for name in self.names if name.startswith(start)]
 
@@ -296,7 +305,7 @@ class Code:
         return bounded("\n".join(lines), longest)
 
     def versions(self) -> list[str]:
-        """The versions of languages that the repository names, as list items."""
+        """Return the language versions that the repository requires, as list items."""
         return [
             f"- {name}: {' '.join(match[0].split())}"
             for name, pattern in _VERSIONS.items()
@@ -304,8 +313,8 @@ class Code:
         ]
 
     def conventions(self, *, longest: int = 6_000) -> str:
-        """The repository's conventions: its files of instructions, and the settings of its
-        layout."""
+        """Return the contents of the files in `CONVENTIONS`, such as AGENTS.md. Long files are
+        cut in the middle."""
         names = [name for name in CONVENTIONS if self.texts.get(name, "").strip()]
         share = longest // max(1, len(names)) - 60
         return "\n\n".join(f"{name}:\n{bounded(self.texts[name].strip(), share)}" for name in names)
@@ -313,8 +322,8 @@ class Code:
 
 @lru_cache(1000)
 def outline_file(name: str, text: str, *, most: int = 200) -> tuple[Definition, ...]:
-    """The classes and functions that a file defines. Empty for unsupported languages; broken code
-    is read as far as possible."""
+    """Return the classes and functions that a file defines. Return nothing for an unsupported
+    language. Code with errors is read as far as possible."""
     parser = make_parser(PurePosixPath(name).suffix.lower())
     if parser is None or not text.strip():
         return ()
@@ -339,9 +348,9 @@ def outline_file(name: str, text: str, *, most: int = 200) -> tuple[Definition, 
 
 
 def split_file(name: str, text: str) -> list[Chunk]:
-    """The parts of a file: the lines before its first definition, then each function, and each
-    class up to its first method. Files in unsupported languages are split into parts of equal
-    length."""
+    """Split a file into parts. The first part has the lines before the first definition. Each
+    function is a part, and each class up to its first method. A file in an unsupported language is
+    split into parts of equal length."""
     lines = text.splitlines()
     definitions = outline_file(name, text, most=1000)
     starts = sorted({definition.first for definition in definitions if definition.depth < 3})
@@ -356,7 +365,8 @@ def split_file(name: str, text: str) -> list[Chunk]:
 
 
 def _score_bm25(rarity: Mapping[str, float], counts: Mapping[str, int], length: float) -> float:
-    """The BM25 score of words, with `length` relative to the average."""
+    """Return the BM25 score of words. `length` is the length of the text, divided by the average
+    length."""
     norm = 1.2 * (0.25 + 0.75 * length)
     weighted = ((weight, counts[word]) for word, weight in rarity.items() if word in counts)
     return sum(weight * count * 2.2 / (count + norm) for weight, count in weighted)
@@ -426,7 +436,7 @@ _WEIGHTS: Final = {
 
 
 def _join_names(names: Iterable[str], longest: int) -> str:
-    """The names in one line, as many as fit."""
+    """Join as many names as fit into `longest` characters."""
     joined = ""
     for name in names:
         if len(joined) + len(name) + 5 > longest:
@@ -483,14 +493,15 @@ def _read_contents(files: Mapping[str, bytes | None]) -> Code:
 
 
 def _is_code(path: Path, name: str) -> bool:
-    """Whether a file with a name like secrets.py is code and no secret: it has definitions, and
-    neither its text nor its folder suggests a secret."""
+    """Return whether a file with a name such as secrets.py is code and no secret. Code has
+    definitions, and neither its text nor its folder suggests a secret."""
     text = read_file(path, LARGEST_FILE, follow=False).decode("utf-8", "replace")
     return bool(outline_file(name, text)) and not is_secret(path, f"{name.rpartition('/')[0]}/x")
 
 
 def count_words(code: Code, before: Code | None = None) -> Code:
-    """The same files with counted words, taken from `before` for unchanged files."""
+    """Return the same files with counted words. The counts of unchanged files come from
+    `before`."""
     words: dict[str, Counter[str]] = {}
     for name in code.names:
         text = code.texts.get(name, "")
@@ -505,7 +516,7 @@ def count_words(code: Code, before: Code | None = None) -> Code:
 
 
 def _split_words(text: str) -> Iterator[str]:
-    """The words of a text or code: identifiers, and the parts of compound identifiers."""
+    """Yield the words of a text or of code: identifiers, and the parts of compound identifiers."""
     # In chunks, because a running regular expression blocks all other threads.
     for start in range(0, len(text), _CHUNK):
         for word in _WORD.findall(text[start : start + _CHUNK]):
@@ -519,7 +530,7 @@ def _split_words(text: str) -> Iterator[str]:
 
 @lru_cache(100_000)
 def _find_stem(word: str) -> str:
-    """The common stem of a word's forms: plan, plans, planned, planning."""
+    """Return the common stem of a word's forms, such as plan, plans, planned and planning."""
     if len(word) > 4 and word.endswith("ies"):
         return f"{word[:-3]}y"
     for end in _ENDS:
@@ -536,7 +547,7 @@ _ENDS: Final = ("ions", "ings", "ers", "ing", "ion", "ed", "er", "es", "ly", "s"
 def _walk_definitions(
     node: Node, depth: int, inside: int
 ) -> Iterator[tuple[int, Node, Node | None]]:
-    """The definitions of a syntax node, each with its depth and its body."""
+    """Yield the definitions below a syntax node: depth, node and body of each definition."""
     for child in node.named_children if inside < _DEEPEST else ():
         body = child.child_by_field_name("body")
         if child.type in _CLASSES:

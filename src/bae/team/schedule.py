@@ -1,5 +1,5 @@
-"""The rules of plans and scheduling: which tasks fit together, become ready, are blocked and why,
-and which start first. Pure functions, without a store or an event loop."""
+"""The rules of plans and scheduling, as pure functions: the problems of a plan, the changes of
+status that are due, and the tasks to start next."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bae.team.models import PlannedTask, Task, TaskStatus, may_move
 
 _S = TaskStatus
 DONE: Final = frozenset({_S.COMPLETED, _S.MERGED, _S.SKIPPED})
-"""The statuses that satisfy a dependency. A person who skips a task decides that others can do
-without it."""
+"""The statuses that satisfy a dependency. A skipped task satisfies a dependency, because a person
+decided that other tasks can do without it."""
 ENDED: Final = DONE | {_S.FAILED, _S.CANCELLED}
 """The statuses that a task keeps until a person asks for a change."""
 _OBSTACLES: Final = {
@@ -26,8 +26,8 @@ _FOLLOWS: Final = frozenset({_S.PENDING, _S.READY, _S.BLOCKED})
 
 
 def find_problems(tasks: Sequence[PlannedTask]) -> list[Problem]:
-    """All problems of a project's tasks: duplicate keys, unknown dependencies and cycles. Each
-    problem names its tasks."""
+    """Find all problems of a project's tasks: duplicate keys and titles, unknown dependencies and
+    cycles. Each problem names its tasks."""
     keys = [task.key for task in tasks]
     return [
         *_find_duplicates(tasks),
@@ -65,7 +65,7 @@ def _find_unknown(task: PlannedTask, keys: Sequence[str]) -> Iterable[Problem]:
 
 def _find_cycle(tasks: Sequence[PlannedTask]) -> Iterable[Problem]:
     feature = {task.key: task.feature for task in tasks}
-    # A task that waits for a task of another feature waits for that whole feature.
+    # A task that depends on a task of another feature waits for all tasks of this feature.
     needs = {
         task.key: {
             prerequisite
@@ -105,12 +105,14 @@ def find_changes(
     retries: int = 0,
     final: Collection[int] = (),
 ) -> list[StatusChange]:
-    """All changes of status that are due, in an order in which they can be stored.
+    """Find all changes of status that are due, in an order in which they can be stored.
 
-    A task is blocked while one of its prerequisites failed, was cancelled or is blocked, and while
-    it is `held` by a question or a person, with that reason. It is ready if it is approved and all
-    its prerequisites are merged, or skipped by a person; within a feature, staged prerequisites are
-    enough. A failed task is tried again `retries` times, unless it is `final`.
+    - A task is blocked while a prerequisite is failed, cancelled or blocked.
+    - A task is also blocked while it waits for an answer, or while a person has paused it. `held`
+      has the ids of such tasks, with the reason.
+    - A task is ready if it is approved and all its prerequisites are merged or skipped. Within a
+      feature, staged prerequisites are enough.
+    - A failed task is tried again `retries` times, unless `final` has its id.
     """
     held = held or {}
     statuses: dict[str, TaskStatus] = {}
@@ -142,7 +144,7 @@ def find_changes(
 
 
 def apply_changes(tasks: Sequence[Task], changes: Sequence[StatusChange]) -> list[Task]:
-    """The tasks with the changes applied."""
+    """Return the tasks with the changes applied."""
     by_id = {task.id: task for task in tasks}
     for change in changes:
         update = {"status": change.after, "reason": change.reason}
@@ -151,9 +153,11 @@ def apply_changes(tasks: Sequence[Task], changes: Sequence[StatusChange]) -> lis
 
 
 def choose_next(tasks: Sequence[Task], most: int) -> list[Task]:
-    """The tasks to start now, so that at most `most` are in progress: by priority, then by the
-    length of the chain of tasks that waits for them. Two tasks that name the same file are never in
-    progress together."""
+    """Choose the tasks to start now, so that at most `most` tasks are in progress.
+
+    Tasks with a higher priority come first, and then tasks with a longer chain of waiting tasks.
+    Two tasks that name the same file are never in progress at the same time.
+    """
     working = [task for task in tasks if task.status is _S.IN_PROGRESS]
     length = _measure_chains(tasks)
     ready = [task for task in tasks if task.status is _S.READY]
@@ -168,14 +172,15 @@ def choose_next(tasks: Sequence[Task], most: int) -> list[Task]:
 
 
 def in_order(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks, each after its prerequisites. Prerequisites outside of the list are ignored."""
+    """Sort tasks so that each task comes after its prerequisites. Prerequisites that are not in
+    `tasks` are ignored."""
     by_key = {task.key: task for task in tasks}
     sorter = TopologicalSorter({task.key: task.depends_on for task in tasks})
     return [by_key[key] for key in sorter.static_order() if key in by_key]
 
 
 def find_critical_path(tasks: Sequence[Task]) -> list[Task]:
-    """The longest chain of dependent tasks that are not done."""
+    """Return the longest chain of dependent tasks that are not done."""
     unfinished = [task for task in tasks if task.status not in DONE]
     length = _measure_chains(unfinished)
     path: list[Task] = []
@@ -193,9 +198,9 @@ class DryRun:
     rounds: tuple[tuple[Task, ...], ...]
     """The tasks that run together, round by round."""
     critical_path: tuple[Task, ...]
-    """The longest chain of dependent tasks: more agents do not make the run shorter than this."""
+    """The longest chain of dependent tasks. More agents cannot make the run shorter than it."""
     left: tuple[Task, ...]
-    """The tasks that would not start, each with the reason."""
+    """The tasks that would not start. `reason` of each task says why."""
 
 
 def plan_dry_run(
@@ -205,7 +210,7 @@ def plan_dry_run(
     held: Mapping[int, str] | None = None,
     retries: int = 0,
 ) -> DryRun:
-    """What would run in which order. Nothing is started or stored."""
+    """Plan which tasks would run, and in which order. Nothing is started or stored."""
     # A run resumes tasks that an earlier run left in progress.
     current = [
         task.model_copy(update={"status": _S.READY}) if task.status is _S.IN_PROGRESS else task
@@ -241,7 +246,7 @@ def _find_obstacle(task: Task, statuses: Mapping[str, TaskStatus]) -> str:
 
 
 def _measure_chains(tasks: Sequence[Task]) -> dict[str, int]:
-    """The length of the longest chain of unfinished tasks that begins with each task, by key."""
+    """Measure the longest chain of unfinished tasks that begins with a task, by the task's key."""
     after = dict.fromkeys((task.key for task in tasks), 0)
     length: dict[str, int] = {}
     for task in reversed(in_order(tasks)):

@@ -1,5 +1,5 @@
-"""The standing of a team's tasks at a glance: the time of the last status change, attempts, last
-test results, open question, and the current step of its agent."""
+"""Summaries of a team's tasks for the status and the board: the last status change, attempts, test
+results, the open question, and the current step of the agent."""
 
 from __future__ import annotations
 
@@ -23,10 +23,15 @@ _LAST_LINES: Final = 60
 
 
 class Standing(BaseModel):
-    """The standing of a task. `since` is when it got its status, in seconds since 1970. `attempts`
-    is the number of finished attempts, and `outcome` the outcome of the last. `outcomes` is the
-    number of tests by outcome in the last test run, `question` the open question, and `activity`
-    the last reported activity."""
+    """The summary of a task.
+
+    - `since`: when the task got its status, in seconds since 1970.
+    - `attempts`: the number of finished attempts.
+    - `outcome`: the outcome of the last attempt.
+    - `outcomes`: the number of tests by outcome, in the last test run.
+    - `question`: the open question.
+    - `activity`: the last reported activity.
+    """
 
     since: float = 0.0
     attempts: int = 0
@@ -37,8 +42,11 @@ class Standing(BaseModel):
 
 
 class Doing(BaseModel):
-    """The current step of an agent for a task, when it began, and the id of its run in the
-    journal."""
+    """A step of the agent that works on a task.
+
+    - `at`: when the step began, in seconds since 1970.
+    - `run`: the id of the agent's run in the journal.
+    """
 
     text: str
     at: float
@@ -46,7 +54,8 @@ class Doing(BaseModel):
 
 
 async def read_standings(store: Store, project_id: int) -> dict[int, Standing]:
-    """The standing of each task of a project, by task id, in one transaction."""
+    """Read the summaries of a project's tasks in one transaction, by task id. A task without events
+    is left out."""
     event, attempt = tables.events.c, tables.attempts.c
     task_id = event.data["task_id"].as_integer()
     newest = sa.select(attempt.task_id, sa.func.max(attempt.number)).group_by(attempt.task_id)
@@ -90,15 +99,15 @@ async def read_standings(store: Store, project_id: int) -> dict[int, Standing]:
 
 
 async def read_doing(journal: Journal, tasks: Collection[int]) -> dict[int, Doing]:
-    """The current steps of agents, by task id, from runs that a process works on. Tasks without an
-    agent are left out."""
+    """Read the current steps of agents, by task id. Only runs that a live process works on are
+    read, so tasks without an agent are left out."""
     newest: dict[int, tuple[RunInfo, bool]] = {}
     async for info in journal.every_run(status="running"):
-        run = _RUN.match(info.run_id)
-        is_alive = info.standing() == "running"  # its lease decides
-        if run and is_alive and int(run[1]) in tasks and int(run[1]) not in newest:
-            newest[int(run[1])] = info, bool(run[2])
-    doing: dict[int, Doing] = {}
+        match = _RUN.match(info.run_id)
+        is_alive = info.standing() == "running"  # the run's lease decides
+        if match and is_alive and int(match[1]) in tasks and int(match[1]) not in newest:
+            newest[int(match[1])] = info, bool(match[2])
+    steps: dict[int, Doing] = {}
     for task, (info, is_review) in newest.items():
         total = (await journal.lines(info.run_id, limit=0)).total
         after = max(-1, total - 1 - _LAST_LINES)
@@ -107,5 +116,5 @@ async def read_doing(journal: Journal, tasks: Collection[int]) -> dict[int, Doin
         for line in lines:
             if step := describe_line(line, is_review=is_review):
                 text, at = step, line.at
-        doing[task] = Doing(text=text, at=at, run=info.run_id)
-    return doing
+        steps[task] = Doing(text=text, at=at, run=info.run_id)
+    return steps

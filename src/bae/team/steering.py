@@ -1,5 +1,5 @@
-"""Actions of people on a plan and a run, the same from the command line and over HTTP: find, change
-and check tasks, send notes, and request actions."""
+"""Functions with which people steer a team, on the command line and over HTTP. They find, change
+and check tasks, store notes, and request actions."""
 
 from __future__ import annotations
 
@@ -33,16 +33,18 @@ Steering = Action | Literal["note"]
 
 @dataclass(frozen=True, slots=True)
 class Steered:
-    """A person's request. With `is_running` the run in progress takes it now; otherwise the next
-    run does. A note has no request: the worker reads it before its next question."""
+    """The outcome of `steer`."""
 
     task: Task | None
+    """The task that the action is for. None if the action is for the run."""
     is_running: bool
+    """Whether a run is in progress and takes the request now. Otherwise the next run takes it."""
     request: Request | None = None
+    """The stored request. None for a note, which the worker reads before its next LLM call."""
 
 
 async def find_task(store: Store, project_id: int, named: str) -> Task:
-    """The task with this key or number."""
+    """Return the task with the key or number `named`."""
     tasks = await store.tasks(project_id)
     for task in tasks:
         if named in (task.key, str(task.id)):
@@ -66,9 +68,11 @@ async def steer(
     text: str = "",
     by: str | None = None,
 ) -> Steered | None:
-    """Request an action in the name of the user `by`, for the named task or for the whole run.
-    `text` is the text of a note. Returns None if there is nothing to stop, because no run is in
-    progress."""
+    """Request an action for the task `named`. Without `named`, request the action for the run.
+
+    `text` is the text of a note, and `by` the user who requests the action. If the action would
+    stop or kill a run and no run is in progress, return None.
+    """
     task = None if named is None else await find_task(store, project_id, named)
     if task is not None and task.status in (TaskStatus.COMPLETED, TaskStatus.MERGED):
         raise TeamError(
@@ -93,7 +97,7 @@ async def steer(
 
 
 def change_task(task: Task, given: Mapping[str, Any]) -> PlannedTask:
-    """The planned fields of a task, with changes."""
+    """Return the planned fields of a task with the changes `given`, validated."""
     values = as_planned(task).model_dump()
     if task.proof != "none" and "tests" in given:
         del values["proof"]  # the proof follows from the named tests
@@ -101,7 +105,8 @@ def change_task(task: Task, given: Mapping[str, Any]) -> PlannedTask:
 
 
 def make_task(values: Mapping[str, Any]) -> PlannedTask:
-    """A task from a person's input. The error lists the `problems` by field."""
+    """Make a task from a person's input. If the input is invalid, raise TeamError, whose `problems`
+    name the fields."""
     try:
         return PlannedTask.model_validate(values)
     except ValidationError as error:
@@ -111,11 +116,11 @@ def make_task(values: Mapping[str, Any]) -> PlannedTask:
                 include_url=False, include_input=False, include_context=False
             )
         ]
-        listed = "; ".join(
-            ": ".join(filter(None, (detail.place, detail.message))) for detail in problems
+        details = "; ".join(
+            ": ".join(filter(None, (problem.place, problem.message))) for problem in problems
         )
         raise TeamError(
-            f"this is no task: {listed}",
+            f"this is no task: {details}",
             code="bae-team-task",
             fix="correct it",
             problems=tuple(problems),
@@ -125,7 +130,7 @@ def make_task(values: Mapping[str, Any]) -> PlannedTask:
 async def check_files(
     store: Store, repository: Repository, project: Project, planned: Sequence[PlannedTask]
 ) -> None:
-    """Refuse tasks with files that do not exist and are not marked as new."""
+    """Refuse tasks with wrong files. `files` must exist, and `new_files` must not exist."""
     keys = {task.key for task in planned}
     others = [task for task in await store.tasks(project.id) if task.key not in keys]
     files = await list_files(repository, project.branch)

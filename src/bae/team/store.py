@@ -1,6 +1,6 @@
-"""The state of a team, in one SQLite file beside the repository. Acknowledged writes survive a kill
-at any moment. A status changes only by compare-and-set through the table of transitions, in the
-same transaction as its event."""
+"""The state of a team in one SQLite file beside the repository. A kill at any moment loses no write
+that has returned. The status of a task changes only from the status that the caller expects, and
+only as `TRANSITIONS` allows."""
 
 from __future__ import annotations
 
@@ -66,15 +66,17 @@ _UNSTARTED: Final = frozenset(TaskStatus) - _MERGED - {TaskStatus.IN_PROGRESS}
 
 
 def store_path(root: Path) -> Path:
-    """The path of a repository's team state: in the folder `.NAME.team` beside the repository."""
+    """Return the path of a repository's team state. The file is in the folder `.NAME.team` beside
+    the repository."""
     return root.parent / f".{root.name}.team" / "team.db"
 
 
 class Store:
     """The state of the teams in one file: `async with await Store.open(path) as store:`.
 
-    Every call is one transaction, in a thread of the store. A cancellation is raised after the call
-    has ended. Several processes may open the file. A change is stored together with its event.
+    Every call is one transaction in the store's thread. A change and its event are stored in the
+    same transaction. If a write is cancelled, CancelledError is raised after the transaction has
+    ended. Several processes may open the file at the same time.
     """
 
     def __init__(self, engine: sa.Engine, thread: ThreadPoolExecutor, path: Path) -> None:
@@ -87,7 +89,7 @@ class Store:
 
     @classmethod
     async def open(cls, path: Path | str) -> Self:
-        """Open the store in a file, which is created if it is missing."""
+        """Open the store in the file `path`. If the file is missing, create it."""
         path = Path(path)
         thread = ThreadPoolExecutor(1, "bae-team-store")
         try:
@@ -99,7 +101,7 @@ class Store:
         return cls(engine, thread, path)
 
     async def close(self) -> None:
-        """Close the file, after pending writes."""
+        """Close the file after all pending calls."""
         loop = asyncio.get_running_loop()
 
         async def end() -> None:
@@ -111,8 +113,8 @@ class Store:
             self._thread.shutdown(wait=False)
 
     def journal(self) -> SQLiteJournal:
-        """The journal of the agents' runs, in the file `runs.db` beside this one. Open it with
-        `async with`. It is as durable as the store."""
+        """Return the journal of the agents' runs, in the file `runs.db` beside the store's file.
+        Open the journal with `async with`. It is as durable as the store."""
         from bae.journal import SQLiteJournal
 
         return SQLiteJournal(self.path.with_name("runs.db"), durability="normal")
@@ -124,43 +126,43 @@ class Store:
         await self.close()
 
     def sending_to(self, ws_manager: Broadcaster | None) -> Self:
-        """The same store with a `ws_manager`, which gets each event after it is stored, with its
-        `number` and `time`."""
-        same = copy(self)
-        same._sender = Sender(ws_manager)
-        return same
+        """Return a copy of this store that sends events to `ws_manager`. Each event is sent with
+        its `number` and `time` after it is stored."""
+        store = copy(self)
+        store._sender = Sender(ws_manager)
+        return store
 
     def on_event(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call a function on the event loop each time this store has stored events. Returns a
-        function that removes the listener."""
+        """Call `listener` on the event loop after each write of this store. Return a function that
+        removes the listener."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     # Projects
 
     async def save_project(self, project: Project) -> Project:
-        """Store a project and return it with its id. It is matched by id, otherwise by root, so a
-        project whose repository was moved keeps its tasks."""
+        """Store a project and return it with its id. It replaces a project with the same id or
+        root, so a project whose repository was moved keeps its tasks."""
         root = _make_storable(project.root)
         values = {"root": root, "data": project.model_dump(mode="json", exclude={"id", "root"})}
 
         def save(db: sa.Connection) -> int:
-            same = (tables.projects.c.id == project.id) | (tables.projects.c.root == root)
-            known_id = db.scalar(sa.select(tables.projects.c.id).where(same))
-            if known_id is None:
+            is_same = (tables.projects.c.id == project.id) | (tables.projects.c.root == root)
+            stored_id = db.scalar(sa.select(tables.projects.c.id).where(is_same))
+            if stored_id is None:
                 return _insert(db, tables.projects, **values)
-            db.execute(sa.update(tables.projects).filter_by(id=known_id).values(values))
-            return known_id
+            db.execute(sa.update(tables.projects).filter_by(id=stored_id).values(values))
+            return stored_id
 
         return project.model_copy(update={"id": await self.write(save)})
 
     async def projects(self) -> list[Project]:
-        """All projects of the file."""
+        """Return all projects in the file."""
         rows = await self.read(lambda db: _rows(db, sa.select(tables.projects)))
         return [_read_project(row) for row in rows]
 
     async def project(self, project_id: int) -> Project:
-        """A project by its id."""
+        """Return the project with this id."""
         query = sa.select(tables.projects).filter_by(id=project_id)
         return _read_project(await self.read(lambda db: _one(db, query, "project", project_id)))
 
@@ -174,9 +176,12 @@ class Store:
         approved: bool = True,
         by: str | None = None,
     ) -> list[Task]:
-        """Add tasks to a project, all or none. Duplicate keys, unknown dependencies and cycles are
-        refused; the error's `problems` lists all of them. Tasks that are not `approved`, and tasks
-        with the proof `none`, wait for a person's approval."""
+        """Add tasks to a project, all or none, and return them.
+
+        Duplicate keys and titles, unknown dependencies and cycles are refused. `problems` of the
+        error lists all of them. Tasks with the proof `none` wait for a person's approval. Without
+        `approved`, all the tasks wait for it.
+        """
 
         def add(db: sa.Connection) -> list[Task]:
             _one(db, sa.select(tables.projects).filter_by(id=project_id), "project", project_id)
@@ -198,8 +203,8 @@ class Store:
     async def approve_tasks(
         self, task_ids: Sequence[int], *, without_tests: bool = False, by: str | None = None
     ) -> int:
-        """Approve tasks, and return how many were waiting. With `without_tests`, only tasks with
-        the proof `none` are approved; without it, only the others."""
+        """Approve tasks, and return the number of newly approved tasks. With `without_tests`, only
+        tasks with the proof `none` are approved. Otherwise these tasks are left out."""
 
         def approve(db: sa.Connection) -> int:
             waiting = sa.select(tables.tasks).filter_by(approved=False)
@@ -226,9 +231,11 @@ class Store:
         approved: bool = True,
         by: str | None = None,
     ) -> Task:
-        """Replace the planned fields of a task that is neither in progress nor merged. Tasks that
-        depend on it get its new key. If its proof is `none`, or the edit is not `approved`, it
-        needs approval again."""
+        """Replace the planned fields of a task that is neither in progress nor merged.
+
+        If the key changes, tasks that depend on the task depend on the new key. If the new proof is
+        `none`, or `approved` is False, the task needs approval again.
+        """
 
         def edit(db: sa.Connection) -> Task:
             task = _read_changeable(db, task_id, "edited")
@@ -254,8 +261,8 @@ class Store:
         return await self.write(edit)
 
     async def drop_task(self, task_id: int, *, by: str | None = None) -> None:
-        """Remove a task that is neither in progress nor merged, and that no other task depends on.
-        Its branch stays."""
+        """Remove a task. It must be neither in progress nor merged, and no other task may depend on
+        it. Its branch stays."""
 
         def drop(db: sa.Connection) -> None:
             task = _read_changeable(db, task_id, "dropped")
@@ -274,17 +281,18 @@ class Store:
         await self.write(drop)
 
     async def tasks(self, project_id: int) -> list[Task]:
-        """The tasks of a project, in the order they were added."""
+        """Return the tasks of a project, in the order in which they were added."""
         return await self.read(lambda db: _read_project_tasks(db, project_id))
 
     async def unapproved_since(self, project_id: int) -> float:
-        """When the oldest task that waits for approval was added, in seconds since 1970."""
+        """Return when the oldest task that waits for approval was added, in seconds since 1970. If
+        no task waits, return 0."""
         query = sa.select(sa.func.min(tables.tasks.c.added))
         query = query.filter_by(project_id=project_id, approved=False)
         return await self.read(lambda db: db.scalar(query)) or 0.0
 
     async def task(self, task_id: int) -> Task:
-        """A task by its id."""
+        """Return the task with this id."""
         return await self.read(lambda db: _read_task(db, task_id))
 
     async def move(
@@ -298,9 +306,13 @@ class Store:
         commit: str | None = None,
         forgive: bool = False,
     ) -> Task | None:
-        """Change the status of a task if it is still `before`. Returns the updated task, or None if
-        another process was faster. `commit` is the commit of a merged task; `forgive` resets its
-        count of failures."""
+        """Change the status of a task from `before` to `after`, and return the updated task. If the
+        status is no longer `before`, change nothing and return None.
+
+        - `base`: the commit that the task's work starts from.
+        - `commit`: the commit of a merged task.
+        - `forgive`: whether to reset the task's count of failures.
+        """
         if not may_move(before, after):
             raise TeamError(
                 f"task {task_id} cannot go from {before} to {after}", code="bae-team-transition"
@@ -346,7 +358,7 @@ class Store:
     # Attempts and test reports
 
     async def add_attempt(self, attempt: TaskAttempt) -> None:
-        """Store an attempt with its report. An attempt with the same number is replaced."""
+        """Store an attempt with its report. It replaces an attempt with the same number."""
         data = attempt.model_dump(mode="json", exclude={"task_id", "number", "report"})
         key = {"task_id": attempt.task_id, "number": attempt.number}
 
@@ -362,7 +374,7 @@ class Store:
         await self.write(add)
 
     async def attempts(self, task_id: int) -> list[TaskAttempt]:
-        """The attempts at a task, in order."""
+        """Return the attempts at a task, in order."""
 
         def read(db: sa.Connection) -> list[TaskAttempt]:
             by_number = sa.select(tables.attempts).order_by(tables.attempts.c.number)
@@ -384,24 +396,24 @@ class Store:
         return await self.read(read)
 
     async def add_report(self, task_id: int, report: TestReport) -> None:
-        """Store the test report of the merged tree for a task."""
+        """Store the report of the tests that ran on a merged tree, for a task."""
         await self.write(lambda db: _add_report(db, report, task_id=task_id, attempt=None))
 
     async def merge_reports(self, task_id: int) -> list[TestReport]:
-        """The test reports of the merged tree for a task, oldest first."""
+        """Return a task's reports of tests that ran on a merged tree, oldest first."""
         query = sa.select(tables.reports).order_by(tables.reports.c.id)
         query = query.filter_by(task_id=task_id, attempt=None)
         rows = await self.read(lambda db: _rows(db, query))
         return [TestReport.model_validate(row["data"]) for row in rows]
 
     async def flaky_tests(self, project_id: int) -> dict[int, tuple[str, ...]]:
-        """The tests that failed and then passed with the same work, by task id."""
+        """Return the tests that failed and then passed with the same work, by task id."""
         names = tables.reports.c.data["flaky"]
         query = sa.select(tables.reports.c.task_id, names.label("names")).join(tables.tasks)
         query = query.where(tables.tasks.c.project_id == project_id).order_by(tables.reports.c.id)
         flaky: dict[int, dict[str, None]] = {}
         for row in await self.read(lambda db: _rows(db, query)):
-            if row["names"]:  # reports of earlier versions have none
+            if row["names"]:  # reports of earlier versions of bae have no such list
                 flaky.setdefault(row["task_id"], {}).update(dict.fromkeys(row["names"]))
         return {task_id: tuple(names) for task_id, names in flaky.items()}
 
@@ -410,8 +422,8 @@ class Store:
     async def add_blocker(
         self, task_id: int, question: str, *, digest: str | None = None
     ) -> Blocker:
-        """Store a question that a task waits for. `digest` stands for the content that the answer
-        `yes` accepts."""
+        """Store a question that a task waits for. `digest` is the digest of the content that the
+        answer `yes` accepts."""
         question = _make_storable(question)
 
         def add(db: sa.Connection) -> Blocker:
@@ -426,7 +438,7 @@ class Store:
     async def answer_blocker(
         self, blocker_id: int, answer: str, *, by: str | None = None
     ) -> Blocker:
-        """Store a person's answer and the name of the person. A question can be answered once."""
+        """Store a person's answer, and the person's name `by`. A question can be answered once."""
         answer = _make_storable(answer)
 
         def resolve(db: sa.Connection) -> Blocker:
@@ -447,7 +459,7 @@ class Store:
         return await self.write(resolve)
 
     async def blockers(self, project_id: int, *, open_only: bool = False) -> list[Blocker]:
-        """The questions of a project's tasks, in the order they were asked."""
+        """Return the questions of a project's tasks, in the order in which they were asked."""
         query = sa.select(tables.blockers).join(tables.tasks)
         query = query.where(tables.tasks.c.project_id == project_id).order_by(tables.blockers.c.id)
         if open_only:
@@ -473,7 +485,7 @@ class Store:
         await self.write(save)
 
     async def agents(self, project_id: int) -> list[AgentInfo]:
-        """The agents of a project, including retired agents."""
+        """Return the agents of a project, including retired agents."""
         query = sa.select(tables.agents).filter_by(project_id=project_id)
         rows = await self.read(lambda db: _rows(db, query))
         return [AgentInfo.model_validate(row["data"]) for row in rows]
@@ -481,14 +493,14 @@ class Store:
     # Events
 
     async def add_events(self, events: Sequence[Event]) -> list[StoredEvent]:
-        """Store events in this order. Each gets the next number."""
+        """Store events in this order, and return them with their numbers."""
         return await self.write(lambda db: [add_event(db, event) for event in events])
 
     async def events(
         self, project_id: int, after: int = 0, *, most: int = 1000, task_id: int | None = None
     ) -> list[StoredEvent]:
-        """The events of a project, or of one of its tasks, with numbers above `after`, oldest
-        first."""
+        """Return at most `most` events of a project with numbers above `after`, oldest first. With
+        `task_id`, return only events of this task."""
         number = tables.events.c.id
         query = sa.select(tables.events).filter_by(project_id=project_id).where(number > after)
         if task_id is not None:
@@ -497,15 +509,15 @@ class Store:
         return [_read_event(row) for row in rows]
 
     def feed(self, project_id: int) -> TeamFeed:
-        """The events of a project as a feed for `bae.journal.subscribe`. All subscribers share one
-        feed, which reads the file once for all of them."""
+        """Return the events of a project as a feed for `bae.journal.subscribe`. All subscribers
+        share one feed, so the file is read once for all of them."""
         feed = self._feeds.get(project_id)
         if feed is None:
             feed = self._feeds[project_id] = TeamFeed(self, project_id)
         return feed
 
     async def events_of(self, project_id: int, *kinds: type[Event]) -> list[StoredEvent]:
-        """All events of a project of the given classes, oldest first."""
+        """Return all events of a project whose class is in `kinds`, oldest first."""
         types = [kind.type for kind in kinds]
         condition = tables.events.c.data["type"].as_string().in_(types)
         query = sa.select(tables.events).filter_by(project_id=project_id).where(condition)
@@ -513,7 +525,7 @@ class Store:
         return [_read_event(row) for row in rows]
 
     async def reviews(self, project_id: int) -> dict[int, tuple[Review, ...]]:
-        """The reviews of each task's work, oldest first, by task id."""
+        """Return the reviews of each task's work by task id, oldest first."""
         reviews: dict[int, tuple[Review, ...]] = {}
         for stored in await self.events_of(project_id, WorkReviewed):
             event = stored.event
@@ -522,23 +534,23 @@ class Store:
         return reviews
 
     async def last_event(self, project_id: int) -> int:
-        """The number of a project's last event, or 0."""
+        """Return the number of a project's last event. If there is none, return 0."""
         last = sa.select(sa.func.max(tables.events.c.id)).filter_by(project_id=project_id)
         return await self.read(lambda db: db.scalar(last)) or 0
 
     async def data_version(self) -> int:
-        """A number that changes when another process or another store has written to the file."""
+        """Return a number that changes when another process or another store writes to the file."""
         return await self.read(lambda db: db.exec_driver_sql("pragma data_version").scalar_one())
 
     # Transactions
 
     async def read(self, work: Callable[[sa.Connection], T]) -> T:
-        """Run a function in one read transaction, in the thread of the store."""
+        """Run a function in a read transaction, in the store's thread."""
         return await self._run_transaction(work, write=False)
 
     async def write(self, work: Callable[[sa.Connection], T]) -> T:
-        """Run a function in one write transaction, in the thread of the store: all of it or
-        nothing. Its events are sent afterwards."""
+        """Run a function in a write transaction, in the store's thread. If the function raises,
+        nothing is stored. Events are sent after the transaction."""
         stored: list[StoredEvent] = []
 
         def write(db: sa.Connection) -> T:
@@ -566,7 +578,7 @@ class Store:
                 raise TeamError(
                     f"the state of the team in {self.path} cannot be {verb}",
                     cause,
-                    fix="the disk may be full, or another process may hold the file",
+                    fix="the disk may be full, or another process may have locked the file",
                 ) from cause
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, transact)
@@ -629,10 +641,10 @@ def _read_project_tasks(db: sa.Connection, project_id: int) -> list[Task]:
 
 
 def _read_task(db: sa.Connection, task_id: int) -> Task:
-    tasks_found = _read_tasks(db, tables.tasks.c.id == task_id)
-    if not tasks_found:
+    tasks = _read_tasks(db, tables.tasks.c.id == task_id)
+    if not tasks:
         raise _unknown("task", task_id)
-    return tasks_found[0]
+    return tasks[0]
 
 
 def _read_tasks(db: sa.Connection, condition: sa.ColumnElement[bool]) -> list[Task]:
@@ -673,7 +685,7 @@ def _add_report(
 
 
 def add_event(db: sa.Connection, event: Event) -> StoredEvent:
-    """Store an event in the transaction of the change that it reports."""
+    """Store an event. Call this in the transaction of the change that the event reports."""
     at = time()
     number = _insert(db, tables.events, project_id=event.project_id, at=at, data=event.to_message())
     stored = StoredEvent(number=number, at=at, event=event)
@@ -693,5 +705,5 @@ def _note_change(
 
 
 def _make_storable(text: str) -> str:
-    """Text without the lone surrogates that an LLM may write and SQLite cannot store."""
+    """Replace lone surrogates in a text. An LLM may write them, and SQLite cannot store them."""
     return text.encode("utf-8", "replace").decode()

@@ -1,5 +1,7 @@
-"""Syntax checks of files that an LLM has edited. Files that were broken before, that may use a
-newer syntax, or that are broken test data are not checked."""
+"""Syntax checks of files that an LLM has edited.
+
+An error is ignored if the file was broken before the edit, if the code may need a newer Python, or
+if the file may be test data that is broken on purpose."""
 
 from __future__ import annotations
 
@@ -18,8 +20,10 @@ if TYPE_CHECKING:
 
 
 def find_syntax_error(path: str, before: bytes | None, after: bytes | None) -> str | None:
-    """The syntax error in a file, with the lines around it. None if there is none, or if the file
-    was broken before. Checks Python, JSON, TOML, JavaScript and TypeScript."""
+    """Return a message about the syntax error of an edited file, with the lines around the error.
+
+    Return None if there is no error, or if the file was broken before the edit. Python, JSON, TOML,
+    JavaScript and TypeScript are checked."""
     check = _CHECKS.get(PurePosixPath(path).suffix.lower())
     if check is None or after is None or is_broken_on_purpose(path):
         return None
@@ -44,8 +48,10 @@ def find_syntax_error(path: str, before: bytes | None, after: bytes | None) -> s
 
 
 def is_broken_on_purpose(path: str) -> bool:
-    """Whether a file may be broken test data: in a folder of test data, such as `tests/data` or
-    `fixtures`, or with a name such as `broken.json` below a folder of tests."""
+    """Return whether a file may be test data that is broken on purpose.
+
+    Such a file is in a folder of test data, such as `tests/data` or `fixtures`, or has a name such
+    as `broken.json` below a folder of tests."""
     *folders, name = PurePosixPath(path.lower()).parts
     if _DATA.intersection(folders):
         return True
@@ -55,7 +61,7 @@ def is_broken_on_purpose(path: str) -> bool:
 
 
 def make_parser(suffix: str) -> Parser | None:
-    """A parser for files with a suffix, or None if there is no grammar."""
+    """Return a parser for files with this suffix, or None if there is no grammar for them."""
     grammar = _find_grammar(suffix)
     if grammar is None:
         return None
@@ -76,7 +82,7 @@ def _check_python(path: str, text: str) -> _Error | None:
     except SyntaxError as error:
         lines = text.split("\n")
         number = min(error.lineno or 1, len(lines))
-        # A newer version of Python may accept it.
+        # A newer version of Python may accept this line.
         if _NEWER_PYTHON.search(lines[number - 1]) and _check_tree(path, text) is None:
             return None
         return _Error(number, error.msg)
@@ -99,11 +105,11 @@ def _check_json(path: str, text: str) -> _Error | None:
 
 def _check_toml(path: str, text: str) -> _Error | None:
     if any(len(line) > _LONGEST_LINE for line in text.splitlines()):
-        return None  # a long line of keys may take minutes to read
+        return None  # tomllib may take minutes to read a long line of keys
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        place = re.search(r"\(at line (\d+)", str(error))  # an attribute from Python 3.14 on
+        place = re.search(r"\(at line (\d+)", str(error))  # Python 3.14 has `lineno`
         return _Error(int(place[1]) if place else text.rstrip().count("\n") + 1, str(error))
     except RecursionError:
         return None
@@ -142,7 +148,7 @@ _WITH_COMMENTS: Final = re.compile(
     r"|(^|/)\.vscode/",
     re.IGNORECASE,
 )
-"""JSON files that programs read with comments and trailing commas."""
+"""JSON files that may have comments and trailing commas, because their programs accept both."""
 _TESTS: Final = frozenset(("test", "tests", "__tests__", "spec", "specs"))
 _DATA: Final = frozenset(("fixtures", "__fixtures__", "testdata", "test_data", "test-data"))
 _TEST_DATA: Final = frozenset(("data", "cases", "samples", "snapshots", "resources", "files"))
@@ -159,7 +165,9 @@ _CHECKS: Final[Mapping[str, Callable[[str, str], _Error | None]]] = {
 
 @cache
 def _find_grammar(suffix: str) -> object | None:
-    """The grammar of a file by its suffix, or None if there is none or tree-sitter is missing."""
+    """Return the tree-sitter grammar for a suffix.
+
+    Return None if the suffix has no grammar, or if tree-sitter is not installed."""
     try:
         if suffix in (".py", ".pyi"):
             from tree_sitter_python import language

@@ -1,4 +1,4 @@
-"""The tables of a team's SQLite file, and how the file is opened."""
+"""The tables of a team's SQLite file, and functions that open and read the file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _UPGRADES: Final = {
 }
 """The statements that upgrade a file from each earlier format to the next."""
 BUSY_SECONDS: Final = 30.0
-"""How many seconds a process waits for another process that writes."""
+"""How many seconds a process waits while another process writes."""
 
 _metadata = sa.MetaData()
 
@@ -83,7 +83,7 @@ tasks = _table(
     _text("commit", optional=True),
     sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
     _json("planned"),
-    sa.Column("added", sa.Float),  # null: before this was stored
+    sa.Column("added", sa.Float),  # null: the task was added before format 3
     sa.UniqueConstraint("project_id", "key"),
 )
 dependencies = sa.Table(
@@ -109,7 +109,7 @@ reports = _table(
     "reports",
     _number(),
     _reference("tasks"),
-    sa.Column("attempt", sa.Integer),  # null: of the merged tree
+    sa.Column("attempt", sa.Integer),  # null: the tests ran on the merged tree
     sa.Column("passed", sa.Boolean, nullable=False),
     _json("data"),
 )
@@ -143,18 +143,18 @@ runs = _table(
     _number(),
     _reference("projects"),
     sa.Column("finished", sa.Boolean, nullable=False),
-    sa.Column("budget", sa.JSON(none_as_null=True)),  # its limits by name, or null
+    sa.Column("budget", sa.JSON(none_as_null=True)),  # the run's limits by name, or null
 )
 spending = _table(
     "spending",
     _number(),
     _reference("projects"),
-    _reference("tasks", optional=True, dropped="SET NULL"),  # the money stays spent
+    _reference("tasks", optional=True, dropped="SET NULL"),  # a dropped task was still paid for
     _reference("runs"),
-    # The reservation, until the actual usage is known.
+    # Tokens and cost are a reservation until the actual usage is known.
     sa.Column("tokens", sa.Integer, nullable=False),
     sa.Column("cost", sa.Float, nullable=False),
-    # Whether the price is unknown. Then the cost is 0, or the reservation.
+    # Whether the price is unknown. If so, the cost is 0 or the reserved cost.
     sa.Column("unpriced", sa.Boolean, nullable=False, server_default="0"),
 )
 requests = _table(
@@ -175,12 +175,13 @@ def insert(db: sa.Connection, table: sa.Table, **values: Any) -> int:
 
 
 def rows(db: sa.Connection, query: sa.Executable) -> Sequence[Mapping[str, Any]]:
-    """The rows of a query's result."""
+    """Run a query and return its rows as dicts."""
     return [dict(row) for row in db.execute(query).mappings()]
 
 
 def one(db: sa.Connection, query: sa.Executable, kind: str, number: int) -> Mapping[str, Any]:
-    """The only row of a query's result. Raises TeamError if there is no row."""
+    """Run a query and return its first row. If there is no row, raise TeamError. Its message names
+    the missing object by `kind` and `number`."""
     matching = rows(db, query)
     if not matching:
         raise unknown(kind, number)
@@ -188,14 +189,18 @@ def one(db: sa.Connection, query: sa.Executable, kind: str, number: int) -> Mapp
 
 
 def unknown(kind: str, number: int) -> TeamError:
-    """The error for an unknown number."""
+    """Return the error for a number that no object of this kind has."""
     return TeamError(f"there is no {kind} {number}", code="bae-team-unknown")
 
 
 def open_engine(path: Path) -> sa.Engine:
-    """An engine with one connection to the file, which is created if it is missing. A file of
-    another program or format is refused and stays unchanged. Transactions that write have the
-    execution option `write`, and wait for each other at their start."""
+    """Open a team's SQLite file and return an engine with one connection to the file.
+
+    A missing file is created. A file of an earlier format is upgraded. A file of another program or
+    of a later format is refused and stays unchanged.
+
+    A transaction that writes must have the execution option `write`. At its start it waits for
+    other writers, and then locks the file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -225,8 +230,8 @@ def _open_connection(path: Path) -> sqlite3.Connection:
                 f"{path}: SQLite cannot keep a write-ahead log there (its mode is {mode!r})",
                 fix="put the file on a local disk",
             )
-        # Survives the end of the process at any moment. A power cut may cost the last commits,
-        # but merged work is in git.
+        # Commits survive a killed process. A power cut may lose the last commits of this file, but
+        # merged work is in git.
         connection.execute("pragma synchronous = normal")
         connection.execute("pragma foreign_keys = on")
         connection.execute("begin immediate")
@@ -241,7 +246,8 @@ def _open_connection(path: Path) -> sqlite3.Connection:
 
 
 def _check_kind(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether the file is empty."""
+    """Return whether the file is empty. Raise TeamError if another program or a later version of
+    bae wrote it."""
     header: tuple[int, int, int] = connection.execute(
         "select (select count(*) from sqlite_master), application_id, user_version"
         " from pragma_application_id, pragma_user_version"
@@ -259,7 +265,7 @@ def _check_kind(connection: sqlite3.Connection, path: Path) -> bool:
 
 
 def _upgrade(connection: sqlite3.Connection) -> None:
-    """Upgrade a file of an earlier format."""
+    """Upgrade a file of an earlier format to the current format."""
     [(stored,)] = connection.execute("pragma user_version").fetchall()
     for number in range(stored, FORMAT):
         for statement in _UPGRADES[number]:

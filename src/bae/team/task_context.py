@@ -1,5 +1,5 @@
-"""The context of a task for a worker: requirements, the work it builds on, the repository, earlier
-attempts and notes of people, bounded in size."""
+"""What a worker's LLM reads about its task, in a bounded length: requirements, finished work that
+the task builds on, the repository, earlier attempts and notes of people."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ if TYPE_CHECKING:
     from bae.team.store import Store
 
 LONGEST_CONTEXT: Final = 36_000
-"""How many characters a context has at most, for an LLM that is asked once."""
+"""How many characters a context has at most if the LLM is asked once."""
 LOOP_CONTEXT: Final = 16_000
-"""The same for an LLM that can look at files itself."""
+"""How many characters a context has at most if the LLM can look at files itself."""
 FROM_PEOPLE: Final = "From the people you work for"
 LAST_FAILURE: Final = "The last attempt failed"
 
 
 @dataclass(frozen=True)
 class Context:
-    """The context of a task in a worker's prompt; `str` gives the text. Parts that are the same for
-    all tasks of a project come first, so that providers can cache them."""
+    """The context of a task, for a worker's prompt. `str(context)` is its text.
+
+    Parts that all tasks of a project share come first, so that providers can cache them."""
 
     sections: Mapping[str, str]
-    """Texts by their headings."""
+    """The text below each heading."""
     files: Mapping[str, str]
-    """The excerpts of relevant files, whole or in parts."""
+    """The text of each relevant file by its path: complete files, or excerpts."""
     reminder: str = ""
-    """The task and its rules in short, for the end of a brief."""
+    """A short form of the task and its rules, for the end of a brief."""
 
     def __str__(self) -> str:
         return "\n\n".join(f"# {title}\n{text}" for title, text in self.sections.items() if text)
 
     def without_failure(self) -> Context:
-        """The context without the failure of the last attempt, for a brief that shows it
+        """Return a copy without the last attempt's failure, for a brief that shows the failure
         elsewhere."""
         rest = {title: text for title, text in self.sections.items() if title != LAST_FAILURE}
         return replace(self, sections=rest)
@@ -54,8 +55,9 @@ async def gather_context(
     *,
     longest: int = LONGEST_CONTEXT,
 ) -> Context:
-    """Gather the context of a task from the store and from the checkout that it works in, in at
-    most `longest` characters. The parts are read concurrently."""
+    """Gather the context of a task from the store, and from the code at the checkout `at`.
+
+    The context has at most `longest` characters."""
     try:
         async with asyncio.TaskGroup() as group:
             project = group.create_task(store.project(task.project_id))
@@ -91,11 +93,13 @@ async def gather_context(
 
 _ATTEMPTS: Final = "Attempts before that, which failed too"
 _HEADS: Final = 700
+"""Characters reserved for headings."""
 _CUT: Final = 60
-"""Room for the note that says how much was left out."""
+"""Characters reserved in each text for a note that the text was cut."""
 _TAG: Final = 40
+"""Characters reserved for the tags around an excerpt."""
 _SEARCHED: Final = 25
-"""How many files are searched for functions."""
+"""How many files are searched for functions, besides files that the task names."""
 
 
 def _assemble_context(
@@ -106,8 +110,8 @@ def _assemble_context(
     code: Code,
     longest: int,
 ) -> Context:
-    """Make a context of texts and code. Each text has its share of the length, and code gets the
-    rest."""
+    """Assemble a context from texts and code. Each text may fill its share of `longest`, and code
+    gets the rest."""
     bounded_texts = {
         title: bounded(text.strip(), max(0, int(longest * share) - _CUT))
         for title, (text, share) in texts.items()
@@ -127,8 +131,11 @@ def _assemble_context(
 
 
 def _choose_files(task: Task, built_on: Sequence[str], code: Code, room: int) -> dict[str, str]:
-    """Excerpts of relevant files: files that the task names are shown whole if they fit, then the
-    best functions of others. No other file has more than a quarter of the room."""
+    """Choose relevant files and functions that fit into `room` characters. Return excerpts by path.
+
+    Complete files come first: files that the task names, and files of the work that the task builds
+    on. Then come the best functions of other files, and last small complete files. A file that the
+    task does not name gets at most a quarter of the room."""
     query = "\n".join((task.title, task.description, *task.criteria, *task.files, *task.tests))
     named_files = [name for name in dict.fromkeys(task.files) if name in code.texts]
     best_files = [
@@ -148,7 +155,7 @@ def _choose_files(task: Task, built_on: Sequence[str], code: Code, room: int) ->
     sizes = dict.fromkeys(room_by_file, 0)
 
     def choose(name: str, chunks: list[Chunk]) -> None:
-        """Show these chunks of a file in place of earlier ones, if they fit."""
+        """Choose `chunks` for a file in place of its earlier chunks, if there is room."""
         nonlocal room
         size = sum(len(chunk.text) + len(name) + _TAG for chunk in chunks)
         if size <= room_by_file[name] and size - sizes[name] <= room:
@@ -174,7 +181,8 @@ def _choose_files(task: Task, built_on: Sequence[str], code: Code, room: int) ->
 
 
 def _show_chunks(chunks: Sequence[Chunk]) -> str:
-    """The chunks of one file in tags, in the order of their lines. Adjacent chunks are joined."""
+    """Write the chunks of one file in tags, in the order of their lines. Adjacent chunks are
+    joined."""
     joined: list[Chunk] = []
     for chunk in sorted(chunks, key=lambda chunk: chunk.first):
         previous = joined[-1] if joined else None
@@ -192,11 +200,11 @@ def _show_chunks(chunks: Sequence[Chunk]) -> str:
 
 
 _GAP: Final = 3
-"""How many lines between two chunks may be blank for them to be joined."""
+"""Two chunks are joined if the second begins at most so many lines after the end of the first."""
 
 
 def describe_rules(project: Project) -> str:
-    """The rules by which the work of every task of a project is judged."""
+    """Describe how the work of every task in a project is judged."""
     where = f" in the folder {project.folder}" if project.folder else ""
     languages = f" Languages: {', '.join(project.languages)}." if project.languages else ""
     return (
@@ -212,7 +220,8 @@ def describe_rules(project: Project) -> str:
 
 
 async def _read_results(task: Task, store: Store) -> list[tuple[str, tuple[str, ...]]]:
-    """The results of a task's prerequisites, with the files that they changed."""
+    """Return a text about each prerequisite of a task, with the files that the prerequisite
+    changed."""
     needed = [
         prerequisite
         for prerequisite in await store.tasks(task.project_id)
@@ -249,7 +258,7 @@ _LEVELS: Final[Mapping[May, str]] = {
 
 
 def describe_task(task: Task) -> str:
-    """The task, its criteria, and the rules by which its work is judged."""
+    """Describe a task, its criteria and its rules for tests."""
     criteria = "\n".join(f"- {criterion}" for criterion in task.criteria)
     tests = f"{_PROOFS[task.proof]} {_LEVELS[task.may]}"
     named_tests = f"These tests must pass: {', '.join(task.tests)}" if task.tests else ""
@@ -259,7 +268,7 @@ def describe_task(task: Task) -> str:
 
 
 def describe_in_short(task: Task) -> str:
-    """The task and its rules in a few lines."""
+    """Describe a task and its rules for tests in a few lines."""
     return f"# In short\n{task.title}. {_PROOFS[task.proof]} {_LEVELS[task.may]}"
 
 

@@ -1,6 +1,7 @@
-"""The log of a task: questions, steps and results of its worker, in time order. It comes from the
-journal, without loading the code of the runs, and from the team's events. `follow_agents` reports
-the current steps of workers."""
+"""The log of a task: questions, steps and results of its worker, in time order.
+
+`read_task_log` combines the journal of the agents' runs with the team's events. It does not load
+the code of the runs. `follow_agents` reports the current steps of workers."""
 
 from __future__ import annotations
 
@@ -60,9 +61,22 @@ LogKind = Literal[
     "merge",
     "activity",
 ]
-"""The kind of a log entry: a new status, a correction of refused work, a question to an LLM, a tool
-call, an activity of a coding program, a submission, committed edits, a test run, a review, a
-question to a person, its answer, a person's request, a merge, or another activity."""
+"""The kind of a log entry.
+
+- `status`: the task has a new status.
+- `correction`: the worker corrects refused work.
+- `lm`: a question to an LLM, with its answers.
+- `tool`: a tool call.
+- `program`: an activity of a coding program, such as Claude Code.
+- `submission`: the LLM submitted the work.
+- `edits`: edits were committed.
+- `tests`: a test run.
+- `review`: a review of the work.
+- `question`: a question to a person.
+- `answer`: a person's answer.
+- `steered`: a person's request or note.
+- `merge`: the work was merged.
+- `activity`: anything else."""
 _PAGE: Final = 1000
 _RUN: Final = re.compile(r"task-(\d+)-(review-)?")
 
@@ -74,16 +88,17 @@ class LogEntry(BaseModel):
 
     at: float = Field(description="seconds since 1970")
     kind: LogKind
-    text: str = Field(default="", description="in one line")
-    ok: bool = Field(default=True, description="whether it went well")
+    text: str = Field(default="", description="the entry in one line")
+    ok: bool = Field(default=True, description="false for a failure or a refusal")
     seconds: float = 0.0
-    usage: Usage | None = Field(default=None, description="what an LLM used")
+    usage: Usage | None = Field(default=None, description="the usage of an LLM question")
     run: str = Field(default="", description="the run in the journal, if the entry is from a run")
-    detail: str = Field(default="", description="all of it")
+    detail: str = Field(default="", description="the full text of the entry")
 
 
 class TaskLog(BaseModel):
-    """The log of a task, oldest entry first, with its attempts and its spending."""
+    """The log of a task, with the attempts and the spending of the task. The oldest entry comes
+    first."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -96,8 +111,9 @@ class TaskLog(BaseModel):
 async def read_task_log(
     store: Store, journal: Journal, task: Task, *, shows: Callable[[RunInfo], bool] = lambda _: True
 ) -> TaskLog:
-    """Read the log of a task, from runs that `shows` allows. Runs in progress are read up to
-    now."""
+    """Read the log of a task. Only runs for which `shows` returns true are read.
+
+    A run in progress is read up to its newest record."""
     entries = [entry async for entry in _read_events(store, task)]
     async for info in journal.every_run():
         run = _RUN.match(info.run_id)
@@ -122,11 +138,11 @@ async def _read_events(store: Store, task: Task) -> AsyncGenerator[LogEntry]:
 
 
 def _describe_event(event: Event, task: Task) -> dict[str, Any] | None:
-    """The log entry for an event, or None if another entry covers it."""
+    """Return the fields of an event's log entry, or None if another entry covers the event."""
     match event:
         case TaskStatusChanged(status=status, reason=reason):
             if status is TaskStatus.BLOCKED:
-                return None  # the question has its own event, and so has the earlier failure
+                return None  # the question and an earlier failure have events of their own
             good = status not in (TaskStatus.FAILED, TaskStatus.CANCELLED)
             summary = f"{status.label}: {headline(reason)}" if reason else status.label
             waits = status in (TaskStatus.PENDING, TaskStatus.READY)
@@ -161,7 +177,7 @@ def _describe_event(event: Event, task: Task) -> dict[str, Any] | None:
             summary = f"{action}{f' by {by}' if by else ''}{f': {headline(note)}' if note else ''}"
             return {"kind": "steered", "text": summary, "detail": note}
         case ActivityUpdate(journaled=True):
-            return None  # written by an earlier version; the journal has the call
+            return None  # an earlier version of bae stored tool calls as events too
         case ActivityUpdate(text=text, program=program):
             kind = "program" if program else "activity"
             return {"kind": kind, "text": headline(text), "detail": text}
@@ -171,7 +187,7 @@ def _describe_event(event: Event, task: Task) -> dict[str, Any] | None:
 
 def _read_run(stored: StoredRun, is_review: bool) -> list[LogEntry]:
     questions = list_questions(stored)
-    # In a running run, the last question is in progress.
+    # While a run is running, its last question may still be open.
     at_work = questions[-1:] if stored.info.standing() == "running" else []
     return [
         entry
@@ -193,7 +209,7 @@ def _read_question(
     problems += ["not answered"] if is_cut_off else []
     count = len(question.rounds)
     rounds = [f"{count} rounds" if count > 1 else "1 round"] if count else []
-    # If a limit or a kill ended a conversation, no answer has the question.
+    # If a limit or a kill ended a conversation, no answer repeats the question's text.
     questions = [answer.asked for answer in answers if answer.asked] or [question.asked]
     texts = [f"asked:\n{text}" for text in questions if text]
     texts += [
@@ -207,7 +223,7 @@ def _read_question(
         seconds=question.seconds,
         usage=question.usage,
         run=run,
-        detail="\n\n".join(dict.fromkeys(texts)),  # nested LMs repeat them
+        detail="\n\n".join(dict.fromkeys(texts)),  # a policy has the texts of its inner LM too
     )
     for tool_round in question.rounds:
         for number, call in enumerate(tool_round.calls):
@@ -241,7 +257,7 @@ def _read_call(call: MadeCall, at: float, run: str) -> LogEntry:
 
 
 def _shorten_call(call: MadeCall) -> str:
-    """A call with the first line of each of its texts."""
+    """Write a call with only the first line of each text argument."""
     short = {
         name: _first_line(value) if isinstance(value, str) else value
         for name, value in call.arguments.items()
@@ -258,7 +274,7 @@ def _first_line(text: str) -> str:
 
 
 class AgentStep(NamedTuple):
-    """The current step of an agent, in words."""
+    """A step that an agent has begun, in words."""
 
     at: float
     task_id: int
@@ -268,8 +284,9 @@ class AgentStep(NamedTuple):
 async def follow_agents(
     journal: Journal, show: Callable[[Sequence[AgentStep]], Awaitable[None]], *, past: bool = False
 ) -> None:
-    """Call `show` with the steps of agents in all processes, until cancelled. With `past`, earlier
-    steps of runs in progress are included."""
+    """Call `show` with each new step of the agents of all processes, until the caller cancels.
+
+    With `past`, `show` also gets the earlier steps of runs in progress."""
     feeds, began = Feeds(journal), time()
     places: dict[str, int] = {}
     changed: set[str] = set()
@@ -284,7 +301,7 @@ async def follow_agents(
                 if steps := [AgentStep(at, int(run[1]), text) for at, text in steps_seen if text]:
                     await show(steps)
         places[run_id] = lines.number
-        if lines.end == "reset":  # the run was deleted, and begun again
+        if lines.end == "reset":  # the run was deleted, and its id began a new run
             del places[run_id]
             changed.add(run_id)
 
@@ -313,7 +330,8 @@ async def follow_agents(
 
 
 def describe_line(line: Line, *, is_review: bool) -> str:
-    """The step that a line of a run begins, in words; empty for most lines."""
+    """Describe the step that begins with this line of a run. Return an empty text if no step begins
+    here, as for most lines."""
     if line.kind == "ToolStarted":
         data = json.loads(line.data)
         return _describe_step(data["name"], data.get("arguments") or {})

@@ -1,6 +1,8 @@
-"""A run of a team in progress: its tasks, the only code that writes a task's status, and requests
-of people from any process: stop, kill, pause, resume, retry and skip. The lead takes requests from
-the store; without a lead, the next run takes them."""
+"""The state of a team's run in progress, and people's requests to the run.
+
+`TeamRun` changes the status of tasks while a lead works. A person requests stop, kill, pause,
+resume, retry or skip in any process. The request is stored, and the lead takes it from the store.
+If no lead is working, the next run takes the request, unless it is to stop or kill the run."""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from bae.team.workbench import Workbench
 
 _S = TaskStatus
-_STAYS: Final[tuple[Action, ...]] = ("pause", "resume")
+_PAUSING: Final[tuple[Action, ...]] = ("pause", "resume")
 _PAST: Final[dict[Action, str]] = {
     "stop": "stopped",
     "kill": "killed",
@@ -50,15 +52,18 @@ _PAST: Final[dict[Action, str]] = {
 
 @dataclass
 class TaskInProgress:
-    """A task in progress. `asked` is a person's request for it."""
+    """A task in progress."""
 
     task: Task
     asked: Literal["stop", "kill", "pause", "skip"] | None = None
+    """A person's request for the task."""
     bound: asyncio.Timeout | None = None
+    """The time limit of the task."""
     job: asyncio.Task[None] | None = None
+    """The asyncio task that works on the task."""
 
     def cut_off(self) -> None:
-        """Cancel the work. The run awaits its end."""
+        """Cancel the work on the task, without waiting for its end."""
         if self.job is not None:
             self.job.cancel()
 
@@ -78,10 +83,13 @@ class TeamRun:
     ending: Literal["stopped", "killed"] | None = None
     """How a person wants the run to end."""
     bound: asyncio.Timeout | None = None
+    """The time limit of the run."""
     merged: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the team's branch has moved."""
+    """Set when work of a task was merged."""
     checkout: Moved | None = None
+    """The result of the last fast-forward of the user's checkout."""
     notes: list[str] = field(default_factory=list[str])
+    """Facts for the user. The summary of the run repeats them."""
     _counts: dict[TaskStatus, int] = field(default_factory=dict[TaskStatus, int])
     _settled: tuple[object, ...] = ()
 
@@ -90,8 +98,9 @@ class TeamRun:
     async def move(
         self, task_id: int, before: TaskStatus, after: TaskStatus, **more: Any
     ) -> Task | None:
-        """Change a task's status. Returns None if its status has changed meanwhile, or if it was
-        dropped."""
+        """Change a task's status from `before` to `after`, and return the task.
+
+        Return None if the status is no longer `before`, or if the task was dropped."""
         try:
             return await self.bench.store.move(task_id, before, after, **more)
         except TeamError as error:
@@ -100,8 +109,10 @@ class TeamRun:
             return None
 
     async def end_work(self, task: Task, after: TaskStatus, reason: str) -> Task | None:
-        """End the work on a task with a status. If its work was merged, the status is `completed`,
-        `merged` without proving tests, or `staged` before its feature is delivered."""
+        """Store the status `after` for a task whose work has ended.
+
+        If the work is already merged, store the status of merged work instead: `completed`,
+        `merged` for work without tests, or `staged` until the task's feature is delivered."""
         merged = await self.bench.features.find_merged(task)
         if merged is None:
             reason = bounded(reason, LONGEST_REASON)
@@ -110,8 +121,10 @@ class TeamRun:
         return await self.move(task.id, _S.IN_PROGRESS, merged.status, commit=merged.commit)
 
     async def settle_features(self) -> None:
-        """Complete the tasks of delivered features. A complete feature that was not delivered, as
-        when a person skips its last task, is delivered by its newest task."""
+        """Complete the tasks of delivered features, and have complete features delivered.
+
+        A complete feature can be undelivered, for example because a person skipped its last task.
+        Then its newest staged task becomes ready, and delivers the feature."""
         tasks = await self.bench.store.tasks(self.bench.project.id)
         staged = [task for task in tasks if task.status is _S.STAGED]
         asking = [task for task in tasks if task.status is _S.BLOCKED and task.feature]
@@ -134,13 +147,13 @@ class TeamRun:
         self._settled = state
 
     async def _close_questions(self, task: Task, why: str) -> None:
-        """Close the open questions of a task, which need no answer any more."""
+        """Close the open questions of a task that no longer needs answers."""
         for blocker in await self.bench.store.blockers(task.project_id, open_only=True):
             if blocker.task_id == task.id:
                 await self.bench.store.answer_blocker(blocker.id, f"No answer: {why}.")
 
     async def end_early(self, work: TaskInProgress) -> None:
-        """Store the status of a task whose work was cancelled or stopped."""
+        """Store the status of a task after its work was cancelled or stopped."""
         task = work.task
         match work.asked:
             case "stop" | "kill":
@@ -161,10 +174,12 @@ class TeamRun:
     # --- requests of people ---
 
     async def take_request(self, request: Request) -> str | None:
-        """Carry out a person's request and return the outcome. Returns None if the work on a task
-        has to end first: the request stays open until then, also if the run is killed."""
+        """Carry out a person's request and return the outcome.
+
+        Return None if the work on the task has to end first. The request stays open until then,
+        even if the run is killed."""
         if request.task_id is None:
-            return await self._take_for_all(request.action)
+            return await self._take_run_request(request.action)
         task = await self.bench.store.task(request.task_id)
         work = self.works.get(task.id)
         match request.action:
@@ -190,7 +205,7 @@ class TeamRun:
                 after = _S.SKIPPED if request.action == "skip" else _S.CANCELLED
                 return await self._move_task(task, after, f"{_PAST[request.action]} by a person")
 
-    async def _take_for_all(self, action: Action) -> str:
+    async def _take_run_request(self, action: Action) -> str:
         if action == "retry":
             tasks = await self.bench.store.tasks(self.bench.project.id)
             failed_tasks = [task for task in tasks if task.status in (_S.FAILED, _S.CANCELLED)]
@@ -213,7 +228,8 @@ class TeamRun:
     async def _move_task(
         self, task: Task, after: TaskStatus, reason: str, *, forgive: bool = False
     ) -> str:
-        """Carry out a request for a task that no agent works on."""
+        """Move a task that no agent works on to another status, and return the outcome in
+        words."""
         if not may_move(task.status, after):
             return f"it is {task.status}"
         await self._close_questions(task, reason or "it is tried again")
@@ -232,13 +248,13 @@ class TeamRun:
             time_limit.reschedule(asyncio.get_running_loop().time() + self.task_timeout)
 
     def is_to_stop(self, task_id: int) -> bool:
-        """Whether a task must stop after the attempt in progress."""
+        """Return whether a task must stop after its attempt in progress."""
         work = self.works.get(task_id)
         return self.ending is not None or (work is not None and work.asked is not None)
 
     async def deliver(self) -> None:
-        """Fast-forward the user's checkout, if the project's settings allow it and the checkout is
-        clean."""
+        """Fast-forward the user's checkout if it is clean and the project's settings allow the
+        update."""
         if not self.bench.project.update_checkout:
             return
         try:
@@ -249,7 +265,7 @@ class TeamRun:
             self.checkout = Moved("", error.message)
 
     async def tell_progress(self, tasks: Iterable[Task]) -> None:
-        """Store and send the number of tasks in each status, if it has changed."""
+        """Store and send the number of tasks in each status, if a number has changed."""
         counts = summary(task.status for task in tasks)
         if counts != self._counts:
             self._counts = counts
@@ -270,17 +286,17 @@ async def add_request(
     *,
     by: str | None = None,
 ) -> Request:
-    """Request an action for one task, or for the whole run without a task.
+    """Request an action for one task. Without a task, the request is for the whole run.
 
-    - `stop`: end a task, or the run, after the attempts in progress.
-    - `kill`: end it now. Unmerged work stays on its branch.
-    - `pause`: start nothing new until `resume`. A named task stops after its attempt.
-    - `resume`: continue a task; without a task, everything that is paused.
-    - `retry`: do a failed, cancelled, skipped or blocked task again; without a task, all failed and
-      cancelled tasks.
-    - `skip`: do without a task. Tasks that depend on it continue.
+    - `stop`: end the task, or the run, after the attempts in progress.
+    - `kill`: end the task, or the run, now. Unmerged work stays on its branch.
+    - `pause`: start nothing new until `resume`. With a task, that task stops after its attempt.
+    - `resume`: continue the task. Without a task, continue everything that is paused.
+    - `retry`: do a failed, cancelled, skipped or blocked task again. Without a task, do all failed
+      and cancelled tasks again.
+    - `skip`: do without the task. Tasks that depend on it continue.
 
-    For a note to a task use `Store.add_note`, and for an answer `Store.answer_blocker`.
+    To add a note to a task, use `Store.add_note`. To answer a question, use `Store.answer_blocker`.
     """
     if action == "skip" and task_id is None:
         raise TeamError("skip needs a task", code="bae-team-unknown", fix="name one")
@@ -299,7 +315,7 @@ async def add_request(
 
 
 async def open_requests(store: Store, project_id: int) -> list[Request]:
-    """The requests that no run has taken yet, oldest first."""
+    """Return the requests without an outcome, oldest first."""
     query = sa.select(tables.requests).filter_by(project_id=project_id, outcome=None)
     query = query.order_by(tables.requests.c.id)
     return [
@@ -314,12 +330,12 @@ async def close_request(store: Store, request: Request, outcome: str) -> None:
 
 
 def lead_lock(repository: Repository) -> FileLock:
-    """The lock that the lead of a repository holds while it works."""
+    """Return the lock that a repository's lead holds while it works."""
     return FileLock(repository.common / "bae-lead.lock")
 
 
 async def is_running(repository: Repository) -> bool:
-    """Whether a lead works in a repository, in this process or another."""
+    """Return whether a lead is working in a repository, in this process or another."""
     try:
         async with lead_lock(repository).hold(exclusive=False, timeout=0):
             return False
@@ -328,7 +344,8 @@ async def is_running(repository: Repository) -> bool:
 
 
 async def read_held(store: Store, project_id: int) -> dict[int, str]:
-    """Why tasks wait for a person, by task id: for an answer, or because they are paused."""
+    """Return the reason of each task that waits for a person, by task id. The reason is an open
+    question, or that a person paused the task."""
     paused = await read_paused(store, project_id)
     paused_tasks = {task_id: "paused by a person" for task_id in paused if task_id is not None}
     open_ones = await store.blockers(project_id, open_only=True)
@@ -337,9 +354,9 @@ async def read_held(store: Store, project_id: int) -> dict[int, str]:
 
 
 async def read_paused(store: Store, project_id: int) -> frozenset[int | None]:
-    """The ids of paused tasks. None stands for the whole run."""
+    """Return the ids of paused tasks. If the whole run is paused, None is among them."""
     query = sa.select(tables.requests).filter_by(project_id=project_id)
-    query = query.where(tables.requests.c.action.in_(_STAYS)).order_by(tables.requests.c.id)
+    query = query.where(tables.requests.c.action.in_(_PAUSING)).order_by(tables.requests.c.id)
     last: dict[int | None, str] = {}
     for row in await store.read(lambda db: tables.rows(db, query)):
         if row["task_id"] is None and row["action"] == "resume":

@@ -1,4 +1,4 @@
-"""Serving one team: the API of `bae.serve` with the endpoints of the team."""
+"""A server for one team: the API of `bae.serve` with the team's endpoints."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ _SLOW: Final = 1013
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a served team: the `url` of the API, and the token that every request
-    needs."""
+    """The address of a served team."""
 
     url: str
+    """The URL of the API."""
     token: str
+    """The token that every request needs."""
 
     def events(self, after: int = 0) -> str:
-        """The URL of the WebSocket of earlier versions, which sends lists of events. Use the feed
+        """Return the URL of the deprecated WebSocket, which sends events as lists. Use the feed
         instead."""
         query = urlencode({"after": after, "token": self.token})
         return f"{self.url.replace('http', 'ws', 1)}/events?{query}"
@@ -60,9 +61,13 @@ async def serving(
     hosts: Sequence[str] = (),
     journal: Journal | None = None,
 ) -> AsyncGenerator[Address]:
-    """Serve the API of a team while the block runs. Port 0 picks a free port. Without a `token`,
-    one is generated. `hosts` are additional host names under which clients reach the server.
-    `journal` is the open journal of the agents' runs."""
+    """Serve a team's API while the block runs.
+
+    - `port`: 0 picks a free port.
+    - `token`: the token that every request needs. By default, a random token is generated.
+    - `hosts`: additional host names by which clients reach the server.
+    - `journal`: the open journal of the agents' runs. By default, `serving` opens and closes it.
+    """
     project = await store.project(project_id)
     key = token or secrets.token_urlsafe(24)
     async with AsyncExitStack() as stack:
@@ -79,7 +84,7 @@ async def serving(
         yield Address(url, key)
 
 
-# The WebSocket of earlier versions: lists of events from `/events?after=NUMBER` on.
+# The deprecated WebSocket: `/events?after=NUMBER` sends the events after this number, in lists.
 
 
 def _add_events(api: API, store: Store, project_id: int, key: str) -> None:
@@ -108,7 +113,8 @@ def _add_events(api: API, store: Store, project_id: int, key: str) -> None:
 
 
 async def _send_all(websocket: WebSocket, events: Subscriber[StoredEvent]) -> tuple[int, str]:
-    """Send batches as JSON lists until the client leaves, or is dropped because it is slow."""
+    """Send events as JSON lists until the client leaves, is too slow, or the server stops. Return
+    the code and the reason for closing the WebSocket."""
     listener = asyncio.create_task(_listen_until_gone(websocket, events))
     try:
         async for batch in events:
@@ -126,7 +132,7 @@ async def _send_all(websocket: WebSocket, events: Subscriber[StoredEvent]) -> tu
 
 
 async def _listen_until_gone(websocket: WebSocket, events: Subscriber[StoredEvent]) -> None:
-    """End the subscription when the client leaves. Its messages are ignored."""
+    """Close the subscription when the client leaves. Messages from the client are ignored."""
     while (await websocket.receive())["type"] != "websocket.disconnect":
         pass
     events.close()

@@ -1,5 +1,7 @@
-"""The changes of tests in a task's work: which files are tests, which changes only add tests, which
-change or remove tests, and which a person should read before the merge."""
+"""Rules for changes of tests in a task's work.
+
+The module tells which files are tests, whether a change only adds tests or also changes and removes
+some, and which changed code a person should read before the merge."""
 
 from __future__ import annotations
 
@@ -23,8 +25,10 @@ from bae.team.models import May, TestReport
 
 
 def is_test_file(path: str, *reports: TestReport) -> bool:
-    """Whether a file holds tests, or code and data of tests: by its name, by its folder, or because
-    a report has tests of the file. Code with doctests is code."""
+    """Return whether a file has tests, or code or data for tests.
+
+    The file's name or folder decides. If a report has tests of the file, it is a test file too. A
+    file whose only tests are doctests is not a test file."""
     pure = PurePosixPath(path)
     if _TEST_FOLDERS.intersection(part.lower() for part in pure.parts[:-1]):
         return True
@@ -34,7 +38,8 @@ def is_test_file(path: str, *reports: TestReport) -> bool:
 
 
 def is_fixed(path: str) -> bool:
-    """Whether a test run may not write to a file: it holds tests or test settings."""
+    """Return whether a file has the name of a test file or of test settings. No test run may change
+    such a file."""
     name = PurePosixPath(path).name
     decides_tests = (
         _TEST_NAME.fullmatch(name) or _SETTINGS.fullmatch(name) or name in _CONFIGURATIONS
@@ -43,21 +48,22 @@ def is_fixed(path: str) -> bool:
 
 
 def reported_files(report: TestReport) -> set[str]:
-    """The files with tests in a report, without files that only have examples."""
+    """Return the files of a report's tests, without files whose only tests are doctests."""
     paths = ((case.id, case.id.partition("::")[0]) for case in report.cases)
     return {path for id, path in paths if is_test_file(path) or not is_example(id)}
 
 
 def files_with_examples(*reports: TestReport) -> set[str]:
-    """The files with doctests of pytest in reports."""
+    """Return the files whose doctests are in the reports, without test files."""
     ids = [case.id for report in reports for case in report.cases]
     files = {id.partition("::")[0] for id in ids if is_example(id)}
     return {path for path in files if not is_test_file(path, *reports)}
 
 
 def find_named(command: Sequence[str], folder: str = "") -> set[str]:
-    """The files of a repository that a test command names, as scripts or settings. Its words are
-    relative to `folder`."""
+    """Return the paths that the words of a test command may name, such as scripts or settings.
+
+    The words are relative to `folder`. The returned paths are relative to the repository."""
     paths: set[str] = set()
     for option, word in zip(("", *command), command, strict=False):
         name = word.rpartition("=")[2]
@@ -67,8 +73,9 @@ def find_named(command: Sequence[str], folder: str = "") -> set[str]:
 
 
 def is_prose(path: str) -> bool:
-    """Whether a file is a text or a picture for people, not for programs. In folders for
-    documentation this includes data."""
+    """Return whether a file is a text or a picture for people, not for programs.
+
+    In a folder for documentation, data such as JSON is for people too."""
     pure = PurePosixPath(path)
     name, suffix = pure.name.lower(), pure.suffix.lower()
     if _READ_BY_PROGRAMS.fullmatch(name) or any(part.startswith(".") for part in pure.parts):
@@ -96,24 +103,25 @@ _SETTINGS: Final = re.compile(
     r"|(site|user)customize\.py|.*\.pth|\.mocharc.*|babel\.config\..*|\.babelrc.*|\.swcrc"
     r"|entry_points\.txt"  # it can name plugins of pytest in the repository
 )
-"""Files that decide which tests run, or that run with every test."""
+"""Names of files that decide which tests run, or that run with every test."""
 _CONFTEST: Final = "conftest.py"
 _PLUGINS: Final = "pytest_plugins"
 _SHADOWS: Final = re.compile(
     r"(src/)?(_?pytest|pluggy|iniconfig|unittest|vitest|jest)(\.py|/.*)|(.*/)?node_modules/.*"
 )
-"""Files that would be loaded in place of files of the test program."""
+"""Files that the test program would load in place of its own files."""
 
 
 @dataclass(frozen=True, slots=True)
 class TestEdits:
-    """Changes of existing tests that the task may not make. `problems` are sentences for the next
-    attempt, and `forbidden` the changes."""
+    """Changes of tests that a task may not make."""
 
     __test__ = False  # pytest must not collect this class
 
     problems: tuple[str, ...] = ()
+    """Sentences for the next attempt: what is forbidden, and what to do."""
     forbidden: tuple[FileChange, ...] = ()
+    """The forbidden changes of tests and test settings."""
 
 
 def find_edits(
@@ -124,9 +132,13 @@ def find_edits(
     command: Sequence[str] = (),
     folder: str = "",
 ) -> TestEdits:
-    """Find changes of existing tests and test settings that a task may not make. `files` are the
-    files of the base; files with tests in the reports are files of tests. Files that the test
-    `command` names, which runs in `folder`, are test settings."""
+    """Find the changes of existing tests and of test settings that a task may not make.
+
+    - `files`: all files of the task's base.
+    - `may`: what the task may do to tests.
+    - `reports`: test reports. Files with tests in a report are test files.
+    - `command`: the test command, which runs in `folder`. Files that it names are test settings.
+    """
     named_files = find_named(command, folder)
     refused: list[tuple[FileChange, str]] = []
     examples = files_with_examples(*reports) if may == "add-tests" else ()
@@ -154,15 +166,15 @@ def find_edits(
 
 
 def _list_reported(path: str, *reports: TestReport) -> set[str]:
-    """The tests of a file in reports, by the part of their ids after the file name, without
-    cases."""
+    """Return the names of a file's tests in the reports. A name is the part of a test's id after
+    the file, without the parameters."""
     ids = (case.id for report in reports for case in report.cases)
     start = f"{path}::"
     return {id.removeprefix(start).partition("[")[0] for id in ids if id.startswith(start)}
 
 
 def _describe_safely(describe: Callable[[FileChange], str], change: FileChange) -> str:
-    """The description of a change, or a message that its code is nested too deeply."""
+    """Describe a change, or say that its code is nested too deeply."""
     try:
         return describe(change)
     except RecursionError:
@@ -173,7 +185,7 @@ _TOO_DEEP: Final = "is nested too deeply to be read"
 
 
 def _holds_tests(path: str, *reports: TestReport) -> bool:
-    """Whether a file has tests or doctests."""
+    """Return whether a file is a test file by its name, or has tests or doctests in the reports."""
     cases = (case for report in reports for case in report.cases)
     return is_test_file(path) or any(case.id.startswith(f"{path}::") for case in cases)
 
@@ -184,15 +196,15 @@ def _ask_to_restore(level: May) -> str:
 
 
 def ask_for(level: May) -> str:
-    """The advice for a task that needs another level."""
+    """Write the advice to ask a person for `--may`, with this level."""
     return f"If the task needs it, ask a person for `bae team tasks edit TASK --may {level}`"
 
 
 def _find_shadows(
     changes: Sequence[FileChange], files: Collection[str], start: str
 ) -> Iterator[str]:
-    """Files that would be loaded in place of the test program, a module of Python, or the project's
-    own code. Tests run in the folder `start`."""
+    """Find changed files that would be loaded in place of the test program, of a module of Python,
+    or of the project's own code. Tests run in the folder `start`."""
     own_modules = {
         part for path in files if not is_test_file(path) for part in _find_top_module(path)
     }
@@ -215,7 +227,7 @@ def _find_shadows(
 
 
 def _find_top_module(path: str) -> Iterator[str]:
-    """The import name of a Python project's code."""
+    """Find the name by which a Python file, or its top-level package, is imported."""
     parts = PurePosixPath(path).parts
     if path.endswith(".py"):
         start = 1 if parts[0] in _ROOTS and len(parts) > 1 else 0
@@ -229,7 +241,7 @@ _ROOTS: Final = ("src", "lib")
 
 
 def _describe_setup(change: FileChange) -> str:
-    """The effect of a change on how tests run, or an empty text."""
+    """Describe how a change affects how tests are run. Return an empty text if it does not."""
     name = PurePosixPath(change.path).name
     if _SETTINGS.fullmatch(name):
         return "decides how tests are run, and this task may not change that"
@@ -249,8 +261,10 @@ def _describe_setup(change: FileChange) -> str:
 
 
 def _find_hooks(content: bytes | None, path: str) -> set[tuple[str, str]]:
-    """Code that runs around every test: hooks, plugins and automatic fixtures of a conftest, hooks
-    in test folders, and plugins that any file names."""
+    """Find code that runs around every test, as pairs of a name and the dumped code.
+
+    Such code is: hooks, plugins and automatic fixtures in a conftest; other hooks in test files;
+    and the plugins that any file names."""
     hooks: set[tuple[str, str]] = set()
     is_conftest = PurePosixPath(path).name == _CONFTEST
     text = content or b""
@@ -268,7 +282,7 @@ def _find_hooks(content: bytes | None, path: str) -> set[tuple[str, str]]:
 
 
 def _list_bound_names(node: ast.AST) -> set[str]:
-    """The names that a definition, an assignment or an import binds."""
+    """Return the names that a definition, an assignment or an import binds."""
     targets = getattr(node, "targets", [getattr(node, "target", None)])
     names = {str(getattr(target, "id", "")) for target in targets}
     names.add(str(getattr(node, "name", "")))
@@ -283,11 +297,11 @@ _CONFIGURATIONS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "setup.cfg": (("tool:pytest",),),
     "tox.ini": (("pytest",),),
 }
-"""The parts of manifests that say how tests are run."""
+"""The parts of manifests that decide how tests are run."""
 
 
 def _read_settings(name: str, content: bytes | None) -> object:
-    """The test settings in a manifest, or the whole manifest if it cannot be read."""
+    """Return the test settings of a manifest. If the manifest cannot be parsed, return its text."""
     text = (content or b"").decode("utf-8", "replace")
     try:
         if name.endswith(".json"):
@@ -312,8 +326,10 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def _describe_edit(change: FileChange, reported: Collection[str]) -> str:
-    """The change of a file's tests, or an empty text if tests were only added. `reported` tests are
-    tests whatever their names, since a project may choose them."""
+    """Describe how a change alters or removes tests. Return an empty text if it only adds tests.
+
+    A function in `reported` is a test whatever its name, since a project may choose the names of
+    tests."""
     before, after = change.before or b"", change.after
     if after is None:
         return "it was deleted"
@@ -347,14 +363,15 @@ def _describe_edit(change: FileChange, reported: Collection[str]) -> str:
 
 
 def is_added_to(old: Sequence[object], new: Sequence[object]) -> bool:
-    """Whether tokens were only added: all old tokens are there, in their order."""
+    """Return whether tokens were only added: `new` has all old tokens, in their order."""
     rest = iter(new)
     return all(token in rest for token in old)
 
 
 def _split_imports(content: bytes) -> tuple[set[tuple[str, str]], str]:
-    """The imports of JavaScript code, each with a name and a module, and the rest of the code
-    without comments. Other files have no imports."""
+    """Split JavaScript code into its imports and the rest of the code, without comments.
+
+    An import is a pair of a name and a module. In other languages no imports are found."""
     text = _drop_comments(content.decode("utf-8", "replace"))
     imports: set[tuple[str, str]] = set()
     for match in _IMPORT_JAVASCRIPT.finditer(text):
@@ -365,7 +382,8 @@ def _split_imports(content: bytes) -> tuple[set[tuple[str, str]], str]:
     return imports, _IMPORT_JAVASCRIPT.sub(" ", text)
 
 
-# Names end at the next line that may begin an import, so that the time is linear in the length.
+# The names of an import end before a line that may begin the next import. Otherwise the time of
+# the search would grow faster than the length of the code.
 _NAMES: Final = r"""(?:(?!\n[ \t]*(?:import|const|let|var)\s)[^"'();=])"""
 _IMPORT_JAVASCRIPT: Final = re.compile(
     rf"""(?m)^[ \t]*(?:import\s(?P<es>{_NAMES}+?)\sfrom\s*["'](?P<module>[^"']+)["']"""
@@ -380,8 +398,8 @@ def _split_tokens(text: str) -> list[str]:
 
 
 def _drop_comments(text: str) -> str:
-    """The text without comments of JavaScript. The time is linear in the length, since a model may
-    have written the text."""
+    """Replace JavaScript comments by spaces. The time is linear in the length of the text, because
+    a model may have written the text."""
     parts: list[str] = []
     position = copied_to = 0
     while (match := _COMMENT.search(text, position)) is not None:
@@ -402,7 +420,7 @@ _COMMENT: Final = re.compile(rf"{_LINE_COMMENT.pattern}|/\*")
 
 
 def _remove_skips(tree: ast.Module) -> ast.Module:
-    """The code of tests without skip marks, which may be removed."""
+    """Remove skip marks from the code of tests: a task may remove these marks."""
     for node in ast.walk(tree):
         if isinstance(node, _Function | ast.ClassDef):
             marks = node.decorator_list
@@ -421,7 +439,7 @@ def _parse(content: bytes | None) -> ast.Module:
 
 
 def _find_tests(tree: ast.Module, reported: Collection[str]) -> dict[str, _Function]:
-    """The tests of a file, by the part of their ids behind its name."""
+    """Return the test functions of a file by the part of their ids after the file."""
     return {
         name: function
         for name, function in _walk_functions(tree.body)
@@ -438,8 +456,10 @@ def _walk_functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tupl
 
 
 def _is_extended(old: _Function, new: _Function) -> bool:
-    """Whether a test keeps its statements. Assertions may be added between them, and any statement
-    at the end. Cases and marks are ignored."""
+    """Return whether a test keeps its arguments and statements.
+
+    Assertions may be added between the old statements, and most other statements at the end.
+    Decorators are ignored."""
     if ast.dump(old.args) != ast.dump(new.args):
         return False
     remaining, added_asserts = [*new.body], list[ast.stmt]()
@@ -455,7 +475,8 @@ def _is_extended(old: _Function, new: _Function) -> bool:
     added = [node for statement in (*added_asserts, *remaining) for node in ast.walk(statement)]
     if any(isinstance(node, _CHANGING) for node in added):
         return False
-    # A name that is bound at the end becomes a local name in the whole test.
+    # A name that an added statement binds becomes local in the whole test. So an old statement that
+    # reads the name would change its meaning.
     names = {
         node.id
         for statement in old.body
@@ -470,12 +491,14 @@ _CHANGING: Final = (
     *(ast.Yield, ast.YieldFrom, ast.Global, ast.Nonlocal, ast.Import, ast.ImportFrom, ast.Delete),
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.pattern),
 )
-"""Code that also changes the statements before it, or binds names."""
+"""Code that may not be added: it changes what the statements before it do, or binds names."""
 
 
 def _write_code(tree: ast.Module) -> str:
-    """The code of a file without imports. Fixtures yield their return value, so that a cleanup may
-    follow."""
+    """Write the code of a file without imports.
+
+    The last `return` of a fixture is written as `yield`. So a task may turn a `return` into a
+    `yield`, to add a cleanup."""
     for node in ast.walk(tree):
         if isinstance(node, _Function) and any(
             "fixture" in ast.unparse(mark) for mark in node.decorator_list
@@ -494,7 +517,7 @@ _IMPORTS: Final = (ast.Import, ast.ImportFrom)
 
 
 def _find_imports(tree: ast.Module) -> set[tuple[str, str]]:
-    """The names that a module imports, with their modules."""
+    """Return the names that a module imports, as pairs of a name and the name's module."""
     imports: set[tuple[str, str]] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -511,24 +534,31 @@ def _find_imports(tree: ast.Module) -> set[tuple[str, str]]:
 def find_concerns(
     changes: Sequence[FileChange], *reports: TestReport
 ) -> tuple[tuple[str, str], ...]:
-    """The changed code that a person should read, as pairs of a file and a reason. Code outside of
-    tests could decide about its own tests if it imports a test program, has its hooks, or ends the
-    process. Support of tests, such as a plugin or a setup file, is listed at each change. So is
-    code, in tests too, with invisible characters that reorder its text. The work is not refused."""
+    """Find changed code that a person should read before the merge, as pairs of a file and a
+    reason. The work is not refused.
+
+    - Code outside of tests that could influence test results: it imports a test program, has hooks
+      of a test program, or ends the process.
+    - Support for tests, such as a plugin or a setup file.
+    - Code, in tests too, to which the change adds invisible characters that reorder its text.
+
+    Support for tests is returned after every change. Other code is returned only if the change adds
+    the reason."""
     reordered = (
         (change.path, _REORDERED)
         for change in changes
         if _count_reordering(change.after) > _count_reordering(change.before)
         and not is_prose(change.path)
     )
-    acts = (
+    influences = (
         (change.path, reason)
         for change in changes
         if change.after is not None and not is_test_file(change.path, *reports)
-        for reason, is_support in sorted(_find_acts_safely(change.path, change.after))
-        if is_support or (reason, is_support) not in _find_acts_safely(change.path, change.before)
+        for reason, is_support in sorted(_find_influences_safely(change.path, change.after))
+        if is_support
+        or (reason, is_support) not in _find_influences_safely(change.path, change.before)
     )
-    return (*reordered, *acts)
+    return (*reordered, *influences)
 
 
 _REORDERED: Final = "has invisible characters that show text in another order than it is read"
@@ -539,42 +569,44 @@ def _count_reordering(content: bytes | None) -> int:
     return len(_REORDERING.findall((content or b"").decode("utf-8", "replace")))
 
 
-def _find_acts_safely(path: str, content: bytes | None) -> set[tuple[str, bool]]:
-    """The ways in which code could decide about its tests, each with a flag: whether it makes the
-    code support of tests."""
+def _find_influences_safely(path: str, content: bytes | None) -> set[tuple[str, bool]]:
+    """Find the ways in which code could influence test results, as pairs of a description and a
+    flag. The flag tells whether such code is support for tests."""
     try:
-        return _find_acts(path, content)
+        return _find_influences(path, content)
     except RecursionError:
         return {(_TOO_DEEP, True)}
 
 
-def _find_acts(path: str, content: bytes | None) -> set[tuple[str, bool]]:
+def _find_influences(path: str, content: bytes | None) -> set[tuple[str, bool]]:
     text = (content or b"").decode("utf-8", "replace")
     if path.endswith(".py"):
         tree = _parse(content)
         modules = {source.partition(".")[0] for _, source in _find_imports(tree)}
-        acts = {(f"imports {module}", module != "unittest") for module in modules & _PYTHON_TESTS}
+        influences = {
+            (f"imports {module}", module != "unittest") for module in modules & _PYTHON_TESTS
+        }
         names = {
             name
             for node in _walk_import_code(tree.body, functions=True)
             for name in _list_bound_names(node)
         }
         hooks = {name for name in names if name.startswith("pytest_")}
-        acts |= {(f"has {hook}, a hook of pytest", True) for hook in hooks}
+        influences |= {(f"has {hook}, a hook of pytest", True) for hook in hooks}
         if _ENDS_PROCESS.search(text):
-            acts.add(("ends the process with os._exit", False))
+            influences.add(("ends the process with os._exit", False))
         if PurePosixPath(path).name != "__main__.py" and any(
             map(_ends_process, _walk_import_code(tree.body))
         ):
-            acts.add(("ends the process while it is imported", False))
-        return acts
+            influences.add(("ends the process while it is imported", False))
+        return influences
     if not re.search(r"\.[cm]?[jt]sx?$", path):
         return set()
-    acts = {(f"imports {program}", True) for program in _JAVASCRIPT_TESTS.findall(text)}
-    acts |= {(f"uses {call} of the test program", True) for call in _SETUP.findall(text)}
+    influences = {(f"imports {program}", True) for program in _JAVASCRIPT_TESTS.findall(text)}
+    influences |= {(f"uses {call} of the test program", True) for call in _SETUP.findall(text)}
     if re.search(r"(?m)^\S.*process\.(exit|reallyExit|abort|kill)\b", text):
-        acts.add(("ends the process while it is loaded", False))
-    return acts
+        influences.add(("ends the process while it is loaded", False))
+    return influences
 
 
 _SETUP: Final = re.compile(
@@ -582,7 +614,7 @@ _SETUP: Final = re.compile(
     r"((?:before|after)(?:Each|All)|expect\.\w+|(?:jest|vi)\.(?:\w*[mM]ock|fn|spyOn|stubGlobal)"
     r"|(?<=\.)(?:expect|it|test|describe))\s*(?:\(|=(?!=))"
 )
-"""Calls of Jest and Vitest that run code around every test, also without an import."""
+"""Calls of Jest and Vitest that affect every test. They work without an import too."""
 _JAVASCRIPT_TESTS: Final = re.compile(
     r"""(?:from|require\(|import\(?)\s*["'](node:test|vitest|jest|@jest/[^"']+|mocha|ava)["']"""
 )
@@ -597,7 +629,8 @@ def _ends_process(node: ast.AST) -> bool:
 
 
 def _walk_import_code(body: Iterable[ast.AST], *, functions: bool = False) -> Iterator[ast.AST]:
-    """The code of a module that runs when it is imported. With `functions`, also its functions."""
+    """Yield the code of a module that runs when the module is imported. With `functions`, yield its
+    functions too, without their bodies."""
     for node in body:
         if isinstance(node, _Function | ast.Lambda):
             if functions:

@@ -1,5 +1,5 @@
-"""Runs some tests of a project: named tests, or the most relevant tests first. The other tests then
-run only if the first tests pass."""
+"""Runs of selected tests. `select_tests` makes a test command for named tests. `run_in_order` runs
+the most relevant tests first, and the other tests only if the first tests pass."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ async def run_in_order(
     fixed: Sequence[str] = (),
     **limits: Unpack[sandbox.Limits],
 ) -> TestReport:
-    """Run the tests of the files `first`, then the other tests if the first report is accepted. The
-    result is the report of all tests, or of the first files if they failed. If the command cannot
-    be split, all tests run at once. No run can change the files `fixed`."""
+    """Run the tests of the files `first`. If `is_accepted` accepts their report, run the other
+    tests too.
+
+    Return the report of all tests. If tests of the first files failed, return only their report. If
+    the test command cannot be split, all tests run at once. No run can change the files `fixed`."""
     split = split_command(project.test_command, first)
 
     async def run(command: tuple[str, ...]) -> TestReport:
@@ -39,8 +41,8 @@ async def run_in_order(
 
     first_report = await run(split[0])
     if not is_accepted(first_report):
-        # The command may fail although no test failed, for example if these tests alone cover
-        # too little code. Then all tests run.
+        # The command may fail although no test failed, for example because the first tests alone
+        # cover too little code. Then only a run of all tests can tell.
         return first_report if first_report.of("failed") else await run(project.test_command)
     other_report = await run(split[1])
     full_report = merge_reports(project.test_command, [first_report, other_report])
@@ -52,8 +54,11 @@ async def run_in_order(
 def split_command(
     command: Sequence[str], first: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """The command for the test files `first`, and the command for all other tests. Returns None if
-    `command` names files itself, or if its program has no option to leave files out."""
+    """Split a test command into a command for the test files `first` and a command for all other
+    tests.
+
+    Return None if `first` is empty, if `command` names files or joins several commands, or if its
+    program is not pytest."""
     words, *more = split_commands(command)
     program = find_test_program(words)
     if more or not first or program is None or program.name != "pytest":
@@ -64,8 +69,10 @@ def split_command(
 
 
 def is_selected(case: TestCase, names: Iterable[str]) -> bool:
-    """Whether `names` has the test itself, or its file, group or folder. A file that could not be
-    loaded stands for all of its tests."""
+    """Return whether `names` has the test itself, or its file, group or folder.
+
+    If the case reports a file that could not be loaded, the name of any test in this file selects
+    it."""
     not_loaded = case.message.startswith(NOT_LOADED)
     return any(
         case.id == name
@@ -78,10 +85,12 @@ def is_selected(case: TestCase, names: Iterable[str]) -> bool:
 def select_tests(
     command: Sequence[str], names: Sequence[str], *, folder: str = "", only_files: bool = False
 ) -> tuple[str, ...] | None:
-    """The test command for the tests, files or groups in `names`. Their paths begin at the root of
-    the repository, and the command runs in `folder`. It may run more tests than named; with
-    `only_files`, it runs all tests of the files. Returns None if the program cannot select tests,
-    or if it is unclear which words of `command` are files."""
+    """Return a test command that runs the tests, files or groups in `names`.
+
+    Paths in `names` are relative to the root of the repository; the command runs in `folder`. The
+    command may run more tests than `names` has. With `only_files`, it runs all tests of the named
+    files. Return None if the test program is unknown, if it cannot run a file in `names`, or if it
+    is unclear which words of `command` are files."""
     chosen: list[str] = []
     unclaimed = set(names)
     commands = split_commands(command)
@@ -104,8 +113,10 @@ def select_tests(
 
 
 def drop_files(words: Sequence[str]) -> tuple[str, ...] | None:
-    """A test command without the files, folders or packages that it names. Returns None if a word
-    may be a file or the value of an option."""
+    """Return a test command without the files, folders and packages that it names.
+
+    Return None if the test program is unknown, or if a word could be either a file or the value of
+    an option."""
     program = find_test_program(words)
     if program is None:
         return None
@@ -127,24 +138,27 @@ def drop_files(words: Sequence[str]) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """How a test program selects tests: its files, by suffix, and its option for the names of
-    tests."""
+    """How a test program selects tests."""
 
     suffixes: frozenset[str]
+    """The suffixes of the program's test files."""
     option: str = ""
+    """The option that selects tests by name. Without it, the program takes the ids of tests."""
     folders: bool = True
+    """Whether the program takes folders."""
     patterns: bool = False
-    """Whether files are named by regular expressions."""
+    """Whether the program takes files as regular expressions."""
 
     def takes(self, name: str, *, alone: bool) -> bool:
-        """Whether a name can belong to this program; `alone` if there is no other program."""
+        """Return whether the program can run the named test, file or folder. `alone` tells whether
+        the test command has only this program."""
         if name.startswith("-"):
             return False
         suffix = PurePosixPath(name.partition("::")[0]).suffix.lower()
         return suffix in self.suffixes or (alone and not suffix and self.folders)
 
     def write(self, names: Sequence[str]) -> list[str]:
-        """The words of a command that select tests."""
+        """Return the words of a command that select the named tests."""
         files = list(dict.fromkeys(name.partition("::")[0] for name in names))
         if not self.option:
             return list(dict.fromkeys(names))
@@ -152,14 +166,14 @@ class _Selection:
         inner = [name.split("::")[-1] for name in names if "::" in name]
         if len(inner) < len(names):
             return files
-        # Vitest joins the names of groups; a second test of the same name has a number.
+        # A report of Vitest joins the names of groups by " > ", and numbers tests of equal names.
         inner = [re.sub(r" \(\d+\)$", "", name).split(" > ")[-1] for name in inner]
         pattern = "|".join(map(re.escape, dict.fromkeys(inner)))
         return [f"{self.option}=(?:{pattern})", *files]
 
 
 class _GoSelection(_Selection):
-    """The packages of Go, and the functions in them."""
+    """Selects packages of Go, and test functions in packages."""
 
     def takes(self, name: str, *, alone: bool) -> bool:
         suffix = PurePosixPath(name.partition("::")[0]).suffix
@@ -191,12 +205,12 @@ _WITH_VALUE: Final = frozenset(
         *("-run", "-count", "-timeout", "-tags", "-parallel"),
     )
 )
-"""Options of test programs whose value is the next word."""
+"""Options whose value is the next word of the command."""
 _FLAG: Final = re.compile(
     r"-[qvxsli]+|--(quiet|verbose|strict-markers|strict-config|no-header|exitfirst|run|runInBand|ci"
     r"|silent|passWithNoTests|test|doctest-modules|no-cov)|-(race|short|json|cover|failfast)"
 )
-"""Options of test programs without a value."""
+"""Options without a value."""
 
 
 def _name_in_folder(name: str, folder: str) -> str:

@@ -1,5 +1,5 @@
-"""Runs of a project's tests in the sandbox, with a report of every test. The verdict follows from
-the exit code and the report together, never from printed output."""
+"""Runs of a project's tests in the sandbox, with a report of every test. The exit code and the
+report together decide whether the tests passed. Printed output never decides."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from bae.team.models import Project, TestCase, TestReport, bounded, strip_escape
 LARGEST_REPORT: Final = 32 * 1024 * 1024
 LARGEST_FIXED: Final = 4 * 1024 * 1024
 MOST_MOUNTED: Final = 1000
-"""How many files are mounted read-only. Further files are only compared after the run."""
+"""How many fixed files are mounted read-only. Other fixed files are only compared after the run."""
 GUARDS: Final = Path(__file__).with_name("guards")
-"""Code that is loaded into the processes of test programs."""
+"""The folder of code that test programs load."""
 
 
 async def run_tests(
@@ -33,15 +33,19 @@ async def run_tests(
     fixed: Sequence[str] = (),
     **limits: Unpack[sandbox.Limits],
 ) -> TestReport:
-    """Run the tests of a project in one of its worktrees.
+    """Run the tests of a project in one of its worktrees, and return their report.
 
-    pytest, `node --test`, Vitest, Jest and `go test` write a report in addition to their output.
-    Any other program must write JUnit files at the path in `project.report`. If a limit ended the
-    run, or it wrote no report or found no tests, the report has a `problem`, and the run has not
-    passed. Several commands, with `&&` between them, all run, and their reports are merged. They
-    run in `project.folder`; the ids of tests begin with the paths of their files in the repository.
-    The run cannot change the files `fixed`: they are mounted read-only if the sandbox can mount,
-    and always compared afterwards. The limits are those of `sandbox.run`, for each command.
+    bae has pytest, `node --test`, Vitest, Jest and `go test` write a report. Any other program must
+    write JUnit files at the path in `project.report`. If a limit ended the run, if there is no
+    report, or if no tests were found, the report has a `problem`, and the run has not passed.
+
+    The commands of the project run in `project.folder`. If `&&` joins several commands, all of them
+    run, and their reports are merged. Ids of tests begin with the path of the test's file in the
+    repository.
+
+    The run cannot change the files `fixed`: if the sandbox can mount, these files are mounted
+    read-only. They are always compared after the run. The limits of `sandbox.run` apply to each
+    command.
     """
     commands = split_commands(project.test_command)
     place = Path(worktree)
@@ -68,7 +72,7 @@ async def run_tests(
 
 
 def _hash_files(root: Path, names: Sequence[str]) -> dict[str, str]:
-    """The existing files among names, each with a hash of its content."""
+    """Return a hash of the content of each named file that exists."""
     hashes: dict[str, str] = {}
     for name in names:
         content = read_file(root / name, LARGEST_FIXED)
@@ -78,7 +82,7 @@ def _hash_files(root: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def split_commands(command: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """The commands of a test command, which are joined by `&&`."""
+    """Split a test command into the commands that `&&` joins."""
     commands: list[list[str]] = [[]]
     for word in command:
         if word == AND:
@@ -89,15 +93,14 @@ def split_commands(command: Sequence[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def count_variables(command: Sequence[str]) -> int:
-    """The number of words at the start of a command that set variables: `env` and its
-    assignments."""
+    """Return how many words at the start of a command set variables: `env` and its assignments."""
     if not command or os.path.basename(command[0]) != "env":
         return 0
     return 1 + sum(1 for _ in takewhile(lambda word: "=" in word, command[1:]))
 
 
 def write_command(command: Sequence[str]) -> str:
-    """A test command in the syntax of a shell."""
+    """Write a test command in the syntax of a shell."""
     return f" {AND} ".join(map(shlex.join, split_commands(command)))
 
 
@@ -105,8 +108,10 @@ AND: Final = "&&"
 
 
 def find_variables(project: Project, worktree: Path) -> dict[str, str]:
-    """The environment variables of a project's tests in a worktree, for other commands there. It
-    reads files, so call it in a thread."""
+    """Return the environment variables that a project's tests have in a worktree. Other commands in
+    the worktree can use the same variables.
+
+    The function reads files, so call it in a thread."""
     command = split_commands(project.test_command)[0]
     assignments = command[1 : count_variables(command)]
     variables = {**_ENVIRONMENT, **dict(word.split("=", 1) for word in assignments)}
@@ -177,8 +182,8 @@ async def _run_with_junit(
     fixed: Sequence[str],
     limits: sandbox.Limits,
 ) -> TestReport:
-    """Run a test program that bae does not support, and read the JUnit files that it writes. Files
-    of an earlier run are removed first."""
+    """Run a test program that bae does not support, and read the JUnit files that it writes. JUnit
+    files of an earlier run are removed first."""
     pattern, start = read_report_option(project.report), worktree / project.folder
     await asyncio.to_thread(_take_reports, start, pattern)
     ran = await sandbox.run(
@@ -206,8 +211,9 @@ async def _run_with_junit(
 
 
 def read_report_option(option: str) -> str:
-    """The path or pattern below a project's folder that its `report` names. Raises ValueError with
-    a message for a person."""
+    """Return the path or pattern in a `report` option, such as `junit:reports/*.xml`. The pattern
+    is relative to the project's folder. If the option is invalid, raise ValueError with a message
+    for a person."""
     kind, _, pattern = option.partition(":")
     parts = PurePosixPath(pattern).parts
     if kind != "junit" or not parts:
@@ -218,8 +224,8 @@ def read_report_option(option: str) -> str:
 
 
 def _take_reports(folder: Path, pattern: str) -> list[bytes]:
-    """The contents of the plain files that a pattern names. The files are removed. Links are left
-    alone, since tests may have made them."""
+    """Read and remove the files that match a pattern, and return their contents. Links are neither
+    read nor removed, because tests may have created the links."""
     root, contents = folder.resolve(), list[bytes]()
     for path in sorted(folder.glob(pattern)):
         if path.is_symlink() or path.parent.resolve() != root / path.parent.relative_to(folder):
@@ -233,8 +239,8 @@ def _take_reports(folder: Path, pattern: str) -> list[bytes]:
 def _name_in_repository(
     cases: tuple[TestCase, ...], worktree: Path, folder: str
 ) -> tuple[TestCase, ...]:
-    """The cases with paths from the root of the repository, if the program named them from its
-    folder."""
+    """Return the cases with ids that begin at the root of the repository. The test program may have
+    written ids that begin at `folder`."""
     if not folder:
         return cases
     paths: dict[str, str] = {}
@@ -269,9 +275,9 @@ def _make_report(
 
 
 def merge_reports(command: tuple[str, ...], run_reports: Sequence[TestReport]) -> TestReport:
-    """The report of several commands. Every command must succeed, and at least one must find
+    """Merge the reports of several commands. Every command must succeed, and at least one must find
     tests."""
-    # A part of the project may have no tests yet. The verdict reports tests that vanished.
+    # A part of the project may have no tests yet. If its tests vanished, the verdict reports that.
     counted_reports = [
         report for report in run_reports if not report.problem.startswith(_NO_TESTS)
     ] or run_reports[:1]
@@ -299,20 +305,23 @@ def merge_reports(command: tuple[str, ...], run_reports: Sequence[TestReport]) -
 
 @dataclass(frozen=True, slots=True)
 class TestProgram:
-    """A program that runs tests and can report each. `options` come after the command, or after its
-    word `after`; REPORT in them stands for the file of the report."""
+    """A program that can write a report of each test it runs."""
 
     __test__ = False  # pytest must not collect this class
 
     name: str
     options: tuple[str, ...]
+    """The options for a report. REPORT stands for the file of the report, and FOLDER for the file's
+    folder."""
     read: reports.Reader
+    """Reads the cases from a report."""
     after: str | None = None
+    """The word of the command that `options` follow. None: they follow the last word."""
     replaces: tuple[str, ...] = ()
-    """Options of the user that `options` replace."""
+    """Options of the user's command that `options` replace."""
 
     def with_report(self, command: Sequence[str], report: str) -> list[str]:
-        """The command with the options that make it write a report."""
+        """Return the command with the options that have it write a report."""
         words = self._drop_replaced_options(command)
         at = words.index(self.after) + 1 if self.after else len(words)
         folder = os.path.dirname(report)
@@ -331,8 +340,9 @@ class TestProgram:
 
 
 def find_test_program(command: Sequence[str]) -> TestProgram | None:
-    """The test program of a command, started directly or through another program, such as `python
-    -m`."""
+    """Return the test program of a command, or None if bae does not support the program.
+
+    The command may start the test program directly, or through another program, as `python -m`."""
     command = command[count_variables(command) :]
     names = [os.path.basename(word).split(".")[0] for word in command]
     for name in ("pytest", "vitest", "jest"):
@@ -350,8 +360,9 @@ def find_test_program(command: Sequence[str]) -> TestProgram | None:
 KNOWN_PROGRAMS: Final = "pytest, node --test, vitest run, jest or go test"
 _NO_TESTS: Final = "no tests were found"
 _PYTHONPATH: Final = "PYTHONPATH"
-# `CI` also keeps Vitest and Jest from waiting. No `FORCE_COLOR=0`: Rich reads it as a terminal.
-# `uv run` would install again what setup has installed, and needs the network for it.
+# `CI` also keeps Vitest and Jest from waiting for changes. `FORCE_COLOR=0` is not set, because
+# Rich would then take its output for a terminal. Without the `UV_…` variables, `uv run` would
+# install packages again, and that needs the network.
 _ENVIRONMENT: Final = {
     "CI": "1",
     "NO_COLOR": "1",
@@ -369,7 +380,7 @@ _PROGRAMS: Final = {
             (
                 *("--junit-xml=REPORT", "-o", "junit_family=xunit1"),
                 *("-o", "junit_logging=no", "-o", "cache_dir=FOLDER/cache", "--color=no"),
-                # All tests must run, to be compared with an earlier run that may have failures.
+                # All tests must run even after a failure. They are compared with an earlier run.
                 *("--continue-on-collection-errors", "--maxfail=0"),
             ),
             reports.read_junit,
@@ -398,7 +409,7 @@ _PROGRAMS: Final = {
 
 
 def _import_first(command: Sequence[str], paths: Sequence[str]) -> list[str]:
-    """A Python command that imports from these paths first."""
+    """Put `paths` before the PYTHONPATH that a command sets, if any."""
     name = f"{_PYTHONPATH}="
     return [
         name + os.pathsep.join((*paths, word.removeprefix(name)))
@@ -409,7 +420,8 @@ def _import_first(command: Sequence[str], paths: Sequence[str]) -> list[str]:
 
 
 def _read_report(path: Path) -> tuple[bytes, str]:
-    """The content of a report that an untrusted program wrote, or why it cannot be read."""
+    """Read a report that an untrusted program wrote. Return its content, or no content and the
+    reason why it cannot be read."""
     content = read_file(path, LARGEST_REPORT)
     if content is None:
         return b"", "it wrote no report: it did not start, or it exited before all tests were done"
@@ -435,7 +447,7 @@ def _find_problem(exit_code: int | None, cases: Sequence[TestCase], missing: str
 
 def _describe_unknown(command: Sequence[str]) -> str:
     return (
-        f"{' '.join(command) or 'an empty command'} is no test command that reports its tests: use "
-        f"{KNOWN_PROGRAMS} by themselves, or a program that writes a JUnit file, with --report "
+        f"{' '.join(command) or 'an empty command'} is no test command whose report bae can read: "
+        f"use {KNOWN_PROGRAMS} by themselves, or a program that writes a JUnit file, with --report "
         "junit:PATH"
     )

@@ -1,5 +1,5 @@
-"""Trials of a worker before it submits: a command or some tests, on a throw-away copy of its
-committed work. The results are texts for an LLM."""
+"""Trials that a worker makes before it submits: it runs a command or some tests on a throw-away
+copy of its committed work. Results are texts for an LLM."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ _ENVIRONMENTS: Final = (".venv/bin", "node_modules/.bin")
 async def run_command(
     bench: Workbench, task: Task, workspace: Workspace, command: str, *, timeout: float = 60.0
 ) -> str:
-    """Run a shell command in the sandbox, on a copy of a task's committed work, and describe the
-    result. Programs are found as the project's tests find them. There is no network, and files that
-    the command writes are not kept. Raises ToolError if the command cannot run."""
+    """Run a shell command on a copy of a task's committed work, and describe the result.
+
+    The command runs in the sandbox without a network. It finds the programs that the project's
+    tests find. Files that it writes are deleted with the copy. Raise ToolError if the command
+    cannot run."""
     if not command.strip() or "\0" in command or len(command) > LONGEST_COMMAND:
         raise ToolError(
             f"a command is a text of 1 to {LONGEST_COMMAND} characters, without null characters"
@@ -81,9 +83,11 @@ async def run_command(
 async def check_tests(
     bench: Workbench, task: Task, workspace: Workspace, tests: Sequence[str] = ()
 ) -> str:
-    """Run the named tests, files or groups, or all tests, on a copy of a task's committed work, and
-    describe the result. Failures from before the task are marked, and unknown names are answered
-    with the nearest names. Raises ToolError if the tests cannot run."""
+    """Run tests on a copy of a task's committed work, and describe the result.
+
+    `tests` are names of tests, files or groups; without `tests`, all tests run. The result marks
+    tests that also failed before the task, and suggests the nearest names for unknown names. Raise
+    ToolError if the tests cannot run."""
     if len(tests) > _MOST_NAMES:
         raise ToolError(f"{len(tests)} tests are named: name at most {_MOST_NAMES}, or their files")
     names = list(dict.fromkeys(name.strip().removeprefix("./") for name in tests if name.strip()))
@@ -105,10 +109,11 @@ async def check_tests(
         command = select_tests(project.test_command, names, folder=project.folder)
         report = await run(command or project.test_command)
         if command and _find_missing(names, report):
-            # A program may refuse all names because of a wrong name, or match names in its own way.
-            exists = await asyncio.to_thread(_find_files, copy.path, names)
+            # One wrong name may have made the program refuse all names, or the program matches
+            # names in another way than bae. So all tests of the existing files run.
+            existing_names = await asyncio.to_thread(_find_files, copy.path, names)
             command = select_tests(
-                project.test_command, exists, folder=project.folder, only_files=True
+                project.test_command, existing_names, folder=project.folder, only_files=True
             )
             report = await run(command) if command else report
     text = await asyncio.to_thread(
@@ -121,8 +126,8 @@ async def check_tests(
 async def _copy_work(
     bench: Workbench, task: Task, workspace: Workspace
 ) -> AsyncGenerator[Workspace]:
-    """A throw-away copy of a task's committed work. Progress of the task is reported while the copy
-    is used."""
+    """Make a throw-away copy of a task's committed work. While the caller uses the copy, the task
+    does not time out."""
     folder = bench.project.folder
     with bench.busy(task.id):
         try:
@@ -139,8 +144,8 @@ async def _copy_work(
 
 
 async def _list_changed(copy: Workspace) -> list[str] | None:
-    """The files that a command has changed. None if git cannot list them, as in a folder that is
-    too deep."""
+    """List the files that a command has changed. Return None if git cannot list them, for example
+    because folders are nested too deeply."""
     await asyncio.to_thread(make_accessible, copy.path)
     try:
         return sorted(await copy.uncommitted())
@@ -149,7 +154,8 @@ async def _list_changed(copy: Workspace) -> list[str] | None:
 
 
 def _find_programs(project: Project, worktree: Path) -> tuple[str, dict[str, str]]:
-    """The start of PATH and the environment variables that the test command uses in a worktree."""
+    """Return the beginning of PATH and the environment variables that the test command has in a
+    worktree."""
     start = worktree / project.folder
     folders = [
         Path(word).parent
@@ -166,7 +172,7 @@ def _find_missing(names: Sequence[str], report: TestReport) -> list[str]:
 
 
 def _find_files(root: Path, names: Sequence[str]) -> list[str]:
-    """The names whose files exist."""
+    """Return the names whose files exist."""
     return [name for name in names if os.path.exists(root / name.partition("::")[0])]
 
 
@@ -205,14 +211,14 @@ def _describe_report(
 def _describe_missing(
     missing: Sequence[str], report: TestReport, before: TestReport, files: Sequence[str]
 ) -> list[str]:
-    """Messages for unknown names, each with the nearest names of tests."""
+    """Write a message for each unknown name, with the nearest names of tests."""
     ids = dict.fromkeys(case.id for run_report in (report, before) for case in run_report.cases)
     known_names = dict.fromkeys((*ids, *(id.partition("::")[0] for id in ids), *files))
     lines: list[str] = []
     for name in missing:
         containing = [
             known_name for known_name in known_names if name in known_name
-        ]  # as a function without its file
+        ]  # such as the name of a function without its file
         nearest = [*containing, *get_close_matches(name, known_names, n=5, cutoff=0.5)]
         nearest = list(dict.fromkeys(nearest))[:5]
         suggestions = f" The nearest names: {', '.join(nearest)}" if nearest else ""

@@ -1,5 +1,7 @@
-"""Unified diffs as an LLM or git writes them. A hunk is found by its lines; the numbers in its
-header only decide between equal places."""
+"""Unified diffs as an LLM or git writes them.
+
+The lines of a hunk decide where it is applied. The numbers in its header matter only if several
+places have the same lines."""
 
 from __future__ import annotations
 
@@ -10,67 +12,81 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 LONGEST_LINE: Final = 2_000
-"""How many characters of a line are shown. Generated code may be one line."""
+"""How many characters of a line are shown. All of a generated file may be one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hunk:
-    """The lines of a file, and the lines that replace them, in one hunk of a diff."""
+    """One hunk of a diff."""
 
     path: str
     search: tuple[str, ...]
+    """The lines to find in the file."""
     replace: tuple[str, ...]
+    """The lines that replace them."""
     at: int = 0
-    """The number of lines above, once the hunks before it are applied. It may be wrong."""
+    """The number of lines above the hunk, after earlier hunks were applied. It may be wrong."""
     ends: bool | None = None
-    """Whether the file ends with a line break afterwards; None if the diff does not show it."""
+    """Whether the changed file ends with a line break. None if the diff does not show that."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileDiff:
-    """The change of one file in a diff. `problem` is why it cannot be applied; `after` is the
-    number of the first line below it."""
+    """The change of one file in a diff."""
 
     path: str
     after: int
+    """The index of the first line below the file's diff."""
     hunks: tuple[Hunk, ...] = ()
     deletes: bool = False
+    """Whether the diff deletes the file."""
     problem: str = ""
+    """The reason why the diff cannot be applied. Empty if it can."""
 
 
 @dataclass(slots=True)
 class ChangedLines:
-    """Lines of a diff to show, each with ` `, `-` or `+` before it, and the numbers of the first
-    line before and after the change. `heading` is git's text after the numbers."""
+    """A hunk to show."""
 
     old: int
+    """The number of the hunk's first line in the old file."""
     new: int
+    """The number of the hunk's first line in the new file."""
     heading: str
+    """The text that git writes after the numbers, such as the name of a function."""
     lines: list[str]
+    """The lines, each with ` `, `-` or `+` before it."""
 
 
 @dataclass(slots=True)
 class ChangedFile:
-    """The change of one file, to show. `hunks` are cut if `is_cut`; `added` and `removed` count all
-    lines. `mode` is a new git mode, such as 100755 of a program and 120000 of a link. A byte of a
-    path that is not UTF-8 is shown as `�`."""
+    """The change of one file, to show. In its paths, `�` replaces each byte that is not UTF-8."""
 
     path: str
     old_path: str
     change: Literal["changed", "added", "deleted", "renamed"] = "changed"
     mode: str = ""
+    """The new git mode, such as 100755 for a program or 120000 for a link. Empty if the mode did
+    not change."""
     is_binary: bool = False
     added: int = 0
+    """The number of added lines, including lines that are cut from `hunks`."""
     removed: int = 0
+    """The number of removed lines, including lines that are cut from `hunks`."""
     is_cut: bool = False
+    """Whether lines, or parts of lines, are missing in `hunks`."""
     hunks: list[ChangedLines] = field(default_factory=list[ChangedLines])
 
 
 def read_changed_files(text: str, most: int, most_of_all: int) -> list[ChangedFile]:
-    """The files of a git diff, to show: at most `most` lines of each file and `most_of_all` lines
-    in total, with long lines cut; 0 means no limit."""
+    """Read the changed files of a git diff, to show them.
+
+    At most `most` lines of each file and `most_of_all` lines of all files are returned. 0 means no
+    limit. With a limit for each file, long lines are cut too."""
     files: list[ChangedFile] = []
-    old = new = lines = total = 0  # remaining lines of a hunk; shown lines of a file, of all files
+    # `old` and `new` are the remaining lines of a hunk, `lines` and `total` the lines that are
+    # returned of the file and of all files.
+    old = new = lines = total = 0
     for line in text.split("\n"):
         if line.startswith(_GIT):
             path = _read_git_line(line)
@@ -104,7 +120,7 @@ def read_changed_files(text: str, most: int, most_of_all: int) -> list[ChangedFi
 
 
 def _read_kind(file: ChangedFile, line: str) -> None:
-    """Read a line between the name of a file and its hunks."""
+    """Read a line between the `diff --git` line of a file and its first hunk."""
     if line.startswith("new mode "):
         file.mode = line.removeprefix("new mode ")
     elif line.startswith("new file mode "):
@@ -133,12 +149,12 @@ def _decode_path(text: str) -> str:
 
 
 def begins_diff(lines: Sequence[str], number: int) -> bool:
-    """Whether the diff of a file begins in a line."""
+    """Return whether the diff of a file begins at the line with this index."""
     return lines[number].startswith(_GIT) or _is_header(lines, number)
 
 
 def read_diff(lines: Sequence[str], number: int) -> FileDiff:
-    """The diff of a file that begins in a line."""
+    """Read the diff of a file that begins at the line with this index."""
     start, kinds = number, set[str]()
     old = new = ""
     if lines[number].startswith(_GIT):
@@ -202,8 +218,8 @@ def _is_header(lines: Sequence[str], number: int) -> bool:
 
 
 def _read_git_line(line: str) -> str:
-    """The path in `diff --git a/x b/x`, if both are the same. It is used only if the diff has no
-    other paths."""
+    """Read the path of a line `diff --git a/x b/x`. Return an empty text if the line has two
+    different paths. Other lines of the diff may have paths that replace this path."""
     words = line.removeprefix(_GIT).rstrip()
     half = len(words) // 2
     first, second = _decode_path(words[:half]), _decode_path(words[half + 1 :])
@@ -211,7 +227,8 @@ def _read_git_line(line: str) -> str:
 
 
 def _read_path(text: str, errors: Literal["strict", "replace"] = "strict") -> str:
-    """A path as git writes it: quoted with escapes, or up to a tab. Raises ValueError."""
+    """Read a path as git writes it: in quotes with escapes, or up to a tab. Raise ValueError if the
+    quoted text is invalid."""
     text = text.partition("\t")[0].rstrip() if not text.startswith('"') else text.rstrip()
     if not text.startswith('"'):
         return text
@@ -235,8 +252,10 @@ def _strip_prefixes(old: str, new: str) -> tuple[str, str]:
 def _read_hunk(
     lines: Sequence[str], number: int, path: str, header: re.Match[str]
 ) -> tuple[Hunk, int]:
-    """A hunk, and the number of the line below it. It ends where its header says if possible,
-    otherwise before the first line that belongs to no hunk."""
+    """Read a hunk. Return the hunk and the index of the line below it.
+
+    The hunk ends where its header says. If the header is wrong, the hunk ends before the first line
+    that cannot be part of a hunk."""
     start = number + 1
     end = start
     if header["at"] is not None:
@@ -266,7 +285,8 @@ def _read_hunk(
 
 
 def _find_counted_end(lines: Sequence[str], start: int, old: int, new: int) -> int:
-    """The end of a hunk by its counts of lines, or its start if these are wrong."""
+    """Return the end of a hunk by the counts in its header. If the counts are wrong, return
+    `start`."""
     end = start
     while (old or new) and end < len(lines):
         kind = lines[end][:1] or " "

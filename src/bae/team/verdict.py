@@ -1,5 +1,5 @@
-"""The verdict on a task's work: tests prove it, and existing tests still pass as they were. Each
-test run has a fresh worktree."""
+"""The verdict on a task's work. Work is accepted if tests prove it and the tests of the base still
+pass unchanged. Each test run has a fresh worktree."""
 
 from __future__ import annotations
 
@@ -40,28 +40,29 @@ from bae.team.workspaces import Workspace, Workspaces
 
 @dataclass(frozen=True, slots=True)
 class WorkVerdict:
-    """The verdict on a task's work. `problems` are sentences for its next attempt. `concerns` are
-    files, each with what a person should look at before the merge."""
+    """The verdict on a task's work."""
 
     report: TestReport
     changes: tuple[FileChange, ...] = ()
     problems: tuple[str, ...] = ()
+    """The reasons why the work is refused, as sentences for the next attempt."""
     concerns: tuple[tuple[str, str], ...] = ()
+    """Files that a person should read before the merge, each with the reason."""
 
     @property
     def accepted(self) -> bool:
-        """Whether there are no problems."""
+        """Whether the work has no problems."""
         return not self.problems
 
     @property
     def text(self) -> str:
-        """All problems, as one text."""
+        """All problems in one text."""
         return "\n\n".join(self.problems)
 
     @property
     def digest(self) -> str:
-        """A digest of the concerns and their files, which a person's yes accepts; empty without
-        concerns."""
+        """A digest of the concerns and the contents of their files. A person's yes accepts exactly
+        this content. Empty if there are no concerns."""
         if not self.concerns:
             return ""
         files = [
@@ -81,12 +82,15 @@ async def verify(
     before: TestReport | None = None,
     **limits: Unpack[sandbox.Limits],
 ) -> WorkVerdict:
-    """Judge the commits of a task by test runs in fresh worktrees. `before` is the report of the
-    task's base. If it is None, the base is tested first.
+    """Judge the commits of a task by test runs in fresh worktrees.
 
-    First the tests run on the work. If the work changes or adds tests, the tests of the base then
-    run on it without these changes. If new tests are the proof, they finally run on the code of the
-    base. The limits are those of `sandbox.run`.
+    `before` is the test report of the task's base. If it is None, the base is tested first. The
+    limits of `sandbox.run` apply to each test run.
+
+    1. The tests run on the work. Forbidden changes of tests are undone for this run.
+    2. If the task may only add tests, and the work changes or adds test files, the tests run on the
+       work again, with all test files of the base.
+    3. If new tests have to prove the work, the changed test files run on the code of the base.
     """
     may = task.may
     repository, base, head = workspace.repository, workspace.base, await workspace.head()
@@ -136,13 +140,14 @@ async def verify(
             )
         edited_tests = [change for change in test_changes if change.before is not None]
         if not problems and named_tests and edited_tests:
-            # New files stay: a named test may need a new fixture, or new data.
+            # This run keeps new test files, because a named test may need a new fixture or new
+            # data.
             if len(edited_tests) < len(test_changes):
                 restored_report = await run_restored(edited_tests, named_tests)
                 flaky += restored_report.flaky
             if not (named_report := restored_report.for_task(named_tests, before)).passed:
                 problems.append(f"{_HIDDEN}{describe_failure(named_report)}")
-    # A task for tests alone changes no code, so its tests cannot fail without the change.
+    # A task that changes only tests changes no code, so its tests cannot fail without the change.
     only_tests = task.kind == "test" and len(test_changes) == len(changes)
     unproved = task.proof == "new-tests" or (task.proof == "named-tests" and not named_tests)
     if not problems and unproved:
@@ -171,8 +176,8 @@ _HIDDEN: Final = (
 async def run_fixed(
     project: Project, workspace: Workspace, *reports: TestReport, **limits: Unpack[sandbox.Limits]
 ) -> TestReport:
-    """Run the tests of a worktree. The run cannot write to files of tests or test settings. Files
-    with tests in `reports` count as files of tests."""
+    """Run the tests of a worktree. The run cannot write to test files or test settings. A file with
+    tests in `reports` is a test file."""
     fixed = await list_fixed(project, workspace, *reports)
     return await run_tests(project, workspace.path, fixed=fixed, **limits)
 
@@ -180,7 +185,8 @@ async def run_fixed(
 async def list_fixed(
     project: Project, workspace: Workspace, *reports: TestReport
 ) -> tuple[str, ...]:
-    """The files of a worktree that a test run cannot write to."""
+    """List the files of a worktree that a test run cannot write to: test files, test settings, and
+    files that the test command names."""
     args = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
     _, output, _ = await workspace.repository.run_git(*args, at=workspace.checkout)
     test_files = {path for report in reports for path in reported_files(report)}
@@ -193,20 +199,22 @@ async def list_fixed(
 
 
 async def read_changes(repository: Repository, base: str, head: str) -> tuple[FileChange, ...]:
-    """The changes between two commits."""
+    """Read the changed files between two commits, with their contents before and after."""
     paths = await repository.changed_files(base, head)
     before, after = [await repository.read_files(commit, paths) for commit in (base, head)]
     return tuple(map(FileChange, paths, before, after))
 
 
 def _write_files(root: Path, changes: Sequence[FileChange], *, undo: bool = False) -> None:
-    """Write files as a change leaves them, or as they were before it. Anything in the way, such as
-    a folder with the name of a file, is removed."""
+    """Write files with their contents after the changes. With `undo`, write their contents before
+    the changes.
+
+    A file or folder in the way, such as a folder with the name of a file, is removed."""
     place = root.resolve()
     for change in changes:
         path, content = root / change.path, change.before if undo else change.after
         if not path.parent.resolve().is_relative_to(place) or path.is_symlink():
-            continue  # a link of the repository leads elsewhere
+            continue  # a link in the repository leads outside of the worktree
         if content is None:
             if path.is_file():
                 path.unlink()
@@ -230,9 +238,14 @@ def judge(
     tests: Sequence[str] = (),
     may: May = "add-tests",
 ) -> tuple[str, ...]:
-    """The reasons why the tests refuse a task's work, as sentences for its next attempt. `before`
-    is the report of the base, `after` the report of the work. `tests` are the tests that the task
-    must make pass, while others may fail as before."""
+    """Compare two test reports, and return the reasons to refuse a task's work, as sentences for
+    the next attempt.
+
+    - `before`: the report of the task's base.
+    - `after`: the report of the work.
+    - `tests`: the tests that the task must make pass. Other tests may fail if they failed before.
+    - `may`: what the task may do to tests.
+    """
     problems = [*_find_lost_tests(before, after)] if may == "add-tests" else []
     task_report = after.for_task(tests, before)
     if not task_report.passed:
@@ -247,7 +260,7 @@ def _find_lost_tests(before: TestReport, after: TestReport) -> Iterator[str]:
     vanished = [
         case.id
         for case in previous_cases
-        # A file that cannot be loaded is reported itself.
+        # If a file cannot be loaded, the report has a failed case for the file.
         if case.id not in current_cases and case.id.partition("::")[0] not in unloaded_files
     ]
     if vanished and after.cases:
@@ -264,7 +277,8 @@ def _find_lost_tests(before: TestReport, after: TestReport) -> Iterator[str]:
 
 
 def find_broken(before: TestReport, after: TestReport) -> tuple[str, ...]:
-    """A sentence that names the tests that passed before and do not pass now."""
+    """Describe the tests that passed before and do not pass now. Return an empty tuple if there are
+    none."""
     passed = {case.id for case in after.of("passed")}
     broken = [case.id for case in before.of("passed") if case.id not in passed]
     if not broken:
@@ -274,8 +288,8 @@ def find_broken(before: TestReport, after: TestReport) -> tuple[str, ...]:
 
 
 def find_existing(names: Sequence[str], before: TestReport) -> tuple[str, ...]:
-    """The named tests, files or groups with tests in `before`. A file that could not be loaded
-    stands for all of its tests."""
+    """Return the names of tests, files and groups that exist in `before`. If a file could not be
+    loaded for this report, any name of a test in the file exists."""
 
     return tuple(name for name in names if any(is_selected(case, [name]) for case in before.cases))
 
@@ -289,9 +303,14 @@ def find_unproved(
     only_tests: bool = False,
     may: May = "add-tests",
 ) -> tuple[str, ...]:
-    """The reason why no new test proves a change. A proof passes now and fails in `on_base`, the
-    report of the new and changed tests on the code of the base. If the task writes `only_tests`, a
-    proof only has to pass."""
+    """Return the reason why no new test proves the work, or an empty tuple if a test proves it.
+
+    - `before`: the report of the task's base.
+    - `after`: the report of the work.
+    - `on_base`: the report of the new and changed tests on the code of the base. A test that proves
+      the work passes in `after` and does not pass in `on_base`.
+    - `only_tests`: whether the work changes only tests. Then a new test proves it by passing.
+    """
     existing_ids = {case.id for case in before.cases}
     new_cases = [case for case in after.cases if case.id not in existing_ids]
     passed_ids = [case.id for case in new_cases if case.outcome == "passed"]
@@ -337,7 +356,8 @@ def find_unproved(
 
 
 def _fails_on_base(on_base: TestReport | None, before: TestReport) -> bool:
-    """Whether a test fails without the work. A skipped or missing test does not fail."""
+    """Return whether a test fails without the work, compared with `before`. A skipped or missing
+    test does not fail."""
     if on_base is None or (on_base.reported and not on_base.cases):
         return False
     return on_base.for_task((), before).exit_code != 0
@@ -350,9 +370,13 @@ def _find_changed_tests(
     changes: Sequence[FileChange],
     may: May,
 ) -> set[str]:
-    """The existing tests that now test something else: tests of changed files and, if test data or
-    helpers changed, tests that passed and now fail on the code of the base. If the task may only
-    add tests, the tests must run there: a file that does not load proves nothing."""
+    """Find existing tests that the work has changed, so that they may prove the work.
+
+    Such a test passes in `after`, did not fail in `before`, and fails in `on_base`. Its file was
+    changed, or test data or helpers were changed.
+
+    If the task may change tests, a test also counts if its file was changed and it passes in
+    `after` but not in `on_base`, for example because its file cannot be loaded there."""
     edits = [change for change in changes if change.after is not None]
     collected, touched = reported_files(after), {change.path for change in edits}
     is_data_changed = any(
@@ -374,7 +398,7 @@ def _find_changed_tests(
 
 
 def _find_uncollected_files(changes: Sequence[FileChange], report: TestReport) -> list[str]:
-    """The changed files that look like tests, without a test in the report."""
+    """Find changed files that look like tests but have no test in the report."""
     collected = reported_files(report)
     return [
         change.path
@@ -396,7 +420,7 @@ _A_TEST: Final = re.compile(
 
 
 def _find_forbidden_code(changes: Sequence[FileChange], allowed: Collection[str]) -> Iterator[str]:
-    """The code that a task without tests may not change."""
+    """Describe the problem if nothing was changed, or if a task without tests changed code."""
     if not changes:
         yield "nothing was changed"
     if code := [c.path for c in changes if not is_prose(c.path) and c.path not in allowed]:
@@ -411,7 +435,7 @@ def _stands_for_file(case: TestCase) -> bool:
 
 
 def describe_failure(report: TestReport) -> str:
-    """A description of a failed test run, in a few thousand characters."""
+    """Describe a failed test run in a few thousand characters."""
     failed = report.of("failed")
     lines = [f"{report.problem.rstrip('.')}."] if report.problem else []
     if failed:

@@ -1,5 +1,5 @@
-"""The shared resources of a team's agents: the state of the project, worktrees, the team's branch,
-the journal of runs, and limits."""
+"""The resources that a team's agents share: the project's state, worktrees, the team's branch, the
+journal of runs, and limits."""
 
 from __future__ import annotations
 
@@ -44,14 +44,15 @@ _SETUP_LIMITS: Final = sandbox.Limits(
     file_size=4096 * sandbox.MIB,
     disk=16384 * sandbox.MIB,
 )
-"""Packages are large."""
+"""The limits of setup with the network. They are high, because packages are large."""
 WorkerMode: TypeAlias = Literal["loop", "oneshot"]
-"""How a worker works: in a conversation with tools, or with one answer that has all edits."""
+"""How a worker works: "loop" is a conversation with tools, and "oneshot" is one answer with all
+edits."""
 
 
 def can_loop(lm: LM) -> bool:
-    """Whether an LM can work in a conversation with tools: a model with native tool calls, or a
-    script with answers for `WorkerLoop`."""
+    """Return whether an LM can work in a conversation with tools. It is a model with native tool
+    calls, or a script with answers for `WorkerLoop`."""
     while isinstance(lm, Policy):
         lm = lm.inner
     if isinstance(lm, ScriptedLM):
@@ -60,8 +61,9 @@ def can_loop(lm: LM) -> bool:
 
 
 def _prepare_runs() -> None:
-    """Import the modules and validate the graphs that the first run of a worker needs. Call it in a
-    thread."""
+    """Import the modules and validate the graphs that the first run of a worker needs.
+
+    The function is slow, so call it in a thread."""
     from importlib import import_module
 
     from bae.team.review import review_graph
@@ -76,10 +78,11 @@ def _prepare_runs() -> None:
 def open_reports(
     project: Project, repository: Repository, store: Store, limits: sandbox.Limits
 ) -> BaseReports:
-    """The test reports of a project's commits. The tests run in worktrees of the team."""
+    """Open the test reports of a project's commits. Missing reports come from test runs in
+    worktrees of the team."""
 
     async def set_up(command: tuple[str, ...], path: Path, network: bool) -> sandbox.Ran:
-        """Run the parts of a setup command, up to the first that fails."""
+        """Run the parts of a setup command until a part fails."""
         part_limits: sandbox.Limits = {**_SETUP_LIMITS, **limits} if network else limits
         access = await asyncio.to_thread(find_access) if network else RegistryAccess()
         output = ""
@@ -110,8 +113,8 @@ def open_reports(
 
 @dataclass
 class Workbench:
-    """The shared resources of a team's agents: `async with Workbench.open(project, store) as
-    bench:`."""
+    """The resources that a team's agents share. To open a bench, write `async with
+    Workbench.open(project, store) as bench:`."""
 
     project: Project
     store: Store
@@ -122,14 +125,15 @@ class Workbench:
     code: CodeReader
     reports: BaseReports
     edit_format: EditFormat | Mapping[str, EditFormat] = "auto"
-    """The form of edits that models are asked for: the same for all, or by model name, such as
-    `{"gpt-*": "whole"}`."""
+    """The form in which models write edits: one form for all models, or forms by model name, such
+    as `{"gpt-*": "whole"}`."""
     limits: sandbox.Limits = field(default_factory=sandbox.Limits)
-    """The limits of every command: tests, and the setup of worktrees."""
+    """The limits of every command, such as tests and the setup of worktrees."""
     corrections: int = 3
     """How often a worker corrects refused work before it asks a person."""
     worker: Literal["auto"] | WorkerMode | CodingProgram = "auto"
-    """How workers work. "auto" chooses by the LM. A coding program replaces the LM."""
+    """How workers work. "auto" chooses a mode that suits the LM. A coding program replaces the
+    LM."""
     rounds: int = 40
     """How many requests a worker's conversation may have."""
     approve_tests: bool = False
@@ -137,18 +141,20 @@ class Workbench:
     idle_rounds: int = 8
     """How many rounds in a row may pass without an edit."""
     review: ReviewMode = "advise"
-    """Whether a second LLM reads accepted work before the merge: "off"; "advise" shows people its
-    findings; "require" refuses work with a blocking finding."""
+    """Whether a reviewer, an LLM, reads accepted work before the merge. "off": no review. "advise":
+    people see the findings, and the work is merged. "require": work with a blocking finding is
+    refused."""
     reviewer: LM | str | None = None
-    """The LM that reviews, or its name. None: the worker's LM."""
+    """The reviewer's LM, or the name of this LM. None: the worker's LM."""
     budgets: Budgets | None = None
-    """The budgets that turns of a coding program are charged to."""
+    """The budgets that pay for turns of a coding program."""
     limit_lm: Callable[[Task, LM], LM] = lambda task, lm: lm
-    """Returns the LM to ask for a task in place of a worker's own, with budgets around it."""
+    """Wraps a worker's LM in the budgets for a task."""
     on_progress: Callable[[int], None] = lambda task_id: None
-    """Called with the id of a task at each step of its work, and regularly during long steps."""
+    """Called with a task's id at each step of the work on the task, and regularly during long
+    steps."""
     should_stop: Callable[[int], bool] = lambda task_id: False
-    """Whether a task must stop, asked between its attempts and rounds."""
+    """Called with a task's id between attempts and rounds. Returns whether the task must stop."""
 
     def __post_init__(self) -> None:
         self._lms: dict[str | None, LM] = {}
@@ -172,9 +178,11 @@ class Workbench:
         review: ReviewMode = "advise",
         reviewer: LM | str | None = None,
     ) -> AsyncGenerator[Self]:
-        """Open the repository of a project, the journal beside the store, and the team's branch,
-        which is created if it is missing. Stored events are sent to `ws_manager`. The store stays
-        open afterwards."""
+        """Open a project's repository, the journal beside the store, and the team's branch. A
+        missing branch is created.
+
+        Stored events are also sent to `ws_manager`. When the block ends, the store stays open. The
+        other arguments are attributes of the bench."""
         bound = sandbox.Limits(unsandboxed=project.allow_unsandboxed)
         bound.update(limits or {})
         repository = await Repository.open(Path(project.root))
@@ -200,7 +208,8 @@ class Workbench:
             test,
             update_checkout=project.update_checkout,
             reports=reports,
-            # The names of tests begin at the root of the repository.
+            # `test_first` takes paths from the root of the repository. The test command of a
+            # project with a folder could not find them, because it runs in that folder.
             run_first=None if project.folder or project.report else test_first,
         )
         await integration.open()
@@ -231,7 +240,7 @@ class Workbench:
         return self.worker if isinstance(self.worker, CodingProgram) else None
 
     def edit_format_for(self, lm: LM) -> EditFormat:
-        """The form of edits that the model of an LM is asked for."""
+        """Return the form in which the model of an LM writes edits."""
         if not isinstance(self.edit_format, Mapping):
             return self.edit_format
         model = str(getattr(lm, "model", ""))
@@ -241,12 +250,13 @@ class Workbench:
         return "auto"
 
     async def emit(self, event: Event) -> None:
-        """Store an event, then send it."""
+        """Store an event, then send the event to the broadcaster."""
         await self.store.add_events([event])
 
     async def named_lm(self, name: str | None) -> LM:
-        """The LM with this name, created once for all agents; without a name, the LM that this
-        machine offers."""
+        """Return the LM with this name. Without a name, return the LM that this machine offers.
+
+        All agents share one LM for each name."""
         async with self._naming:
             if name not in self._lms:
                 purpose = "the agents of a team need one"
@@ -255,8 +265,7 @@ class Workbench:
             return self._lms[name]
 
     async def verify(self, task: Task, workspace: Workspace) -> WorkVerdict:
-        """Run the tests of a task's committed work in a new worktree, and judge the work by
-        them."""
+        """Judge a task's committed work by test runs in new worktrees."""
         with self.busy(task.id):
             await self.workspaces.refresh(workspace)
             before = await self.base_report(workspace.base)
@@ -274,9 +283,14 @@ class Workbench:
             return verdict
 
     async def integrate(self, task: Task) -> MergeOutcome | Guarded:
-        """Merge the work of a task into the team's branch, or into the branch of its feature, if it
-        passes its tests there. Guarded files, and acceptance tests that need approval, need a
-        person's yes to their content first. The last task of a feature delivers the feature."""
+        """Merge a task's work into the team's branch, or into the branch of the task's feature. The
+        tests must pass on the merged tree.
+
+        Changes of guarded files need a person's yes to their content before the merge. With
+        `approve_tests`, acceptance tests need this yes too. If the yes is missing, merge nothing
+        and return the question to the person.
+
+        The last task of a feature then delivers the feature."""
         target = await self.features.branch_of(task)
         if not await target.merged_as(task.branch):
             project = self.project
@@ -304,7 +318,8 @@ class Workbench:
             return await self.features.deliver(task) or outcome
 
     async def has_yes(self, task: Task, digest: str) -> bool:
-        """Whether a person answered yes to exactly this content of a task."""
+        """Return whether a person answered yes to a task's question about the content with this
+        digest."""
         blockers = await self.store.blockers(task.project_id)
         return any(
             blocker.task_id == task.id and blocker.digest == digest and blocker.is_yes
@@ -312,20 +327,22 @@ class Workbench:
         )
 
     async def base_report(self, commit: str) -> TestReport:
-        """The test report of a commit. The tests run once for all tasks that start from it."""
+        """Return the test report of a commit. All tasks that start from the commit share one test
+        run."""
         return await self.reports.get(commit)
 
     async def check_base(self, commit: str, *, keep: bool = True) -> BaseCheck:
-        """Whether the tests can run on the commit that tasks start from. With `keep`, the status of
-        the team shows the result."""
+        """Check that the tests can run on a commit that tasks start from. With `keep`, the team's
+        status shows the result."""
         tasks = await self.store.tasks(self.project.id)
         test_names = [name for task in tasks for name in task.tests]
         return await self.reports.check(commit, test_names, keep=keep)
 
     @contextmanager
     def busy(self, task_id: int) -> Generator[None]:
-        """Report progress of a task while the block runs: for work that has its own limit, or waits
-        for its turn."""
+        """Report progress of a task while the block runs, so that the task does not time out.
+
+        Use it for work that has a limit of its own, or that waits for other work."""
         loop = asyncio.get_running_loop()
 
         def beat() -> asyncio.TimerHandle:

@@ -1,4 +1,5 @@
-"""Workers: agents that carry out one task each, from its description to merged, tested code."""
+"""Workers: agents that carry out tasks. A worker turns the description of a task into tested,
+merged code."""
 
 from __future__ import annotations
 
@@ -45,16 +46,20 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerAgent:
-    """Carries out tasks: `await worker.execute_task(task)`. You can also call its steps one by one,
-    inside `async with worker` or with `close` afterwards.
+    """Carries out tasks: `await worker.execute_task(task)`. You can also call the steps of a task
+    one by one, inside `async with worker`, or call `close` after the last step.
 
-    In a team, a worker uses the team's `bench`. Alone, it opens a bench from `db`, a store or the
-    path of its file, for the project `project_id`. `root` is the repository, if it was moved. `lm`
-    is an LM or its name; an `api_key` is for Anthropic's API.
+    - `project_id`: the project of the tasks.
+    - `bench`: the bench of a team. Without a bench, the worker is alone and opens a bench from
+      `db`.
+    - `db`: a store, or the path of its file.
+    - `root`: the path of the repository, if the repository was moved.
+    - `lm`: an LM, or the name of an LM.
+    - `api_key`: a key for Anthropic's API.
+    - `ws_manager`: if the worker is alone, its events are also sent here.
 
-    A worker stores attempts and test reports, and sends events to the store and to `ws_manager`.
-    Alone, it also stores the status of the task and its question; in a team, the scheduler does
-    that.
+    A worker stores attempts, test reports and events. If the worker is alone, it also stores the
+    status of the task and its question. In a team, the lead stores these.
     """
 
     kind: ClassVar[str] = "worker"
@@ -86,9 +91,9 @@ class WorkerAgent:
         self.alone = bench is None
         """Whether the worker works without a team."""
         self.completed = 0
-        """How many tasks it has completed."""
+        """How many tasks the worker has completed."""
         self.failed = 0
-        """How many tasks it has failed at."""
+        """How many tasks have failed."""
         self._opened: AsyncExitStack | None = None
         self._workspaces: dict[int, Workspace] = {}
         self._turn = asyncio.Lock()
@@ -103,12 +108,14 @@ class WorkerAgent:
     async def execute_task(self, task: Mapping[str, Any]) -> dict[str, Any]: ...
 
     async def execute_task(self, task: Task | Mapping[str, Any]) -> TaskResult | dict[str, Any]:
-        """Carry out a task until it is merged, failed, or blocked by a question. Tasks run one at a
-        time. If you pass a dict, with the `id` of a stored task and the fields that differ from it,
-        you get a dict. Unknown keys are ignored.
+        """Carry out a task until it is merged, failed, or blocked by a question.
 
-        A run that was killed, cancelled or failed continues where it stopped. A cancellation is
-        raised after all work has ended; committed edits are kept.
+        A worker carries out one task at a time. If an earlier run of the task was killed, cancelled
+        or failed, this call continues that run. If you cancel the call, it ends all work before it
+        raises the cancellation, and keeps committed edits.
+
+        If you pass a dict instead of a `Task`, you get a dict. Your dict needs the `id` of a stored
+        task, and its other values replace the task's stored values. Unknown keys are ignored.
         """
         async with self._turn:
             opens_bench = self._bench is None
@@ -123,13 +130,16 @@ class WorkerAgent:
                     await finish_despite_cancel(self.close())
 
     async def self_correct(self, task: Task, failure: str) -> TaskResult:
-        """Have the LLM correct the last attempt, given the text of its failure, as often as the
-        bench allows. Then merge the work, as `execute_task` does."""
+        """Have the LLM correct the last attempt, and merge the work, as `execute_task` does.
+
+        `failure` describes what is wrong with the attempt. The bench limits the number of
+        corrections."""
         async with self._turn:
             return await self._carry_out(await self.open(), task, failure)
 
     async def _carry_out(self, bench: Workbench, task: Task, failure: str = "") -> TaskResult:
-        """Carry out a task, count the result, and store the status if there is no scheduler."""
+        """Carry out a task and count the result. If the worker is alone, store the task's
+        status."""
         if self.alone:
             await _store_begin(bench, task.id)
         try:
@@ -151,10 +161,10 @@ class WorkerAgent:
     # --- steps ---
 
     async def build_context(self, task: Task) -> Context:
-        """Gather the context of a task from the store and its worktree."""
+        """Gather the context of a task from the store and the task's worktree."""
         bench = await self.open()
         workspace = await self.workspace(task)
-        stored = await bench.store.task(task.id)  # with notes since the start
+        stored = await bench.store.task(task.id)  # people may have added notes since the start
         notes = (*task.notes, *stored.notes)
         task = task.model_copy(update={"notes": tuple(dict.fromkeys(notes))})
         longest = LONGEST_CONTEXT if await self.find_mode() == "oneshot" else LOOP_CONTEXT
@@ -170,8 +180,10 @@ class WorkerAgent:
         lm: LM | None = None,
         request: WorkRequest | None = None,
     ) -> str:
-        """Ask the LLM for edits, as plain text. `failure` describes the last failure. A text as
-        `context` is sent unchanged."""
+        """Ask the LLM for edits, and return its answer as plain text.
+
+        `failure` describes the last attempt's failure. If `context` is a text, that text is the
+        prompt."""
         bench = await self.open()
         if not isinstance(context, str):
             context = await self.brief(task, context, failure)
@@ -182,9 +194,11 @@ class WorkerAgent:
     async def apply_file_changes(
         self, task: Task, answer: str, *, mark: str = ""
     ) -> tuple[str, ...]:
-        """Apply the edits of an answer in the task's worktree, all or none, commit them on its
-        branch, and return the changed files. Raises EditError with a message for the LLM. Edits
-        that were committed with the same `mark` are not applied again."""
+        """Apply the edits of an answer in the task's worktree, commit them, and return the changed
+        files.
+
+        If an edit cannot be applied, change nothing and raise EditError with a message for the LLM.
+        If edits with this `mark` are already committed, return the files of that commit."""
         bench = await self.open()
         workspace = await self.workspace(task)
         if mark and (attempt_commit := await workspace.find_attempt(mark)):
@@ -198,7 +212,7 @@ class WorkerAgent:
         return files
 
     async def run_tests(self, task: Task) -> WorkVerdict:
-        """Run the tests of the task's worktree in the sandbox, and judge the work by them."""
+        """Judge the task's committed work by test runs in the sandbox, and report the result."""
         bench = await self.open()
         workspace = await self.workspace(task)
         await self.say(task, "runs the tests")
@@ -214,9 +228,10 @@ class WorkerAgent:
         return verdict
 
     async def merge(self, task: Task) -> MergeOutcome | Guarded:
-        """Merge the task's branch into the team's branch, if the tests pass there too. If the work
-        changes files that run on the user's machine or instruct later workers, a question to a
-        person is returned, until its content has a yes."""
+        """Merge the task's branch into the team's branch if the tests pass on the merged tree.
+
+        If the work changes files that run on the user's machine or that instruct later workers,
+        return a question instead, until a person has answered yes to exactly this content."""
         bench = await self.open()
         await self.say(task, "merges")
         outcome = await bench.integrate(task)
@@ -238,7 +253,7 @@ class WorkerAgent:
     # --- resources of the steps ---
 
     async def lm(self) -> LM:
-        """The LM that the worker asks. Workers of a bench share one LM for each name."""
+        """Return the LM that the worker asks. Workers of a bench share one LM for each name."""
         if self._lm is not None and not isinstance(self._lm, str):
             return self._lm
         if self._api_key is None:
@@ -251,8 +266,10 @@ class WorkerAgent:
         return self._lm
 
     async def find_mode(self) -> WorkerMode:
-        """The worker's mode: the bench's setting, `oneshot` for a class with its own
-        `generate_code`, or the mode that suits its LM."""
+        """Return the worker's mode.
+
+        A mode that the bench sets comes first. Otherwise a class that overrides `generate_code`
+        works in "oneshot", and the LM decides for other classes."""
         bench = await self.open()
         if isinstance(bench.worker, str) and bench.worker != "auto":
             return bench.worker
@@ -261,7 +278,7 @@ class WorkerAgent:
         return "loop" if can_loop(await self.lm()) else "oneshot"
 
     async def brief(self, task: Task, context: Context, failure: str = "") -> str:
-        """The prompt for the LLM, in plain text."""
+        """Write the prompt for the LLM."""
         bench = await self.open()
         diff = await (await self.workspace(task)).diff()
         is_loop = await self.find_mode() == "loop"
@@ -269,7 +286,7 @@ class WorkerAgent:
         return compose_brief(self.role, context, failure, diff, form)
 
     async def workspace(self, task: Task) -> Workspace:
-        """The worktree of a task, created on first use."""
+        """Return the worktree of a task. The first call creates the worktree."""
         bench = await self.open()
         async with self._opening:
             if task.id not in self._workspaces:
@@ -278,7 +295,7 @@ class WorkerAgent:
                     workspaces = (await bench.features.branch_of(task)).workspaces
                     try:
                         started = await workspaces.start(task.branch)
-                    except SetupError:  # of the environment, so try once more
+                    except SetupError:  # the environment may be the cause, so try once more
                         started = await workspaces.start(task.branch)
                     self._workspaces[task.id] = started
                 if started.left_out:
@@ -288,24 +305,24 @@ class WorkerAgent:
             return self._workspaces[task.id]
 
     async def leave(self, task_id: int, why: str) -> None:
-        """Remove the worktree of a task. Uncommitted files are kept under `refs/bae/kept/`."""
+        """Remove the worktree of a task. Uncommitted changes are kept under `refs/bae/kept/`."""
         workspace = self._workspaces.pop(task_id, None)
         if workspace is not None and self._bench is not None:
             try:
                 await self._bench.workspaces.remove(workspace, why)
-            except (BaeError, OSError):  # nothing is lost, and the next recovery removes it
+            except (BaeError, OSError):  # no work is lost: the next recovery removes the worktree
                 _log.warning("the worktree %s is left", workspace.path, exc_info=True)
 
     async def say(self, task: Task, text: str, *, program: str = "") -> None:
-        """Report the current activity of bae, or of the coding `program`, for a task. An LLM's
-        activity is in the journal of its run."""
+        """Report what bae, or the coding `program`, is doing for a task now. What an LLM does is in
+        the journal of the run."""
         bench = await self.open()
         bench.on_progress(task.id)
         about = task.project_id, text, task.id, self.agent_id
         await bench.emit(ActivityUpdate(*about, program=program))
 
     async def open(self) -> Workbench:
-        """The bench of the worker. Alone, it is opened on first use."""
+        """Return the worker's bench. If the worker is alone, the first call opens the bench."""
         async with self._opening:
             if self._bench is not None:
                 return self._bench
@@ -324,8 +341,9 @@ class WorkerAgent:
             return self._bench
 
     async def close(self) -> None:
-        """Remove the worktrees that steps created, keep their content, and close what the worker
-        opened."""
+        """Remove the worker's worktrees, and close the bench and the store that the worker opened.
+
+        Uncommitted changes are kept under `refs/bae/kept/`."""
         try:
             for task_id in tuple(self._workspaces):
                 await self.leave(task_id, "left")
@@ -383,17 +401,17 @@ _KINDS: Final[dict[str, type[WorkerAgent]]] = {cls.kind: cls for cls in _WORKERS
 
 
 def register_worker(kind: str, cls: type[WorkerAgent]) -> None:
-    """Have workers of this class carry out the tasks of a kind."""
+    """Have workers of this class carry out the tasks of this kind."""
     _KINDS[kind] = cls
 
 
 def worker_kinds() -> tuple[str, ...]:
-    """The kinds of tasks that have a worker."""
+    """Return the kinds of tasks that have a worker."""
     return tuple(_KINDS)
 
 
 def worker_class(kind: str) -> type[WorkerAgent]:
-    """The worker class for a kind of task."""
+    """Return the worker class for a kind of task. Raise TeamError if the kind has no worker."""
     if kind not in _KINDS:
         raise TeamError(
             f"there is no worker for tasks of the kind {kind!r}",
@@ -406,10 +424,14 @@ def worker_class(kind: str) -> type[WorkerAgent]:
 async def preview_brief(
     store: Store, repository: Repository, task: Task, *, with_tools: bool = True
 ) -> str:
-    """The first prompt for the worker of a task, for a model with tools or for a model without. No
-    model is asked, no worktree is created and no test runs."""
+    """Write the first prompt for a task, without asking a model, creating a worktree or running
+    tests.
+
+    If `with_tools` is true, the prompt is for a conversation with tools, otherwise for
+    "oneshot"."""
     project = await store.project(task.project_id)
-    # The first run creates the team's branch from the user's, and a feature's from the team's.
+    # If a branch does not exist yet, the first run creates it: the team's branch from the user's
+    # branch, and a feature's branch from the team's branch.
     branches = [branch for branch in (task.feature_branch, project.branch) if branch]
     heads = [await repository.resolve(BRANCHES + branch) for branch in branches]
     start = next(filter(None, heads), None) or await repository.commit_id("HEAD")
@@ -427,7 +449,8 @@ async def preview_brief(
 
 
 def _check_key(lm: LM | str | None, api_key: str | None) -> str | None:
-    """The key, if the LM takes one. An unknown LM name is refused."""
+    """Return the API key if the worker needs it to create its LM, otherwise None. Raise an error if
+    the name of the LM is unknown, or if the key is not for this LM."""
     if isinstance(lm, str):
         check_lm_name(lm)
     if api_key is None or (lm is not None and not isinstance(lm, str)):
@@ -439,11 +462,11 @@ def _check_key(lm: LM | str | None, api_key: str | None) -> str | None:
 
 async def _store_begin(bench: Workbench, task_id: int) -> None:
     """Store that a task is in progress, and close its open questions."""
-    from bae.team.team_run import is_running  # it imports this module
+    from bae.team.team_run import is_running  # `team_run` imports this module
 
     if await is_running(bench.repository):
         raise TeamError(
-            f"a team is working on {bench.project.root}, and its lead gives out the tasks",
+            f"a team is working on {bench.project.root}, and only its lead may start tasks",
             code="bae-team-busy",
             fix="wait until it is done, or end it with bae team stop",
         )
@@ -462,13 +485,13 @@ async def _store_begin(bench: Workbench, task_id: int) -> None:
 async def _store_end(
     bench: Workbench, task_id: int, after: TaskStatus, reason: str, commit: str | None = None
 ) -> None:
-    """Store the new status of a task. A task that was already merged keeps its status."""
+    """Store the new status of a task in progress. A completed task keeps its status."""
     reason = bounded(reason, LONGEST_REASON)
     await bench.store.move(task_id, TaskStatus.IN_PROGRESS, after, reason=reason, commit=commit)
 
 
 async def _store_result(bench: Workbench, result: TaskResult) -> None:
-    """Store the status of a task and its question."""
+    """Store a task's result: its status, and its question to a person."""
     if result.question is not None:
         await bench.store.add_blocker(result.task_id, result.question, digest=result.digest)
     reason = result.error or result.question or ""
@@ -477,11 +500,11 @@ async def _store_result(bench: Workbench, result: TaskResult) -> None:
 
 
 async def _find_stored_task(store: Store, values: Mapping[str, Any]) -> Task:
-    """The stored task with the `id` in a dict, updated with the dict's other values."""
+    """Find the stored task with the dict's `id`, and return it with the dict's other values."""
     number = values.get("id")
     if not isinstance(number, int):
         raise TeamError(
-            f"a task is found by its id, and this dict has the id {number!r}",
+            f"the dict of a task needs the id of a stored task, and has the id {number!r}",
             code="bae-team-unknown",
             fix="add the task with Store.add_tasks, and pass the `id` of the task that it returns",
         )

@@ -1,6 +1,8 @@
-"""The work on a task as a graph: the LLM works, the edits are committed, tests judge the work, and
-it is merged; a refusal goes back to the LLM. Every step is in the journal, so a killed run
-continues where it stopped, and no answer is paid for twice."""
+"""The graph of the work on a task. The LLM works, bae commits the edits, tests judge the work, and
+accepted work is merged. The reason of a refusal goes back to the LLM.
+
+Every step is in the journal. So a killed run continues where it stopped, and no answer is paid for
+twice."""
 
 from __future__ import annotations
 
@@ -44,8 +46,8 @@ if TYPE_CHECKING:
     from bae.team.edit_format import EditFormat
 
 ASKED_AGAIN: Final = 2
-"""How often an answer that cannot be applied is asked for again: first with the nearest lines of
-the file, then as whole files."""
+"""How often the LLM is asked again if its edits cannot be applied. The first time, the prompt has
+the nearest lines of the file. The second time, the prompt asks for complete files."""
 SYSTEM: Final = (
     "You are a member of a team that works on a project in a git repository. You carry out one "
     "task by editing its files. Your edits are applied as they are, the tests of the project are "
@@ -54,7 +56,7 @@ SYSTEM: Final = (
 
 
 async def write_brief(desk: Annotated[Desk, Dep(get_desk)], attempt: Try) -> str:
-    """The prompt of an attempt. The journal keeps it."""
+    """Write the prompt of an attempt. The journal stores it as the value of `brief`."""
     worker, task = desk.worker, desk.task
     if attempt.number == attempt.first and not attempt.asked:
         await worker.say(task, f"works on {task.title}")
@@ -70,7 +72,7 @@ async def write_brief(desk: Annotated[Desk, Dep(get_desk)], attempt: Try) -> str
 
 
 def read_answer(text: str) -> str:
-    """The answer, if it has edits or a question."""
+    """Return the answer. Raise EditError if it has neither edits nor a question."""
     if question_in(text) is None:
         parse_answer(text)
     return text
@@ -80,7 +82,7 @@ class WorkerAnswer(Node):
     """The answer of the LLM."""
 
     former_name: ClassVar[str] = "Answer"
-    """The name of this node in scripts of earlier versions."""
+    """The name of this node in the scripts of a `ScriptedLM` for earlier versions of bae."""
     text: Annotated[str, Text(read_answer)] = Field(
         description="edits in the form that is shown above, or a question"
     )
@@ -89,16 +91,16 @@ class WorkerAnswer(Node):
 
 
 class WorkRequest(Node):
-    """The request in short: the task, the attempt, and how often its answer could not be
-    applied."""
+    """A short form of the request, which the LLM answers."""
 
     task: str
     attempt: int
     asked_again: int = 0
+    """How often an answer of this attempt could not be applied."""
 
 
 class Assignment(Node):
-    """The start: a task and its desk."""
+    """The start: a task. Its body decides what to do first, such as an attempt or a question."""
 
     task_id: int
     key: str
@@ -118,12 +120,13 @@ class Assignment(Node):
         conflict = await workspace.update()
         if conflict is None and (outcome := await desk.finish_unchanged(next_try)) is not None:
             return await _follow_merge(desk, next_try, outcome)
-        # The tests of a feature fail before its work, which is no fault of the project.
+        # A feature's acceptance tests fail before its work. The team's status must not show that
+        # as a problem of the project.
         check = await desk.bench.check_base(workspace.base, keep=not desk.task.feature)
         if check.problem:
             return Blocked(question=ask_about(desk.task, check.cause, check.output))
         if attempts and attempts[-1].outcome == "error" and not (self.failure or conflict):
-            number = attempts[-1].number  # its committed work was never judged
+            number = attempts[-1].number  # the work of this attempt was committed, but never judged
             return Checks(attempt=Try(first=number, number=number, usage=attempts[-1].usage))
         failure = "\n\n".join(filter(None, (self.failure, conflict.text if conflict else "")))
         first = number - 1 if self.failure else number
@@ -134,7 +137,7 @@ class Assignment(Node):
 
 
 async def begin_attempt(desk: Desk, attempt: Try) -> Draft | WorkConversation | ProgramTurn:
-    """The node in which the worker works."""
+    """Return the node in which the worker makes its next attempt."""
     if desk.bench.program is not None:
         return ProgramTurn(attempt=attempt)
     if await desk.worker.find_mode() == "loop":
@@ -175,7 +178,7 @@ class WorkConversation(Node):
 
 
 def _describe_end(task: Task, error: LoopEnded | FillError | ToolCallError) -> str | None:
-    """The reason why a conversation ended, for a person. None if the LLM is not the cause."""
+    """Describe to a person why a conversation ended. Return None if the LLM is not the cause."""
     if isinstance(error, LoopEnded):
         return error.message
     if isinstance(error, ToolCallError) and error.code not in _HOPELESS:
@@ -184,11 +187,12 @@ def _describe_end(task: Task, error: LoopEnded | FillError | ToolCallError) -> s
 
 
 _HOPELESS: Final = ("bae-tools-context", "bae-tool-wrong-rounds")
-"""The conversation is too long, or its last rounds had no valid call."""
+"""Errors of which the LLM is the cause: the conversation is too long, or its last rounds had no
+valid call."""
 
 
 class WorkerLoop(Node):
-    """One conversation: the LLM calls tools, and its last message submits the work."""
+    """A conversation: the LLM calls tools, and its last message submits the work."""
 
     calls: Annotated[list[ToolCall], TOOLS]
     summary: Annotated[str, Text()] = Field(
@@ -200,7 +204,7 @@ class WorkerLoop(Node):
 
 
 class Submission(Node):
-    """The outcome of the last submission."""
+    """The outcome of the conversation's last submission."""
 
     attempt: Annotated[Try, Recall(WorkConversation)] = Field(init=False)
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
@@ -208,7 +212,7 @@ class Submission(Node):
     async def __call__(self) -> Delivered | Blocked:
         desk, task = self.desk, self.desk.task
         try:
-            # A run that was killed after its submission was accepted has no outcome here.
+            # If the run was killed after its submission was accepted, `desk.outcome` is not set.
             outcome = desk.outcome or await submit_work(desk, self.attempt)
         except ToolError as refused:
             outcome = PersonNeeded(ask_after_failures(task, 1, str(refused)))
@@ -268,7 +272,7 @@ class Draft(Node):
 
 
 class Edits(Node):
-    """The edits are applied and committed, all or none."""
+    """bae applies and commits the edits of an answer, all or none."""
 
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
@@ -286,7 +290,7 @@ class Edits(Node):
                 retry = {"asked": attempt.asked + 1, "repeated": digest(attempt.answer)}
                 return Draft(attempt=attempt.model_copy(update=refusal | retry))
             await desk.keep(attempt, "refused", None, error.message)
-            failure = attempt.failure  # it remains, because nothing was changed
+            failure = attempt.failure  # the earlier failure remains, because no file was changed
             if error.message not in failure:
                 failure = f"{error.message}\n\n{failure}".rstrip()
             return await try_again(desk, attempt, WorkRefusal(failure))
@@ -294,15 +298,17 @@ class Edits(Node):
 
 
 async def _repeats_earlier_work(desk: Desk, attempt: Try, error: EditError) -> bool:
-    """Whether an answer repeats the work of an earlier run. A person may have fixed the cause of
-    its failure outside of the code, so the tests decide."""
+    """Return whether an answer repeats the work of an earlier run.
+
+    If so, tests judge that work again, because a person may have fixed the cause of its failure
+    outside of the code."""
     if attempt.number != attempt.first or error.reasons != (UNCHANGED,):
         return False
     return bool(await (await desk.worker.workspace(desk.task)).changed())
 
 
 class Checks(Node):
-    """The tests run, and the work is judged by them."""
+    """Tests judge the committed work."""
 
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
@@ -318,7 +324,7 @@ class Checks(Node):
 
 
 class Merge(Node):
-    """The work is merged into the team's branch, where the tests run again."""
+    """bae merges the work into the team's branch, and tests the merged tree."""
 
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
@@ -338,10 +344,11 @@ class Delivered(Node):
 
 
 class Blocked(Node):
-    """The end: a person is asked. `digest` stands for the content that a yes accepts."""
+    """The end: bae asks a person."""
 
     question: str
     digest: str | None = None
+    """A digest of the content that the answer `yes` accepts."""
 
     async def __call__(self) -> None: ...
 
@@ -357,7 +364,7 @@ class Stopped(Node):
 async def _follow_merge(
     desk: Desk, attempt: Try, outcome: str | WorkRefusal | PersonNeeded
 ) -> Delivered | Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
-    """The node after a merge, with the merged commit or the reason why there is none."""
+    """Return the node that follows the outcome of a merge: a commit, a refusal or a question."""
     match outcome:
         case WorkRefusal() as refusal:
             return await try_again(desk, attempt, refusal)
@@ -370,7 +377,9 @@ async def _follow_merge(
 async def try_again(
     desk: Desk, attempt: Try, refusal: WorkRefusal
 ) -> Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
-    """The next attempt, with the reason of the refusal, unless there were too many."""
+    """Return the node of the next attempt after a refusal.
+
+    If the failure repeats, or if there were too many corrections, ask a person instead."""
     task, corrections_done, failure = desk.task, attempt.number - attempt.first, refusal.text
     is_repeated = is_same_failure(failure, attempt.failure)
     if desk.bench.should_stop(task.id):
@@ -383,7 +392,7 @@ async def try_again(
     await desk.bench.emit(
         CorrectionAttempt(task.project_id, task.id, corrections_done + 1, shown_failure)
     )
-    # The same answer may resolve a conflict.
+    # After a conflict, the LLM may repeat its answer: the answer may resolve the conflict.
     repeated = "" if refusal.is_conflict else digest(attempt.answer)
     number, first = attempt.number + 1, attempt.first
     following = Try(first=first, number=number, failure=failure, repeated=repeated)
@@ -400,8 +409,8 @@ worker_graph = Graph(start=Assignment, end=(Delivered, Blocked, Stopped), system
 def compose_brief(
     role: str, context: Context, failure: str, diff: str, form: EditFormat | None
 ) -> str:
-    """The whole prompt of an attempt, in plain text. Without a form of edits, the LLM works with
-    tools."""
+    """Write the complete prompt of an attempt. `form` is the form of edits; None means that the LLM
+    works with tools."""
     parts = [role, str(context.without_failure() if failure else context)]
     if diff:
         stays = _STAYS if failure and form else ""
@@ -412,25 +421,26 @@ def compose_brief(
     return "\n\n".join(filter(None, (*parts, instructions, context.reminder)))
 
 
-def add_failed_before(brief: str, known: str) -> str:
-    """A brief with the tests that failed before the task, if any."""
-    return f"{brief}\n\n# Tests that failed before\n{known}" if known else brief
+def add_failed_before(brief: str, failed_before: str) -> str:
+    """Add the tests that failed before the task to a brief, if there are any."""
+    return f"{brief}\n\n# Tests that failed before\n{failed_before}" if failed_before else brief
 
 
 def question_in(answer: str) -> str | None:
-    """The question in an answer, or None if the answer has edits."""
+    """Return the question in an answer, or None if the answer is not a question."""
     match = _QUESTION.match(answer)
     return bounded(match[1].strip(), SHOWN_FAILURE) if match else None
 
 
 def digest(answer: str) -> str:
-    """A digest of an answer's words; empty for an empty answer."""
+    """Return a digest of an answer's words, or an empty text for an empty answer."""
     words = " ".join(answer.split())
     return sha256(words.encode()).hexdigest()[:16] if words else ""
 
 
 def is_same_failure(first: str, second: str) -> bool:
-    """Whether two texts describe the same failure, apart from times, addresses and line numbers."""
+    """Return whether two texts describe the same failure. Times, addresses, line numbers and
+    temporary paths may differ."""
     return bool(first) and _VARYING.sub("", first) == _VARYING.sub("", second)
 
 

@@ -1,5 +1,5 @@
-"""Runs of the worker graph: a task continues its unfinished run or starts a new one, and the
-outcome of the run becomes the result of the task."""
+"""Runs of the worker graph. A task continues its unfinished run, or starts a new run. The run's
+outcome becomes the result of the task."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ _log = logging.getLogger(__name__)
 async def run_task(
     worker: WorkerAgent, bench: Workbench, task: Task, failure: str = ""
 ) -> TaskResult:
-    """Have a worker carry out a task, or correct the `failure` of an attempt. An unfinished run of
-    the task continues. A task without tests that a person has not approved is refused."""
+    """Have a worker carry out a task. An unfinished run of the task is continued.
+
+    With `failure`, start a new run that corrects the last attempt. If the task needs no tests and
+    no person has approved that, the result is a question to a person."""
     if task.proof == "none":
         stored = await bench.store.task(task.id)
         if not (stored.proof == "none" and stored.approved):
@@ -76,20 +78,20 @@ async def run_task(
         outcome = Blocked(question=result.waiting[0].question) if result.waiting else result.result
     except BaeError as error:
         reason = "failed"
-        if error.code == "bae-run-changed":  # a run of another version of bae: begin again
+        if error.code == "bae-run-changed":  # another version of bae stored the run: begin again
             await bench.journal.delete([run])
             return await run_task(worker, bench, task, failure)
         _log.error("task %s failed: %s", task.key, error.message.partition("\n")[0])
         _log.debug("task %s failed", task.key, exc_info=True)
         usage = error.journal.usage() if error.journal else Usage()
         if isinstance(error.cause, ProgramError | BudgetError):
-            error = error.cause  # the cause says more than the failed step
+            error = error.cause  # the message of the cause says more than the failed step's message
         cause = find_error_cause(error)
         outcome = Blocked(question=ask_about(task, cause, str(error))) if cause else error
     except CancelledError:
         _log.info("the work on task %s was cancelled", task.key)
         raise
-    except Exception:  # a worker of the user's may raise anything
+    except Exception:  # a worker class of the user may raise any exception
         _log.error("task %s failed", task.key, exc_info=True)
         raise
     finally:
@@ -100,8 +102,9 @@ async def run_task(
 
 
 def name_run(task: Task, number: int, mode: str = "oneshot") -> str:
-    """The id of a run of a task. It covers the content of the task and the worker's mode: an edited
-    task, or a note that the run does not know, starts a new run."""
+    """Return the id of a task's run. The id has a digest of the task's content and the worker's
+    mode, so that an edited task or another mode starts a new run. In "oneshot", a new note does
+    so too."""
     notes = () if mode == "loop" else task.notes  # a conversation gets notes as messages
     content = as_planned(task, priority=0).model_dump_json() + json.dumps(notes)
     content += mode if mode != "oneshot" else ""
@@ -109,7 +112,7 @@ def name_run(task: Task, number: int, mode: str = "oneshot") -> str:
 
 
 async def _pass_on_answers(bench: Workbench, task: Task, run: str) -> None:
-    """Pass the answers of people to a run that waits for them."""
+    """Store people's answers to the questions that a run waits for, in the journal of the run."""
     try:
         waiting_gates = (await bench.journal.read(run)).info.waiting
     except JournalError as error:
@@ -127,7 +130,7 @@ async def _pass_on_answers(bench: Workbench, task: Task, run: str) -> None:
 
 
 async def _choose_run(worker: WorkerAgent, bench: Workbench, task: Task) -> str:
-    """The newest run of a task if it can continue, otherwise a new run."""
+    """Return the id of the task's newest run if that run can continue, otherwise a new id."""
     mode = bench.program.name if bench.program else await worker.find_mode()
     name = partial(name_run, task, mode=mode)
     prefix, newest, newest_run, has_ended = f"task-{task.id}-", 0, "", True
@@ -145,10 +148,11 @@ async def _choose_run(worker: WorkerAgent, bench: Workbench, task: Task) -> str:
 
 
 async def _has_unstored_question(bench: Workbench, task: Task, run: str) -> bool:
-    """Whether a run ended with a question that was not stored because the team was killed."""
+    """Return whether a run ended with a question that the store does not have, because the team was
+    killed before it stored the question."""
     try:
         last = (await worker_graph.resume(run, journal=bench.journal)).result
-    except BaeError:  # a run of another version of bae
+    except BaeError:  # another version of bae stored the run
         return False
     if not isinstance(last, Blocked):
         return False

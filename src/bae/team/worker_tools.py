@@ -1,5 +1,5 @@
-"""A worker's conversation: its tools, the submission at its end, and the limits that end it
-early."""
+"""A worker's conversation with its LLM: the tools, the submission of the work, and the limits that
+end the conversation early."""
 
 from __future__ import annotations
 
@@ -41,18 +41,20 @@ if TYPE_CHECKING:
     from bae.team.models import Task
 
 _EQUAL: Final = 3
-"""How many equal calls, or submissions of the same work, in a row end a conversation."""
+"""A conversation ends after so many equal calls in a row, or so many submissions of the same work
+in a row."""
 _LAST: Final = 3
-"""How many rounds before a limit the LLM is told to submit."""
+"""The LLM is warned so many rounds before a limit."""
 _MOST_ROUNDS: Final = 1_000
 _MOST_CALLS: Final = 10
-"""How many calls one round may have, so that all results fit into the conversation."""
+"""How many calls one round may have. With more calls, the results might not fit into the
+conversation."""
 _ASKS: Final = "ask"
 
 
 class LoopEnded(TeamError):
-    """A conversation ended without accepted work. A person is asked, with the message as the
-    reason."""
+    """A conversation ended without accepted work. bae asks a person, with this error's message as
+    the reason."""
 
     code: str = "bae-team-loop"
 
@@ -103,14 +105,17 @@ async def check(tests: tuple[str, ...] = (), *, desk: Annotated[Desk, Dep(get_de
 
 
 async def submit(work: Node, *, desk: Annotated[Desk, Dep(get_desk)]) -> None:
-    """Judge and merge the work. A refusal is the next message of the conversation."""
+    """Judge and merge the work. If the work is refused, the reason is the next message of the
+    conversation."""
     desk.summary = str(getattr(work, "summary", ""))
     desk.outcome = await submit_work(desk, desk.attempt)
 
 
 async def submit_work(desk: Desk, attempt: Try) -> str | PersonNeeded:
-    """Judge the committed work and merge it. Raises ToolError with the reason of a refusal while
-    submissions are left. Refused work is not judged again before it changes."""
+    """Judge the committed work and merge it. Return the merged commit, or a question to a person.
+
+    If the work is refused and the LLM may submit again, raise ToolError with the reason. Refused
+    work is not judged again before it changes."""
     bench, task = desk.bench, desk.task
     match await desk.finish_merged(attempt) or await desk.finish_unchanged(attempt):
         case WorkRefusal() as refusal:
@@ -130,7 +135,7 @@ async def submit_work(desk: Desk, attempt: Try) -> str | PersonNeeded:
         if attempts[-1].outcome in ("failed", "refused"):
             raise ToolError(f"The work, as it is now, was refused:\n\n{attempts[-1].failure}")
         number = attempts[-1].number
-    usage = Usage.total(desk.used)  # since the last submission
+    usage = Usage.total(desk.used)  # the usage since the last submission
     desk.used.clear()
     outcome = await desk.submit(Try(first=attempt.first, number=number, usage=usage))
     if not isinstance(outcome, WorkRefusal):
@@ -138,16 +143,21 @@ async def submit_work(desk: Desk, attempt: Try) -> str | PersonNeeded:
     corrections_done, failure = number - attempt.first, outcome.text
     if corrections_done >= bench.corrections:
         return PersonNeeded(ask_after_failures(task, corrections_done + 1, failure))
-    shown = bounded(failure, SHOWN_FAILURE)
-    await bench.emit(CorrectionAttempt(task.project_id, task.id, corrections_done + 1, shown))
+    shown_failure = bounded(failure, SHOWN_FAILURE)
+    await bench.emit(
+        CorrectionAttempt(task.project_id, task.id, corrections_done + 1, shown_failure)
+    )
     submissions_left = bench.corrections - corrections_done
     times = "once more" if submissions_left == 1 else f"{submissions_left} more times"
     raise ToolError(f"The work was refused:\n\n{failure}\n\nCorrect it. You can submit {times}.")
 
 
 async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)]) -> str | None:
-    """The message to the LLM before its next round: notes of people, and a warning when the rounds
-    are nearly used up. Raises LoopEnded if the conversation repeats itself or makes no progress."""
+    """Write the message to the LLM before its next round: new notes of people, and a warning if few
+    rounds are left.
+
+    Raise LoopEnded if the conversation repeats itself, makes no progress, or has used all its
+    rounds. Raise LoopStopped if a person stopped the task."""
     bench, task = desk.bench, desk.task
     if bench.should_stop(task.id):
         raise LoopStopped(f"the work on {task.title!r} was stopped")
@@ -164,7 +174,7 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
     if idle_rounds >= bench.idle_rounds:
         raise _make_ended(task, f"it changed nothing in {idle_rounds} rounds")
     question_round = progress.rounds - _count_since((_ASKS,), progress.by_round)
-    # A late answer of a person adds rounds to act on it.
+    # After a late answer of a person, the LLM has a few more rounds to act on it.
     limit = max(bench.rounds, question_round and question_round + _LAST)
     rounds_left = limit - progress.rounds
     if rounds_left <= 0:
@@ -185,12 +195,12 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
 
 
 async def _is_changed(desk: Desk) -> bool:
-    """Whether the task has changed a file."""
+    """Return whether the task has changed a file."""
     return bool(await (await desk.worker.workspace(desk.task)).changed())
 
 
 def _count_since(names: Sequence[str], rounds: Sequence[Sequence[ToolCall]]) -> int:
-    """The number of rounds since the last successful call of one of these tools."""
+    """Count the rounds since the last successful call of a tool in `names`."""
     for count, calls in enumerate(reversed(rounds)):
         if any(call.name in names and call.error is None for call in calls):
             return count
@@ -222,10 +232,10 @@ TOOLS: Final = Tools(
     Ask(str, name=_ASKS, description=_ASK),
     limit=_MOST_ROUNDS,
     accept=submit,
-    accept_timeout=None,  # tests have their own limit
+    accept_timeout=None,  # test runs have a limit of their own
     before_round=steer,
     context=60_000,
     max_calls=_MOST_CALLS,
-    at_once=1,  # in the order of the calls: a check after an edit sees it
+    at_once=1,  # calls run in their order, so that a check sees the edit before it
 )
 """The tools of a worker's conversation."""

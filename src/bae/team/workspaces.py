@@ -1,5 +1,5 @@
-"""The worktrees of a team: one for each task, on its own branch, and temporary ones for tests of
-merged code. Leftovers of a killed run are cleaned up, and no work is lost."""
+"""The worktrees of a team. Each task has a worktree on its own branch, and test runs have temporary
+worktrees. Worktrees of a killed run are removed without losing work."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ from bae.team.sandbox import Ran
 from bae.team.test_runs import write_command
 
 ATTEMPT: Final = "Bae-Attempt:"
-"""The line of a commit message that names the attempt whose edits it holds."""
+"""Begins the line of a commit message that names the attempt with the committed edits."""
 TRAILER: Final = "Bae-Task:"
+"""Begins the line of a merge commit's message that names the merged work."""
 _PREFIX: Final = "bae."
 _CHECK: Final = _PREFIX + "check-"
 _TRASH: Final = "removed."
@@ -64,16 +65,17 @@ class WorkspaceError(TeamError):
 
 
 class SetupError(WorkspaceError):
-    """The setup command failed. `reason` is the likely cause, and `output` the full output of the
-    command."""
+    """The setup command failed."""
 
     reason: Cause = SETUP
+    """The likely cause."""
     output: str = ""
+    """The full output of the setup command."""
 
 
 class ManifestError(WorkspaceError):
-    """The setup command fails without the network, with manifests that no person has committed, so
-    a person is asked. `digest` stands for these manifests."""
+    """The setup command failed without the network, with manifests that no person has committed.
+    bae asks a person. `digest` is a digest of these manifests."""
 
     def __init__(self, message: str, *, digest: str, fix: str) -> None:
         super().__init__(message, fix=fix)
@@ -86,12 +88,12 @@ class ManifestError(WorkspaceError):
 
 
 RunCommand = Callable[[tuple[str, ...], Path, bool], Awaitable[Ran]]
-"""Runs a command of the project in a directory, with the network or without."""
+"""Runs a setup command in a directory. The last argument is whether the command has the network."""
 
 
 @dataclass
 class Workspace:
-    """A worktree: of a task, or a temporary one without a branch."""
+    """A worktree of a task, or a temporary worktree without a branch."""
 
     repository: Repository
     checkout: Checkout
@@ -101,28 +103,28 @@ class Workspace:
     base: str
     """The commit that the work starts from."""
     left_out: tuple[str, ...] = ()
-    """Files in `.worktreeinclude` that were not copied, and missing submodules."""
+    """Files that `.worktreeinclude` names but that were not copied, and missing submodules."""
     submodules: tuple[str, ...] = ()
-    """The folders of other repositories, which a task cannot change."""
+    """The folders of submodules. A task cannot change them."""
 
     @property
     def path(self) -> Path:
-        """Its directory."""
+        """The directory of the worktree."""
         return self.checkout.path
 
     @property
     def name(self) -> str:
-        """The last part of its directory's name."""
+        """The name of the directory without the prefix `bae.`."""
         return self.path.name.removeprefix(_PREFIX)
 
     async def head(self) -> str:
-        """Its current commit."""
+        """Return the current commit of the worktree."""
         if self.branch is not None:
             return await self.repository.commit_id(BRANCHES + self.branch)
         return await self.repository.head(self.checkout)
 
     async def commit(self, paths: Sequence[str], message: str) -> str | None:
-        """Commit the named files. Returns None if they are unchanged."""
+        """Commit the named files and return the commit. Return None if the files are unchanged."""
         if INCLUDE in (named_path(path).casefold() for path in paths):
             raise WorkspaceError(
                 f"{INCLUDE} decides which files a worktree gets: only the user may change it"
@@ -130,20 +132,21 @@ class Workspace:
         return await self.repository.commit(self.checkout, paths, message)
 
     async def commit_attempt(self, paths: Sequence[str], title: str, mark: str) -> str | None:
-        """Commit the files of an attempt with its mark, if it has one."""
+        """Commit the files of an attempt. If `mark` is not empty, the commit message has the mark,
+        for `find_attempt`."""
         title = " ".join(title.split()).replace(ATTEMPT, "")
         return await self.commit(
             paths, f"{title}\n\n{ATTEMPT} {mark}\n" if mark else f"{title}\n\n"
         )
 
     async def find_attempt(self, mark: str) -> str | None:
-        """The commit with the mark of an attempt."""
+        """Find the commit of the attempt with this mark. Return None if there is none."""
         within = f"{self.base}..{await self.head()}"
         return await self.repository.find_commit(f"{ATTEMPT} {mark}", within)
 
     async def uncommitted(self) -> tuple[str, ...]:
-        """The files that were changed, added or removed since the last commit, without files that
-        git ignores or `.worktreeinclude` names."""
+        """List the files that were changed, added or removed since the last commit. Files that git
+        ignores or `.worktreeinclude` names are left out."""
         ignored = await asyncio.to_thread(self.checkout.list_exclusions)
         include = self.repository.root / INCLUDE
         if await asyncio.to_thread(include.is_file):
@@ -156,18 +159,21 @@ class Workspace:
         return tuple(await asyncio.to_thread(_list_files, self.path, names))
 
     async def changed(self) -> tuple[str, ...]:
-        """The files that differ from the base, committed or not."""
+        """List the files with changes since the base, committed or not."""
         committed = await self.repository.changed_files(self.base, await self.head())
         return tuple(sorted({*committed, *await self.uncommitted()}))
 
     async def diff(self) -> str:
-        """The changes of files that git knows, as a text of bounded length."""
+        """Return the diff since the base, in a bounded length. Untracked files are not in it."""
         args = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", self.base)
         return bounded(await self.repository.git(*args, at=self.checkout))
 
     async def update(self) -> Conflict | None:
-        """Merge the team's branch into the task's branch. With a conflict, the files get conflict
-        markers, to be resolved there. Commit first: uncommitted changes are never overwritten."""
+        """Merge the team's branch into the task's branch.
+
+        If there is a conflict, commit the files with conflict markers and return the conflict.
+        Commit your changes before the call. If an uncommitted change would be overwritten, the
+        merge fails."""
         branch, team = f"{BRANCHES}{self.branch}", BRANCHES + self.team
         head, newest = await self.head(), await self.repository.commit_id(team)
         if not await self.repository.contains(head, newest):
@@ -183,18 +189,18 @@ class Workspace:
         return None
 
     async def keep(self, why: str) -> str | None:
-        """Keep uncommitted changes in a commit under `refs/bae/kept/`, and return its ref, or None
-        if there are none. The files stay as they are."""
+        """Store uncommitted changes in a commit under `refs/bae/kept/`, and return the ref. Return
+        None if there are no changes. The files stay as they are."""
         return await finish_despite_cancel(self._keep_changes(why))
 
     async def restore(self, why: str) -> str | None:
-        """Reset the files to the last commit. Changes since then, as by tests, are kept as `keep`
-        does, and the ref is returned."""
+        """Reset the files to the last commit. Uncommitted changes, for example by tests, are first
+        stored as in `keep`. Return the ref, or None if there are no changes."""
         return await finish_despite_cancel(self._restore_files(why))
 
     async def bring_back(self) -> str | None:
-        """Restore the files of the last `keep`, if there are no newer commits and no changes.
-        Returns the ref, or None."""
+        """Restore the files that the last `keep` stored, and return the ref. Return None if nothing
+        is stored for the current commit, or if there are uncommitted changes."""
         form = "--format=%(refname) %(parent)"
         args = ("for-each-ref", "--sort=-creatordate", form, f"{KEPT}{self.name}/")
         lines = (await self.repository.git(*args)).splitlines()
@@ -227,7 +233,7 @@ class Workspace:
         return await keep_commit(self.repository, self.name, commit)
 
     async def _write_tree(self) -> str:
-        """The git tree of all files as they are."""
+        """Write a git tree with all files as they are now, and return its hash."""
         git_index = self.checkout.git_dir / "index"
         temporary_index = git_index.with_name("bae-index.tmp")
         names = await self.uncommitted()
@@ -239,7 +245,8 @@ class Workspace:
 
 
 async def keep_commit(repository: Repository, name: str, commit: str) -> str:
-    """Keep a commit that is on no branch, and return its ref."""
+    """Store a ref for a commit that is on no branch, so that git does not delete the commit. Return
+    the ref."""
     ref = f"{KEPT}{name}/{commit[:12]}"
     await repository.move(ref, commit, None)
     return ref
@@ -247,21 +254,24 @@ async def keep_commit(repository: Repository, name: str, commit: str) -> str:
 
 @dataclass
 class RecoveredWork:
-    """The leftovers of a killed run."""
+    """The result of cleaning up after a killed run."""
 
     worktrees: list[str] = field(default_factory=list[str])
     """The names of the removed worktrees."""
     kept: list[str] = field(default_factory=list[str])
-    """The refs of uncommitted work."""
+    """The refs that store uncommitted work."""
     problems: list[str] = field(default_factory=list[str])
-    """The leftovers that could not be cleaned up, and why."""
+    """The worktrees and folders that could not be removed, with the reasons."""
 
 
 class Workspaces:
-    """The worktrees of a team, in one directory, by default beside the repository. `run` runs the
-    `setup` command in the sandbox. With the network it runs only in a folder with the newest commit
-    of a person, once for each such commit, and worktrees get a copy of the result. In a worktree
-    with other manifests it runs again, without the network."""
+    """The worktrees of a team, in one directory. By default, the directory is beside the
+    repository.
+
+    `run` runs the `setup` command in the sandbox. Setup has the network only in a folder with the
+    newest commit of a person. It runs there once for each such commit, and worktrees get a copy of
+    the result. If the manifests of a worktree differ from the manifests of that commit, setup runs
+    again in the worktree, without the network."""
 
     def __init__(
         self,
@@ -284,8 +294,10 @@ class Workspaces:
             raise ValueError("a setup command needs `run`")
 
     async def start(self, branch: str) -> Workspace:
-        """The worktree of a task's branch. An existing worktree is reused, and an existing branch
-        is continued unless it was merged. A new branch starts at the head of the team's branch."""
+        """Create the worktree of a task's branch, or reuse an existing worktree.
+
+        An existing branch is continued, unless it was merged. A new or merged branch starts at the
+        head of the team's branch."""
         path = self.directory / (_PREFIX + branch.removeprefix("bae/").replace("/", "-"))
         admin = (await asyncio.to_thread(self._list_worktrees)).get(path)
         if admin and not await asyncio.to_thread(_has_work, path, admin):
@@ -294,7 +306,8 @@ class Workspaces:
         try:
             async with self.repository.administration():
                 if path not in await asyncio.to_thread(self._list_worktrees):
-                    # Git refuses an existing folder.
+                    # If a folder exists, git refuses to create the worktree, and the folder must
+                    # not be removed.
                     is_new = not await asyncio.to_thread(path.exists)
                     await self._set_branch(branch, path.name.removeprefix(_PREFIX))
                     await self._add_worktree(path, branch)
@@ -304,13 +317,13 @@ class Workspaces:
                 raise WorkspaceError(f"{branch} and {self.team} have no commit in common")
             return await self._prepare_worktree(path, branch, base)
         except BaseException:
-            if is_new:  # it has no work yet
+            if is_new:  # the worktree has no work yet
                 await finish_despite_cancel(self._remove_worktree(path))
             raise
 
     @asynccontextmanager
     async def scratch(self, commit: str, base: str | None = None) -> AsyncGenerator[Workspace]:
-        """A temporary worktree of a commit, to run tests in."""
+        """Create a temporary worktree of a commit for tests, and remove it when the block ends."""
         commit = await self.repository.commit_id(commit)
         path = self.directory / f"{_CHECK}{os.urandom(4).hex()}"
         try:
@@ -323,15 +336,15 @@ class Workspaces:
             await finish_despite_cancel(self._remove_worktree(path))
 
     async def remove(self, workspace: Workspace, why: str = "removed") -> str | None:
-        """Remove a worktree. Uncommitted changes are kept under the returned ref; the branch
-        stays."""
+        """Remove a worktree, but not its branch. Uncommitted changes are stored as in
+        `Workspace.keep`. Return their ref, or None if there are no changes."""
         kept_ref = await workspace.keep(why) if workspace.branch else None
         await finish_despite_cancel(self._remove_worktree(workspace.path))
         return kept_ref
 
     async def clean(self) -> RecoveredWork:
-        """Remove the worktrees and lock files of a killed run. Uncommitted changes are kept. Call
-        it inside `repository.alone`."""
+        """Remove the worktrees and lock files of a killed run. Uncommitted changes are kept under
+        `refs/bae/kept/`. Call this method inside `repository.alone`."""
         recovered = RecoveredWork()
         await asyncio.to_thread(self._remove_locks)
         worktrees = await asyncio.to_thread(self._list_worktrees)
@@ -352,7 +365,8 @@ class Workspaces:
         return recovered
 
     async def _remove_unused(self, path: Path, admin: Path, why: str) -> str | None:
-        """Remove an unused worktree, and keep its uncommitted changes."""
+        """Remove an unused worktree. Return the ref that stores its uncommitted changes, or None if
+        there are none."""
         kept_ref = None
         if await asyncio.to_thread(_has_work, path, admin) and not path.name.startswith(_CHECK):
             workspace = Workspace(self.repository, Checkout(path, admin), self.team, None, "")
@@ -361,7 +375,8 @@ class Workspaces:
         return kept_ref
 
     async def _set_branch(self, branch: str, name: str) -> None:
-        """Create the branch of a task at the team's head, or continue the existing one."""
+        """Create a task's branch at the head of the team's branch. An existing branch with unmerged
+        work stays as it is."""
         head = await self.repository.commit_id(BRANCHES + self.team)
         tip = await self.repository.resolve(BRANCHES + branch)
         if tip and not await self.repository.contains(head, tip):
@@ -405,8 +420,8 @@ class Workspaces:
         return workspace
 
     async def refresh(self, workspace: Workspace) -> None:
-        """Run setup again, without the network, if the manifests of a worktree have changed. Raises
-        ManifestError if that fails."""
+        """Run setup again, without the network, if the manifests of a worktree have changed. Raise
+        ManifestError if setup fails."""
 
         if not self.setup or self._run is None:
             return
@@ -428,8 +443,11 @@ class Workspaces:
         await asyncio.to_thread(ready.write_text, manifests)
 
     async def _copy_setup(self, to: Checkout) -> str:
-        """Copy the result of setup for the newest commit of a person into a worktree. Returns the
-        digest of that commit's manifests, or an empty text if there is no such commit."""
+        """Copy the result of setup for the newest commit of a person into a worktree. If there is
+        no result yet, run setup.
+
+        Return the digest of that commit's manifests, or an empty text if no person has made a
+        commit."""
         commit = await self._find_commit_of_person()
         if commit is None:
             return ""
@@ -467,8 +485,10 @@ class Workspaces:
             )
 
     async def _check_out_alone(self, commit: str, path: Path) -> None:
-        """Write a commit into a folder with its own repository, which has the history since the
-        last version, for builds that read it. Remotes and other branches are left out."""
+        """Write the files of a commit into a folder with a repository of its own.
+
+        The repository has the history since the last tag with a number, because some builds read
+        their version from the history. It has no remotes and no other branches."""
         checkout = Checkout(path, path / ".git")
         args = ("describe", "--tags", "--abbrev=0", "--match=*[0-9]*", commit)
         code, output, _ = await self.repository.run_git(*args)
@@ -487,7 +507,7 @@ class Workspaces:
         await self.repository.git("checkout-index", "--all", "--index", at=checkout)
 
     async def _find_commit_of_person(self) -> str | None:
-        """The newest commit in the user's history that a person made."""
+        """Find the newest commit in the history of the user's branch that a person made."""
         args = ("log", "--topo-order", f"--max-count={_MOST_COMMITS}", "--format=%H %ce", "HEAD")
         lines = (await self.repository.git(*args)).splitlines()
         bae_email = self.repository.author[1]
@@ -495,7 +515,7 @@ class Workspaces:
         return next((commit for commit, _, email in commits if email != bae_email), None)
 
     async def _find_submodules(self, at: Checkout, commit: str) -> dict[str, str]:
-        """The commits of the submodules of a commit, by path."""
+        """Return the commit of each submodule in a commit, by the path of the submodule."""
         _, output, _ = await self.repository.run_git("ls-tree", "-r", "-z", commit, at=at)
         entries = (entry.split(b"\t", 1) for entry in output.split(b"\0") if b"\t" in entry)
         return {
@@ -505,14 +525,16 @@ class Workspaces:
         }
 
     async def _write_submodule(self, to: Path, source: Path, commit: str) -> bool:
-        """Write the files of a submodule, and of its own submodules, into a new worktree, from the
-        repositories in the user's checkout, without the network. They become plain files. Returns
+        """Write the files of a submodule into a new worktree, as plain files. Do the same for the
+        submodules inside it.
+
+        The files come from the repositories in the user's checkout, without the network. Return
         whether the repository at `source` exists."""
         if not await asyncio.to_thread((source / ".git").exists):
             return False
         try:
             submodule = Checkout(to, (await Repository.open(source)).checkout.git_dir)
-        except GitError:  # its repository was removed
+        except GitError:  # the submodule's repository was removed
             return False
         index = submodule.git_dir / f"index-of-bae.{os.urandom(4).hex()}.tmp"
         try:
@@ -534,8 +556,10 @@ class Workspaces:
         return True
 
     async def _copy_included(self, to: Path) -> tuple[str, ...]:
-        """Copy the untracked files that `.worktreeinclude` names into a new worktree. Returns the
-        files that were left out: secrets, links out of the repository, and files beyond 50,000."""
+        """Copy the untracked files that `.worktreeinclude` names into a new worktree.
+
+        Return the files that were not copied: secrets, links that lead out of the repository, and
+        all files after the first 50,000."""
         include = self.repository.root / INCLUDE
         if not await asyncio.to_thread(include.is_file):
             return ()
@@ -547,8 +571,8 @@ class Workspaces:
         return (*left_out, *names[_MOST_COPIED:])
 
     async def _remove_worktree(self, path: Path, admin: Path | None = None) -> None:
-        """Remove a worktree. It is renamed first, so that a half-removed worktree is not mistaken
-        for work."""
+        """Remove a worktree. Its folder is renamed first. So if a kill interrupts the removal, the
+        rest of the folder is not taken for a worktree with work."""
         async with self.repository.administration():
             entries = await asyncio.to_thread(self._list_worktrees)
             admin = admin or entries.get(path)
@@ -568,7 +592,8 @@ class Workspaces:
             delete_folder(path)
 
     def _list_worktrees(self) -> dict[Path, Path]:
-        """The worktrees in the directory with git's records of them, however incomplete."""
+        """Return the folders of the team's worktrees, each with the folder in which git stores its
+        records of the worktree. The records may be incomplete."""
         entries: dict[Path, Path] = {}
         for admin in _list_folders(self.repository.common / "worktrees", _PREFIX):
             path = self.directory / admin.name
@@ -596,12 +621,14 @@ def _describe_failed_setup(command: Sequence[str], ran: Ran) -> str:
 
 
 def _escape(name: bytes) -> bytes:
-    """A name in the syntax of `.gitignore`, which cannot express line breaks."""
+    """Escape a name for `.gitignore`. A line break becomes `?`, because `.gitignore` cannot express
+    line breaks."""
     return re.sub(rb"([\\*?\[ ])", rb"\\\1", name).replace(b"\n", b"?")
 
 
 def _remove_others(place: Path, key: str) -> None:
-    """Remove the results of setup for earlier commits. Worktrees have copies."""
+    """Remove the results of setup for earlier commits. Worktrees do not need them, because each has
+    a copy."""
     for path in place.iterdir():
         if path.suffix == ".ready" and path.stem != key:
             path.unlink(missing_ok=True)
@@ -610,16 +637,20 @@ def _remove_others(place: Path, key: str) -> None:
 
 
 def trailer(branch: str, tip: str) -> str:
-    """The line of a merged commit that names its work."""
+    """Return the line of a merge commit's message that names the merged work."""
     return f"{TRAILER} {branch} {tip}"
 
 
 def _has_work(path: Path, admin: Path) -> bool:
-    """Whether a worktree was ever ready for work. Raises WorkspaceError if that is unclear, or if
-    it is locked: then it must stay."""
+    """Return whether a worktree may have work. A worktree whose creation or removal was interrupted
+    has none.
+
+    If the worktree is locked, or if git's records are incomplete, raise WorkspaceError: the
+    worktree must stay."""
     with suppress(FileNotFoundError):
         reason = (admin / "locked").read_text().strip()
-        # Git was killed while it created the worktree: this is the first file that it writes.
+        # `locked` is the first file that git writes. With this content, or without `gitdir`, git
+        # was killed while it created the worktree.
         if reason == "initializing" or not (admin / "gitdir").exists():
             return False
         raise WorkspaceError(f"{path} is locked: {reason or 'git worktree unlock'}")
@@ -632,7 +663,7 @@ def _has_work(path: Path, admin: Path) -> bool:
 
 
 def _list_files(root: Path, names: Sequence[str] | dict[str, None]) -> list[str]:
-    """The files among paths. A directory that is a repository stands for its files."""
+    """List the files of paths. A path that ends with `/` is a repository: its files are listed."""
     paths: list[str] = []
     for name in names:
         if not name.endswith("/"):

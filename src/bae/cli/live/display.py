@@ -164,9 +164,9 @@ class RunView:
 
     def sources(self, step: Step) -> dict[tuple[str, str], Source]:
         """Return the sources of a step. Sources that a resumed run starts again are left out."""
-        every = step.sources.items()
+        sources = step.sources.items()
         return {
-            key: source for key, source in every if source.items_done or not self._is_old(source)
+            key: source for key, source in sources if source.items_done or not self._is_old(source)
         }
 
     def state(self, work: GraphRun | Step | Source) -> ViewState:
@@ -210,13 +210,13 @@ class RunView:
         value, step = source.value, source.step
         plans = {} if step.node_type is None else plan_of(step.node_type).fields
         plan = None if source.place.parameter else plans.get(source.place.field)
-        over = "" if plan is None else plan.items_of
-        if not over and not source.items:
+        items_field = "" if plan is None else plan.items_of
+        if not items_field and not source.items:
             return None
         if source.state != "done":
-            items_source = step.sources.get((over, ""))
+            items_source = step.sources.get((items_field, ""))
             value = None if items_source is None else items_source.value
-            value = value if step.node is None else step.node.__dict__.get(over, value)
+            value = value if step.node is None else step.node.__dict__.get(items_field, value)
         known = isinstance(value, list | tuple | set | frozenset | dict)
         return len(cast("list[Any]", value)) if known else None
 

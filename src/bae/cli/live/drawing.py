@@ -106,9 +106,9 @@ def squeeze_rows(rows: list[ViewRow], room: int) -> list[ViewRow]:
     matter = [row for row in rows if row.matters][-(room - 1) :]
     spare = room - 1 - len(matter)
     others = [row for row in rows if not row.matters]
-    kept = {id(row) for row in (*matter, *(others[-spare:] if spare else ()))}
-    more = ViewRow((), "more", name=f"… {len(rows) - len(kept):,} more")
-    return [more, *(row for row in rows if id(row) in kept)]
+    kept_ids = {id(row) for row in (*matter, *(others[-spare:] if spare else ()))}
+    more_row = ViewRow((), "more", name=f"… {len(rows) - len(kept_ids):,} more")
+    return [more_row, *(row for row in rows if id(row) in kept_ids)]
 
 
 def draw_rows(rows: Sequence[ViewRow], width: int, now: float, signs: Signs) -> list[Text]:
@@ -132,9 +132,9 @@ def _column_widths(rows: Sequence[ViewRow], width: int) -> tuple[int, int, int]:
         names = min(names, max(8, room // 3))
     if rows[0].kind == "call":
         names = min(names, max(8, room // 2))
-    left = max(2, room - names - 4)
-    notes = min(notes, max(left * 2 // 5, min(28, left // 2), left - values))
-    return names, min(values, left - notes, _WIDEST if notes else left), notes
+    rest_width = max(2, room - names - 4)
+    notes = min(notes, max(rest_width * 2 // 5, min(28, rest_width // 2), rest_width - values))
+    return names, min(values, rest_width - notes, _WIDEST if notes else rest_width), notes
 
 
 def _draw(
@@ -146,8 +146,8 @@ def _draw(
     for goes_on in row.guides:
         line.append(signs.writable("│ " if goes_on else "  "), "dim")
     if row.kind != "more":
-        done = "✓" if row.kind in ("node", "item", "call") else " "
-        mark, style = _MARKS.get(row.state, (done, "dim" if row.dim else "green"))
+        done_mark = "✓" if row.kind in ("node", "item", "call") else " "
+        mark, style = _MARKS.get(row.state, (done_mark, "dim" if row.dim else "green"))
         if row.state == "going":
             mark, style = signs.spin(now), "yellow"
         elif row.is_told:

@@ -115,8 +115,8 @@ class PlainLines(Display):
             case "ended" if source.gate is not None and source.gate.parameter:
                 return None  # the line of the tool call follows
             case "ended" if source.state == "done":
-                by = source.by if source.gate is None else "answered"
-                return f"  {by}", view.source_value(source), describe_duration(source.took)
+                subject = source.by if source.gate is None else "answered"
+                return f"  {subject}", view.source_value(source), describe_duration(source.took)
             case _:
                 return None
 
@@ -136,15 +136,20 @@ class PlainLines(Display):
                 self._failed = call.error
                 return f"  {call.name}", f"failed: {error_of(call)}"
             case "ended" if call.state == "done" and call.told is not None:
-                made = "" if call.was_called else f"{view.call(call)}: "
+                call_text = "" if call.was_called else f"{view.call(call)}: "
                 return (
                     f"  {call.name}",
-                    f"{made}error: {view.call_result(call)}",
+                    f"{call_text}error: {view.call_result(call)}",
                     describe_duration(call.took),
                 )
             case "ended" if call.state == "done":
-                same = f"as {call.reused}" if call.reused else ""
-                return f"  {call.name}", view.call_result(call), describe_duration(call.took), same
+                equal_call = f"as {call.reused}" if call.reused else ""
+                return (
+                    f"  {call.name}",
+                    view.call_result(call),
+                    describe_duration(call.took),
+                    equal_call,
+                )
             case _:
                 return None
 
@@ -182,10 +187,10 @@ def _question_line(view: RunView, change: WorkChange, question: LMQuestion) -> L
         case "restarted":
             restart = question.restarts[-1]
             wait = describe_duration(restart.wait)
-            what = f"is asked again{f' in {wait}' if wait else ''}"
+            event = f"is asked again{f' in {wait}' if wait else ''}"
             if restart.model:
-                what = f"is now {in_one_line(restart.model)},"
-            return "  LM", f"{what} after {line_of(restart.error)}"
+                event = f"is now {in_one_line(restart.model)},"
+            return "  LM", f"{event} after {line_of(restart.error)}"
         case "ended" if question.state == "done":
             after = describe_duration(question.took), *describe_spending(question.usage)
             if question.chosen is not None:

@@ -46,8 +46,8 @@ def step_rows(
     if state == "coming":  # sources or the LM may already work for the node
         states = {view.state(source) for source in view.sources(step).values()}
         waits = asking is not None and asking.waits and not asking.open_calls
-        going = (asking is not None and not waits) or "going" in states
-        state = "going" if going else "waiting" if waits or "waiting" in states else "coming"
+        is_going = (asking is not None and not waits) or "going" in states
+        state = "going" if is_going else "waiting" if waits or "waiting" in states else "coming"
     yield ViewRow(guides, "node", state, step.name, "", _describe_step(view, step, now), dim)
     loop, below = step.fill_loop, (*inside, False)
     for index, (source, row) in enumerate(fields):
@@ -149,29 +149,29 @@ def _round_rows(
 ) -> Iterator[ViewRow]:
     """Yield a row for each tool call, with the rows of the call's graph, and a row for each refused
     answer. If there are many calls, earlier finished calls are left out."""
-    left = list(refusals[-_CALLS:])
+    pending = list(refusals[-_CALLS:])
     matters = [call for call in calls if call.is_open or call.state == "waiting"]
-    shown = [call for call in calls if call in matters or call in calls[-_CALLS:]]
-    if left_out := len(calls) - len(shown):
+    shown_calls = [call for call in calls if call in matters or call in calls[-_CALLS:]]
+    if left_out := len(calls) - len(shown_calls):
         yield ViewRow(guides, "more", name=f"… {count(left_out, 'earlier call')}")
-    for call in shown:
-        while left and left[0].number < call.round:
-            yield refusal_row(view, left.pop(0), guides)
+    for call in shown_calls:
+        while pending and pending[0].number < call.round:
+            yield refusal_row(view, pending.pop(0), guides)
         row = call_row(view, call, guides, now)
         row.block = id(calls[0])
         yield row
         if call.is_open and call.graph is not None:
             yield from graph_rows(view, call.graph, (*guides, False), now)
-    yield from (refusal_row(view, reply, guides) for reply in left)
+    yield from (refusal_row(view, reply, guides) for reply in pending)
 
 
 def call_row(view: RunView, call: ToolRun, guides: Guides, now: float) -> ViewRow:
     """Make the row of a tool call, with its result and its duration."""
     row = ViewRow(guides, "call", name=view.call(call), value=view.call_result(call))
     row.dim = call.resumed
-    going = call.is_open
-    parts = [describe_duration(now - call.started if going else call.took)]
-    if going:
+    is_open = call.is_open
+    parts = [describe_duration(now - call.started if is_open else call.took)]
+    if is_open:
         row.state, report = "going", call.report
         if report is not None and report.done is not None:
             bar = _progress(report.done, report.total)
@@ -280,26 +280,26 @@ def _describe_source(view: RunView, row: ViewRow, source: Source, now: float) ->
     """Set the state, the value and the note of a row from the source of its field."""
     state = row.state = view.state(source)
     row.dim = source.resumed
-    going = source.since is not None and state == "going"
-    parts = [describe_duration(now - source.started if going else source.took)]
+    is_going = source.since is not None and state == "going"
+    parts = [describe_duration(now - source.started if is_going else source.took)]
     parts += describe_spending(sum((question.paid for question in source.asked), NOTHING_USED))
-    by = in_one_line(source.by[:1000])
+    source_name = in_one_line(source.by[:1000])
     if source.origin is not None:
         parts = [f"recalled{view.origin(source)}"]
     elif source.gate is not None:
         parts.insert(0, "answered" if state == "done" else "waits for an answer")
-        row.value = by
+        row.value = source_name
     else:
         total = view.items(source)
-        over = f", {count(total, 'item')}" if state == "done" and total is not None else ""
-        parts.insert(0, f"{by}{over}")
+        item_count = f", {count(total, 'item')}" if state == "done" and total is not None else ""
+        parts.insert(0, f"{source_name}{item_count}")
         row.value = _progress(source.items_done, total)
     if state == "done":
         row.value = view.source_value(source)
     elif state == "failed" and source.error is not None:
         row.value = error_of(source)
     elif state == "cancelled":
-        parts = ["" if source.gate is not None else by, "cancelled"]
+        parts = ["" if source.gate is not None else source_name, "cancelled"]
     if source.resumed:
         parts.append("from before")
     row.note = " · ".join(filter(None, parts))

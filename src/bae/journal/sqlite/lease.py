@@ -155,7 +155,7 @@ class Lease:
         self.until = 0.0
 
     def end(self, db: sqlite3.Connection) -> None:
-        """Give up all runs and the lease, so that other processes need not wait for its end."""
+        """Give up all runs and the lease, so that other processes can resume the runs at once."""
         give_up(db, [*(claim.fence for claim in self.claims), *self.unreleased])
         db.execute("delete from owners where name = ?", (self.owner,))
 
@@ -170,7 +170,7 @@ def give_up(db: sqlite3.Connection, fences: Sequence[Fence]) -> None:
 
 
 def is_alive(owner: str | None, until: float | None) -> bool:
-    """Whether the owner of a run has a lease until now, and is not known to have died."""
+    """Whether a run's owner has a lease that is not over, and is not known to have died."""
     return owner is not None and (until or 0.0) > time() and not has_died(owner)
 
 
