@@ -102,7 +102,7 @@ def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(fn, annotation_format=annotationlib.Format.STRING)
 
 
-def function_behind(fn: Callable[..., Any]) -> Callable[..., Any]:
+def unwrap_callable(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function whose signature and annotations describe a call of `fn`."""
     # A decorator's wrapper may belong to another module, without the names in the annotations.
     fn = inspect.unwrap(fn)
@@ -123,7 +123,7 @@ def annotations_of(fn: Callable[..., Any], names: Names = NOWHERE) -> dict[str, 
     bae looks up names in the function's own scopes first, then in `names`. Pass the scopes of the
     class that uses the function.
     """
-    function = function_behind(fn)
+    function = unwrap_callable(fn)
     raw = _read_annotations(function)
     if not raw:
         return {}

@@ -10,8 +10,8 @@ from bae import records as kinds
 from bae.place import Place
 from bae.records import NOTHING, Asker, Record, RecordedError, Unstored
 from bae.result import UsageCount
-from bae.run_tree import ITEMS_KEPT, RunTree, WorkChange
-from bae.sources import kind_named
+from bae.run_tree import MAX_ITEM_GRAPHS, RunTree, WorkChange
+from bae.sources import find_source_kind
 from bae.tools import call_key
 from bae.work import (
     NOTHING_USED,
@@ -304,7 +304,7 @@ class History(RunTree):
     def _add_source_started(self, record: kinds.SourceStarted) -> None:
         previous = self._graph(record).steps.get(record.step - 1)
         # While the LM fills a node, the dependencies of its only successor start early.
-        may_be_early = kind_named(record.source).starts_early
+        may_be_early = find_source_kind(record.source).starts_early
         is_early = may_be_early and previous is not None and previous.fill is not None
         step = self._step(record, record.step, record.node_type, leads=not is_early)
         key = record.field, record.parameter
@@ -387,7 +387,7 @@ class History(RunTree):
         item.value = record.value
         source.items_done += item.state != "done"
         self._end(item, record.at)
-        if self._keep and record.index >= ITEMS_KEPT and item.graph is not None:
+        if self._keep and record.index >= MAX_ITEM_GRAPHS and item.graph is not None:
             self._drop_graph(item.graph)
             item.graph = item.begun = None
 
@@ -428,21 +428,21 @@ class History(RunTree):
     def _make_call_gate(self, record: Record, gate: OpenGate) -> Source:
         """Return a source for the gate of a tool call. The source is not among the sources of the
         step, because the LM fills the field."""
-        asked_call = self.asked_call(Place.parse(gate.address))
-        step = self._graph(record).steps.get(record.step if asked_call is None else asked_call[0])
+        gate_call = self.find_gate_call(Place.parse(gate.address))
+        step = self._graph(record).steps.get(record.step if gate_call is None else gate_call[0])
         if step is None:
             step = self._step(record, record.step, gate.node_type)
         place = Place(record.path, record.step, gate.node_type.__name__, gate.field_name)
         place = place._replace(parameter=f"{gate.parameter}({gate.key})")
         source = Source(record.at, place=place, node_type=gate.node_type, step=step, kind="gate")
-        if asked_call is not None:
-            _, loop, call = asked_call
+        if gate_call is not None:
+            _, loop, call = gate_call
             loop.gates.setdefault(call["id"], []).append(source)
             if call["id"] in loop.calls:
                 loop.calls[call["id"]].state = "waiting"
         return source
 
-    def asked_call(self, place: Place | None) -> tuple[int, ToolLoop, Mapping[str, Any]] | None:
+    def find_gate_call(self, place: Place | None) -> tuple[int, ToolLoop, Mapping[str, Any]] | None:
         """Return the tool call that the gate at a place asks about: the step of the conversation,
         the conversation, and the call. None if there is no such call."""
         if place is None or len(place.parameters) < 3:
@@ -617,7 +617,7 @@ class History(RunTree):
         loop, question = self._find_or_make_loop(record), self._question(record, record.asker)
         if loop is None or question is None:
             return None
-        calls: dict[str, Any] = getattr(loop, record.kept_in)
+        calls: dict[str, Any] = getattr(loop, record.loop_part)
         calls[record.id] = record
         for gate in loop.gates.get(record.id, ()):
             if gate.state == "waiting":

@@ -235,9 +235,9 @@ def ask_lm(lm: LM, method: str, scene: Scene, *arguments: Any, **keywords: Any) 
         answer: Awaitable[Any] = call(*arguments, scene=scene, **keywords)
         if type(cast(object, answer)) is CoroutineType:  # nearly always
             return answer
-        from bae.failures import awaitable
+        from bae.failures import check_awaitable
 
-        return awaitable(answer, lm, method)
+        return check_awaitable(answer, lm, method)
     return _ask_in_scene(lm, method, scene, call, arguments, keywords)
 
 
@@ -249,10 +249,10 @@ async def _ask_in_scene(
     arguments: Sequence[Any],
     keywords: Mapping[str, Any],
 ) -> Any:
-    from bae.failures import awaitable
+    from bae.failures import check_awaitable
 
     with in_scene(scene):
-        return await awaitable(call(*arguments, **keywords), lm, method)
+        return await check_awaitable(call(*arguments, **keywords), lm, method)
 
 
 def with_limit(lm: LM) -> LM:

@@ -41,9 +41,9 @@ def _check_lm(plan: NodePlan) -> Iterator[Problem]:
 
         error = name_error(pinned)
     else:
-        from bae.failures import not_an_lm
+        from bae.failures import not_an_lm_error
 
-        error = not_an_lm(pinned)
+        error = not_an_lm_error(pinned)
     if error is not None:
         message = f"NodeConfig(lm=…) is not an LM: {error.message}"
         yield an_error("bae-lm-type", message, error.fix or "", plan.name)

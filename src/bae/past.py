@@ -123,7 +123,7 @@ class Past:
 
     # Completion of nodes.
 
-    def fields_left_out(
+    def find_unrecorded_fields(
         self, run: Run, plan: NodePlan, absent: Sequence[FieldPlan]
     ) -> Sequence[FieldPlan]:
         """Return those of the `absent` fields that had no value in the recorded node either."""

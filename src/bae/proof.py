@@ -187,9 +187,9 @@ def _prove_graph(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
         for field in plans[cls].fields.values():
             yield from field.fill_problems(plans[cls])
     if graph.start not in filled:
-        for field in plan_of_graph(graph).given_fields:
+        for field in plan_of_graph(graph).start_fields:
             place = f"{graph.start.__name__}.{field.name}"
-            yield from (problem.at(place) for problem in field.given_problems())
+            yield from (problem.at(place) for problem in field.find_start_problems())
     yield from file_problems(graph)
     yield from lost_context(graph, nest.contexts[_key(graph)])
     yield from _check_end(graph, ends)

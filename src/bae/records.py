@@ -782,7 +782,7 @@ class ToolStarted(Record):
     arguments: dict[str, Any]
     question: str = ""
 
-    kept_in: ClassVar[str] = "started"
+    loop_part: ClassVar[str] = "started"
     """The part of a `bae.work.ToolLoop` that contains the record, by id."""
     stored: ClassVar[StorageRoles] = {
         **_QUESTION,
@@ -803,7 +803,7 @@ class ToolReported(Record):
     total: float | None = None
     question: str = ""
 
-    kept_in: ClassVar[str] = "reports"
+    loop_part: ClassVar[str] = "reports"
     """The part of a `bae.work.ToolLoop` that contains the record, by id."""
 
 
@@ -823,7 +823,7 @@ class ToolEnded(Record):
     """The id of the equal call whose result is used again. Empty if there is no such call."""
     question: str = ""
 
-    kept_in: ClassVar[str] = "ended"
+    loop_part: ClassVar[str] = "ended"
     """The part of a `bae.work.ToolLoop` that contains the record, by id."""
     is_progress: ClassVar[bool] = True
     stored: ClassVar[StorageRoles] = {

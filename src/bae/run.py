@@ -249,7 +249,7 @@ class Run:
         if isinstance(self.lm, RoutingLM):
             self.lm.restore(self.run_id, used, seconds)
 
-    def shown_by(self, plan: NodePlan) -> tuple[Shown, int]:
+    def read_context_setting(self, plan: NodePlan) -> tuple[Shown, int]:
         """Return the setting `context` for questions about a class, and the largest number of
         characters that the shown nodes may have."""
         context = self.shows if plan.shows is None else plan.shows
@@ -259,7 +259,7 @@ class Run:
     def scene_for(self, plan: NodePlan, previous: Node | None) -> Scene:
         """Return the scene of a question about a node class. `previous` is not in the scene,
         because every question shows it anyway."""
-        context, limit = self.shown_by(plan)
+        context, limit = self.read_context_setting(plan)
         if context == "previous":
             return self.scene
         from bae.prompts.values import nodes_that_fit
