@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, SecretBytes, SecretStr
 
 from bae import Dep, Graph, Map, Node, NodeConfig, Recall
 from bae.records import Asker
-from bae.secrets import Secrets, may_show, secret_behind, secret_fields, without_hidden_parts
+from bae.secrets import Secrets, depends_on_secret, may_show, secret_fields, without_hidden_parts
 from end_node import leading_to
 
 
@@ -102,8 +102,8 @@ def test_a_value_of_a_dependency_is_secret_by_its_type_or_its_field() -> None:
     assert secrets.source(Session, "word")
     assert secrets.source(Open, "word")
     assert not secrets.source(Open, "shouted")
-    assert secret_behind(Session, "page")
-    assert not secret_behind(Open, "word")
+    assert depends_on_secret(Session, "page")
+    assert not depends_on_secret(Open, "word")
 
 
 def test_only_questions_that_may_contain_a_secret_are_hidden() -> None:
@@ -119,9 +119,9 @@ def test_only_questions_that_may_contain_a_secret_are_hidden() -> None:
 
 def test_values_quoted_in_a_validation_error_are_left_out() -> None:
     secrets = Secrets.of(graph)
-    assert secrets.field_named("token: t0ken is wrong") == "token"
-    assert secrets.field_named("keys.s3cret: is no bytes") == "keys"
-    assert secrets.field_named("t0ken is wrong") == "withheld"
+    assert secrets.find_field_name("token: t0ken is wrong") == "token"
+    assert secrets.find_field_name("keys.s3cret: is no bytes") == "keys"
+    assert secrets.find_field_name("t0ken is wrong") == "withheld"
 
 
 def test_classes_are_shown_if_no_class_a_body_may_ask_for_has_a_secret() -> None:

@@ -32,7 +32,7 @@ from typing_extensions import TypedDict
 
 from bae import Dep, Graph, Map, Node
 from bae.prompts.schemas import choice_schema, fill_schema
-from bae.prompts.values import asked_fields
+from bae.prompts.values import list_fields_to_fill
 from end_node import EndNode
 from toy_backend import ToyBackend
 
@@ -49,12 +49,14 @@ def node_of(**fields: Any) -> type[Node]:
 
 
 def route_schema(options: dict[str, type[Node] | None]) -> dict[str, Any]:
-    asked = {n: None if cls is None else (cls, asked_fields(cls)) for n, cls in options.items()}
+    asked = {
+        n: None if cls is None else (cls, list_fields_to_fill(cls)) for n, cls in options.items()
+    }
     return choice_schema(asked)
 
 
 def schema_of(cls: type[Node]) -> dict[str, Any]:
-    return fill_schema(cls, asked_fields(cls))
+    return fill_schema(cls, list_fields_to_fill(cls))
 
 
 async def fill_node(cls: type[Node], answer: dict[str, Any] | str, **resolved: Any) -> Any:
@@ -307,7 +309,7 @@ def as_answered(cls: type[Node], node: Node) -> dict[str, Any]:
     and below them what the schema says."""
     said = node.model_dump(mode="json", by_alias=True)
     fields = cls.__pydantic_fields__
-    return {name: said[fields[name].alias or name] for name in asked_fields(cls)}
+    return {name: said[fields[name].alias or name] for name in list_fields_to_fill(cls)}
 
 
 def with_first_alias(value: Any) -> Any:

@@ -596,7 +596,7 @@ async def test_a_page_that_joins_a_turn_gets_its_earlier_tool_calls(browser: Bro
 async def test_a_slow_page_gets_every_event_of_a_long_run(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("bae.journal.feeds.KEPT", 10)
+    monkeypatch.setattr("bae.journal.feeds.MAX_KEPT_ITEMS", 10)
     async with pages(browser, max_iters=0) as page:
         sent: list[bytes] = []
         body = json.dumps({"threadId": "t", "runId": "r1", **says("Count.")}).encode()

@@ -462,7 +462,7 @@ def unreadable(place: str, error: BaseException) -> JournalError:
     )
 
 
-def secret_needed(names: Iterable[str]) -> JournalError:
+def missing_secrets_error(names: Iterable[str]) -> JournalError:
     """Return the error for plain fields that were withheld and need a value from the caller."""
     listed = list(names)
     example = ", ".join(f'"{name}": …' for name in listed)

@@ -281,11 +281,11 @@ class JournalWriter(Writer):
         self.log.append(ended)
         await self.store_unlogged(ended)
 
-    def write_shared(self, ended: SourceEnded, is_given: bool) -> None:
+    def write_shared_value(self, ended: SourceEnded, is_given: bool) -> None:
         """Record a value that existed before a field asked for it."""
         self.write(ended)
 
-    async def store_returned(self, run: Run, node: Node) -> None:
+    async def store_returned_node(self, run: Run, node: Node) -> None:
         """Store the node that a body has returned, before its fields are resolved."""
         await self.store(Returned(time(), run.path, run.step, node))
 
