@@ -98,7 +98,7 @@ async def test_an_observer_receives_a_record_before_the_run_continues():
     assert happened == ["RunStarted", "StepStarted", "called", "RunEnded"]
 
 
-async def test_a_stream_is_observed_and_still_hands_out_every_record():
+async def test_a_stream_can_be_observed_and_still_yields_every_record():
     seen = Seen()
     with observing(seen):
         stream = graph.stream(start, lm())
@@ -110,7 +110,7 @@ async def test_a_stream_is_observed_and_still_hands_out_every_record():
     await stream.aclose()
 
 
-async def test_a_block_covers_the_runs_begun_in_it_and_in_its_tasks_to_their_ends():
+async def test_an_observing_block_covers_runs_started_in_it_to_their_ends():
     seen = Seen()
     reached, go = asyncio.Event(), asyncio.Event()
 
@@ -133,7 +133,7 @@ async def test_a_block_covers_the_runs_begun_in_it_and_in_its_tasks_to_their_end
     assert outside.run_id not in {run.run_id for run, _ in seen.told}
 
 
-async def test_blocks_nest_and_end():
+async def test_observing_blocks_can_be_nested():
     outer, inner = Seen(), Seen()
     with observing(outer):
         with observing(inner):
@@ -199,7 +199,7 @@ async def test_an_observer_that_raises_is_dropped_for_that_run_and_noted_once(
     assert len(caplog.records) == 2
 
 
-async def test_only_what_ends_a_program_gets_through_an_observer():
+async def test_only_system_exit_and_keyboard_interrupt_pass_through_an_observer():
     def stops(run: ObservedRun, record: Record) -> None:
         raise SystemExit(3)
 
@@ -212,7 +212,7 @@ async def test_only_what_ends_a_program_gets_through_an_observer():
         coroutine.send(None)
 
 
-async def test_an_observer_that_takes_too_long_once_receives_no_more_of_that_run(
+async def test_a_slow_observer_receives_no_more_records_of_the_run(
     caplog: pytest.LogCaptureFixture,
 ):
     told: list[str] = []
@@ -262,7 +262,7 @@ async def test_a_run_that_fails_or_is_cancelled_is_observed_to_the_end():
     assert outcomes == ["failed", "cancelled"]
 
 
-async def test_dependencies_that_are_resolved_by_hand_are_no_run():
+async def test_resolve_dep_and_resolve_fields_are_not_observed_as_runs():
     seen = Seen()
     with observing(seen):
         assert await resolve_dep(get_word) == "word"
@@ -285,7 +285,7 @@ async def test_data_keyed_by_a_run_object_is_released_with_the_run():
 
 
 @pytest.mark.parametrize("how", [observe, lambda observer: observing(observer).__enter__()])
-async def test_an_async_observer_is_refused_since_it_would_not_be_awaited(how: Callable[..., Any]):
+async def test_an_async_observer_is_refused(how: Callable[..., Any]):
     async def later(run: ObservedRun, record: Record) -> None: ...
 
     class Later:

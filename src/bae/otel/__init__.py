@@ -1,5 +1,5 @@
-"""Runs as OpenTelemetry traces, in the semantic conventions for generative AI. Needs the extra
-`otel`."""
+"""OpenTelemetry traces of runs. They follow the semantic conventions for generative AI and need the
+extra `otel`."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def instrument(
 ) -> Callable[[], None]:
     """Trace all runs of this process that begin from now on. Call the returned function to stop.
 
-    Without a provider, the provider of the process is used. With `content=True`, spans also have
-    the questions to LMs, their answers, and the messages of exceptions. Secrets stay out even then:
-    content is left out of calls that involve a class which can hold a secret.
+    The default provider is the one set with OpenTelemetry's `trace.set_tracer_provider`. With
+    `content=True`, spans also have prompts, LLM answers, tool calls and exception messages. If a
+    class in an LLM call can hold a secret, the spans of the call have no content.
     """
     return observe(_Watching(_tracer(tracer_provider), content))
 
@@ -57,7 +57,7 @@ def instrument(
 def tracing(
     tracer_provider: TracerProvider | None = None, *, content: bool = False
 ) -> Generator[None]:
-    """Trace the runs that begin inside the block, as `instrument` does for all."""
+    """Trace the runs that begin inside the `with` block. Takes the arguments of `instrument`."""
     with observing(_Watching(_tracer(tracer_provider), content)):
         yield
 
@@ -71,12 +71,13 @@ def export(
     thread: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> None:
-    """Make the spans of a run from its records, `result.journal` or the `.journal` of an error,
-    after it has ended or was interrupted. For a run in a journal, use `export_run`.
+    """Export the spans of a finished or interrupted run from its records.
 
-    The spans have the times of the records, under the current span. Give a `run_id` if the records
-    are those of a fork: its first records name the run that it was forked from. `thread` and
-    `metadata` are not in the records, so give those of the run.
+    The records are `result.journal`, or the `.journal` of an error. For a run in a journal, use
+    `export_run`. The spans are inside the current span and have the times of the records.
+
+    If the run is a fork, pass its `run_id`, because its first records have the id of its parent.
+    Pass the run's `thread` and `metadata` too: the records do not have them.
     """
     spans = RunSpans(
         _tracer(tracer_provider),
@@ -98,8 +99,11 @@ async def export_run(
     tracer_provider: TracerProvider | None = None,
     content: bool = False,
 ) -> None:
-    """Make the spans of a run in a journal, as `export` does. Each time the run was resumed is a
-    span of its own, which links to the span before it."""
+    """Export the spans of a run in a journal.
+
+    The run has one root span for each time that a process started or resumed it. Each root span
+    links to the root span before it.
+    """
     from bae.journal.decoder import decode_run
 
     stored = await journal.read(run_id)
@@ -110,7 +114,7 @@ async def export_run(
 
 
 class _Watching:
-    """The observer: one `RunSpans` for each run in progress."""
+    """The observer that traces runs. It has one `RunSpans` for each run in progress."""
 
     def __init__(self, tracer: Tracer, content: bool) -> None:
         self._tracer = tracer
@@ -128,15 +132,15 @@ class _Watching:
                 common=about_conversation(run.thread, run.metadata),
                 submitted=_submission(run.metadata),
             )
-            # A run whose event loop was stopped never ends, but is dropped: its spans then end, or
-            # when the interpreter exits.
+            # If its event loop was stopped, a run never ends. Its spans then end when Python drops
+            # the run or exits.
             finalize(run, spans.close)
         spans.write(record)
 
     @contextmanager
     def carry(self, work: str, run_id: str, graph: str) -> Generator[dict[str, str]]:
-        """A span around the submission or dispatch of a run. Yields the headers by which the worker
-        continues the trace."""
+        """Open a span around the submission or dispatch of a run. Yield the trace headers, with
+        which a worker continues the trace."""
         with self._tracer.start_as_current_span(
             f"{work} {graph}",
             kind=SpanKind.PRODUCER,
@@ -157,7 +161,7 @@ class _Watching:
 
 
 def _submission(metadata: Mapping[str, Any]) -> SpanContext | None:
-    """The span in which a run was submitted, from the headers that `carry` stored with the run."""
+    """Return the span in which a run was submitted. Its headers are in the run's metadata."""
     headers = {name: value for name, value in metadata.items() if isinstance(value, str)}
     span = get_current_span(_PROPAGATOR.extract(headers, contexts.Context()))
     context = span.get_span_context()

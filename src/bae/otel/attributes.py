@@ -1,5 +1,5 @@
-"""The names and attributes of spans. They follow the semantic conventions for generative AI where
-the conventions have a name."""
+"""The names and attributes of spans. If the semantic conventions for generative AI have a name,
+bae uses this name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bae.exceptions import BaeError
 from bae.records import RecordedError
-from bae.sources import kind_named
+from bae.sources import find_source_kind
 from bae.unicode import readable
 from bae.work import NOTHING_USED, GraphRun, LMQuestion, Source, Step, ToolRun
 
@@ -22,11 +22,12 @@ Attributes = dict[str, Any]
 
 
 def known(about: Mapping[str, Any]) -> Attributes:
-    """Attributes without empty values."""
+    """Return the attributes whose values are not empty."""
     return {name: value for name, value in about.items() if value not in (None, "", [])}
 
 
 def describe_work(work: GraphRun | Step | Source | LMQuestion | ToolRun) -> tuple[str, Attributes]:
+    """Return the name and the attributes of the span of some work."""
     match work:
         case ToolRun():
             about = {
@@ -50,14 +51,14 @@ def describe_work(work: GraphRun | Step | Source | LMQuestion | ToolRun) -> tupl
             place, by = work.place, work.by
             about = {"bae.field": place.field, "bae.source": work.kind, "bae.by": by}
             about |= {**_about_place(place), "bae.parameter": place.parameter}
-            if kind_named(work.kind).asks_person:
+            if find_source_kind(work.kind).asks_person:
                 return f"{work.kind} {place.node}.{place.field}", about
             return f"{work.kind} {by}", about
         case LMQuestion():
             about, name = _about_place(work.asked_by.place), work.asker.node.__name__
             if work.asker.kind == "fill":
                 return f"fill {name}", about
-            offered = [name_of(each) for each in work.offered]
+            offered = [name_of(cls) for cls in work.offered]
             return f"choose after {name}", {**about, "bae.offered": offered}
 
 
@@ -66,10 +67,13 @@ def _about_place(place: Place) -> Attributes:
 
 
 def about_conversation(thread: str | None, metadata: Mapping[str, Any]) -> Attributes:
-    """The attributes that name the thread and the user of a run, in each of its spans. Tools
-    that group traces by session get the thread, unless the metadata has a session."""
-    named = {name: metadata.get(name) for name in ("session_id", "user_id")}
-    texts = {name: str(value) for name, value in named.items() if isinstance(value, str | int)}
+    """Return the attributes for a run's thread, session and user, which every span of the run has.
+
+    If the metadata has no `session_id`, the thread is the session. Tracing tools group traces by
+    session.
+    """
+    ids = {name: metadata.get(name) for name in ("session_id", "user_id")}
+    texts = {name: str(value) for name, value in ids.items() if isinstance(value, str | int)}
     return known(
         {
             "gen_ai.conversation.id": thread,
@@ -80,11 +84,11 @@ def about_conversation(thread: str | None, metadata: Mapping[str, Any]) -> Attri
 
 
 def about_turns(source: Source) -> Attributes:
-    shown = source.turns
-    if shown is None:
+    turns = source.turns
+    if turns is None:
         return {}
-    about = {"bae.field": source.place.field, "bae.turns": shown.count}
-    return {**about, "bae.turns_omitted": shown.omitted}
+    about = {"bae.field": source.place.field, "bae.turns": turns.count}
+    return {**about, "bae.turns_omitted": turns.omitted}
 
 
 def about_recall(source: Source) -> Attributes:
@@ -95,9 +99,11 @@ def about_recall(source: Source) -> Attributes:
 
 
 def about_usage(usage: Usage) -> Attributes:
-    """The usage of several calls together, under names of bae. The spans of single calls have the
-    names of the conventions: with the same names here, a sum over all spans would count the usage
-    twice."""
+    """Return the total usage of several calls, under bae's own names.
+
+    The `chat` spans of the single calls use the names of the conventions. If the totals had the
+    same names, a sum over all spans would count each call twice.
+    """
     if usage == NOTHING_USED:
         return {}
     return {
@@ -112,7 +118,8 @@ def about_usage(usage: Usage) -> Attributes:
 
 
 def about_attempt(attempt: Attempt, by: str, *, content: bool) -> Attributes:
-    """One answer of a model, and what was wrong with it."""
+    """Return the attributes of a model's answer: its request, its verdict and, with `content`, its
+    text."""
     reason = FINISHED.get(attempt.verdict, "stop")
     about = {
         **about_chat(attempt.usage, by),
@@ -125,7 +132,7 @@ def about_attempt(attempt: Attempt, by: str, *, content: bool) -> Attributes:
 
 
 def about_chat(usage: Usage, by: str) -> Attributes:
-    """The attributes of a request to a model, from its usage."""
+    """Return the attributes of a request to a model, from the request's usage."""
     model = usage.models[-1] if usage.models else ""
     return {
         "gen_ai.operation.name": "chat",
@@ -141,6 +148,8 @@ def about_chat(usage: Usage, by: str) -> Attributes:
 
 
 def about_verdict(attempt: Attempt, *, content: bool) -> Attributes:
+    """Return the attributes for the verdict on an answer. With `content`, they include the prompt
+    and the validation errors."""
     about: Attributes = {"bae.attempt": attempt.number, "bae.verdict": attempt.verdict}
     if content:
         about["gen_ai.input.messages"] = _messages("user", attempt.asked)
@@ -157,7 +166,8 @@ def code_of(error: BaseException) -> str:
 
 
 def error_type(error: BaseException) -> str:
-    """The name of an error's class: the original class if the error was read from a journal."""
+    """Return the name of an error's class. For an error from a journal, return the name of the
+    original class."""
     if isinstance(error, RecordedError):
         return error.type_name
     cls = type(error)
@@ -166,8 +176,8 @@ def error_type(error: BaseException) -> str:
 
 
 def provider_of(model: str) -> str:
-    """The provider of a model, guessed from the model's name: a name of the conventions, or
-    "unknown"."""
+    """Guess the provider from the name of a model. Return the provider's name in the conventions,
+    or "unknown"."""
     before, slash, rest = model.lower().partition("/")
     name = rest if slash else before
     if slash and before in _PROVIDERS.values():
@@ -179,7 +189,8 @@ def provider_of(model: str) -> str:
 
 
 def _messages(role: str, text: str, reason: str = "") -> str:
-    """A text as a message of the conventions; empty if there is no text."""
+    """Return a text as a JSON message in the format of the conventions. An empty text stays
+    empty."""
     message: Attributes = {"role": role, "parts": [{"type": "text", "content": text}]}
     if reason:
         message["finish_reason"] = reason
@@ -187,7 +198,7 @@ def _messages(role: str, text: str, reason: str = "") -> str:
 
 
 def round_message(text: str, calls: Iterable[Mapping[str, Any]], reason: str) -> str:
-    """An answer with tool calls as a message of the conventions."""
+    """Return an answer with its tool calls as a JSON message in the format of the conventions."""
     parts: list[Attributes] = [{"type": "text", "content": text}] if text else []
     parts += [{"type": "tool_call", **call} for call in calls]
     return text_of_json([{"role": "assistant", "parts": parts, "finish_reason": reason}])
@@ -202,10 +213,11 @@ def name_of(cls: type) -> str:
 
 
 LONGEST: Final = 40_000
-"""How many characters of a traceback, or of a tool call's arguments or result, are kept."""
+"""The maximum length of a traceback, and of a tool call's arguments and result, in characters."""
 NOT_CALLED: Final = "not_called"
-"""The type of error of a call that could not be made."""
+"""The `error.type` of a tool call with an unknown tool or wrong arguments."""
 FINISHED: Final = {"cut-off": "length", "refused": "content_filter"}
+"""The finish reason in the conventions for a verdict. For all other verdicts it is "stop"."""
 _PROVIDERS: Final = {
     "azure/": "azure.ai.openai",
     "bedrock/": "aws.bedrock",
@@ -226,5 +238,5 @@ _PROVIDERS: Final = {
     "grok": "x_ai",
     "sonar": "perplexity",
 }
-"""The provider by the beginning of a model's name. A name may have a prefix before it: both
-`claude-…` and `router/claude-…` match `claude`."""
+"""The provider for the beginning of a model's name. The model's name may have a router's prefix:
+`claude` matches `claude-…` and `router/claude-…`."""

@@ -1,5 +1,4 @@
-"""The spans of one run, opened and ended as its records arrive. With `content`, spans include
-questions, answers and error messages, but no secrets."""
+"""`RunSpans`, which makes the spans of a run from its records."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ from bae.otel.attributes import (
 from bae.plan import plan_of
 from bae.records import Record, RecordedError
 from bae.run_tree import WorkChange
-from bae.secrets import is_near_secret, may_show, secret_behind
+from bae.secrets import depends_on_secret, is_near_secret, may_show
 from bae.tools import ToolError
 from bae.unicode import readable
 from bae.work import (
@@ -71,18 +70,25 @@ if TYPE_CHECKING:
 
 STEPS_KEPT: Final = 200
 _HAVE_SPANS: Final = ("fill", "choice")
-"""The kinds of questions with spans. Other questions are in the span of a step or a source."""
+"""The kinds of questions that have a span. The other questions are part of the span of a step or a
+source."""
 
 
 class RunSpans:
-    """Makes spans from the records of a run, in their order. A resumed run has one span for each
-    time that a process worked on it. Each of these spans links to the span before it.
+    """Makes the spans of a run from its records. A resumed run has one root span for each time that
+    a process started or resumed it. Each root span links to the root span before it.
 
-    With `around`, the spans of the run are inside that context. Without it, the run is in progress,
-    and its spans are inside the current span. While code of the run is called, the span of that
-    call is the current span, so that spans of other libraries are inside it. `common` are
-    attributes of every span. `submitted` is the span in which another process submitted the run. It
-    is the parent of the run if no other span is current.
+    With `content`, spans include prompts, LLM answers, tool calls and error messages, but no
+    secrets. `common` are attributes of every span. `past` are the records from before the run was
+    resumed, which get no spans.
+
+    For a finished run, pass `around`: the run's spans are inside this context. Without `around`,
+    the run is in progress, and its spans are inside the current span. While bae calls code of the
+    run, the span of the call is the current span. Spans of other libraries are then inside the
+    span of the call.
+
+    `submitted` is the span in which another process submitted the run. If no other span is current,
+    `submitted` is the parent of the run's span.
     """
 
     def __init__(
@@ -105,21 +111,24 @@ class RunSpans:
         self._current = around is None
         self._open: dict[Work, _OpenSpan] = {}
         self._rounds: dict[LMQuestion, tuple[Span, float]] = {}
-        """The span of the last answer in a conversation with tools, and when the answer arrived."""
+        """The open span of the last answer in each conversation with tools, and the time when the
+        answer arrived."""
         self._before: SpanContext | None = None
-        # A sync dependency may ask an LM. Its records are then written in its thread.
+        """The newest root span of the run."""
+        # A sync dependency runs in a worker thread. If the dependency asks an LM, records arrive
+        # from this thread.
         self._lock = RLock()
         self._history = History(past, keep=STEPS_KEPT)
         self._history.stop()
         self._history.on_change = self._change
 
     def write(self, record: Record) -> None:
-        """Take in the next record."""
+        """Add the next record: start and end spans accordingly."""
         with self._lock:
             self._history.add(record)
 
     def close(self) -> None:
-        """End the open spans: there are no more records."""
+        """End all open spans. Call this after the last record."""
         with self._lock:
             self._current = False
             self._history.stop()
@@ -127,8 +136,8 @@ class RunSpans:
     def _change(self, change: WorkChange, work: Work) -> None:
         match change, work:
             case "started", BodyCall():
-                # The same task writes this record and does the work, so attaching the context here
-                # is enough. At the end of the work, the earlier context is attached again.
+                # The task that writes this record also runs the body, so a context attached here is
+                # current in the body. `_leave` attaches the earlier context again.
                 around = self._nearest(work)
                 self._attach(None if around is None else around.context)
             case "started", GraphRun() | Step() | Source() | LMQuestion() | ToolRun():
@@ -190,13 +199,13 @@ class RunSpans:
         return about
 
     def _add_chat(self, question: LMQuestion) -> None:
-        """Add a span for a model's answer, from when the request was sent."""
+        """Add a span for a model's answer. The span begins when bae sent the request."""
         judged, around = question.answers[-1], self._nearest(question)
         if around is None:
             return
         attempt, seconds = judged.attempt, judged.attempt.usage.seconds
         began = judged.at - seconds
-        if question.asker.kind in _HAVE_SPANS:  # its calls follow each other, with nothing between
+        if question.asker.kind in _HAVE_SPANS:  # each request follows the previous answer directly
             others = [*question.answers[-2:-1], *question.restarts[-1:]]
             sent = max([question.started, *(other.at for other in others)])
             began = max(sent, began) if seconds else sent
@@ -210,32 +219,35 @@ class RunSpans:
         span.end(_ns(max(began, judged.at)))
 
     def _start_round(self, question: LMQuestion) -> None:
-        """Start the span of a model's answer in a conversation with tools. The answer has arrived,
-        so the end time is known, but the span stays open until the answer is validated."""
+        """Start the span of a model's answer in a conversation with tools.
+
+        The answer has arrived already. The span stays open until the verdict on the answer is
+        known, and then ends with the time when the answer arrived.
+        """
         self._end_round(question)
         loop, around = question.loop, self._nearest(question)
         if loop is None or around is None:
             return
-        made, content = loop.rounds[-1], self._may_show(question)
+        round_, content = loop.rounds[-1], self._may_show(question)
         others = [*loop.rounds[-2:-1], *question.restarts[-1:]]
         ends = [call.ended for call in loop.calls.values() if call.ended is not None]
         sent = max([question.started, *(other.at for other in others), *ends, around.since])
-        began = max(sent, made.at - made.usage.seconds) if made.usage.seconds else sent
-        about = about_chat(made.usage, str(question.asker))
-        reason = "tool_calls" if made.calls else "stop"
-        about |= {"gen_ai.response.finish_reasons": [reason], "bae.round": made.number}
+        began = max(sent, round_.at - round_.usage.seconds) if round_.usage.seconds else sent
+        about = about_chat(round_.usage, str(question.asker))
+        reason = "tool_calls" if round_.calls else "stop"
+        about |= {"gen_ai.response.finish_reasons": [reason], "bae.round": round_.number}
         if question.text_since:
             waited = max(0.0, question.text_since - began)
             about["gen_ai.response.time_to_first_chunk"] = waited
         if content:
-            about["gen_ai.output.messages"] = round_message(made.text, made.calls, reason)
-            if made.number == 1:
+            about["gen_ai.output.messages"] = round_message(round_.text, round_.calls, reason)
+            if round_.number == 1:
                 about["gen_ai.tool.definitions"] = text_of_json(
                     [{"type": "function", **tool} for tool in loop.tools]
                 )
-        name = " ".join(["chat", *made.usage.models[-1:]])
-        span = self._span(name, around.context, min(began, made.at), about, kind=SpanKind.CLIENT)
-        self._rounds[question] = span, made.at
+        name = " ".join(["chat", *round_.usage.models[-1:]])
+        span = self._span(name, around.context, min(began, round_.at), about, kind=SpanKind.CLIENT)
+        self._rounds[question] = span, round_.at
 
     def _end_round(self, question: LMQuestion, judged: AnswerJudged | None = None) -> None:
         span, at = self._rounds.pop(question, (None, 0.0))
@@ -279,7 +291,8 @@ class RunSpans:
             case Source() if work.turns is not None:
                 self._add_event(work.step, "bae.turns_shown", work.started, about_turns(work))
             case Source() if work not in self._open and work.state in ("done", "failed"):
-                # It has no start record. Or it was cancelled, and another node still waited for it.
+                # The source has no start record. Or it was cancelled while another node waited for
+                # its value.
                 self._start(work, (work.ended or 0.0) - work.took)
                 self._end(work)
             case ToolRun():
@@ -297,7 +310,7 @@ class RunSpans:
 
     def _end_call(self, call: ToolRun) -> None:
         opened = self._open.get(call)
-        if opened is None:  # the tool was not called
+        if opened is None:  # bae did not call the tool
             about = {**describe_work(call)[1], "bae.reused": call.reused}
             about |= {} if call.told is None else {"error.type": NOT_CALLED}
             self._add_event(call.question, "bae.tool_not_called", call.ended or 0.0, known(about))
@@ -327,11 +340,12 @@ class RunSpans:
             self._attach(opened.around)
 
     def _end_item(self, item: Item) -> None:
-        """End an item of a map. No record has its start: it starts when an earlier item ends."""
+        """Add the span of a finished map item. No record has the item's start, so its span begins
+        when an earlier item ended."""
         source, opened = item.source, self._open.get(item.source)
         if opened is None or item.state != "done" or item.ended is None:
             return
-        if item.graph is None:  # otherwise the graph has a span
+        if item.graph is None:  # the item of a graph has the span of the graph
             plan = plan_of(source.node_type).fields[source.place.field]
             turn = item.index - plan.items_at_once
             began = opened.ends[turn] if 0 <= turn < len(opened.ends) else opened.since
@@ -354,57 +368,68 @@ class RunSpans:
         opened.span.end(ended)
 
     def _count(self, question: LMQuestion) -> None:
-        """Add the usage of a question to its asker and to all graphs around."""
+        """Add the usage of a question to its asker's span and to the spans of all graphs around."""
         by, usage = question.asked_by, question.usage
         if question.asker.kind == "fill" and isinstance(by, Step) and by.filled_by is not None:
             usage = by.filled_by.usage
-        counting: list[Work] = [question if question.asker.kind in _HAVE_SPANS else by]
-        counting += [each for each in _around(by) if isinstance(each, GraphRun)]
-        for each in counting:
-            if each in self._open:
-                self._open[each].usage += usage
+        users: list[Work] = [question if question.asker.kind in _HAVE_SPANS else by]
+        users += [outer for outer in _around(by) if isinstance(outer, GraphRun)]
+        for user in users:
+            if user in self._open:
+                self._open[user].usage += usage
 
     # Spans around work.
 
     def _nearest(self, work: Work | None) -> _OpenSpan | None:
-        """The span of work, or the nearest open span around it."""
-        return next((self._open[each] for each in _around(work) if each in self._open), None)
+        """Return the open span of `work`. If it has none, return the nearest open span around."""
+        return next((self._open[outer] for outer in _around(work) if outer in self._open), None)
 
     def _attach(self, context: Context | None) -> None:
         if self._current and context is not None:
             contexts.attach(context)
 
     def _leave(self, work: Work) -> None:
-        """Leave the span of some work. Later calls in its graph are outside of that span."""
-        graph = next(each for each in _around(work) if isinstance(each, GraphRun))
+        """Make the context around the graph of `work` current again. Later calls in this graph are
+        then outside of the span of `work`."""
+        graph = next(outer for outer in _around(work) if isinstance(outer, GraphRun))
         if graph in self._open:
             self._attach(self._open[graph].around)
 
     # What may be shown.
 
     def _may_quote(self, work: Work) -> bool:
-        """Whether content is wanted, and no class of the run so far can hold a secret. Bodies,
-        dependencies and exceptions may quote any value of these classes. Without a record of the
-        start of the run, its classes are unknown, so nothing may be quoted."""
+        """Return whether spans may have the content of questions from bodies and dependencies.
+
+        Such a question may quote any value of the run. So there is no content if a class that the
+        run has met, or may meet next, can hold a secret. There is none either if the record of the
+        run's start is missing, because the classes are then unknown.
+        """
         if not self._content or self._history.run.start is None:
             return False
         if isinstance(work, Source):
-            # A source may have begun before the first record, and its class may be unknown.
+            # If the source began before the first record, its class may be unknown.
             is_known = work.step.node_type is not None
-            if not is_known or secret_behind(work.node_type, work.place.field):
+            if not is_known or depends_on_secret(work.node_type, work.place.field):
                 return False
         return may_show(self._history.met, following=True)
 
     def _may_quote_error(self, work: Work) -> bool:
-        """Whether the message of an error may be shown. A function that takes a secret may quote it
-        in an error. The step and the graphs around the function get the same message."""
+        """Return whether a span may have the message of an error.
+
+        A function that takes a secret may quote the secret in an error. The spans of the step and
+        the graphs around the function have the same message.
+        """
         return self._may_quote(work) and not any(map(is_near_secret, self._history.met))
 
     def _may_show(self, question: LMQuestion) -> bool:
-        """Whether a question may be shown with its answer and the results of its tools. A tool that
-        takes a secret may quote it in a result."""
+        """Return whether a span may have the prompt, the answer and the tool results of a question.
+        A tool that takes a secret may quote the secret in its result."""
         by, asker, loop = question.asked_by, question.asker, question.loop
-        if loop is not None and asker.kind == "fill" and secret_behind(asker.node, loop.field_name):
+        if (
+            loop is not None
+            and asker.kind == "fill"
+            and depends_on_secret(asker.node, loop.field_name)
+        ):
             return False
         before = by.before if isinstance(by, Step) else None
         if asker.kind == "choice":
@@ -416,26 +441,30 @@ class RunSpans:
 
 @dataclass(slots=True)
 class _OpenSpan:
-    """A span that has started. `around` is the context around it, and `context` is the context of
-    spans inside it. `ends` are the end times of the items of a map."""
+    """A span that has started but not ended."""
 
     span: Span
     around: Context
+    """The context outside of the span."""
     context: Context
+    """The context for spans inside the span."""
     since: float
+    """The start time."""
     usage: Usage = NOTHING_USED
+    """The total usage of the questions inside the span."""
     ends: list[float] = field(default_factory=list[float])
+    """The end times of the finished items of a map."""
 
 
 def _around(work: Work | None) -> Iterator[Work]:
-    """Some work and all work around it."""
+    """Yield `work` and all work around it, from the inside out."""
     while work is not None:
         yield work
         work = work.inside
 
 
 def fail_span(span: Span, at: int, error: BaseException, content: bool) -> None:
-    """Report an error in a span; its message only with `content`."""
+    """Record an error in a span. With `content`, include the error's message and traceback."""
     span.set_attributes(about_error(error))
     about: Attributes = {"exception.type": error_type(error)}
     if content:

@@ -89,7 +89,9 @@ class LogEntry(BaseModel):
     at: float = Field(description="seconds since 1970")
     kind: LogKind
     text: str = Field(default="", description="the entry in one line")
-    ok: bool = Field(default=True, description="false for a failure or a refusal")
+    ok: bool = Field(
+        default=True, description="false if the step failed, was refused or cancelled, or is open"
+    )
     seconds: float = 0.0
     usage: Usage | None = Field(default=None, description="the usage of an LLM question")
     run: str = Field(default="", description="the run in the journal, if the entry is from a run")

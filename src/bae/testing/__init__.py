@@ -1,7 +1,7 @@
 """Tools for your tests. `ScriptedLM` answers a graph's questions without a model. `assert_prompt`
 checks the prompt of a node. `replaying` replays recorded runs. `check_journal` tests your own
-`Journal`. `Provider` is a model provider on loopback, and `MCPLoopback` is an MCP server. Both can
-fail as real servers do."""
+`Journal`. `Provider` is a model provider on loopback, with the faults of real providers.
+`MCPLoopback` is an MCP server, with the faults of real servers."""
 
 from __future__ import annotations
 

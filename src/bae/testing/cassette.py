@@ -1,5 +1,5 @@
-"""Recorded runs as tests: `replaying(file)` opens a file of runs, and replays a run from its
-recorded values without calling anything."""
+"""Tests from recorded runs: `replaying(file)` opens a file of runs, to replay a run from its
+recorded values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T", bound=Node)
 
 
 def replaying(file: str | os.PathLike[str]) -> Recorded:
-    """Open the runs of a file to replay them in a test:
+    """Open a file of recorded runs, to replay a run in a test:
 
     ```python
     def test_the_outfit_run_still_goes_the_same_way():
@@ -35,10 +35,11 @@ def replaying(file: str | os.PathLike[str]) -> Recorded:
         assert result.result.top == "a thick jumper"
     ```
 
-    The file is an export of `Journal.export`, or the file of a `SQLiteJournal`. It is never
-    changed. A replay asks no LM, no dependency and no person, but it calls the bodies that you
-    wrote. If the graph takes another route than before, or asks an LM something else, `run` raises
-    `ReplayError`, which says what is different. In async tests use `await recorded.arun(graph)`.
+    The file comes from `Journal.export`, or is the file of a `SQLiteJournal`. A replay never
+    changes the file. It asks no LM and no person and calls no dependency, but it runs the bodies
+    that you wrote. If the graph takes another route than the recorded run, or asks an LM another
+    question, `run` raises `ReplayError` with the difference. In async tests, use
+    `await recorded.arun(graph)`.
     """
     return Recorded(file)
 
@@ -52,8 +53,8 @@ class Recorded:
 
     @property
     def runs(self) -> list[RunInfo]:
-        """The runs in the file, the newest first, with `.run_id`, `.graph`, `.status` and so on."""
-        with ThreadPoolExecutor(1) as pool:  # an event loop may be running here
+        """The runs in the file, the newest first."""
+        with ThreadPoolExecutor(1) as pool:  # this thread may have a running event loop
             return pool.submit(asyncio.run, self._list_runs()).result()
 
     def run(
@@ -66,9 +67,10 @@ class Recorded:
     ) -> GraphResult[T]:
         """Replay a run and return its result, as `graph.run` does.
 
-        Without a `run_id`, the file must have only one run, or only one run of this graph.
-        `dep_cache` has substitutes for values that a journal cannot store, such as clients. `given`
-        has the secrets of the run, such as `{"Login.token": SecretStr("…")}`.
+        Without a `run_id`, the file must have only one run, or only one run of this graph. If the
+        run has values that a journal cannot store, such as clients, pass substitutes in
+        `dep_cache`. If the run has secrets, pass `given`, such as
+        `{"Login.token": SecretStr("…")}`.
         """
         return run_sync(
             lambda: self.arun(graph, run_id, dep_cache=dep_cache, given=given),
@@ -84,7 +86,7 @@ class Recorded:
         dep_cache: dict[Any, Any] | None = None,
         given: Mapping[str, Any] | None = None,
     ) -> GraphResult[T]:
-        """`run` for async tests."""
+        """Replay a run in an async test. Takes the arguments of `run`."""
         async with await in_thread_to_the_end(self._open) as journal:
             if run_id is None:
                 run_id = await self._find_only_run(journal, graph)
@@ -105,7 +107,8 @@ class Recorded:
         self._read = None
 
     def _open(self) -> Journal:
-        """The journal in the file. A `SQLiteJournal` that is only read does not change its file."""
+        """Open the file as a journal. bae only reads it, so a `SQLiteJournal` does not change its
+        file."""
         if self._read is not None:
             return self._read
         if is_sqlite(self._path):
@@ -126,9 +129,9 @@ class Recorded:
         if len(runs) == 1:
             return runs[0].run_id
         if runs:
-            listed = ", ".join(info.run_id for info in runs[:10])
+            run_ids = ", ".join(info.run_id for info in runs[:10])
             what = f"{self._path} has {len(runs)} runs of {graph.name}"
-            fix = f"say which: recorded.run(graph, run_id); there are {listed}"
+            fix = f"say which: recorded.run(graph, run_id); there are {run_ids}"
         else:
             what = f"{self._path} has no run of {graph.name}"
             fix = "give the graph that was recorded, or a run's id; recorded.runs lists them"
@@ -136,3 +139,4 @@ class Recorded:
 
 
 _MANY: Final = 10_000
+"""The maximum number of runs that are listed."""

@@ -1,5 +1,6 @@
-"""`check_journal`: checks that a store of runs keeps the promises of `Journal`. Each promise is a
-function. Its docstring is part of the error for a store that breaks it."""
+"""`check_journal`, which checks that a store keeps the promises of `Journal`. Each promise is a
+function that checks a store. If a store breaks a promise, the error quotes the function's
+docstring."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from bae.journal.store import Journal, keeps_files
 from bae.journal.stored_runs import Claim, Line, ParkedGate, RunInfo, RunSummary, StoredRun
 
 SECONDS: Final = 30.0
-"""How many seconds a store may take for one promise."""
+"""The seconds that a store may take for each promise."""
 
 _SHAPE: Final = '{"nodes": []}'
 _GATE: Final = ParkedGate("2:Refund.approved", "Refund.approved", "May I?", 2000.0)
@@ -29,18 +30,19 @@ async def check_journal(
     """Check that a store keeps every promise of a journal:
     `await check_journal(lambda: MyJournal(new_database()))`.
 
-    `make_store` returns a new, empty store at each call. `check_journal` closes it afterwards.
-    `reopen` opens the runs of a store again, as another process would:
-    `reopen=lambda store: MyJournal(store.database)`. Pass it if runs outlive the process.
+    Raises an AssertionError that lists each broken promise and what happened instead. The cause of
+    the AssertionError is an exception group with the single errors.
 
-    Raises an AssertionError that lists the broken promises and what happened instead. Its cause is
-    an exception group with the errors.
+    Args:
+        make_store: Returns a new, empty store at each call. `check_journal` closes the store.
+        reopen: Opens a store a second time, as another process would, such as
+            `reopen=lambda store: MyJournal(store.database)`. Pass it if runs outlive the process.
     """
     checks: list[tuple[str, Callable[[Journal], Awaitable[None]]]] = [
         (_sentence(promise), promise) for promise in PROMISES
     ]
     if reopen is not None:
-        checks += [(_sentence(each), _with_reopened(each, reopen)) for each in SHARED_PROMISES]
+        checks += [(_sentence(check), _with_reopened(check, reopen)) for check in SHARED_PROMISES]
     broken: list[Exception] = []
     texts: list[str] = []
     name = "the store"
@@ -64,7 +66,7 @@ async def check_journal(
 
 
 async def _reads_back(journal: Journal) -> None:
-    """A run is read back as it was written."""
+    """A run is read back exactly as it was written."""
     first = _line(0, '{"run": "ä \\u2028 \U0001f600"}', kind="RunStarted", at=12.5)
     run = _run("run", [first], thread="t", metadata={"team": ["a", 1]})
     claim = await _check_claim(journal.create(run))
@@ -80,7 +82,7 @@ async def _reads_back(journal: Journal) -> None:
 
 
 async def _takes_at_the_call(journal: Journal) -> None:
-    """Lines are taken in at the call of `append`, in order, whether or not it is awaited."""
+    """`append` takes its lines at the call, in order, even if the caller does not await it."""
     claim = await _begin_run(journal)
     waiting = [journal.append(claim, [_line(n)]) for n in range(1, 40)]
     (last,) = await asyncio.gather(waiting.pop(), return_exceptions=True)
@@ -91,7 +93,8 @@ async def _takes_at_the_call(journal: Journal) -> None:
 
 
 async def _leaves_no_gap(journal: Journal) -> None:
-    """A line whose number is not the next number raises ValueError. The call stores nothing."""
+    """`create` and `append` raise ValueError if a line does not have the next number. The call then
+    stores nothing."""
     claim = await _begin_run(journal)
     for wrong in ([_line(2)], [_line(0)], [_line(1), _line(3)]):
         with _expect_refusal(f"append of {[line.n for line in wrong]} after line 0", ValueError):
@@ -104,7 +107,8 @@ async def _leaves_no_gap(journal: Journal) -> None:
 
 
 async def _notes(journal: Journal) -> None:
-    """A line from `note` is stored before the next line, even from a thread without a loop."""
+    """A line from `note` is stored before the lines of later calls, even if a thread without an
+    event loop calls `note`."""
     claim = await _begin_run(journal)
     journal.note(claim, _line(1))
     thread = threading.Thread(target=journal.note, args=(claim, _line(2)))
@@ -113,13 +117,13 @@ async def _notes(journal: Journal) -> None:
     await journal.append(claim, [_line(3)])
     _same("the numbers of its lines", await _numbers(journal), [0, 1, 2, 3])
     await journal.release(claim, "failed", [])
-    journal.note(claim, _line(4))  # never fails
+    journal.note(claim, _line(4))  # under a lost claim, `note` drops the line without an error
     _same("the numbers of its lines", await _numbers(journal), [0, 1, 2, 3])
 
 
 async def _gives_an_id_once(journal: Journal) -> None:
-    """A second run with the same id is refused with bae-run-exists. The first run does not
-    change."""
+    """`create` refuses a run with the id of an existing run with bae-run-exists. The existing run
+    does not change."""
     await _begin_run(journal, count=2)
     for claim in (True, False):
         with _expect_refusal("create of an id that exists", "bae-run-exists"):
@@ -128,7 +132,7 @@ async def _gives_an_id_once(journal: Journal) -> None:
 
 
 async def _knows_its_runs(journal: Journal) -> None:
-    """A run that does not exist is refused with bae-run-unknown."""
+    """A call for a run that does not exist is refused with bae-run-unknown."""
     for what, ask in {
         "read": lambda: journal.read("none"),
         "claim": lambda: journal.claim("none"),
@@ -151,10 +155,10 @@ async def _has_one_owner(journal: Journal) -> None:
 
 
 async def _queues(journal: Journal) -> None:
-    """A run that is created without a claim is queued: it has no owner, is listed so, and is
-    "running" once it is claimed."""
-    made = await journal.create(_run("run", [_line(0)], status="queued"), claim=False)
-    _same("what create returns without a claim", made, None)
+    """A run with the status "queued" that is created without a claim has no owner and is listed as
+    "queued". Its claim changes its status to "running"."""
+    returned = await journal.create(_run("run", [_line(0)], status="queued"), claim=False)
+    _same("what create returns without a claim", returned, None)
     info = (await journal.read("run")).info
     _same("its status and owner", (info.status, info.owner), ("queued", None))
     _same("the queued runs", await _ids(journal, status="queued"), ["run"])
@@ -166,7 +170,7 @@ async def _queues(journal: Journal) -> None:
 
 
 async def _keeps_entries(journal: Journal) -> None:
-    """A run that is created without a claim keeps its whole entry and its answers."""
+    """A run that is created without a claim is stored with its complete entry and its answers."""
     run = _run("run", _lines(0, 3), status="waiting", waiting=(_GATE,), error="why", summary=_USED)
     info = replace(run.info, started=7.0, parent="elsewhere", thread="t", metadata={"a": [1]})
     run = replace(run, info=info, answers={"other": "[1]"}, answered_by={"other": "ana"})
@@ -176,8 +180,8 @@ async def _keeps_entries(journal: Journal) -> None:
 
 
 async def _releases(journal: Journal) -> None:
-    """A released run has the status, gates, error and summary it was released with, no owner, and
-    can be claimed. A release without a summary keeps the old one."""
+    """A released run has no owner and can be claimed. It has the status, gates and error of the
+    release, and its summary. A release without a summary keeps the old summary."""
     claim = await _begin_run(journal)
     await journal.release(claim, "waiting", [_line(1)], [_GATE], "one line", _USED)
     info = (await journal.read("run")).info
@@ -194,8 +198,8 @@ async def _releases(journal: Journal) -> None:
 
 
 async def _fences(journal: Journal) -> None:
-    """A claim that was given up or lost is refused with bae-run-taken, and stores nothing. A claim
-    that the store did not make is refused too."""
+    """A call with a released or replaced claim is refused with bae-run-taken and stores nothing. A
+    claim of another store is refused too."""
     claim = await _begin_run(journal)
     await journal.release(claim, "cancelled", [])
     with _expect_refusal("append under a claim that was released", "bae-run-taken"):
@@ -212,7 +216,7 @@ async def _fences(journal: Journal) -> None:
 
 
 async def _ends(journal: Journal) -> None:
-    """The claim of an ended run is refused with bae-run-ended. The run does not change."""
+    """`claim` refuses an ended run with bae-run-ended. The run does not change."""
     await _end_run(journal, count=3)
     before = await journal.read("run")
     with _expect_refusal("a claim of an ended run", "bae-run-ended"):
@@ -221,8 +225,8 @@ async def _ends(journal: Journal) -> None:
 
 
 async def _answers_once(journal: Journal) -> None:
-    """The first answer to a gate is stored with the name of its author; `answer` returns False for
-    later answers. The gate of a parked run is then listed as answered."""
+    """`answer` stores the first answer to a gate with the name of the person who gave it. For later
+    answers it returns False. The gate of a parked run is then listed as answered."""
     claim = await _begin_run(journal)
     other = ParkedGate("3:Refund.sum", "Refund.sum", "How much?")
     await journal.release(claim, "waiting", [], [_GATE, other])
@@ -240,24 +244,24 @@ async def _answers_once(journal: Journal) -> None:
 
 
 async def _keeps_answers_of_threads(journal: Journal) -> None:
-    """`thread_answers` has the answers of the runs of a graph in a thread, by run."""
+    """`thread_answers` returns the answers of a graph's runs in a thread, by run id."""
     for n, (graph, thread) in enumerate((("A", "t"), ("A", "t"), ("B", "t"), ("A", "other"))):
         run = _run(f"r{n}", [_line(0)], status="ended", graph=graph, thread=thread)
         await journal.create(run, claim=False)
         await journal.answer(f"r{n}", "a gate", str(n))
     of_thread = await journal.thread_answers("t", "A")
     _same("the answers", of_thread, {"r0": {"a gate": "0"}, "r1": {"a gate": "1"}})
-    _same("those of a thread without runs", await journal.thread_answers("none", "A"), {})
+    _same("the answers of an empty thread", await journal.thread_answers("none", "A"), {})
 
 
 async def _lists(journal: Journal) -> None:
-    """`runs` lists the newest first, by status, graph and thread, page by page."""
+    """`runs` lists the newest runs first, page by page. It filters by status, graph and thread."""
     for n in range(7):
         await _end_run(journal, f"r{n}", graph="AB"[n % 2], thread="t" if n < 2 else None)
-    held = await _begin_run(journal, "last", graph="A")
+    running = await _begin_run(journal, "last", graph="A")
     await journal.release(await _begin_run(journal, "parked", graph="B"), "waiting", [], [_GATE])
     names = ["parked", "last", *(f"r{n}" for n in reversed(range(7)))]
-    wanted: list[tuple[dict[str, Any], list[str]]] = [
+    cases: list[tuple[dict[str, Any], list[str]]] = [
         ({}, names),
         ({"limit": 3}, names[:3]),
         ({"limit": 3, "before": "r6"}, ["r5", "r4", "r3"]),
@@ -271,25 +275,25 @@ async def _lists(journal: Journal) -> None:
         ({"thread": "t"}, ["r1", "r0"]),
         ({"thread": "t", "graph": "A"}, ["r0"]),
     ]
-    for arguments, expected in wanted:
+    for arguments, expected in cases:
         _same(f"runs({arguments})", await _ids(journal, **arguments), expected)
-    await journal.release(held, "ended", [])
+    await journal.release(running, "ended", [])
 
 
 async def _finds_metadata(journal: Journal) -> None:
-    """`runs(metadata=…)` lists the runs that have all these keys with these values, and tells
-    texts, numbers and truth values apart."""
-    given: list[dict[str, Any]] = [
+    """`runs(metadata=…)` lists the runs that have all of the given keys with the given values. A
+    text never equals a number, and a number never equals a bool."""
+    metadata_of_runs: list[dict[str, Any]] = [
         {"user": "ana", "plan": 1},
         {"user": "ana", "plan": True, "note": "ä '\""},
         {"user": "ben", "plan": 1, "more": {"deep": [1]}},
         {"user": None, "plan": 1.5},
         {"user": "1", "more": [1]},
     ]
-    for n, metadata in enumerate(given):
+    for n, metadata in enumerate(metadata_of_runs):
         run = _run(f"r{n}", [_line(0)], status="ended", metadata=metadata, thread=f"t{n % 2}")
         await journal.create(run, claim=False)
-    wanted: list[tuple[dict[str, Any], list[str]]] = [
+    cases: list[tuple[dict[str, Any], list[str]]] = [
         ({"metadata": {}}, ["r4", "r3", "r2", "r1", "r0"]),
         ({"metadata": {"user": "ana"}}, ["r1", "r0"]),
         ({"metadata": {"user": "ana", "plan": 1}}, ["r0"]),
@@ -303,24 +307,25 @@ async def _finds_metadata(journal: Journal) -> None:
         ({"metadata": {"note": "ä '\""}}, ["r1"]),
         ({"metadata": {"none": None}}, []),
     ]
-    for arguments, expected in wanted:
+    for arguments, expected in cases:
         _same(f"runs({arguments})", await _ids(journal, **arguments), expected)
     with _expect_refusal("runs(metadata=…) with a list", ValueError):
         await journal.runs(metadata=cast(Any, {"more": [1]}))
     await journal.delete(["r0"])
-    _same("those that are left", await _ids(journal, metadata={"user": "ana"}), ["r1"])
+    _same("the runs that are left", await _ids(journal, metadata={"user": "ana"}), ["r1"])
 
 
 async def _keeps_threads(journal: Journal) -> None:
-    """At most one run of a thread is "running" or "waiting": `create`, `claim` and `fork` refuse
-    another with bae-thread-busy, which names the run, even if several begin at once."""
+    """At most one run of a thread is "running" or "waiting", even if several start at once.
+    `create`, `claim` and `fork` refuse a second run with bae-thread-busy, which names the first
+    run."""
     starts = (_begin_run(journal, f"r{n}", thread="t") for n in range(5))
     results = await asyncio.gather(*starts, return_exceptions=True)
     claims = [result for result in results if isinstance(result, Claim)]
     errors = [result for result in results if isinstance(result, JournalError)]
-    _same("how many of five runs of a thread begin", len(claims), 1)
+    _same("the number of runs that start, of five in a thread", len(claims), 1)
     refused = {(error.code, error.run_id) for error in errors}
-    _same("the errors of the others", refused, {("bae-thread-busy", claims[0].run_id)})
+    _same("the errors of the other runs", refused, {("bae-thread-busy", claims[0].run_id)})
     _same("the runs", await _ids(journal), [claims[0].run_id])
     await _begin_run(journal, "elsewhere", thread="other")
     await journal.create(_run("queued", [_line(0)], status="queued", thread="t"), claim=False)
@@ -347,7 +352,7 @@ async def _keeps_threads(journal: Journal) -> None:
 
 
 async def _lists_interrupted(journal: Journal) -> None:
-    """Runs that are "running" without an owner are listed by `status="interrupted"`."""
+    """`runs(status="interrupted")` lists the runs that are "running" without an owner."""
     for n in range(5):
         claim = await _begin_run(journal, f"r{n}", graph="AB"[n % 2])
         await journal.release(claim, "running", [])
@@ -356,13 +361,18 @@ async def _lists_interrupted(journal: Journal) -> None:
     interrupted = await _ids(journal, status="interrupted")
     _same("the interrupted runs", interrupted, ["r4", "r3", "r2", "r0"])
     page = await _ids(journal, status="interrupted", limit=2, before="r4")
-    _same("a page of them", page, ["r3", "r2"])
-    _same("those of a graph", await _ids(journal, status="interrupted", graph="B"), ["r3"])
-    _same("the running ones", len(await _ids(journal, status="running")), 5)
+    _same("a page of interrupted runs", page, ["r3", "r2"])
+    _same(
+        "the interrupted runs of a graph",
+        await _ids(journal, status="interrupted", graph="B"),
+        ["r3"],
+    )
+    _same("the number of running runs", len(await _ids(journal, status="running")), 5)
 
 
 async def _refuses_bad_pages(journal: Journal) -> None:
-    """Wrong arguments of `runs` raise ValueError: use `check_page` or `list_runs`."""
+    """`runs` raises ValueError for invalid arguments. To check them, a store can call `check_page`
+    or `list_runs`."""
     nonsense: list[dict[str, Any]] = [
         {"status": "nope"},
         {"limit": -1},
@@ -374,8 +384,8 @@ async def _refuses_bad_pages(journal: Journal) -> None:
 
 
 async def _numbers_changes(journal: Journal) -> None:
-    """The change number grows whenever an entry changes, and never falls back:
-    `runs(after=…)` lists what has changed since, in order."""
+    """`runs(after=…)` lists the runs that have changed since a change number, in the order of the
+    changes. Each change gets a greater number than all earlier changes."""
     numbers: list[int] = []
 
     async def follow(what: str, *expected: str) -> None:
@@ -405,8 +415,8 @@ async def _numbers_changes(journal: Journal) -> None:
 
 
 async def _forks(journal: Journal) -> None:
-    """A fork has the lines before its fork point and its own lines after them. It continues
-    independently."""
+    """A fork has the parent's lines before the fork point, and then its own lines. Parent and fork
+    continue independently."""
     claim = await _begin_run(journal, count=5)
     await journal.answer("run", "g", "1")
     forked = _line(3, '{"parent": "run"}', kind="RunForked", at=5000.0)
@@ -418,16 +428,16 @@ async def _forks(journal: Journal) -> None:
     info = new.info
     entry = (info.graph, info.status, info.parent, info.owner, info.started, info.updated)
     _same("its entry", entry, ("Trip", "running", "run", None, forked.at, forked.at))
-    _same("its thread, where none is given", info.thread, None)
-    _same("its entry alone", await journal.info("new"), info)
+    _same("its thread, by default", info.thread, None)
+    _same("its entry from `info`", await journal.info("new"), info)
     await journal.append(await journal.claim("new"), [_line(4)])
     _same("the numbers of its lines", await _numbers(journal, "new"), [0, 1, 2, 3, 4])
-    _same("those of its parent", await _numbers(journal), [0, 1, 2, 3, 4, 5])
+    _same("the numbers of its parent's lines", await _numbers(journal), [0, 1, 2, 3, 4, 5])
 
 
 async def _forks_forks(journal: Journal) -> None:
-    """A fork can be forked, before and after its own fork point. A fork with wrong arguments
-    changes nothing."""
+    """A fork can be forked, before and after its own fork point. A call of `fork` with wrong
+    arguments changes nothing."""
     await _end_run(journal, "a", 5, data='{"of": "a"}')
     await journal.fork("a", "b", 3, _lines(3, 6, data='{"of": "b"}'))
     await journal.fork("b", "c", 5, _lines(5, 6, data='{"of": "c"}'))
@@ -439,15 +449,16 @@ async def _forks_forks(journal: Journal) -> None:
     await journal.append(await journal.claim("e"), [_line(6)])
     with _expect_refusal("a fork with an id that exists", "bae-run-exists"):
         await journal.fork("a", "b", 1, [])
-    for upto, own in ((6, []), (-1, []), (2, [_line(3)]), (2, [_line(1)])):
-        with _expect_refusal(f"a fork at line {upto} with {own}", ValueError):
-            await journal.fork("a", "new", upto, own)
+    for upto, new_lines in ((6, []), (-1, []), (2, [_line(3)]), (2, [_line(1)])):
+        with _expect_refusal(f"a fork at line {upto} with {new_lines}", ValueError):
+            await journal.fork("a", "new", upto, new_lines)
     _same("the runs", await _ids(journal), ["e", "d", "c", "b", "a"])
 
 
 async def _deletes(journal: Journal) -> None:
-    """A deleted run is gone with its answers and its id is free. A run that a process works on
-    stays. A fork keeps its lines, or keeps its parent from being deleted."""
+    """`delete` removes a run with its answers, and the id can be used again. A run with an owner is
+    not deleted. If a fork needs the lines of its parent, the fork keeps these lines, or the parent
+    is not deleted."""
     claim = await _begin_run(journal, count=3)
     _same("what delete of an owned run returns", await journal.delete(["run"]), 0)
     await journal.append(claim, [_line(3)])
@@ -467,9 +478,9 @@ async def _deletes(journal: Journal) -> None:
 
 
 async def _prunes(journal: Journal) -> None:
-    """`prune` deletes runs by age and status. It deletes a thread only as a whole, if all of its
-    runs are old enough and have such a status."""
-    now = 4e9  # after everything here was written
+    """`prune` deletes runs by age and status. It deletes the runs of a thread only together, when
+    every run of the thread is old enough and has one of the statuses."""
+    now = 4e9  # a time in the future, so that `prune` never deletes these runs
     for thread, newest, status in (("a", 10.0, "failed"), ("b", now, "ended")):
         await _end_run(journal, f"{thread}1", at=10.0, thread=thread)
         await _end_run(journal, f"{thread}2", at=newest, thread=thread, status=status)
@@ -491,7 +502,7 @@ async def _prunes(journal: Journal) -> None:
 
 
 async def _keeps_runs_apart(journal: Journal) -> None:
-    """Many runs write at once, and none gets the lines of another."""
+    """If many runs write at once, each run has exactly its own lines."""
 
     async def write(name: str) -> None:
         claim = await _check_claim(journal.create(_run(name, [])))
@@ -511,8 +522,8 @@ async def _keeps_runs_apart(journal: Journal) -> None:
 
 
 async def _replaces(journal: Journal) -> None:
-    """`replace` replaces several runs, all or none, and gives up their claims. A store without it
-    refuses redaction and load(existing="replace")."""
+    """`replace` replaces either all of the given runs or none, and releases their claims. A store
+    without `replace` refuses redaction and load(existing="replace")."""
     if type(journal).replace is Journal.replace:
         await _end_run(journal)
         with _expect_refusal("redaction", "bae-journal-replace"):
@@ -522,28 +533,28 @@ async def _replaces(journal: Journal) -> None:
         await _end_run(journal, run_id, 3, status="failed")
         await journal.answer(run_id, "g", "1")
     await _begin_run(journal, "owned")
-    claim, held = await journal.claim("b"), await journal.read("owned")
+    claim, owned_run = await journal.claim("b"), await journal.read("owned")
     old = [await journal.read("a"), await journal.read("b")]
     lines = _line(0), _line(1, '{"new": 1}')
     new = [replace(run, lines=lines, answers={}) for run in old]
     new = [replace(run, info=replace(run.info, updated=lines[-1].at)) for run in new]
     with _expect_refusal("replace of a run that a process works on", "bae-run-owned"):
-        await journal.replace([new[0], held], [])
+        await journal.replace([new[0], owned_run], [])
     _same("a, after a refusal", await journal.read("a"), old[0])
     info = replace(new[1].info, status="failed", owner=None, lease_until=None)
     new[1] = replace(new[1], info=info)
     await journal.replace(new, [claim])
     _same("a and b", [await journal.read("a"), await journal.read("b")], new)
     _same("the runs, in their order", await _ids(journal), ["owned", "b", "a"])
-    with _expect_refusal("append under a claim that replace has given up", "bae-run-taken"):
+    with _expect_refusal("append under a claim that replace has released", "bae-run-taken"):
         await journal.append(claim, [_line(2)])
     await journal.put(replace(new[0], info=replace(new[0].info, run_id="c")), replace=True)
     _same("the runs, with a new one", await _ids(journal), ["c", "owned", "b", "a"])
 
 
 async def _keeps_files(journal: Journal) -> None:
-    """Files are stored with the lines that refer to them, as long as a run refers to them. A store
-    without `put_files` refuses them."""
+    """A file is stored no later than the first line that refers to it. The file stays as long as a
+    run refers to it. A store without `put_files` refuses files."""
     one, two = b"one", b"two"
     files = {_hash(one): one}
     if not keeps_files(journal):
@@ -559,10 +570,10 @@ async def _keeps_files(journal: Journal) -> None:
     _same("its files", (await journal.read("run")).files, files)
     journal.put_files(claim, files)
     await journal.append(claim, [_line(3)])
-    _same("its files, given again", (await journal.read("run")).files, files)
+    _same("its files, stored a second time", (await journal.read("run")).files, files)
     await journal.fork("run", "fork", 2, [_line(2)])
     _same("the files of a fork", (await journal.read("fork")).files, {_hash(one): one})
-    for hash, run_id, wanted in (
+    for hash, run_id, expected in (
         (_hash(one), "run", one),
         (_hash(one), "fork", one),
         (_hash(two), "run", two),
@@ -570,13 +581,13 @@ async def _keeps_files(journal: Journal) -> None:
         (_hash(two), "other", None),
     ):
         data = await journal.find_file(hash, lambda info, seen=run_id: info.run_id == seen)
-        _same(f"a file that the reader of {run_id} may see", data, wanted)
+        _same(f"a file that the reader of {run_id} may see", data, expected)
     three = b"three"
     answer = "run", "1:Refund.approved", "true", "ana"
     _same("the first answer", await journal.answer(*answer, {_hash(three): three}), True)
     _same("another answer", await journal.answer(*answer, {_hash(b"four"): b"four"}), False)
     files[_hash(three)] = three
-    _same("its files, with that of an answer", (await journal.read("run")).files, files)
+    _same("its files, with the file of an answer", (await journal.read("run")).files, files)
     await journal.release(claim, "ended", [])
     await journal.put(replace(_run("copy", [_line(0)]), files={_hash(two): two}))
     await journal.delete(["run", "fork"])
@@ -593,7 +604,7 @@ async def _keeps_files(journal: Journal) -> None:
 
 
 async def _closes(journal: Journal) -> None:
-    """A closed journal refuses everything with bae-journal-closed, unless it has no `close`."""
+    """If a store has a `close`, it refuses every call after `close` with bae-journal-closed."""
     claim = await _begin_run(journal)
     await journal.close()
     await journal.close()
@@ -644,14 +655,14 @@ PROMISES: Final[Sequence[Callable[[Journal], Awaitable[None]]]] = (
     _keeps_files,
     _closes,
 )
-"""The promises of a single store."""
+"""The promises that `check_journal` checks with one store."""
 
 
 # --- two stores of the same runs ----------------------------------------------------------------
 
 
 async def _shares(one: Journal, two: Journal) -> None:
-    """Another process can read everything that a store has acknowledged."""
+    """Another process can read everything that a store has acknowledged as stored."""
     claim = await _begin_run(one)
     await one.append(claim, [_line(1)])
     _same("the numbers of its lines", await _numbers(two), [0, 1])
@@ -660,12 +671,12 @@ async def _shares(one: Journal, two: Journal) -> None:
     _same("a second answer, from elsewhere", await one.answer("run", "g", "2"), False)
     before = (await one.runs())[0].change
     await two.create(_run("new", [_line(0)], status="queued"), claim=False)
-    _same("what has changed, elsewhere", await _ids(one, after=before), ["new"])
+    _same("the changes by another process", await _ids(one, after=before), ["new"])
 
 
 async def _respects_owners(one: Journal, two: Journal) -> None:
-    """A run that another process owns is not claimed, deleted or replaced. When its owner closes
-    the store, another may claim it and continue."""
+    """A store does not claim, delete or replace a run that another process owns. When the owner
+    closes its store, other processes can claim the run and continue."""
     claim = await _begin_run(one)
     with _expect_refusal("a claim of a run that another process owns", "bae-run-owned"):
         await two.claim("run")
@@ -680,8 +691,10 @@ async def _respects_owners(one: Journal, two: Journal) -> None:
 
 
 async def _shares_threads(one: Journal, two: Journal) -> None:
-    """At most one run of a thread is in progress across all processes."""
-    starts = [_begin_run(each, f"r{n}", thread="t") for n, each in enumerate((one, two, one, two))]
+    """At most one run of a thread is in progress in all processes together."""
+    starts = [
+        _begin_run(journal, f"r{n}", thread="t") for n, journal in enumerate((one, two, one, two))
+    ]
     results = await asyncio.gather(*starts, return_exceptions=True)
     codes = sorted(getattr(result, "code", "") for result in results)
     _same("the errors of four runs of a thread", codes, ["", *(["bae-thread-busy"] * 3)])
@@ -692,7 +705,8 @@ SHARED_PROMISES: Final[Sequence[Callable[[Journal, Journal], Awaitable[None]]]] 
     _respects_owners,
     _shares_threads,
 )
-"""The promises of a store that several processes use."""
+"""The promises of a store that several processes share. `check_journal` checks them with two
+stores of the same runs."""
 
 
 # --- parts --------------------------------------------------------------------------------------
@@ -723,10 +737,12 @@ def _lines(first: int, end: int, **parts: Any) -> list[Line]:
 
 
 def _run(run_id: str, lines: Iterable[Line], **parts: Any) -> StoredRun:
-    own = tuple(lines)
-    first, last = (own[0].at, own[-1].at) if own else (1000.0, 1000.0)
+    run_lines = tuple(lines)
+    first, last = (run_lines[0].at, run_lines[-1].at) if run_lines else (1000.0, 1000.0)
     graph, status = parts.pop("graph", "Trip"), parts.pop("status", "running")
-    return StoredRun(RunInfo(run_id, graph, status, first, last, "hash", **parts), _SHAPE, own, {})
+    return StoredRun(
+        RunInfo(run_id, graph, status, first, last, "hash", **parts), _SHAPE, run_lines, {}
+    )
 
 
 async def _check_claim(created: Awaitable[Claim | None]) -> Claim:
@@ -739,7 +755,7 @@ async def _check_claim(created: Awaitable[Claim | None]) -> Claim:
 async def _begin_run(
     journal: Journal, run_id: str = "run", count: int = 1, *, graph: str = "Trip", **parts: Any
 ) -> Claim:
-    """Create a run with `count` lines and return the claim on it."""
+    """Create a run with `count` lines and return its claim."""
     thread = parts.pop("thread", None)
     run = _run(run_id, _lines(0, count, **parts), graph=graph, thread=thread)
     return await _check_claim(journal.create(run))
@@ -756,8 +772,8 @@ async def _numbers(journal: Journal, run_id: str = "run") -> list[int]:
     return [line.n for line in (await journal.read(run_id)).lines]
 
 
-async def _ids(journal: Journal, **wanted: Any) -> list[str]:
-    return [info.run_id for info in await journal.runs(**wanted)]
+async def _ids(journal: Journal, **filters: Any) -> list[str]:
+    return [info.run_id for info in await journal.runs(**filters)]
 
 
 def _same(what: str, actual: Any, expected: Any) -> None:
@@ -787,7 +803,8 @@ def _true(what: str, actual: bool) -> None:
 
 @contextmanager
 def _expect_refusal(what: str, by: str | type[Exception]) -> Generator[list[Exception]]:
-    """Expect that the block raises a `JournalError` with this code, or this class of exception."""
+    """Raise AssertionError unless the block raises the error `by`: the code of a `JournalError`, or
+    a class of exceptions."""
     raised: list[Exception] = []
     expected = f"{what} must be refused with {by if isinstance(by, str) else by.__name__}"
     try:
@@ -795,10 +812,10 @@ def _expect_refusal(what: str, by: str | type[Exception]) -> Generator[list[Exce
     except Exception as error:
         code = getattr(error, "code", None)
         if (code != by) if isinstance(by, str) else not isinstance(error, by):
-            raise AssertionError(f"{expected}, and raised {describe(error)}") from error
+            raise AssertionError(f"{expected}, but it raised {describe(error)}") from error
         raised.append(error)
     else:
-        raise AssertionError(f"{expected}, and was done")
+        raise AssertionError(f"{expected}, but it succeeded")
 
 
 def _sentence(promise: Callable[..., Any]) -> str:

@@ -1,5 +1,5 @@
-"""A model provider on loopback for tests: an HTTP server with the APIs of OpenAI and Anthropic that
-gives scripted answers and simulates the faults of real providers."""
+"""`Provider`, a model provider on loopback for tests. It is an HTTP server with the APIs of OpenAI
+and Anthropic. It gives scripted answers and simulates the faults of real providers."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ if TYPE_CHECKING:
 ProviderAnswer = (
     Mapping[str, Any] | Sequence[Any] | str | int | float | BaseModel | Fault | Calls | Call
 )
-"""The answer of the model: JSON, a plain text, tool calls, or a fault."""
+"""The answer to a request: JSON, a plain text, tool calls, or a fault."""
 Answering = Callable[[Received], ProviderAnswer | Awaitable[ProviderAnswer]]
 """A function that takes a request and returns its answer."""
 _Checked = str | Fault | Calls | Answering
+"""An answer as `_check_answer` returns it. JSON is a text."""
 P = ParamSpec("P")
 
 
 class _Provider:
-    """The shared part of `Provider`, which runs in the current event loop, and
-    `ThreadedProvider`."""
+    """The base class of `Provider` and `ThreadedProvider`."""
 
     def __init__(self) -> None:
         need("h11", extra="testing", by="Provider")
@@ -81,29 +81,32 @@ class _Provider:
     def script(self, *answers: ProviderAnswer | Answering) -> None:
         """Answer the next requests with `answers`, one for each request, in the order of arrival.
 
-        A dict or a list is sent as JSON, a text unchanged, through the channel that the client
-        asked for. A `Call`, a list of `Call`, or `Calls(…)` is a message that calls tools. A fault
-        is simulated. A function gets the `Received` and returns an answer.
+        - A dict or a list is sent as JSON, and a text is sent unchanged. If the request asks for
+          the answer as a tool call, JSON is sent as the arguments of this call.
+        - A `Call`, a list of `Call`, or `Calls(…)` is sent as a message with tool calls.
+        - A `Fault` is simulated.
+        - A function is called with the `Received` and returns the answer.
         """
         checked = [_check_answer(answer) for answer in answers]
         with self._lock:
             self._script.extend(checked)
 
     def always(self, answer: ProviderAnswer | Answering | None = None) -> None:
-        """Answer with `answer` when the script is used up. Without an argument, answer with samples
-        again."""
+        """Answer all requests after the end of the script with `answer`. Without an argument,
+        return to the default, which answers with samples of the request's schema."""
         self._fallback = None if answer is None else _check_answer(answer)
 
     def assert_complete(self) -> None:
-        """Raise AssertionError if part of the script was not used."""
+        """Raise AssertionError if the script has answers left."""
         with self._lock:
-            left = list(self._script)
-        if left:
-            raise AssertionError(f"the script was not used up; left are {len(left)}: {left!r}")
+            unused = list(self._script)
+        if unused:
+            raise AssertionError(f"the script has unused answers ({len(unused)}): {unused!r}")
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """Hold back the answers to requests that arrive inside the block until its end."""
+        """Hold back answers until the end of the `with` block. This affects requests that arrive
+        inside the block."""
         hold = asyncio.Event()
         self._holds.append(hold)
         try:
@@ -119,33 +122,33 @@ class _Provider:
 
     @property
     def url(self) -> str:
-        """The address, `http://127.0.0.1:…`, without a path."""
+        """The URL, `http://127.0.0.1:…`, without a path."""
         if not self._url:
             raise RuntimeError("the provider is not running: use it in a `with` block")
         return self._url
 
     @property
     def requests(self) -> list[Received]:
-        """The requests for an answer so far, the oldest first."""
+        """The valid requests for a model's answer so far, the oldest first."""
         return list(self._requests)
 
     @property
     def received(self) -> int:
-        """How many requests for an answer have arrived."""
+        """The number of valid requests for a model's answer so far."""
         return len(self._requests)
 
     @property
     def open_connections(self) -> int:
-        """How many connections are open now."""
+        """The number of open connections."""
         return 0 if self._server is None else len(self._server.connections)
 
     @property
     def waiting(self) -> int:
-        """How many requests are held back by `held` or stalled now."""
+        """The number of requests that `held` holds back or that a `Stall` has stopped."""
         return self._waiting
 
     async def _arrived(self, count: int = 1, *, timeout: float = 10.0) -> None:
-        """Wait until `count` requests are held or stalled at the same time."""
+        """Wait until `held` and `Stall` hold back `count` requests at the same time."""
         await self._until(
             lambda: count - self._waiting, timeout, f"of {count} requests are missing"
         )
@@ -159,8 +162,8 @@ class _Provider:
         )
 
     async def _disconnected(self, *, left: int = 0, timeout: float = 10.0) -> None:
-        """Wait until at most `left` connections are open, and the tasks of the others have
-        ended."""
+        """Wait until at most `left` connections are open. The tasks of all other connections have
+        then ended too."""
 
         def count_open() -> int:
             server = self._server
@@ -169,14 +172,14 @@ class _Provider:
         beyond = f" beyond {left}" if left else ""
         await self._until(count_open, timeout, f"connections{beyond} are still open")
 
-    async def _until(self, left: Callable[[], int], timeout: float, what: str) -> None:
-        """Wait until `left` returns 0. It is checked after every change."""
+    async def _until(self, count_left: Callable[[], int], timeout: float, what: str) -> None:
+        """Wait until `count_left()` is 0 or less. Check again after every change."""
         try:
             async with asyncio.timeout(timeout):
-                while left() > 0:
+                while count_left() > 0:
                     await self._change.wait()
         except TimeoutError:
-            raise TimeoutError(f"{left()} {what} after {timeout:g} s") from None
+            raise TimeoutError(f"{count_left()} {what} after {timeout:g} s") from None
 
     def _notify_change(self) -> None:
         self._change.set()
@@ -202,7 +205,8 @@ class _Provider:
         finally:
             self._server, self._loop, self._url = None, None, ""
         failures, self._failures = self._failures, []
-        # An error from the test's own function must reach the test, even if the client hid it.
+        # If a function of the script fails, the client gets status 500 and may hide it. Raise the
+        # function's own error here, so that the test fails.
         if failures and error is None:
             raise failures[0]
 
@@ -231,8 +235,8 @@ class _Provider:
             body = json.loads(request.body)
             if not isinstance(body, dict):
                 raise ValueError("the body is not a JSON object")
-            asked = cast(dict[str, Any], body)
-            received = read_request(wire, request.path, request.headers, asked)
+            json_body = cast(dict[str, Any], body)
+            received = read_request(wire, request.path, request.headers, json_body)
         except (ValueError, RecursionError) as error:
             await _refuse(client, wire, 400, str(error))
             return
@@ -266,16 +270,16 @@ class _Provider:
         if answer is None or isinstance(answer, str | Fault | Calls):
             return answer
         returned: Any = answer(received)
-        made = _check_answer(await returned if isawaitable(returned) else returned)
-        if not isinstance(made, str | Fault | Calls):
-            raise TypeError(f"{answer!r} returned {made!r}, which cannot be an answer")
-        return made
+        checked = _check_answer(await returned if isawaitable(returned) else returned)
+        if not isinstance(checked, str | Fault | Calls):
+            raise TypeError(f"{answer!r} returned {checked!r}, which cannot be an answer")
+        return checked
 
     def _make_reply(
         self, wire: Wire, received: Received, answer: str | Fault | Calls | None, number: int
     ) -> ModelReply:
-        """The model's message. It is a sample from the schema if there is no answer, or if the
-        fault concerns only the transport."""
+        """Return the model's message for an answer. If there is no answer, or the answer is a fault
+        of the transport, return a sample of the request's schema."""
         _, tool, forced = wire.channel(received.body)
         if wire.concludes(received.body):
             tool = None
@@ -303,12 +307,12 @@ class _Provider:
                         if isinstance(answer, Overlong):
                             text, stop = text[: max(1, len(text) // 2)], "cut-off"
                 if not forced and stop == "end" and not _is_object(text):
-                    tool = None  # the text is no call, and no call is required
+                    tool = None  # a plain text cannot be the arguments of a call
                 blocks = [TextBlock(text)]
                 if tool is not None:
                     blocks = [CallBlock(f"{wire.call_id}{number}", tool, text)]
         filled = [block for block in blocks if block.text or not isinstance(block, TextBlock)]
-        text = "".join(each.text for each in filled)
+        text = "".join(block.text for block in filled)
         return ModelReply(
             number=number,
             model=received.model,
@@ -328,7 +332,8 @@ class _Provider:
         *,
         stream: bool,
     ) -> None:
-        """Send the reply, complete or streamed, and simulate faults of the transport."""
+        """Send the reply, complete or streamed. If `fault` is a fault of the transport, simulate
+        it."""
         if stream:
             parts = wire.events(reply)
             if isinstance(fault, Malformed):
@@ -367,12 +372,13 @@ class _Provider:
 class Provider(_Provider):
     """A model provider on 127.0.0.1. It runs inside an `async with` block.
 
-    Point a client at `url` (Anthropic) or `url + "/v1"` (OpenAI) with any key. By default every
-    answer is a sample made from the request's JSON schema. Set other answers with `script` and
-    `always`, and look at the requests in `requests`.
+    Point an Anthropic client at `url`, or an OpenAI client at `url + "/v1"`, with any key. By
+    default, the provider answers with a sample of the request's JSON schema. To set other answers,
+    call `script` and `always`. To check what the client sent, read `requests`.
 
-    Four characters count as one token. Prompts are cached as in the APIs: for Anthropic up to the
-    client's marks, for OpenAI from 1024 tokens up.
+    The provider reports token usage: four characters are one token. Like the real APIs, it reports
+    cached tokens: for Anthropic up to the client's cache marks, for OpenAI in prompts of 1024
+    tokens or more.
     """
 
     @classmethod
@@ -411,8 +417,8 @@ def _blocking(
 
 
 class ThreadedProvider(_Provider):
-    """A `Provider` for tests that are not async. It runs in its own thread inside a `with` block,
-    and its methods are not async."""
+    """A `Provider` for tests that are not async. It runs in a thread of its own, inside a `with`
+    block. Its methods are not async either."""
 
     arrived = _blocking(_Provider._arrived)
     idle = _blocking(_Provider._idle)
@@ -438,7 +444,7 @@ class ThreadedProvider(_Provider):
             loop.close()
 
     def wait_for(self, waiting: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in the provider's thread and wait for its end."""
+        """Run a coroutine in the provider's thread and wait until it ends."""
         if self._loop is None:
             waiting.close()
             raise RuntimeError("the provider is not running: use it in `with ThreadedProvider()`")
@@ -453,7 +459,8 @@ WIRES: dict[str, Wire] = {
 
 
 def _blocks_of(message: Calls, prefix: str, number: int) -> list[Block]:
-    """The blocks of a message that calls tools, in the order in which a model writes them."""
+    """Return the blocks of a message that calls tools, in the order in which a model writes
+    them."""
     blocks: list[Block] = [ThinkingBlock(message.thinking)] if message.thinking else []
     for at, (call, result) in enumerate(message.ran, 1):
         blocks.append(RanBlock(f"srv{prefix}{number}_{at}", call.name, call.arguments, result))
@@ -492,7 +499,8 @@ async def _refuse(
 
 
 def _check_answer(answer: Any) -> _Checked:
-    """Check an answer when the test passes it, so that the error points at that line."""
+    """Return an answer in its checked form. `script` and `always` check answers at once, so that an
+    error points at the line of the test."""
     if isinstance(answer, str | Fault | Calls):
         return answer
     if isinstance(answer, Call):
@@ -502,9 +510,9 @@ def _check_answer(answer: Any) -> _Checked:
     if callable(answer) and not isinstance(answer, type):
         return cast(Answering, answer)
     if isinstance(answer, list | tuple) and answer:
-        listed = cast(Sequence[Any], answer)
-        if all(isinstance(each, Call) for each in listed):
-            return Calls(*listed)
+        items = cast(Sequence[Any], answer)
+        if all(isinstance(item, Call) for item in items):
+            return Calls(*items)
     try:
         if answer is None or isinstance(answer, type):
             raise TypeError("it is not a value")

@@ -1,5 +1,5 @@
-"""`ScriptedLM`, for tests of graphs without a model: it gives scripted answers, validates them like
-the answers of any LM, and records the questions."""
+"""`ScriptedLM`, for tests of graphs without a model. It gives scripted answers, and bae validates
+them like any LLM's answers. It also records the questions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bae.language_model import RoutingLM, ask_lm, scene_around
 from bae.node import Node
 from bae.plan import plan_of
 from bae.prompts.messages import CallPart
-from bae.secrets import shown_values
+from bae.secrets import mask_values
 from bae.toolbox import toolbox_of
 from bae.usage import Asking, Attempt, Restart, Thought, Usage, report_usage, tell
 
@@ -41,7 +41,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, init=False)
 class Call:
-    """A tool call in a script: `Call("search", query="kettle")`. A list of calls is one round."""
+    """A tool call in a script: `Call("search", query="kettle")`. For a round with several calls,
+    put a list of `Call` into the script."""
 
     name: str
     arguments: dict[str, Any]
@@ -53,16 +54,19 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """An answer in a script that arrives in pieces, to test code that shows streamed text.
-    `Streamed({"text": "…"}, pause=0.02)` waits 0.02 seconds between two pieces of at most `size`
-    characters. `thinking` arrives before the answer. With `restarts=2`, half of the answer arrives
-    twice and becomes void, as if the request had failed."""
+    """An answer in a script that arrives in pieces, such as `Streamed({"text": "…"}, pause=0.02)`.
+    Use it to test code that shows streamed text."""
 
     answer: Node | Mapping[str, Any] | str
     size: int = 4
+    """The maximum number of characters of a piece."""
     pause: float = 0.0
+    """The seconds between two pieces."""
     thinking: str = ""
+    """The model's thinking. It arrives before the answer."""
     restarts: int = 0
+    """The number of simulated failures. At each failure, the first half of the answer arrives and
+    then becomes void. The complete answer arrives after the last failure."""
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.restarts < 0 or not 0 <= self.pause < inf:
@@ -80,41 +84,51 @@ Scripted = (
     | Sequence[Call]
     | None
 )
-"""One answer: a class or its name to choose it; a node or its values to fill it, or a text if its
-field has `Text()`; a `Streamed` fill; calls of tools; None to end the run; an exception to
-raise."""
+"""An answer in a script.
+
+- A choice is a node class or its name. None chooses the end of the run.
+- A fill is a node, or a dict with the values of its fields. If a field has `Text()`, a fill may be
+  a text. A `Streamed` is a fill that arrives in pieces.
+- A `Call` or a list of `Call` is a round of tool calls.
+- An exception is raised.
+"""
 
 Answerer = Callable[["Asked"], Scripted]
-"""A function that takes a question and returns the answer, for any number of questions."""
+"""A function that takes a question and returns the answer. It is called for every question about
+its class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One question to a `ScriptedLM`, with every part of it. `prompt` is the prompt that a model
-    would get."""
+    """A question to a `ScriptedLM`."""
 
     kind: Literal["choose_type", "fill"]
     types: tuple[type, ...] = ()
+    """The offered types of a choice."""
     context: Mapping[str, Any] | None = None
+    """The values that a choice depends on: the fields of the current node."""
     target: type[Node] | None = None
+    """The class to fill."""
     resolved: Mapping[str, Any] | None = None
+    """The values of the fields with sources, for a fill."""
     instruction: str = ""
+    """The instruction of the class to fill."""
     previous: Node | None = None
-    """The previous node."""
+    """The node before the node to fill."""
     errors: tuple[str, ...] = ()
-    """The errors of the last answer, if the question is asked again."""
+    """The reasons why the previous answer was rejected. Empty at the first attempt."""
     calls: tuple[ToolCall, ...] = ()
     """The tool calls of the conversation so far, with their results."""
     make_prompt: Callable[[], Prompt] | None = field(default=None, repr=False, compare=False)
 
     @property
     def source(self) -> Node | None:
-        """The previous node, under the name that it has in `LM.fill`."""
+        """The same node as `previous`. In `LM.fill`, the parameter is called `source`."""
         return self.previous
 
     @property
     def prompt(self) -> Prompt:
-        """The prompt of this question, before any correction."""
+        """The prompt that a model would get. It has no corrections of invalid answers."""
         if self.make_prompt is None:
             raise ValueError("only a question that a ScriptedLM was asked has a prompt")
         return self.make_prompt()
@@ -123,17 +137,20 @@ class Asked:
 class ScriptedLM(RoutingLM):
     """An LM that answers from a script.
 
-    Pass answers in order, `ScriptedLM([Outfit, {"top": "shirt"}])`: each choice and each fill takes
-    one answer. Or pass answers by type, `ScriptedLM({Outfit: [{"top": "shirt"}]},
-    choices=[Outfit])`. Class names work too. By type, choices take the next of `choices`; without
-    `choices`, the LM chooses the only offered type that has answers left. By type, an answer may
-    also be a function of the question, `{Summary: lambda asked: {"text": …}}`. It is called for
-    each question, which suits maps, whose questions come in any order.
+    Pass a list of answers in order, `ScriptedLM([Outfit, {"top": "shirt"}])`. Each choice and each
+    fill takes the next answer.
 
-    After an invalid answer the next answer in the script is used, up to `attempts` in total; then
-    `FillError` is raised. A question without a scripted answer raises `ScriptError`. Call
-    `assert_complete()` at the end to fail if answers are left. `asked` lists all questions, and
-    `prompts` the prompts that a model would have got.
+    Or pass answers by class, `ScriptedLM({Outfit: [{"top": "shirt"}]}, choices=[Outfit])`. The
+    class may be a name. Each choice takes the next of `choices`. Without `choices`, the LM chooses
+    the only offered class that has answers left. For a class, you can also pass a function of the
+    question, `{Summary: lambda asked: {"text": …}}`. Use a function for maps, because their
+    questions come in any order.
+
+    After an invalid answer, the LM takes the next answer in the script. After `attempts` invalid
+    answers, the fill raises `FillError`. If the script has no answer for a question, the LM raises
+    `ScriptError`. To fail the test if answers are left, call `assert_complete()` at the end.
+
+    `asked` lists all questions. `prompts` lists the prompts that a model would have got.
     """
 
     def __init__(
@@ -144,7 +161,7 @@ class ScriptedLM(RoutingLM):
         attempts: int = 3,
     ) -> None:
         if isinstance(script, str):
-            raise TypeError(f"ScriptedLM({script!r}): give it a list of answers, or them by type")
+            raise TypeError(f"ScriptedLM({script!r}): give a list of answers, or a dict by class")
         if attempts < 1:
             raise ValueError(f"ScriptedLM(attempts={attempts!r}): give 1 or more")
         self.asked: list[Asked] = []
@@ -161,17 +178,21 @@ class ScriptedLM(RoutingLM):
                 self._by_name[_name(target)] = answers
             else:
                 many = isinstance(answers, Sequence) and not isinstance(answers, str)
-                listed = cast(Sequence[Scripted], answers if many else [answers])
-                self._by_name[_name(target)] = list(listed)
+                answer_list = cast(Sequence[Scripted], answers if many else [answers])
+                self._by_name[_name(target)] = list(answer_list)
 
     @classmethod
     def from_file(cls, path: str | Path) -> ScriptedLM:
         """Read a script from a JSON file.
 
-        A list has answers in order: a name chooses, an object fills, or a text if the field has
-        `Text()`, and null ends the run. An object has answers by type,
-        `{"fills": {"Outfit": [{…}]}, "choices": ["Outfit"]}`. A tool call is
-        `{"call": "search", "arguments": {"query": "kettle"}}`, and a list of calls is a round."""
+        A JSON list has answers in order. A JSON object has answers by class,
+        `{"fills": {"Outfit": [{…}]}, "choices": ["Outfit"]}`.
+
+        - A choice is the name of a class. null ends the run.
+        - A fill is an object with the values, or a text if the field has `Text()`.
+        - A tool call is `{"call": "search", "arguments": {"query": "kettle"}}`. A list of tool
+          calls is a round.
+        """
         try:
             script = _FILE.validate_json(read_file(path))
             if isinstance(script, list):
@@ -195,10 +216,10 @@ class ScriptedLM(RoutingLM):
         *,
         scene: Scene | None = None,
     ) -> type[Node] | type[None]:
-        """The scripted choice, which must be among `types`."""
-        here, known = scene or scene_around.get(), dict(context)
-        asked = partial(_choice_question, types, (), None, known, None, here)
-        return self._choose(types, context, asked)
+        """Return the next choice of the script. Raise `ScriptError` if it is not in `types`."""
+        here, values = scene or scene_around.get(), dict(context)
+        make_prompt = partial(_choice_question, types, (), None, values, None, here)
+        return self._choose(types, context, make_prompt)
 
     async def route(
         self,
@@ -209,21 +230,22 @@ class ScriptedLM(RoutingLM):
         *,
         scene: Scene | None = None,
     ) -> tuple[type[Node] | type[None], None]:
-        """The scripted choice. The chosen type is filled by a separate answer. The recorded prompt
-        is a model's prompt, which may ask for both at once."""
+        """Return the next choice of the script, without a fill. The next answer in the script fills
+        the chosen type. The recorded prompt is the prompt for a model, which may ask for the choice
+        and the fill at once."""
         here = scene or scene_around.get()
         if type(self).choose_type is not ScriptedLM.choose_type:  # a subclass overrides it
-            shown = shown_values(node, here.hidden)
-            return await ask_lm(self, "choose_type", here, types, shown), None
-        asked = partial(_choice_question, types, fillable, node, None, resolved, here)
-        return self._choose(types, dict(node), asked), None
+            visible_values = mask_values(node, here.hidden)
+            return await ask_lm(self, "choose_type", here, types, visible_values), None
+        make_prompt = partial(_choice_question, types, fillable, node, None, resolved, here)
+        return self._choose(types, dict(node), make_prompt), None
 
     def pinned(self, lm: LM) -> LM:
-        """The LM itself."""
+        """Return `lm`: a script has no policies to add to a pinned LM."""
         return lm
 
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
-        """Does nothing: a script has no budget."""
+        """Do nothing, because a script has no budget."""
 
     def _choose(
         self,
@@ -260,7 +282,7 @@ class ScriptedLM(RoutingLM):
         *,
         scene: Scene | None = None,
     ) -> N:
-        """A `target` with the scripted values for its plain fields."""
+        """Return a `target` with the next scripted values for its plain fields."""
         here = scene or scene_around.get()
         problem: ValidationError | None = None
         tried: list[Attempt] = []
@@ -288,8 +310,8 @@ class ScriptedLM(RoutingLM):
                 await _tell_pieces(_text(values), streamed)
             attempt = Attempt(number, _text(values), "valid", (), _ONE_ANSWER, thinking=thinking)
             try:
-                given = from_text(target, values) if isinstance(values, str) else values
-                node = target(**{**given, **resolved})
+                answer_values = from_text(target, values) if isinstance(values, str) else values
+                node = target(**{**answer_values, **resolved})
                 tell(attempt)
                 return node
             except ValidationError as error:
@@ -311,13 +333,13 @@ class ScriptedLM(RoutingLM):
     async def _fill_with_tools(
         self, target: type[N], resolved: Mapping[str, Any], asked: Asked, box: Toolbox
     ) -> N:
-        """Run the scripted tool calls, then fill a `target`."""
+        """Run the scripted tool calls, then return a filled `target`."""
         await box.open()
         while True:
-            made = box.open_round
-            must_answer = box.must_answer(is_native=True, before=made)
+            round_ = box.open_round
+            must_answer = box.must_answer(is_native=True, before=round_)
             streamed: Streamed | None = None
-            if made is None:
+            if round_ is None:
                 box.check_limit()
                 await box.prepare_round()
                 prompt = partial(_tool_question, asked, box, must_answer, box.cut, len(box.rounds))
@@ -327,14 +349,14 @@ class ScriptedLM(RoutingLM):
                 answer, streamed = _report_call(lambda: self._next_fill(target, []))
                 if isinstance(answer, tuple):
                     calls = [CallPart("", call.name, call.arguments) for call in answer]
-                    made = box.take("", calls, None, _ONE_ANSWER)
+                    round_ = box.take("", calls, None, _ONE_ANSWER)
                 else:
                     if streamed is not None:
                         await _tell_pieces(_text(answer), streamed)
-                    made = box.take(_text(answer), (), None, _ONE_ANSWER)
-            if made.calls:
-                await box.run_calls(made, not must_answer)
-            elif (node := await self._judge(target, resolved, made, box, streamed)) is not None:
+                    round_ = box.take(_text(answer), (), None, _ONE_ANSWER)
+            if round_.calls:
+                await box.run_calls(round_, not must_answer)
+            elif (node := await self._judge(target, resolved, round_, box, streamed)) is not None:
                 return node
             if box.wrong_rounds >= self._attempts:
                 raise box.wrong_too_often(self._attempts - 1)
@@ -343,58 +365,67 @@ class ScriptedLM(RoutingLM):
         self,
         target: type[N],
         resolved: Mapping[str, Any],
-        made: Round,
+        round_: Round,
         box: Toolbox,
         streamed: Streamed | None,
     ) -> N | None:
-        """The node of an answer, or None if it is invalid or not accepted."""
-        known = {**resolved, box.field.name: box.calls}
+        """Return the node that an answer fills. If the answer is invalid or `accept` refuses it,
+        return None."""
+        known_values = {**resolved, box.field.name: box.calls}
         thinking = "" if streamed is None else streamed.thinking
         try:
             takes_text = any(field.fills == "text" for field in plan_of(target).plain)
-            given = from_text(target, made.text) if takes_text else from_json(made.text or "{}")
-            node = target(**{**given, **known})
+            answer_values = (
+                from_text(target, round_.text) if takes_text else from_json(round_.text or "{}")
+            )
+            node = target(**{**answer_values, **known_values})
         except ValidationError as error:
             errors = tuple(faults(error))
-            tell(Attempt(made.number, made.text, "invalid", errors, thinking=thinking))
-            box.reply(made, "; ".join(errors))
+            tell(Attempt(round_.number, round_.text, "invalid", errors, thinking=thinking))
+            box.reply(round_, "; ".join(errors))
             return None
-        tell(Attempt(made.number, made.text, "valid", thinking=thinking))
-        return node if await box.accept(made, node) else None
+        tell(Attempt(round_.number, round_.text, "valid", thinking=thinking))
+        return node if await box.accept(round_, node) else None
 
     async def make(self, node: Node, target: type[N], *, scene: Scene | None = None) -> N:
-        """A `target` filled from the script, with `node` as the previous node."""
+        """Return a `target` filled from the script. `node` is the node before it."""
         here, instruction = scene or scene_around.get(), plan_of(target).instruction
         return await ask_lm(self, "fill", here, target, {}, instruction, source=node)
 
     async def decide(self, node: Node, *, scene: Scene | None = None) -> Node | None:
-        """The scripted successor of `node`, filled. None ends the run."""
+        """Return the successor of `node`, chosen and filled from the script. Return None if the
+        script ends the run."""
         plan, here = plan_of(type(node), strict=True), scene or scene_around.get()
         chosen, _ = await ask_lm(self, "route", here, node, plan.offered, plan.successors)
         return None if chosen is NoneType else await ask_lm(self, "make", here, node, chosen)
 
     @property
     def prompts(self) -> list[Prompt]:
-        """The prompts of the questions so far, one for each round with tools. Questions that need
-        no call are left out: a choice of a single type, and a node without fields to fill."""
-        asked = [each for each in self.asked if not each.errors or _has_tools(each.target)]
-        prompts = [each.prompt for each in asked]
+        """The prompts that a model would have got so far. A conversation with tools has one prompt
+        for each round. A choice of a single type and a node without fields to fill have none,
+        because bae does not call the model."""
+        questions = [
+            question
+            for question in self.asked
+            if not question.errors or _has_tools(question.target)
+        ]
+        prompts = [asked.prompt for asked in questions]
         return [p for p in prompts if len(p.question.types) > 1 or p.question.fields or p.tools]
 
     def has_answers(self, target: type[Node] | str) -> bool:
-        """Whether the script has answers left for a class. False for a script in order, which names
-        no classes."""
+        """Return whether the script has answers left for a class. For a script in order, this is
+        always False."""
         return bool(self._by_name.get(_name(target)))
 
     def assert_complete(self) -> None:
-        """Raise AssertionError if part of the script was not used."""
-        left = self._choices
-        parts = [f"{len(left)} in order: {left!r}"] if left else []
+        """Raise AssertionError if the script has answers left."""
+        unused = self._choices
+        parts = [f"{len(unused)} in order: {unused!r}"] if unused else []
         for name, answers in self._by_name.items():
             if answers and not callable(answers):
                 parts.append(f"{len(answers)} for {name}: {answers!r}")
         if parts:
-            raise AssertionError(f"the script was not used up; left are {'; '.join(parts)}")
+            raise AssertionError(f"the script has unused answers: {'; '.join(parts)}")
 
     def _next_choice(self, types: Sequence[type]) -> Scripted:
         if self._choices:
@@ -402,18 +433,18 @@ class ScriptedLM(RoutingLM):
         offered = ", ".join(map(_name, types))
         if self._in_order:
             raise self._exhausted_error(f"a choice among {offered}")
-        able = [type_ for type_ in types if self._by_name.get(self._key_of(type_))]
-        if len(able) == 1:
-            return able[0]
+        candidates = [type_ for type_ in types if self._by_name.get(self._key_of(type_))]
+        if len(candidates) == 1:
+            return candidates[0]
         raise ScriptError(
             f"asked to choose among {offered}, and the script has answers left for "
-            f"{', '.join(map(_name, able)) or 'none of them'}",
+            f"{', '.join(map(_name, candidates)) or 'none of them'}",
             fix="say which in choices=[…]",
         )
 
     def _key_of(self, target: type) -> str:
-        """The name under which the script has answers: the name of the class, or its former name
-        in earlier versions of bae."""
+        """Return the key of the script for a class: the name of the class, or the class's former
+        name in earlier versions of bae."""
         name, former = _name(target), getattr(target, "former_name", None)
         if name in self._by_name or former not in self._by_name:
             return name
@@ -426,7 +457,8 @@ class ScriptedLM(RoutingLM):
     def _next_fill(
         self, target: type[Node], tried: Sequence[Attempt]
     ) -> tuple[Mapping[str, Any] | str | tuple[Call, ...], Streamed | None]:
-        """The next answer, as values, text or tool calls, and how it is streamed."""
+        """Return the next answer, as values, text or tool calls. If the answer is streamed, return
+        its `Streamed` too."""
         answers = self._choices if self._in_order else self._by_name.get(self._key_of(target))
         refused = "".join(f"; answer {t.number} was refused: {', '.join(t.errors)}" for t in tried)
         wanted = f"the fields of {target.__name__}{' again' if tried else ''}"
@@ -440,14 +472,14 @@ class ScriptedLM(RoutingLM):
             answer = answer.answer
         plan = plan_of(target)
         if plan.tools is not None:
-            listed: Any = [answer] if isinstance(answer, Call) else answer
-            if isinstance(listed, list | tuple) and all(
-                isinstance(each, Call) for each in cast("Sequence[Any]", listed)
+            items: Any = [answer] if isinstance(answer, Call) else answer
+            if isinstance(items, list | tuple) and all(
+                isinstance(item, Call) for item in cast("Sequence[Any]", items)
             ):
-                return tuple(cast("Sequence[Call]", listed)), None
+                return tuple(cast("Sequence[Call]", items)), None
         if isinstance(answer, target):
-            asked = (field.name for field in plan.plain if field.fills != "calls")
-            return {name: getattr(answer, name) for name in asked}, streamed
+            field_names = (field.name for field in plan.plain if field.fills != "calls")
+            return {name: getattr(answer, name) for name in field_names}, streamed
         takes_text = any(field.fills == "text" for field in plan.plain)
         if isinstance(answer, Mapping) or (isinstance(answer, str) and takes_text):
             return answer, streamed
@@ -462,7 +494,9 @@ class ScriptedLM(RoutingLM):
         message = f"asked for {wanted}, but the script has no answer left"
         if refused:
             return ScriptError(f"{message}{refused}", fix=_FIX)
-        others = [name for name, left in self._by_name.items() if left and not callable(left)]
+        others = [
+            name for name, answers in self._by_name.items() if answers and not callable(answers)
+        ]
         has = f"; it has answers for {', '.join(others)}" if others else ""
         return ScriptError(
             f"{message} (question {len(self.asked)}{has})",
@@ -471,17 +505,17 @@ class ScriptedLM(RoutingLM):
 
 
 def assert_prompt(prompts: Iterable[Prompt], node: type[Node], *texts: str) -> None:
-    """Raise AssertionError unless all of `texts` are in every prompt that fills a `node` or offers
-    it as a choice.
+    """Raise AssertionError unless every prompt about `node` has all of `texts`. A prompt is about
+    `node` if it asks the LLM to fill `node`, or offers `node` as a choice.
 
     Pass the prompts that a graph can send, `graph.prompts(Letter(text="It broke."))`, or the
-    prompts of a run, `ScriptedLM.prompts`. The texts are searched in the system text, the messages
-    and the schema. A text with quotes or line breaks is found inside JSON too.
+    prompts of a run, `ScriptedLM.prompts`. The texts may be in the system text, the messages or the
+    schema. Quotes and line breaks in a text also match their escaped form in JSON.
     """
-    asked = [prompt for prompt in prompts if prompt.question.asks_for(node)]
-    if not asked:
+    matching = [prompt for prompt in prompts if prompt.question.asks_for(node)]
+    if not matching:
         raise AssertionError(f"no prompt asks for {node.__name__}, or offers it")
-    for prompt in asked:
+    for prompt in matching:
         sent = str(prompt)
         for text in texts:
             if text not in sent and json.dumps(text, ensure_ascii=False)[1:-1] not in sent:
@@ -502,41 +536,41 @@ _FILE: Final = TypeAdapter[list[Any] | _ScriptFile](list[Any] | _ScriptFile)
 _CALL: Final = {"call", "arguments"}
 _ROUND: Final = TypeAdapter(list[_CallInFile])
 _ONE_ANSWER: Final = Usage(calls=1, attempts=1)
-_FIX: Final = "fix the answer; or put the next one after it, where it is meant to be wrong"
+_FIX: Final = "fix the answer; if it is meant to be wrong, put the next answer after it"
 
 
 def _with_rounds(answers: Any) -> Any:
-    """Replace the tool calls in the answers of a file by lists of `Call`."""
+    """Convert each tool call and each round of a script file to a list of `Call`."""
     if not isinstance(answers, list):
         return answers
     converted: list[Any] = []
-    for each in cast("list[Any]", answers):
-        is_call = isinstance(each, dict) and {*cast("dict[str, Any]", each)} == _CALL
-        if is_call or isinstance(each, list):
-            calls = _ROUND.validate_python([each] if is_call else each)
+    for answer in cast("list[Any]", answers):
+        is_call = isinstance(answer, dict) and {*cast("dict[str, Any]", answer)} == _CALL
+        if is_call or isinstance(answer, list):
+            calls = _ROUND.validate_python([answer] if is_call else answer)
             converted.append([Call(call.call, **call.arguments) for call in calls])
         else:
-            converted.append(each)
+            converted.append(answer)
     return converted
 
 
 def _text(values: Mapping[str, Any] | str) -> str:
     try:
         return values if isinstance(values, str) else to_json(values, fallback=repr).decode()
-    except ValueError:  # half a character, which a node may contain
+    except ValueError:  # the values have a lone surrogate, which a node may contain
         return "(it cannot be written as JSON)"
 
 
 async def _tell_pieces(text: str, streamed: Streamed) -> None:
-    """Send an answer to observers in pieces."""
+    """Send the thinking and the answer to observers in pieces, with the simulated failures."""
     size, restarts = streamed.size, streamed.restarts
     texts = [text[: len(text) // 2]] * restarts + [text]
-    for number, each in enumerate(texts):
+    for number, piece in enumerate(texts):
         for at in range(0, len(streamed.thinking), size):
             tell(Thought(streamed.thinking[at : at + size]))
             await asyncio.sleep(streamed.pause)
-        for at in range(0, len(each), size):
-            tell(each[at : at + size])
+        for at in range(0, len(piece), size):
+            tell(piece[at : at + size])
             await asyncio.sleep(streamed.pause)
         if number < restarts:
             tell(Restart(ConnectionError("the script has the request fail here"), 0.0))
@@ -547,13 +581,14 @@ def _has_tools(target: type[Node] | None) -> bool:
 
 
 def _errors_of(box: Toolbox) -> tuple[str, ...]:
-    """The errors of the last round, or why its answer was refused."""
+    """Return the errors of the last round, or the reasons why `accept` refused the answer."""
     last = box.rounds[-1] if box.rounds else None
     return tuple(last.replies) if last and (last.is_wrong or last.is_refused) else ()
 
 
 def _report_call(ask: Callable[[], T]) -> T:
-    """Call `ask` and report one call. An exception is a call without an answer."""
+    """Call `ask`, report one LLM call, and return the answer. If `ask` raises an exception, or
+    returns one, report a call without an answer and raise the exception."""
     try:
         answer = ask()
         if isinstance(answer, BaseException):
@@ -565,24 +600,24 @@ def _report_call(ask: Callable[[], T]) -> T:
     return answer
 
 
-def _fill_question(*asked: Any) -> Prompt:
-    from bae.prompts.questions import fill_question  # only needed if a test looks at a prompt
+def _fill_question(*parts: Any) -> Prompt:
+    from bae.prompts.questions import fill_question  # needed only if a test reads a prompt
 
-    return fill_question(*asked)
+    return fill_question(*parts)
 
 
 def _tool_question(asked: Asked, box: Toolbox, must_answer: bool, cut: int, rounds: int) -> Prompt:
     from bae.prompts.tools import ToolPrompts
 
-    taken = RoutingLM.takes_files
-    prompts = ToolPrompts(asked.prompt, box.specs, is_native=True, takes_files=taken)
+    takes_files = RoutingLM.takes_files
+    prompts = ToolPrompts(asked.prompt, box.specs, is_native=True, takes_files=takes_files)
     return prompts.next(box, must_answer, cut, box.rounds[:rounds])
 
 
-def _choice_question(*asked: Any) -> Prompt:
+def _choice_question(*parts: Any) -> Prompt:
     from bae.prompts.questions import choice_question
 
-    return choice_question(*asked)
+    return choice_question(*parts)
 
 
 named_script = ScriptedLM.from_file

@@ -1,5 +1,4 @@
-"""An HTTP/1.1 server on loopback for `Provider`, based on h11: connections, requests, and answers
-in parts."""
+"""The HTTP/1.1 server of `Provider`, on loopback, based on h11."""
 
 from __future__ import annotations
 
@@ -12,17 +11,22 @@ import h11
 
 @dataclass(frozen=True, slots=True)
 class HTTPRequest:
-    """A request."""
+    """An HTTP request."""
 
     method: str
     path: str
+    """The path without the query."""
     headers: Mapping[str, str]
     body: bytes
 
 
 class Server:
-    """Listens on a free port of 127.0.0.1. Every connection has one task, which ends with the
-    connection."""
+    """An HTTP server on a free port of 127.0.0.1. Each connection has one task. The task answers
+    all requests of the connection and ends with the connection.
+
+    The server calls `respond` for each request, `changed` after each change of a connection, and
+    `failed` with the exception of a task.
+    """
 
     def __init__(
         self,
@@ -38,7 +42,7 @@ class Server:
 
     @property
     def busy(self) -> int:
-        """How many connections have an unanswered request."""
+        """The number of connections with an unanswered request."""
         return sum(connection.busy for connection in self.connections)
 
     async def start(self) -> int:
@@ -63,8 +67,9 @@ class Server:
 
 
 class Connection(asyncio.Protocol):
-    """A connection to one client. Answer with `send_all`, or with `start`, `send` and `end`. If the
-    client disconnects, even while it waits for an answer, the task is cancelled."""
+    """A connection to a client. To answer a request, call `send_all`, or `start`, `send` and `end`.
+    If the client disconnects, the task of the connection is cancelled, even before the answer is
+    complete."""
 
     def __init__(self, server: Server) -> None:
         self.busy = False
@@ -96,22 +101,23 @@ class Connection(asyncio.Protocol):
         await self._write(h11.Response(status_code=status, headers=list(fields.items())))
 
     async def send(self, data: bytes) -> None:
-        """Send a part of the body. Waits while the client is slow to read."""
+        """Send a part of the body. If the client is slow to read, wait."""
         await self._write(h11.Data(data=data))
 
     async def end(self) -> None:
-        """End the body. Without this call the connection is closed in the middle of the body."""
+        """End the body. If `respond` returns without this call, the server closes the connection in
+        the middle of the body."""
         await self._write(h11.EndOfMessage())
 
     def abort(self) -> None:
-        """End the connection now."""
+        """Close the connection at once and cancel its task."""
         if self._transport is not None:
             self._transport.abort()
         if self._task is not None:
             self._task.cancel()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected."""
+        """Start the task of the connection: a client has connected."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._server.connections.add(self)
@@ -121,20 +127,20 @@ class Connection(asyncio.Protocol):
         self._server.changed()
 
     def data_received(self, data: bytes) -> None:
-        """The client has sent something."""
+        """Pass data from the client to the task."""
         self._h11.receive_data(data)
         self._received.set()
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than the server writes."""
+        """Stop writing: the client reads more slowly than the server writes."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """Continue writing: the client has caught up."""
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has disconnected, or the connection was closed."""
+        """Cancel the task: the client has disconnected, or the server has closed the connection."""
         self._server.connections.discard(self)
         if self._task is not None:
             self._task.cancel()
@@ -144,7 +150,9 @@ class Connection(asyncio.Protocol):
     async def _write(self, event: h11.Event) -> None:
         assert self._transport is not None
         data = self._h11.send(event)
-        if data and not self._transport.is_closing():  # asyncio warns of writes to a lost client
+        if (
+            data and not self._transport.is_closing()
+        ):  # asyncio warns of writes to a lost connection
             self._transport.write(data)
         await self._writable.wait()
 
@@ -157,7 +165,7 @@ class Connection(asyncio.Protocol):
                     break
                 self._h11.start_next_cycle()
         except h11.RemoteProtocolError:
-            pass  # the client sent no valid HTTP: close the connection
+            pass  # the client sent invalid HTTP: close the connection
         finally:
             self._set_busy(False)
             transport.close()

@@ -1,5 +1,5 @@
-"""The base class of the APIs that `Provider` speaks: how to read a request, write an answer, and
-fail. OpenAI's and Anthropic's APIs each have their own module."""
+"""`Wire`, the base class of the model APIs that `Provider` has, with the types of their requests,
+answers and faults."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 
 Body = Mapping[str, Any]
 WireChannel = tuple[Mapping[str, Any] | None, str | None, bool]
-"""The schema of the answer, the tool that takes the answer, and whether that tool must be
-called."""
+"""How the model gives its answer: the schema of the answer, the tool whose arguments are the
+answer, and whether the model must call this tool. A text answer has no tool."""
 
 STRUCTURED_OUTPUT: Final = "StructuredOutput"
-"""The tool through which the Claude CLI gets a structured answer. The model need not call it."""
+"""The tool with which the Claude CLI gets a structured answer. The tool choice in the CLI's request
+does not force the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A request that a client has sent."""
+    """A valid request for a model's answer, as a client has sent it."""
 
     path: str
     """The path without the query."""
@@ -38,17 +39,17 @@ class Received:
     api: Literal["openai", "anthropic"]
     stream: bool
     schema: Mapping[str, Any] | None = field(repr=False)
-    """The JSON schema of the answer, from any of the places that the API allows, or None."""
+    """The JSON schema of the answer, wherever in the request it is. None for a free text."""
     tool: str | None
-    """The tool that takes the answer, or None."""
+    """The name of the tool whose arguments are the answer. None if the answer is a text."""
     tools: tuple[str, ...]
     """The names of all declared tools, in order."""
     results: tuple[str, ...]
-    """The results of tool calls in the last message, as texts, in order."""
+    """The tool results at the end of the conversation, as texts, in order."""
     text: str
-    """All the text of the prompt, the system part first."""
+    """The complete text of the prompt, in order, without the descriptions of tools."""
     tokens: int
-    """The number of tokens of the prompt, with the descriptions of tools."""
+    """The number of tokens of the prompt and of the descriptions of tools."""
 
     @property
     def model(self) -> str:
@@ -57,27 +58,27 @@ class Received:
 
 
 def tokens_in(text: str) -> int:
-    """How many tokens a text has: one for every four characters, rounded up."""
+    """Return the number of tokens of a text: the characters divided by four, rounded up."""
     return -(-len(text) // 4)
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of real providers that a `Provider` simulates. Give a subclass instead of an
-    answer."""
+    """A fault of real providers that a `Provider` simulates. In a script, put an instance of a
+    subclass in the place of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status(Fault):
-    """An error with an HTTP status, in the API's format for errors.
-
-    `retry_after`, in seconds, is sent as the header of that name. `headers` are further headers.
-    """
+    """Send an error in the API's format."""
 
     code: int
+    """The HTTP status, from 400 to 599."""
     retry_after: float | None = None
+    """The seconds in the header `retry-after`. None sends no such header."""
     message: str = ""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Further headers."""
 
     def __post_init__(self) -> None:
         if not 400 <= self.code <= 599:
@@ -86,16 +87,16 @@ class Status(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Stall(Fault):
-    """Send the headers, and in a stream the first `after` events. Then send nothing until the
-    client disconnects."""
+    """Send only the headers of the answer, and in a stream the first `after` events. Then wait
+    until the client disconnects."""
 
     after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Cut(Fault):
-    """Close the connection in the middle of the body: after `after` events of a stream, or after
-    half of another body."""
+    """Close the connection in the middle of the body. A stream is cut after `after` events. Any
+    other body is cut in half."""
 
     after: int = 1
 
@@ -112,12 +113,12 @@ class WrongSchema(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Overlong(Fault):
-    """Send half an answer with the stop reason for the limit on its length."""
+    """Send half of an answer, with the API's stop reason for a too long answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal(Fault):
-    """Refuse to answer, with `text` as the model's words."""
+    """Refuse to answer. `text` is the model's reason."""
 
     text: str = "I cannot help with that."
 
@@ -130,30 +131,28 @@ class Empty(Fault):
 @dataclass(frozen=True, slots=True, init=False)
 class Calls:
     """A message in which the model calls tools:
-    `Calls(Call("search", query="kettle"), Call("read", page=2), text="I will look.")`.
-
-    - `text`: the model's text before the calls.
-    - `thinking`: the model's thinking before the text. It is sent with a signature, and a later
-      request with changed thinking is refused. Chat completions leave it out.
-    - `ran`: calls of tools that the provider runs itself, with their results, such as
-      `[(Call("web_search", query="kettle"), [{"title": "…"}])]`. Only for Anthropic's messages.
-    - `ids`: the ids of the calls. By default they are generated.
-    - `raw`: a text to send as the arguments of the last call, which need not be JSON.
-    - `cut`: whether the message ends in the middle of its last call, at the limit on its length.
-    - `paused`: whether the provider pauses and needs its own message back to continue, as Anthropic
-      does in a long search. Only for Anthropic's messages.
-    - `size`: the characters of each streamed piece of a text or of arguments.
-    """
+    `Calls(Call("search", query="kettle"), Call("read", page=2), text="I will look.")`."""
 
     calls: tuple[Call, ...]
     text: str
+    """The model's text before the calls."""
     thinking: str
+    """The model's thinking before the text. The provider signs the thinking. It refuses a later
+    request in which the thinking has changed. Chat completions have no thinking."""
     ran: tuple[tuple[Call, Any], ...]
+    """Tool calls that the provider runs itself, with their results, such as
+    `[(Call("web_search", query="kettle"), [{"title": "…"}])]`. Only for Anthropic's messages."""
     ids: tuple[str, ...]
+    """The ids of the calls. By default, the provider generates them."""
     raw: str | None
+    """A text to send as the arguments of the last call. It may be invalid JSON."""
     cut: bool
+    """Whether the message reaches the length limit in the middle of the last call."""
     paused: bool
+    """Whether the provider pauses, as Anthropic does in a long search. To continue, the client must
+    send the message back. Only for Anthropic's messages."""
     size: int
+    """The number of characters in each streamed piece of a text or of arguments."""
 
     def __init__(
         self,
@@ -167,18 +166,19 @@ class Calls:
         paused: bool = False,
         size: int = 16,
     ) -> None:
-        given = {"calls": calls, "ran": tuple(ran), "ids": tuple(ids), "text": text, "raw": raw}
-        given |= {"thinking": thinking, "cut": cut, "paused": paused, "size": size}
-        for name, value in given.items():
+        values = {"calls": calls, "ran": tuple(ran), "ids": tuple(ids), "text": text, "raw": raw}
+        values |= {"thinking": thinking, "cut": cut, "paused": paused, "size": size}
+        for name, value in values.items():
             object.__setattr__(self, name, value)
         if size < 1:
             raise ValueError(f"Calls(size={size!r}): give 1 or more")
         if self.ids and len(self.ids) != len(calls):
-            raise ValueError(f"Calls(ids={self.ids!r}): give one for each of {len(calls)} calls")
+            raise ValueError(f"Calls(ids={self.ids!r}): give one id for each of {len(calls)} calls")
 
 
 def signature_of(thinking: str) -> str:
-    """The signature of thinking, by which a provider notices that it was changed."""
+    """Return the signature of a model's thinking. With it, the provider detects changed
+    thinking."""
     return blake2b(thinking.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -198,12 +198,15 @@ class ThinkingBlock:
 
 @dataclass(frozen=True, slots=True)
 class CallBlock:
-    """A call of a tool. `arguments` are the model's text; with `is_raw` they need not be JSON."""
+    """A tool call in a message of the model."""
 
     id: str
     name: str
     arguments: str
+    """The arguments as JSON text."""
     is_raw: bool = False
+    """Whether the test has set `arguments` with `Calls(raw=…)`, so that they may be invalid
+    JSON."""
 
     @property
     def text(self) -> str:
@@ -213,7 +216,7 @@ class CallBlock:
 
 @dataclass(frozen=True, slots=True)
 class RanBlock:
-    """A call that the provider has run itself, with its result as JSON."""
+    """A tool call that the provider has run itself, with the result."""
 
     id: str
     name: str
@@ -229,50 +232,57 @@ Block = TextBlock | ThinkingBlock | CallBlock | RanBlock
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of the prompt. `cached` marks the end of a prefix that the client wants cached.
-    `spoken` is False for parts that are not text of the prompt, such as the description of a
-    tool."""
+    """A part of the prompt."""
 
     text: str
     cached: bool = False
+    """Whether the client asks to cache the prompt up to the end of this part."""
     spoken: bool = True
+    """Whether the part is in `Received.text`. False for the description of a tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """The tokens of an exchange. Of the `input`, `read` came from the cache and `written` went into
-    it."""
+    """The numbers of tokens of a request and its answer."""
 
     input: int
+    """All tokens of the prompt."""
     output: int
     read: int = 0
+    """The tokens of the prompt that were read from the cache."""
     written: int = 0
+    """The tokens of the prompt that were written into the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """The model's message in blocks, and why it ended. A refusal is one text."""
+    """The model's message."""
 
     number: int
+    """The number of the request, from 1."""
     model: str
     blocks: tuple[Block, ...]
+    """The parts of the message. A refusal has only one text."""
     stop: Literal["end", "cut-off", "refused", "paused"]
+    """Why the message ended."""
     counted: TokenCount
     with_usage: bool = True
+    """Whether a stream ends with the usage."""
     size: int = 16
+    """The number of characters in each streamed piece."""
 
     @property
     def text(self) -> str:
-        """The text of the message, without its calls."""
+        """The text of the message, without calls and thinking."""
         return "".join(block.text for block in self.blocks if isinstance(block, TextBlock))
 
     @property
     def calls(self) -> list[CallBlock]:
-        """The calls of the message."""
+        """The calls of the message that the client must run."""
         return [block for block in self.blocks if isinstance(block, CallBlock)]
 
     def chunks(self, text: str) -> list[str]:
-        """A text as it streams."""
+        """Return the pieces in which a text is streamed."""
         return [text[start : start + self.size] for start in range(0, len(text), self.size)]
 
 
@@ -286,14 +296,22 @@ def channel_of(
     forbidden: bool,
     replied: bool,
 ) -> WireChannel:
-    """How to give the answer to a request.
+    """Return how the model gives its answer to a request: as a text or as a tool call.
 
-    The request may have the `schema` of a text, which is JSON if it is `formatted`. It may have
-    `tools` with their schemas: one may be `named`, a call may be `forced` or `forbidden`. The last
-    message may be the result of a tool (`replied`).
+    If calls are forbidden, the answer is a text. If a call is forced, the answer is a call of the
+    tool that the request names, or else of the first tool. If the request has no format for the
+    text, the answer is a call of `STRUCTURED_OUTPUT`. Without that tool, the answer is a call of
+    the only tool, unless the last message has a tool result. Every other answer is a text.
 
-    The answer is the call of a tool if a tool is named or a call is forced, or if there is just one
-    tool, which may be called and was not called yet."""
+    Args:
+        tools: The schema of each tool, by name.
+        schema: The schema of a text answer.
+        formatted: Whether the request has a JSON format for the text.
+        named: The tool that the request names as its tool choice.
+        forced: Whether the model must call a tool.
+        forbidden: Whether the model must not call a tool.
+        replied: Whether the last message has the result of a tool.
+    """
     names = list(tools)
     if named is None and names:
         if forced:
@@ -302,65 +320,66 @@ def channel_of(
             named = STRUCTURED_OUTPUT
         elif len(names) == 1 and not replied:
             named = names[0]
-    wanted = not forbidden and (forced or not formatted)
-    if wanted and named is not None and named in tools:
+    wants_call = not forbidden and (forced or not formatted)
+    if wants_call and named is not None and named in tools:
         return mapping(tools[named]), named, forced or named == STRUCTURED_OUTPUT
     return schema, None, False
 
 
 class Wire(ABC):
-    """One API."""
+    """The API of a model provider: how to read requests and write answers."""
 
     api: ClassVar[Literal["openai", "anthropic"]]
     call_id: ClassVar[str]
-    """The prefix of the ids of calls."""
+    """The prefix of generated call ids."""
     needed: ClassVar[tuple[str, ...]]
     """The required parameters of a request."""
 
     @abstractmethod
     def pieces(self, body: Body) -> Iterable[Piece]:
-        """The parts of the prompt, in order."""
+        """Return the parts of the prompt, in order."""
 
     @abstractmethod
     def channel(self, body: Body) -> WireChannel:
-        """How to give the answer."""
+        """Return how the model gives its answer: as a text or as a tool call."""
 
     @abstractmethod
     def results(self, body: Body) -> Iterable[Any]:
-        """The contents of the tool results in the last message."""
+        """Return the contents of the tool results at the end of the conversation."""
 
     @abstractmethod
     def tools(self, body: Body) -> Iterable[str]:
-        """The names of the tools."""
+        """Return the names of the tools."""
 
     @abstractmethod
     def check(self, body: Body) -> None:
-        """Raise ValueError, in the words of the API, for a conversation that the API refuses: a
-        call without its result, a result without its call, or changed thinking."""
+        """Raise ValueError with the API's message if the API refuses the conversation: for a call
+        without its result, a result without its call, or changed thinking."""
 
     @abstractmethod
     def body_of(self, reply: ModelReply) -> Body:
-        """The answer as one body."""
+        """Return the answer as a JSON body."""
 
     @abstractmethod
     def events(self, reply: ModelReply) -> list[bytes]:
-        """The answer as the events of a stream."""
+        """Return the answer as the events of a stream."""
 
     @abstractmethod
     def error(self, status: int, message: str) -> Body:
-        """The body of an error."""
+        """Return the body of an error."""
 
     def with_usage(self, body: Body) -> bool:
-        """Whether a stream ends with the usage."""
+        """Return whether a stream ends with the usage."""
         return True
 
     def concludes(self, body: Body) -> bool:
-        """Whether the request only reports that the last structured answer was accepted."""
+        """Return whether the request only reports that the client has accepted the last structured
+        answer."""
         return False
 
 
 def read_request(wire: Wire, path: str, headers: Mapping[str, str], body: Body) -> Received:
-    """Read a request. Raises ValueError with the reason if that fails."""
+    """Read and check a request. If the API refuses it, raise ValueError with the reason."""
     for name in wire.needed:
         if not body.get(name):
             raise ValueError(f"{name}: this parameter is required")
@@ -371,7 +390,9 @@ def read_request(wire: Wire, path: str, headers: Mapping[str, str], body: Body) 
         results = tuple("\n".join(texts_in(content)) for content in wire.results(body))
         wire.check(body)
     except (AttributeError, LookupError, TypeError) as error:
-        raise ValueError(f"the request has not the shape it must: {describe(error)}") from error
+        raise ValueError(
+            f"the request does not have the API's format: {describe(error)}"
+        ) from error
     return Received(
         path=path,
         headers=headers,
@@ -388,19 +409,22 @@ def read_request(wire: Wire, path: str, headers: Mapping[str, str], body: Body) 
 
 
 LOOKED_BACK: Final = 20
-"""How many blocks before a mark Anthropic searches for a cached prefix."""
+"""The number of blocks before a cache mark in which Anthropic searches for a cached prefix."""
 
 
 class PromptCache:
-    """The prefixes of earlier prompts."""
+    """A simulated prompt cache. It remembers the prefixes of earlier prompts."""
 
     def __init__(self) -> None:
         self._seen: set[bytes] = set()
 
     def count(self, wire: Wire, received: Received, answer: str) -> TokenCount:
-        """Count the tokens of an exchange. Anthropic caches a prompt up to the client's marks, and
-        searches for a cached prefix there and in the 20 blocks before. OpenAI caches every prompt
-        of 1024 tokens or more, in steps of 128."""
+        """Count the tokens of a request and its answer, and cache the prompt as the API does.
+
+        Anthropic caches a prompt up to each cache mark of the client. It searches for a cached
+        prefix at each mark and in the 20 blocks before. OpenAI caches every prompt of 1024 tokens
+        or more, in steps of 128 tokens.
+        """
         so_far = blake2b(received.model.encode(), digest_size=16)
         text, total, read, written = "", 0, 0, 0
         before: deque[tuple[bytes, int]] = deque(maxlen=LOOKED_BACK + 1)
@@ -415,33 +439,33 @@ class PromptCache:
                 continue
             before.append((so_far.digest(), total))
             if piece.cached:
-                known = (size for digest, size in reversed(before) if digest in self._seen)
-                read = max(read, next(known, 0))
+                cached_sizes = (size for digest, size in reversed(before) if digest in self._seen)
+                read = max(read, next(cached_sizes, 0))
                 written = total - read
                 marked.append(so_far.digest())
         self._seen.update(marked)
         return TokenCount(total, tokens_in(answer), read, written)
 
     def _has(self, digest: bytes) -> bool:
-        """Whether a digest was seen before. Adds it."""
-        known = digest in self._seen
+        """Return whether the cache has a digest, and add the digest."""
+        is_cached = digest in self._seen
         self._seen.add(digest)
-        return known
+        return is_cached
 
 
 def mapping(value: Any) -> Body:
-    """The value if it is a JSON object, otherwise an empty object."""
+    """Return `value` if it is a JSON object. Otherwise return an empty object."""
     return cast(Body, value) if isinstance(value, Mapping) else {}
 
 
 def event(data: Body, name: str | None = None) -> bytes:
-    """A server-sent event."""
+    """Return a server-sent event."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {json.dumps(data)}\n\n".encode()
 
 
 def texts_in(content: Any) -> Iterator[str]:
-    """The texts in the content of a message, which is a text or a list of parts."""
+    """Yield the texts in the content of a message. The content is a text or a list of parts."""
     if isinstance(content, str):
         yield content
     elif isinstance(content, Sequence):
@@ -449,7 +473,8 @@ def texts_in(content: Any) -> Iterator[str]:
 
 
 def text_in(part: Any) -> str:
-    """The text of one part: its text, or the arguments or the result of a tool call."""
+    """Return the text of a part: a text, thinking, a refusal, or the arguments or the result of a
+    tool call."""
     data = mapping(part)
     for key in ("text", "thinking", "arguments", "output", "refusal"):
         if isinstance(data.get(key), str):
@@ -472,5 +497,5 @@ ERROR_TYPES: Final = {
 
 
 def error_type(status: int) -> str:
-    """The type of an error by its status."""
+    """Return the API's error type for an HTTP status."""
     return ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")

@@ -36,7 +36,7 @@ class MessagesWire(Wire):
     needed = ("model", "messages", "max_tokens")
 
     def pieces(self, body: Body) -> list[Piece]:
-        """The parts of the prompt, in order."""
+        """Return the parts of the prompt, in order."""
         pieces = [
             Piece(
                 json.dumps({key: tool[key] for key in tool if key != "cache_control"}),
@@ -49,14 +49,14 @@ class MessagesWire(Wire):
             for part in _parts(message):
                 pieces.append(Piece(text_in(part), bool(part.get("cache_control"))))
         if body.get("cache_control") and pieces:
-            # The client wants the whole prompt cached.
+            # `cache_control` of the request itself asks to cache the complete prompt.
             pieces[-1] = replace(pieces[-1], cached=True)
         return pieces
 
     def channel(self, body: Body) -> WireChannel:
-        """How to give the answer."""
+        """Return how the model gives its answer: as a text or as a tool call."""
         choice = mapping(body.get("tool_choice"))
-        asked = mapping(mapping(body.get("output_config")).get("format"))
+        answer_format = mapping(mapping(body.get("output_config")).get("format"))
         kind = choice.get("type")
         return channel_of(
             tools={
@@ -64,8 +64,8 @@ class MessagesWire(Wire):
                 for tool in body.get("tools") or ()
                 if "input_schema" in tool
             },
-            schema=asked.get("schema"),
-            formatted=bool(asked),
+            schema=answer_format.get("schema"),
+            formatted=bool(answer_format),
             named=choice.get("name") if kind == "tool" else None,
             forced=kind in ("any", "tool"),
             forbidden=kind == "none",
@@ -73,7 +73,8 @@ class MessagesWire(Wire):
         )
 
     def concludes(self, body: Body) -> bool:
-        """Whether the request only reports that the last structured answer was accepted."""
+        """Return whether the request only reports that the client has accepted the last structured
+        answer."""
         results = [part for part in _last(body) if _is(part, "tool_result")]
         calls = {
             part.get("id"): part.get("name")
@@ -87,15 +88,15 @@ class MessagesWire(Wire):
         )
 
     def tools(self, body: Body) -> list[str]:
-        """The names of the tools."""
+        """Return the names of the tools."""
         return [str(tool["name"]) for tool in body.get("tools") or ()]
 
     def results(self, body: Body) -> list[Any]:
-        """The contents of the tool results in the last message."""
+        """Return the contents of the tool results in the last message."""
         return [part.get("content") for part in _last(body) if _is(part, "tool_result")]
 
     def check(self, body: Body) -> None:
-        """Raise for a conversation that the API refuses."""
+        """Raise ValueError with the API's message if the API refuses the conversation."""
         offered, choice = body.get("tools"), mapping(body.get("tool_choice")).get("type")
         if choice is not None and not offered:
             raise ValueError("tool_choice: may only be specified while providing tools")
@@ -122,12 +123,12 @@ class MessagesWire(Wire):
             _refuse_open(len(body["messages"]) - 1, open_calls)
 
     def body_of(self, reply: ModelReply) -> Body:
-        """The answer as one body."""
+        """Return the answer as a JSON body."""
         content = [block for _, block, _ in _blocks(reply)]
         return {**_message(reply, content), **_stop(reply), "usage": _usage(reply.counted)}
 
     def events(self, reply: ModelReply) -> list[bytes]:
-        """The answer as the events of a stream."""
+        """Return the answer as the events of a stream."""
         usage = _usage(reply.counted)
         start = {**_message(reply, []), "stop_reason": None, "stop_sequence": None}
         bodies: list[dict[str, Any]] = [
@@ -143,7 +144,7 @@ class MessagesWire(Wire):
         return [event(body, body["type"]) for body in bodies]
 
     def error(self, status: int, message: str) -> Body:
-        """The body of an error."""
+        """Return the body of an error."""
         return {
             "type": "error",
             "error": {"type": error_type(status), "message": message},
@@ -168,7 +169,8 @@ def _is(part: Body, *kinds: str) -> bool:
 
 
 def _turns(body: Body) -> list[tuple[str, list[Body]]]:
-    """The messages. As in the API, neighbors with the same role are merged."""
+    """Return the role and the parts of each message. Like the API, merge neighboring messages with
+    the same role."""
     turns: list[tuple[str, list[Body]]] = []
     for message in body["messages"]:
         if turns and turns[-1][0] == message["role"]:
@@ -179,7 +181,7 @@ def _turns(body: Body) -> list[tuple[str, list[Body]]]:
 
 
 def _check_blocks(at: int, parts: list[Body]) -> None:
-    """Raise for a block that the API refuses."""
+    """Raise ValueError for a block that the API refuses."""
     served = {str(part.get("id")) for part in parts if _is(part, "server_tool_use")}
     for number, part in enumerate(parts):
         where = f"messages.{at}.content.{number}"
@@ -194,19 +196,20 @@ def _check_blocks(at: int, parts: list[Body]) -> None:
 
 
 def _check_results(at: int, parts: list[Body], open_calls: list[str]) -> None:
-    """Raise if the results do not match the last calls, or come after other content."""
+    """Raise ValueError if the tool results do not match the open calls, or come after other
+    content."""
     results = [n for n, part in enumerate(parts) if _is(part, "tool_result")]
-    given = [str(parts[n].get("tool_use_id")) for n in results]
-    unknown = [id for id in given if id not in open_calls]
+    result_ids = [str(parts[n].get("tool_use_id")) for n in results]
+    unknown = [id for id in result_ids if id not in open_calls]
     if unknown:
         raise ValueError(
             f"messages.{at}.content: unexpected `tool_use_id` found in `tool_result` blocks: "
             f"{', '.join(unknown)}. Each `tool_result` block must have a corresponding `tool_use` "
             "block in the previous message."
         )
-    if len({*given}) < len(given):
+    if len({*result_ids}) < len(result_ids):
         raise ValueError(f"messages.{at}.content: each tool_use must have a single result")
-    missing = [id for id in open_calls if id not in given]
+    missing = [id for id in open_calls if id not in result_ids]
     if missing or results != list(range(len(results))):
         _refuse_open(at - 1, missing or open_calls)
 
@@ -220,23 +223,24 @@ def _refuse_open(at: int, open_calls: list[str]) -> None:
 
 
 def _blocks(reply: ModelReply) -> Iterator[tuple[Body, Body, list[Body]]]:
-    """The blocks of content. Each has its start, its final form, and the streamed deltas.
+    """Yield for each content block: the block at its start, the complete block, and the streamed
+    deltas between them.
 
-    A tool input that is not JSON is sent as text. A tool input that was cut off is empty.
+    A tool input that is not JSON is sent as a text block. A tool input that was cut off is empty.
     """
     for block in reply.blocks:
         match block:
-            case CallBlock() if (given := _input(reply, block)) is not None:
+            case CallBlock() if (input_value := _input(reply, block)) is not None:
                 call = {"type": "tool_use", "id": block.id, "name": block.name}
                 pieces = reply.chunks(block.arguments) if block.arguments not in ("", "{}") else []
                 deltas = _deltas("input_json", "partial_json", ["", *pieces] if pieces else [])
-                yield {**call, "input": {}}, {**call, "input": given}, deltas
+                yield {**call, "input": {}}, {**call, "input": input_value}, deltas
             case ThinkingBlock():
-                whole = {"type": "thinking", "thinking": block.text}
-                whole["signature"] = signature_of(block.text)
+                complete = {"type": "thinking", "thinking": block.text}
+                complete["signature"] = signature_of(block.text)
                 deltas = _deltas("thinking", "thinking", reply.chunks(block.text))
-                deltas += _deltas("signature", "signature", [whole["signature"]])
-                yield {"type": "thinking", "thinking": "", "signature": ""}, whole, deltas
+                deltas += _deltas("signature", "signature", [complete["signature"]])
+                yield {"type": "thinking", "thinking": "", "signature": ""}, complete, deltas
             case RanBlock():
                 call = {"type": "server_tool_use", "id": block.id, "name": block.name}
                 deltas = _deltas("input_json", "partial_json", [json.dumps(block.arguments)])
@@ -255,7 +259,8 @@ def _deltas(kind: str, key: str, pieces: Iterable[str]) -> list[Body]:
 
 
 def _input(reply: ModelReply, call: CallBlock) -> Any:
-    """The input of a call. Empty if it was cut off; None if it is complete but no JSON."""
+    """Return the input of a call. If it is raw or cut off, invalid JSON gives an empty object.
+    Otherwise, invalid JSON gives None."""
     try:
         return json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

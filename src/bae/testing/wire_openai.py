@@ -30,17 +30,17 @@ from bae.testing.wire import (
 )
 
 CREATED = 1_700_000_000
-"""The time of every answer. It is fixed, so that equal requests get equal answers."""
+"""The creation time in every answer. It is constant, so that equal requests get equal answers."""
 
 
 class OpenAIWire(Wire):
-    """The shared part of OpenAI's two APIs."""
+    """The base class of OpenAI's two APIs."""
 
     api = "openai"
     call_id = "call_"
 
     def error(self, status: int, message: str) -> Body:
-        """The body of an error."""
+        """Return the body of an error."""
         kind = "server_error" if status >= 500 else error_type(status)
         code = {401: "invalid_api_key", 429: "rate_limit_exceeded"}.get(status)
         return {"error": {"message": message, "type": kind, "param": None, "code": code}}
@@ -49,7 +49,7 @@ class OpenAIWire(Wire):
 def _channel(
     body: Body,
     tools: Mapping[str, Any],
-    asked: Body,
+    answer_format: Body,
     schema: Any,
     *,
     named: str | None,
@@ -58,8 +58,8 @@ def _channel(
     choice = body.get("tool_choice")
     return channel_of(
         tools,
-        schema={"type": "object"} if asked.get("type") == "json_object" else schema,
-        formatted=asked.get("type") in ("json_schema", "json_object"),
+        schema={"type": "object"} if answer_format.get("type") == "json_object" else schema,
+        formatted=answer_format.get("type") in ("json_schema", "json_object"),
         named=named,
         forced=choice == "required" or named is not None,
         forbidden=choice == "none",
@@ -73,7 +73,7 @@ class ChatCompletions(OpenAIWire):
     needed = ("model", "messages")
 
     def pieces(self, body: Body) -> Iterator[Piece]:
-        """The parts of the prompt, in order."""
+        """Yield the parts of the prompt, in order."""
         for tool in body.get("tools") or ():
             yield Piece(json.dumps(tool), spoken=False)
         for message in body["messages"]:
@@ -83,28 +83,28 @@ class ChatCompletions(OpenAIWire):
                 yield Piece(call.get("function", {}).get("arguments", ""))
 
     def channel(self, body: Body) -> WireChannel:
-        """How to give the answer."""
+        """Return how the model gives its answer: as a text or as a tool call."""
         tools = {
             tool["function"]["name"]: tool["function"].get("parameters")
             for tool in body.get("tools") or ()
             if tool.get("type") == "function"
         }
-        asked = mapping(body.get("response_format"))
+        answer_format = mapping(body.get("response_format"))
         named = mapping(mapping(body.get("tool_choice")).get("function")).get("name")
-        schema = mapping(asked.get("json_schema")).get("schema")
+        schema = mapping(answer_format.get("json_schema")).get("schema")
         replied = body["messages"][-1].get("role") == "tool"
-        return _channel(body, tools, asked, schema, named=named, replied=replied)
+        return _channel(body, tools, answer_format, schema, named=named, replied=replied)
 
     def with_usage(self, body: Body) -> bool:
-        """Whether a stream ends with the usage."""
+        """Return whether a stream ends with the usage, which the client must ask for."""
         return bool(mapping(body.get("stream_options")).get("include_usage"))
 
     def tools(self, body: Body) -> list[str]:
-        """The names of the tools."""
+        """Return the names of the tools."""
         return [str(mapping(tool.get("function")).get("name")) for tool in body.get("tools") or ()]
 
     def results(self, body: Body) -> list[Any]:
-        """The contents of the tool results in the last messages."""
+        """Return the contents of the tool results after the model's last message."""
         contents: list[Any] = []
         for message in reversed(body["messages"]):
             if message.get("role") == "assistant":
@@ -114,7 +114,7 @@ class ChatCompletions(OpenAIWire):
         return contents
 
     def check(self, body: Body) -> None:
-        """Raise for a conversation that the API refuses."""
+        """Raise ValueError with the API's message if the API refuses the conversation."""
         _check_choice(body)
         open_calls: list[str] = []
         for at, message in enumerate(body["messages"]):
@@ -132,7 +132,7 @@ class ChatCompletions(OpenAIWire):
         _refuse_open(open_calls)
 
     def body_of(self, reply: ModelReply) -> Body:
-        """The answer as one body."""
+        """Return the answer as a JSON body."""
         message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
         if reply.stop == "refused":
             message["refusal"] = reply.text
@@ -148,7 +148,7 @@ class ChatCompletions(OpenAIWire):
         }
 
     def events(self, reply: ModelReply) -> list[bytes]:
-        """The answer as the events of a stream."""
+        """Return the answer as the events of a stream."""
         frame = _frame(reply, "chat.completion.chunk")
 
         def chunk(delta: Mapping[str, Any], finish: str | None = None) -> dict[str, Any]:
@@ -226,7 +226,7 @@ class Responses(OpenAIWire):
     needed = ("model", "input")
 
     def pieces(self, body: Body) -> Iterator[Piece]:
-        """The parts of the prompt, in order."""
+        """Yield the parts of the prompt, in order."""
         for tool in body.get("tools") or ():
             yield Piece(json.dumps(tool), spoken=False)
         for text in texts_in(body.get("instructions")):
@@ -241,23 +241,25 @@ class Responses(OpenAIWire):
                 yield Piece(text_in(item))
 
     def channel(self, body: Body) -> WireChannel:
-        """How to give the answer."""
+        """Return how the model gives its answer: as a text or as a tool call."""
         tools = {
             tool["name"]: tool.get("parameters")
             for tool in body.get("tools") or ()
             if tool.get("type") == "function"
         }
-        asked = mapping(mapping(body.get("text")).get("format"))
+        answer_format = mapping(mapping(body.get("text")).get("format"))
         named = mapping(body.get("tool_choice")).get("name")
         replied = mapping(body["input"][-1]).get("type") == "function_call_output"
-        return _channel(body, tools, asked, asked.get("schema"), named=named, replied=replied)
+        return _channel(
+            body, tools, answer_format, answer_format.get("schema"), named=named, replied=replied
+        )
 
     def tools(self, body: Body) -> list[str]:
-        """The names of the tools."""
+        """Return the names of the tools."""
         return [str(tool.get("name") or tool.get("type")) for tool in body.get("tools") or ()]
 
     def results(self, body: Body) -> list[Any]:
-        """The contents of the tool results in the last items."""
+        """Return the contents of the tool results after the model's last item."""
         outputs: list[Any] = []
         for item in reversed(_items(body)):
             if item.get("type") in ("function_call", "reasoning") or _is_assistant(item):
@@ -267,7 +269,7 @@ class Responses(OpenAIWire):
         return outputs
 
     def check(self, body: Body) -> None:
-        """Raise for a conversation that the API refuses."""
+        """Raise ValueError with the API's message if the API refuses the conversation."""
         _check_choice(body)
         items = _items(body)
         calls = [str(item.get("call_id")) for item in items if item.get("type") == "function_call"]
@@ -295,13 +297,13 @@ class Responses(OpenAIWire):
                 )
 
     def body_of(self, reply: ModelReply) -> Body:
-        """The answer as one body."""
+        """Return the answer as a JSON body."""
         return _response(
             reply, [_item(reply, *block) for block in _numbered_blocks(reply)], done=True
         )
 
     def events(self, reply: ModelReply) -> list[bytes]:
-        """The answer as the events of a stream."""
+        """Return the answer as the events of a stream."""
         started = _response(reply, [], done=False)
         bodies: list[dict[str, Any]] = [
             {"type": "response.created", "response": started},
@@ -318,8 +320,8 @@ class Responses(OpenAIWire):
 
 
 def _items(body: Body) -> list[Body]:
-    given = body["input"]
-    return [] if isinstance(given, str) else [mapping(each) for each in given]
+    items = body["input"]
+    return [] if isinstance(items, str) else [mapping(item) for item in items]
 
 
 def _is_assistant(item: Body) -> bool:
@@ -327,15 +329,16 @@ def _is_assistant(item: Body) -> bool:
 
 
 def _numbered_blocks(reply: ModelReply) -> list[tuple[int, Block]]:
-    """The blocks of a message that the API knows, with their indexes."""
+    """Return the blocks of a message with their indexes, without the blocks that the API does not
+    have."""
     return list(enumerate(block for block in reply.blocks if not isinstance(block, RanBlock)))
 
 
 def _item_events(reply: ModelReply, at: int, block: Block) -> list[dict[str, Any]]:
-    done = _item(reply, at, block)
-    added = {**_item(reply, at, replace(block, **{_TEXT_OF[type(block)]: ""}))}
-    added["status"] = "in_progress"
-    place: dict[str, Any] = {"item_id": done["id"], "output_index": at}
+    complete_item = _item(reply, at, block)
+    started_item = {**_item(reply, at, replace(block, **{_TEXT_OF[type(block)]: ""}))}
+    started_item["status"] = "in_progress"
+    place: dict[str, Any] = {"item_id": complete_item["id"], "output_index": at}
     before: list[dict[str, Any]] = []
     after: list[dict[str, Any]] = []
     extra: dict[str, Any] = {}
@@ -344,14 +347,18 @@ def _item_events(reply: ModelReply, at: int, block: Block) -> list[dict[str, Any
             name, key = "response.function_call_arguments", "arguments"
         case ThinkingBlock():
             name, key = "response.reasoning_summary_text", "text"
-            added["summary"], place["summary_index"] = [], 0
+            started_item["summary"], place["summary_index"] = [], 0
             part = "response.reasoning_summary_part"
             before = [
-                {"type": f"{part}.added", **place, "part": {**done["summary"][0], "text": ""}}
+                {
+                    "type": f"{part}.added",
+                    **place,
+                    "part": {**complete_item["summary"][0], "text": ""},
+                }
             ]
-            after = [{"type": f"{part}.done", **place, "part": done["summary"][0]}]
+            after = [{"type": f"{part}.done", **place, "part": complete_item["summary"][0]}]
         case _:
-            added["content"], place["content_index"] = [], 0
+            started_item["content"], place["content_index"] = [], 0
             refused = reply.stop == "refused"
             name = "response.refusal" if refused else "response.output_text"
             key = "refusal" if refused else "text"
@@ -361,12 +368,12 @@ def _item_events(reply: ModelReply, at: int, block: Block) -> list[dict[str, Any
             after = [{"type": f"{part}.done", **place, "part": _part(reply, block.text)}]
     pieces = reply.chunks(block.text)
     return [
-        {"type": "response.output_item.added", "output_index": at, "item": added},
+        {"type": "response.output_item.added", "output_index": at, "item": started_item},
         *before,
         *({"type": f"{name}.delta", **place, "delta": chunk, **extra} for chunk in pieces),
         {"type": f"{name}.done", **place, key: block.text, **extra},
         *after,
-        {"type": "response.output_item.done", "output_index": at, "item": done},
+        {"type": "response.output_item.done", "output_index": at, "item": complete_item},
     ]
 
 
