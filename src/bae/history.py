@@ -79,10 +79,12 @@ class History(RunTree):
         self.live_keys: set[Hashable] = set()
         """The keys of dependencies with a value that no journal stores."""
         self.called_outside: dict[Hashable, kinds.CallEnded] = {}
-        """The newest call for a class outside the graph, by the key of the dependency."""
+        """The newest call of each dependency for a field of a class outside the graph, by the key
+        of the dependency. Calls with arguments from the run are in `calls_outside`."""
         self.calls_outside: dict[tuple[str, ...], kinds.CallEnded] = {}
-        """All other calls for a class outside the graph, by graph, place, function and arguments.
-        The values are in stored form, because only the asker knows their type."""
+        """All other calls for fields of classes outside the graph, by graph, place, function and
+        arguments. The values are in stored form, because only the field or parameter that uses a
+        value knows its type."""
         self.gates: dict[str, Source] = {}
         """The source of each gate that was opened, by the gate's address."""
         self.opened: dict[str, float] = {}
@@ -140,8 +142,9 @@ class History(RunTree):
         self._begun.clear()
 
     def forget_graph(self, path: str) -> None:
-        """Remove a graph inside the run that starts again, and the graphs inside it. A graph that
-        runs once for the whole run stays, because other fields use its result."""
+        """Remove the earlier work of the graph at `path`, because the graph starts again. Graphs
+        inside this graph are removed too, except graphs that run once for the whole run: other
+        fields use their results."""
         graph = self.graphs.get(path)
         forgotten = [] if graph is None else [graph]
         for graph_run in forgotten:
@@ -453,7 +456,8 @@ class History(RunTree):
         if place is None or len(place.parameters) < 3:
             return None
         _, id, *_, key = place.parameters
-        for number in (place.step, place.step - 1):  # a body asks the LM to make the next node
+        # If a body asks the LM to make the next node, the step of the body has the conversation.
+        for number in (place.step, place.step - 1):
             step = self.step(place.path, number)
             for (asker, question), loop in () if step is None else step.loops.items():
                 call = loop.call(id) or {"name": "", "arguments": None}
@@ -626,8 +630,8 @@ class History(RunTree):
     def _store_call_record(
         self, record: kinds.ToolStarted | kinds.ToolEnded | kinds.ToolReported, name: str = ""
     ) -> ToolRun | None:
-        """Store the record of a tool call in its conversation and return the call. Ends the gates
-        at which the call waits for a person."""
+        """Store the record of a tool call in its conversation and return the call. End the gates at
+        which the call waits for a person."""
         loop, question = (
             self._find_or_make_loop(record),
             self._find_or_make_question(record, record.asker),
@@ -708,8 +712,8 @@ def is_waiting(error: BaseException) -> bool:
 
 
 def _find_failed_step(graph: GraphRun, reached: int) -> Step | None:
-    """Return the step that has failed in a graph that has reached `reached` nodes. Either the body
-    of the newest node has failed, or the fill of the node after it."""
+    """Return the failed step of a graph with `reached` nodes. If a source or the fill of the next
+    node has failed, this is the step of that node, otherwise the step of the newest node."""
     previous, next_step = graph.steps.get(reached - 1), graph.steps.get(reached)
     if next_step is not None and not next_step.whole:
         source_failed = any(source.state == "failed" for source in next_step.sources.values())

@@ -172,7 +172,8 @@ def _suggest_annotation(call: CallPlan, declared_type: Any) -> str:
 
 
 def unfilled_problems(call: CallPlan, marker: Dep | None = None) -> list[Problem]:
-    """Return the problems of parameters that nothing can fill; for a graph, of start fields."""
+    """Return a problem for each parameter that nothing can fill. The parameters of a graph are the
+    fields of its start node."""
     bound = () if marker is None else dict(marker.bound)
     place = f"the field {{}} of the start node of {call.name}"
     if call.graph is None:
