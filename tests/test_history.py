@@ -79,7 +79,7 @@ async def run_graph():
     return await GRAPH.arun(Ask(numbers=[1, 2]), lm, answer=say_yes)
 
 
-async def test_every_value_is_found_by_its_place():
+async def test_a_history_finds_every_value_by_its_place():
     result = await run_graph()
     history = History(result.journal)
 
@@ -105,7 +105,7 @@ async def test_every_value_is_found_by_its_place():
     assert history.following("", 4) is history.following("9:Nowhere.x", 0) is NOTHING
 
 
-async def test_graphs_inside_are_under_the_source_they_run_for_and_nothing_stays_open():
+async def test_a_history_shows_subgraphs_under_their_source_and_leaves_no_work_open():
     result = await run_graph()
     history = History(result.journal)
 
@@ -119,7 +119,7 @@ async def test_graphs_inside_are_under_the_source_they_run_for_and_nothing_stays
     assert all(step.state == "done" and not step.is_open for step in history.steps())
 
 
-async def test_work_that_starts_also_ends_and_parts_end_before_their_parent():
+async def test_all_started_work_ends_and_parts_end_before_their_parent():
     result = await run_graph()
     opened: list[object] = []
 
@@ -137,7 +137,7 @@ async def test_work_that_starts_also_ends_and_parts_end_before_their_parent():
     assert opened == []
 
 
-async def test_every_change_is_reported_in_order_with_what_it_is_inside_of():
+async def test_a_history_reports_every_change_in_order_with_its_parent():
     result = await run_graph()
     changes: list[str] = []
 
@@ -167,7 +167,7 @@ async def test_every_change_is_reported_in_order_with_what_it_is_inside_of():
     ]
 
 
-def test_a_graph_inside_that_was_cut_off_begins_again_with_its_source():
+def test_an_interrupted_subgraph_starts_again_with_its_source():
     inner = "0:Ask.length"
     history = History(
         [
@@ -191,7 +191,7 @@ def test_a_graph_inside_that_was_cut_off_begins_again_with_its_source():
     assert (graph.since, graph.steps[0].spans[-1]) == (51.0, Span(51.0, 52.0))
 
 
-def test_each_question_of_a_body_has_its_own_answers_and_usage():
+def test_every_question_of_a_body_has_its_own_answers_and_usage():
     asker, text = Asker("body", Answer), Place("0:Answer", 0, "Answer", "text")
     history = History(
         [
@@ -211,7 +211,7 @@ def test_each_question_of_a_body_has_its_own_answers_and_usage():
     assert history.run.steps[0].asked[-1] is second
 
 
-def test_an_error_of_the_users_own_called_waiting_is_a_failure():
+def test_a_custom_error_named_waiting_is_a_failure():
     class Waiting(Exception):
         """Named like the exception of a run that waits for a person."""
 
@@ -247,7 +247,7 @@ async def test_a_run_that_waits_has_an_open_gate_and_no_failure():
     assert history.run.error is None
 
 
-def test_what_was_open_when_a_process_stopped_is_interrupted_and_the_pause_is_not_counted():
+def test_work_that_was_open_when_a_process_stopped_is_shown_as_interrupted():
     start = Ask(numbers=[])
     history = History(
         [
@@ -268,7 +268,7 @@ def test_what_was_open_when_a_process_stopped_is_interrupted_and_the_pause_is_no
     assert history.seconds == 10.0
 
 
-def test_a_long_run_can_be_kept_in_bounded_memory():
+def test_a_history_of_a_long_run_uses_bounded_memory():
     history = History(keep=200)
     history.add(RunStarted(0.0, "", 0, "r", "Doubled", Doubled(number=0)))
     for number in range(1000):
@@ -278,7 +278,7 @@ def test_a_long_run_can_be_kept_in_bounded_memory():
     assert history.whole_steps == 1000
 
 
-async def test_every_tool_call_is_known_with_its_round_its_result_and_what_ran_for_it():
+async def test_a_history_has_every_tool_call_with_its_round_result_and_nested_work():
     result = await tool_runs.run_to_end()
     history = History(result.journal)
 
@@ -312,7 +312,7 @@ async def test_every_tool_call_is_known_with_its_round_its_result_and_what_ran_f
     assert history.whole_steps == 4
 
 
-async def test_tool_calls_start_report_and_end_inside_the_question_that_makes_them():
+async def test_tool_calls_start_report_and_end_inside_their_question():
     result = await tool_runs.run_to_end()
     changes: list[str] = []
 
@@ -362,7 +362,7 @@ class Noting(Node):
     async def __call__(self) -> Noted: ...
 
 
-async def test_dependencies_of_picked_tools_and_of_accept_are_known_without_a_place_in_the_graph():
+async def test_a_history_has_dependencies_of_picked_tools_and_of_accept():
     lm = ScriptedLM([Call("note", text="a"), {"text": "word"}])
     result = await Graph(start=Noting).arun(Noting(), lm)
     history = History(result.journal)
@@ -372,7 +372,7 @@ async def test_dependencies_of_picked_tools_and_of_accept_are_known_without_a_pl
     assert found["(accept=)(word)"] == "word"
 
 
-async def test_what_a_tool_asks_an_lm_is_inside_its_call_and_counted_once():
+async def test_an_llm_call_of_a_tool_is_inside_its_tool_call_and_counted_once():
     class Advice(EndNode):
         calls: Annotated[list[ToolCall], Tools(tool_runs.ask_expert)]
         text: str
@@ -399,7 +399,7 @@ async def test_what_a_tool_asks_an_lm_is_inside_its_call_and_counted_once():
     assert history.usage.calls == result.usage.calls == 3
 
 
-async def test_the_tool_calls_of_a_body_belong_to_what_the_body_asks():
+async def test_tool_calls_of_a_body_belong_to_the_question_of_the_body():
     graph = Graph(start=tool_runs.AskedInBody, end=tool_runs.Answer)
     calls = [Call("search", query="kettle"), Call("research", topic="descaling")]
     lm = ScriptedLM({"Answer": [calls, {"text": "so"}], "Brief": [{"brief": "Use vinegar."}]})
@@ -415,7 +415,7 @@ async def test_the_tool_calls_of_a_body_belong_to_what_the_body_asks():
     assert inner.inside is question
 
 
-async def test_the_call_that_fails_a_run_has_failed_and_calls_beside_it_are_cancelled():
+async def test_the_tool_call_that_fails_a_run_has_failed_and_the_others_are_cancelled():
     started = Event()
 
     async def wait_forever() -> str:
@@ -444,7 +444,7 @@ async def test_the_call_that_fails_a_run_has_failed_and_calls_beside_it_are_canc
     assert not any(call.is_open for call in step.tool_calls)
 
 
-async def test_a_call_that_waits_for_its_turn_has_not_begun():
+async def test_a_queued_tool_call_has_not_started():
     async def take(n: int) -> int:
         return n
 

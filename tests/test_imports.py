@@ -111,7 +111,7 @@ def test_importing_bae_imports_no_slow_modules():
     assert [name for name in new if name.startswith("bae.")] == ["bae.rooms"]
 
 
-def test_a_name_brings_in_pydantic_when_it_is_first_used_and_markers_and_errors_do_not():
+def test_only_names_that_need_pydantic_import_it_on_first_use():
     new = python(NEW_MODULES.format(program="import bae; bae.Node"))
     assert third_party(new) == PYDANTIC
     assert "asyncio" not in new
@@ -142,7 +142,7 @@ def test_a_run_without_tools_loads_no_code_for_tools():
         assert module not in new
 
 
-def test_importing_everything_touches_no_network_no_process_and_no_file_but_modules():
+def test_importing_all_of_bae_opens_no_connection_process_or_other_file():
     program = """
 import sys
 WATCHED = ("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "urllib.")
@@ -161,7 +161,7 @@ print("quiet")
     assert python(program) == ["quiet"]
 
 
-def test_a_run_of_the_core_needs_pydantic_and_the_standard_library_alone_and_opens_no_connection():
+def test_a_run_of_the_core_imports_only_pydantic_and_the_standard_library():
     watch = """
 def watch(event, arguments):
     assert event not in ("socket.connect", "socket.bind", "socket.getaddrinfo", "socket.sendto")
@@ -204,7 +204,7 @@ def test_importing_bae_lm_imports_no_package_and_no_backend():
     assert [name for name in new if name.startswith("bae.lm.")] == []
 
 
-def test_every_name_can_be_had_without_any_optional_package():
+def test_every_name_can_be_imported_without_optional_packages():
     program = """
 import bae.evals, bae.lm, bae.optimizer, bae.testing
 for module in (bae.evals, bae.lm, bae.optimizer, bae.testing):
@@ -216,7 +216,7 @@ for module in (bae.evals, bae.lm, bae.optimizer, bae.testing):
 
 
 @pytest.mark.parametrize("module", ["bae", "bae.evals", "bae.lm", "bae.optimizer", "bae.testing"])
-def test_every_name_of_a_package_is_there_and_listed_and_its_own(module):
+def test_every_public_name_of_a_package_exists_and_is_listed(module):
     names = __import__(module, fromlist=["x"])
     assert sorted(names.__all__) == sorted(set(names.__all__))
     for name in names.__all__:
@@ -275,7 +275,7 @@ def list_undocumented(package: Any) -> Iterator[str]:
 
 
 @pytest.mark.once
-def test_everything_public_has_a_docstring_and_so_has_everything_public_on_it():
+def test_every_public_name_and_its_public_members_have_docstrings():
     packages = (bae, bae.compiler, bae.evals, bae.lm, bae.optimizer, bae.testing)
     packages += (bae.given_files, bae.subprocesses, bae.tasks)
     assert [name for package in packages for name in list_undocumented(package)] == []
@@ -300,7 +300,7 @@ def parse_file(path: Path) -> ast.Module:
 
 
 @pytest.mark.once
-def test_every_module_opens_by_saying_what_it_is_for():
+def test_every_module_has_a_docstring():
     assert [name for name, path in MODULES.items() if not ast.get_docstring(parse_file(path))] == []
 
 
@@ -382,13 +382,13 @@ def test_a_room_imports_only_the_rooms_before_it():
     assert {trespass for module in MODULES for trespass in trespasses(module)} == set()
 
 
-def test_a_door_to_other_rooms_loads_none_of_them_by_itself():
+def test_a_module_that_can_reach_other_rooms_does_not_load_them():
     for module in DOORS & MODULES.keys():
         names = list_imports(module, when_loaded=True)
         assert {room_of(name) for name in names if is_bae(name)} <= {"core"}
 
 
-def test_no_modules_need_each_other_to_load():
+def test_no_modules_import_each_other_in_a_cycle():
     needs = {
         module: {name for name in list_imports(module, when_loaded=True) if name in MODULES}
         for module in MODULES
@@ -505,7 +505,7 @@ def test_a_deprecated_name_can_be_imported_with_a_warning_that_names_its_success
     assert name not in dir(package)
 
 
-def test_an_attribute_of_a_graph_that_goes_can_be_read_with_a_warning_that_says_what_to_read():
+def test_a_deprecated_attribute_of_a_graph_warns_with_its_replacement():
     class Last(bae.Node):
         async def __call__(self) -> None: ...
 

@@ -108,7 +108,7 @@ class First(EndNode):
     word: str
 
 
-async def test_a_field_that_the_lm_fills_is_waited_for_and_what_is_bound_to_it_is_no_context():
+async def test_a_dep_bound_to_an_llm_field_runs_after_the_fill_and_is_not_context():
     class Plan(EndNode):
         query: str
         hits: Annotated[list[str], Dep(search, query="query")]
@@ -122,7 +122,7 @@ async def test_a_field_that_the_lm_fills_is_waited_for_and_what_is_bound_to_it_i
     assert [record.resolved for record in result.journal.of(FillStarted)] == [{}]
 
 
-async def test_an_argument_is_what_the_field_holds_and_not_what_its_function_returned():
+async def test_a_bound_argument_is_the_validated_value_of_the_field():
     class Place(BaseModel):
         name: str
 
@@ -185,7 +185,7 @@ async def test_a_map_takes_bound_and_recalled_values_for_every_item():
     assert result.result.ratings == ["a q w 2", "b q w 2"]
 
 
-async def test_a_default_of_a_parameter_or_of_a_field_is_the_argument_where_no_value_is_recalled():
+async def test_a_default_is_the_argument_if_no_value_is_recalled():
     def greet(mood: Annotated[Mood | None, Recall()] = None, /) -> str:
         return "none" if mood is None else mood.name
 
@@ -205,7 +205,7 @@ async def test_a_default_of_a_parameter_or_of_a_field_is_the_argument_where_no_v
 # One call for equal arguments
 
 
-async def test_equal_arguments_are_one_call_for_concurrent_callers_nodes_and_inner_graphs():
+async def test_equal_arguments_share_a_call_between_nodes_and_subgraphs():
     class Inner(EndNode):
         hits: Annotated[list[str], Dep(search_newest)] = Field(init=False)
 
@@ -250,7 +250,7 @@ async def test_a_later_caller_waits_for_the_call_in_progress_and_fails_with_it()
     assert [record.called_at for record in failed] == ["", "0:Both.one"]
 
 
-async def test_a_call_is_cancelled_only_when_none_of_its_askers_needs_it():
+async def test_a_shared_call_is_cancelled_only_when_no_caller_needs_it():
     cancelled = asyncio.Event()
     started = asyncio.Event()
 
@@ -289,7 +289,7 @@ async def test_cache_false_calls_again_and_dep_cache_replaces_the_function():
     assert (result.result.one, asked) == (["given"], ["q", "q"])
 
 
-async def test_a_cache_that_is_carried_over_holds_the_values_by_arguments():
+async def test_a_reused_dep_cache_holds_values_by_arguments():
     class One(EndNode):
         query: str
         hits: Annotated[list[str], Dep(search, query="query")] = Field(init=False)
@@ -300,7 +300,7 @@ async def test_a_cache_that_is_carried_over_holds_the_values_by_arguments():
     assert asked == ["a", "b"]
 
 
-async def test_an_available_argument_delays_nothing_and_other_inputs_do_not_wait_for_it():
+async def test_a_slow_argument_does_not_delay_other_inputs_of_the_function():
     opened, typed = asyncio.Event(), asyncio.Event()
 
     async def connect() -> str:
@@ -322,7 +322,7 @@ async def test_an_available_argument_delays_nothing_and_other_inputs_do_not_wait
     assert (await run(Fetch())).result.page == "word by line"
 
 
-async def test_what_depends_on_the_trace_or_a_field_is_not_started_early():
+async def test_a_dep_that_uses_the_trace_or_a_field_is_not_prefetched():
     class Inside(EndNode):
         hits: Annotated[list[str], Dep(search_newest)]
 
@@ -342,7 +342,7 @@ async def test_what_depends_on_the_trace_or_a_field_is_not_started_early():
 # What is recorded
 
 
-async def test_a_parameter_is_recalled_where_function_or_field_ask_for_it_and_is_recorded():
+async def test_a_recalled_parameter_can_be_declared_on_the_function_or_the_field():
     result = await run(Question(text="why?"), ScriptedLM({Answer: {"text": "so"}}))
 
     assert (result.result.hits, result.result.count) == (["why? 1", "why? 2"], 2)
@@ -355,7 +355,7 @@ async def test_a_parameter_is_recalled_where_function_or_field_ask_for_it_and_is
     ]
 
 
-async def test_fields_are_resolved_by_hand_with_a_trace_and_a_recall_without_names_the_parameter():
+async def test_resolve_fields_recalls_parameters_from_a_trace():
     found = await resolve_fields(Answer, [Question(text="why?")])
     assert found == {"hits": ["why? 1", "why? 2"], "count": 2}
     with pytest.raises(RecallError, match=r"search_newest\(query\)"):
@@ -366,7 +366,7 @@ async def test_fields_are_resolved_by_hand_with_a_trace_and_a_recall_without_nam
         await resolve_fields(Answer, [])
 
 
-async def test_the_path_to_a_failure_passes_the_bound_field():
+async def test_the_path_of_a_failure_includes_the_bound_field():
     def broken() -> str:
         raise ValueError("no word")
 
@@ -410,7 +410,7 @@ async def test_a_generator_is_opened_once_for_equal_arguments_and_closed_after_t
     assert [key for key in cache if key is not load and getattr(key, "key", None) is connect] == []
 
 
-async def test_a_long_chain_of_look_ups_and_one_with_many_ways_take_work_in_proportion():
+async def test_a_long_or_branching_chain_of_look_ups_takes_linear_work():
     def chain(length: int) -> Any:
         bottom: Any = search_newest
         for _ in range(length):
@@ -467,12 +467,12 @@ values = st.recursive(
 
 @given(values)
 @settings(max_examples=60, deadline=None)
-def test_a_copy_is_the_same_argument_and_nan_equals_nan(a: Any):
+def test_copies_and_nan_are_equal_arguments(a: Any):
     assert freeze(a) == freeze(deepcopy(a))
     assert hash(freeze(a)) == hash(freeze(deepcopy(a)))
 
 
-def test_what_cannot_be_compared_equals_itself_alone():
+def test_an_incomparable_argument_equals_only_itself():
     class Array:
         def __eq__(self, other: object) -> Any:
             return [True]
@@ -528,7 +528,7 @@ bindings = st.integers(1, 6).flatmap(
 
 @given(bindings, st.lists(st.integers(0, 1), min_size=6, max_size=6), st.data())
 @settings(max_examples=60, deadline=None)
-def test_fields_bound_to_each_other_come_to_what_one_after_the_other_does_or_are_a_cycle(
+def test_bound_fields_have_their_sequential_values_or_are_a_cycle(
     bound: list[list[int] | None], given: list[int], data: Any
 ):
     calls: list[Any] = []

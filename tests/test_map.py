@@ -42,7 +42,7 @@ def numbers() -> list[int]:
 # Order and bounds
 
 
-async def test_an_item_that_ends_costs_no_look_at_all_that_have_not():
+async def test_a_finished_item_of_a_map_does_not_scan_all_unfinished_items():
     async def one(item: int) -> int:
         for _ in range(item):  # each ends in a turn of its own
             await asyncio.sleep(0)
@@ -54,7 +54,7 @@ async def test_an_item_that_ends_costs_no_look_at_all_that_have_not():
 
 
 @pytest.mark.parametrize(("count", "limit"), [(20, 1), (20, 3), (1_000, 64)])
-async def test_no_more_items_are_worked_on_at_once_than_the_limit_and_as_many_as_it_allows(
+async def test_a_map_works_on_exactly_as_many_items_at_once_as_the_limit_allows(
     count: int, limit: int
 ):
     working, most = 0, 0
@@ -76,7 +76,7 @@ async def test_no_more_items_are_worked_on_at_once_than_the_limit_and_as_many_as
     assert most == limit
 
 
-async def test_a_slow_item_delays_only_itself():
+async def test_a_slow_item_of_a_map_delays_only_itself():
     others = asyncio.Event()
     done: list[int] = []
 
@@ -95,7 +95,7 @@ async def test_a_slow_item_delays_only_itself():
 # What can be mapped over
 
 
-async def test_it_maps_over_a_dependency_declared_after_it():
+async def test_a_map_can_use_a_dependency_declared_after_it():
     class Holder(EndNode):
         mapped: Annotated[list[int], Map(double, over="items")]
         items: Annotated[list[int], Dep(numbers)]
@@ -104,7 +104,7 @@ async def test_it_maps_over_a_dependency_declared_after_it():
     assert [*await resolve_fields(Holder)] == ["mapped", "items"]
 
 
-async def test_it_maps_over_what_the_lm_fills_once_that_is_there():
+async def test_a_map_over_a_field_that_the_llm_fills_runs_after_the_fill():
     class Filled(EndNode):
         items: list[int]
         mapped: Annotated[list[int], Map(double, over="items")]
@@ -114,7 +114,7 @@ async def test_it_maps_over_what_the_lm_fills_once_that_is_there():
     assert lm.asked[0].resolved == {}
 
 
-async def test_a_map_of_a_dependency_is_context_for_the_lm():
+async def test_a_map_over_a_dependency_is_context_for_the_llm():
     class Filled(EndNode):
         items: Annotated[list[int], Dep(numbers)]
         mapped: Annotated[list[int], Map(double, over="items")]
@@ -125,7 +125,7 @@ async def test_a_map_of_a_dependency_is_context_for_the_lm():
     assert lm.asked[0].resolved == {"items": [1, 2, 3], "mapped": [2, 4, 6]}
 
 
-async def test_it_maps_over_the_default_of_a_recall_that_finds_nothing():
+async def test_a_map_over_a_recall_that_finds_nothing_uses_its_default():
     class Last(EndNode):
         items: Annotated[list[int], Recall()] = [5]
         mapped: Annotated[list[int], Map(double, over="items")]
@@ -137,7 +137,7 @@ async def test_it_maps_over_the_default_of_a_recall_that_finds_nothing():
     assert (await run(Start())).result.mapped == [10]
 
 
-async def test_two_maps_over_one_field_share_it_and_a_map_can_be_mapped_over():
+async def test_two_maps_over_one_field_share_it_and_a_map_can_use_another_map():
     calls: list[str] = []
 
     def two() -> list[int]:
@@ -164,7 +164,7 @@ async def test_two_maps_over_one_field_share_it_and_a_map_can_be_mapped_over():
         (Sequence[int], [1, 2]),
     ],
 )
-async def test_it_maps_over_tuples_sets_and_sequences(kind: Any, given: Any):
+async def test_a_map_accepts_tuples_sets_and_sequences(kind: Any, given: Any):
     class Holder(EndNode):
         items: kind
         mapped: Annotated[list[int], Map(double, over="items")]
@@ -175,7 +175,7 @@ async def test_it_maps_over_tuples_sets_and_sequences(kind: Any, given: Any):
 # What can be mapped
 
 
-async def test_the_function_s_own_dependencies_are_resolved_once_for_all_items():
+async def test_dependencies_of_a_mapped_function_are_resolved_once_for_all_items():
     calls: list[str] = []
 
     async def base() -> int:
@@ -189,7 +189,7 @@ async def test_the_function_s_own_dependencies_are_resolved_once_for_all_items()
     assert calls == ["base"]
 
 
-async def test_a_parameter_annotated_lm_gets_the_lm_and_what_it_uses_is_counted():
+async def test_a_mapped_function_can_take_the_lm_and_its_usage_is_counted():
     class Text(EndNode):
         text: str
 
@@ -245,7 +245,7 @@ class Page(Node):
         return Summary(text=f"about {self.url}")
 
 
-async def test_a_graph_takes_the_item_as_its_start_node():
+async def test_a_mapped_graph_takes_the_item_as_its_start_node():
     def two_pages() -> list[Page]:
         return [Page(url="a"), Page(url="b")]
 
@@ -257,7 +257,7 @@ async def test_a_graph_takes_the_item_as_its_start_node():
     assert [summary.text for summary in result.result.summaries] == ["about a", "about b"]
 
 
-async def test_a_node_class_takes_the_item_as_its_only_plain_field_and_nodes_are_nested_by_item():
+async def test_a_mapped_node_class_takes_the_item_as_its_only_plain_field():
     class Holder(EndNode):
         urls: list[str]
         summaries: Annotated[list[Summary], Map(Page, over="urls")]
@@ -278,7 +278,7 @@ async def test_a_node_class_takes_the_item_as_its_only_plain_field_and_nodes_are
     assert result.nested["1:Holder.summaries[1]"][-1] is result.result.summaries[1]
 
 
-async def test_timeouts_and_retries_count_for_each_item():
+async def test_timeouts_and_retries_of_a_map_apply_to_each_item():
     tries: dict[int, int] = {}
 
     async def shaky(item: int) -> int:
@@ -296,7 +296,7 @@ async def test_timeouts_and_retries_count_for_each_item():
 # Failures
 
 
-async def test_the_first_item_to_fail_cancels_the_others_and_is_named():
+async def test_the_first_failed_item_of_a_map_cancels_the_others_and_is_named():
     cancelled: list[int] = []
     running = asyncio.Semaphore(0)
 
@@ -330,7 +330,7 @@ async def test_the_first_item_to_fail_cancels_the_others_and_is_named():
     assert error.journal.of(ItemEnded) == []
 
 
-async def test_an_item_over_its_timeout_is_named_and_the_way_out_is_map_s():
+async def test_an_item_over_its_timeout_is_named_and_the_fix_is_an_option_of_map():
     async def slow(item: int) -> int:
         if item == 1:
             await asyncio.Event().wait()
@@ -358,7 +358,7 @@ async def test_a_failed_dependency_of_the_mapped_function_fails_the_field_and_no
     assert calls == []
 
 
-async def test_a_failure_of_the_field_mapped_over_is_the_failure_of_that_field():
+async def test_a_failure_of_the_mapped_field_names_that_field():
     def bad() -> list[int]:
         raise ValueError
 
@@ -370,7 +370,7 @@ async def test_a_failure_of_the_field_mapped_over_is_the_failure_of_that_field()
     assert error.message == "Holder.items: bad raised ValueError"
 
 
-async def test_an_item_the_start_node_refuses_names_the_item():
+async def test_an_item_that_the_start_node_refuses_is_named():
     def anything() -> list[Any]:
         return [1, "not a number"]
 
@@ -385,7 +385,7 @@ async def test_an_item_the_start_node_refuses_names_the_item():
     assert "Holder.each[1]" in error.message
 
 
-async def test_a_result_the_field_cannot_take_names_the_field():
+async def test_the_error_for_a_result_of_the_wrong_type_names_the_field_of_the_map():
     def lies(item: int) -> int:
         return "text"  # type: ignore[return-value]
 
@@ -398,7 +398,7 @@ async def test_a_result_the_field_cannot_take_names_the_field():
     assert "lies" in error.message
 
 
-async def test_the_journal_has_every_item_as_it_is_done():
+async def test_the_journal_has_every_item_as_soon_as_it_is_done():
     class Holder(EndNode):
         items: list[int]
         mapped: Annotated[list[int], Map(double, over="items", limit=1)]

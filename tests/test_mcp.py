@@ -126,7 +126,7 @@ async def sdk_server(transport: str) -> AsyncIterator[MCP]:
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_a_model_calls_the_tools_of_a_server_that_the_sdk_has_made(transport):
+async def test_a_model_calls_the_tools_of_a_server_built_with_the_sdk(transport):
     async with sdk_server(transport) as server:
         graph = answering(server)
         calls = [
@@ -160,7 +160,7 @@ async def test_a_model_calls_the_tools_of_a_server_that_the_sdk_has_made(transpo
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_the_result_of_a_server_is_read_as_text_as_data_or_as_a_note(transport):
+async def test_a_server_result_is_read_as_text_as_data_or_as_a_note(transport):
     with MCPLoopback("media", "error", "refuse", "hostile", "garbled", "misfit") as loopback:
         names = ("media", "error", "refuse", "hostile", "garbled", "misfit")
         calls = await run_calls(
@@ -181,7 +181,7 @@ async def test_the_result_of_a_server_is_read_as_text_as_data_or_as_a_note(trans
     assert "no valid MCP" in str(misfit.error)
 
 
-async def test_data_that_is_sent_as_text_too_is_the_result_and_is_read_once():
+async def test_data_that_a_server_repeats_as_text_is_shown_once_to_the_model():
     with MCPLoopback("both", "summary") as loopback:
         graph = answering(loopback.stdio())
         lm = ToolBackend([call("both"), call("summary")], {"text": "done"})
@@ -194,7 +194,7 @@ async def test_data_that_is_sent_as_text_too_is_the_result_and_is_read_once():
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_a_result_over_the_bound_is_an_error_for_the_model_and_the_server_stays_open(
+async def test_a_result_that_is_too_large_is_an_error_for_the_model(
     transport,
 ):
     with MCPLoopback("oversized", size=300_000) as loopback:
@@ -228,7 +228,7 @@ async def test_fifty_calls_at_once_each_get_their_own_result(transport):
 
 
 @pytest.mark.parametrize("asked", ["sample", "elicit", "roots"])
-async def test_what_a_server_asks_of_the_program_is_refused_and_the_error_names_the_server(asked):
+async def test_requests_from_a_server_are_refused_and_the_error_names_the_server(asked):
     with MCPLoopback(asked) as loopback:
         (call,) = await run_calls(loopback.stdio(), Call(asked))
     assert "the server loopback asked for" in str(call.error)
@@ -243,7 +243,7 @@ async def test_progress_of_a_server_reaches_observers_of_the_run():
     assert [each.done for each in result.journal.of(ToolReported)] == [1, 2]
 
 
-async def test_lines_that_are_no_messages_are_ignored():
+async def test_lines_that_are_not_messages_are_ignored():
     with MCPLoopback("chatter") as loopback:
         (call,) = await run_calls(loopback.stdio(), Call("echo", text="a"))
     assert call.result == "a"
@@ -272,7 +272,7 @@ async def test_a_server_that_dies_in_a_call_is_opened_again_and_the_call_is_not_
         assert [name for name, _ in loopback.calls] == ["crash", "echo"]
 
 
-async def test_a_call_that_begins_after_the_end_of_the_server_uses_a_new_server():
+async def test_a_call_after_the_end_of_a_server_starts_a_new_server():
     with MCPLoopback("die") as loopback:
         async with loopback.stdio().open() as tools:
             fns: dict[str, Any] = {tool.name: tool.fn for tool in tools}
@@ -283,7 +283,7 @@ async def test_a_call_that_begins_after_the_end_of_the_server_uses_a_new_server(
         assert loopback.starts == 2
 
 
-async def test_a_call_over_http_that_never_reached_the_server_is_made_on_a_new_session():
+async def test_a_call_over_http_that_never_arrived_is_repeated_in_a_new_session():
     with MCPLoopback("ends-session") as loopback:
         (call,) = await run_calls(loopback.http(), Call("echo", text="a"))
         assert call.result == "a"
@@ -300,7 +300,7 @@ async def test_a_server_over_http_that_has_gone_away_fails_the_run_with_a_clear_
     assert info.value.code == "bae-mcp-lost"
 
 
-async def test_a_server_that_offers_other_tools_after_it_was_opened_again_is_refused():
+async def test_a_restarted_server_with_other_tools_is_refused():
     with MCPLoopback("crash", "changes") as loopback:
         graph = answering(loopback.stdio())
         lm = ScriptedLM([[Call("crash")], [Call("echo", text="a")], {"text": "done"}])
@@ -312,7 +312,7 @@ async def test_a_server_that_offers_other_tools_after_it_was_opened_again_is_ref
 # --- opening and closing -------------------------------------------------------------------------
 
 
-async def test_a_server_that_does_not_start_is_reported_with_its_last_words_but_no_secrets(capfd):
+async def test_a_server_that_does_not_start_is_reported_with_its_last_output_but_no_secrets(capfd):
     with MCPLoopback("does-not-start") as loopback:
         graph = answering(loopback.stdio(env={"TOKEN": "hush-hush"}))
         with pytest.raises(ToolServerError) as info:
@@ -324,7 +324,7 @@ async def test_a_server_that_does_not_start_is_reported_with_its_last_words_but_
     assert capfd.readouterr() == ("", "")
 
 
-async def test_the_last_words_of_a_server_cannot_steer_a_terminal():
+async def test_the_last_output_of_a_server_cannot_control_the_terminal():
     said = "import sys; sys.exit('\\x1b]0;mine\\x07\\x9b2J no token')"
     with pytest.raises(ToolServerError, match="no token") as info:
         async with MCP.stdio(sys.executable, "-c", said, name="rude").open():
@@ -357,7 +357,7 @@ UNREADABLE = """
     ],
     ids=["schema", "error"],
 )
-async def test_a_list_of_tools_that_cannot_be_read_is_why_a_server_is_ended(
+async def test_a_server_with_an_unreadable_list_of_tools_is_ended_for_that_reason(
     tmp_path: Path, answer: dict[str, Any], said: str
 ):
     program = tmp_path / "odd.py"
@@ -392,7 +392,7 @@ async def test_a_missing_server_is_an_error_that_names_what_is_missing(server, m
             raise AssertionError
 
 
-async def test_an_address_that_refuses_the_client_is_an_error_with_the_status():
+async def test_an_address_that_refuses_the_client_is_an_error_with_the_http_status():
     with (
         MCPLoopback("wants-login") as loopback,
         pytest.raises(ToolServerError, match="HTTP 401 Unauthorized"),
@@ -418,7 +418,7 @@ async def test_the_servers_of_a_file_are_opened_together_and_their_tools_have_th
         assert (one.calls, two.calls) == ([("echo", {"text": "a"})], [("echo", {"text": "b"})])
 
 
-async def test_a_caller_that_is_cancelled_at_the_moment_a_server_is_open_leaves_no_process():
+async def test_a_caller_cancelled_just_as_a_server_opens_leaves_no_process():
     with MCPLoopback() as loopback:
         before = asyncio.all_tasks()
         opening = asyncio.create_task(loopback.stdio().open().__aenter__())  # type: ignore[arg-type]
@@ -433,7 +433,7 @@ async def test_a_caller_that_is_cancelled_at_the_moment_a_server_is_open_leaves_
         assert owners() == []
 
 
-async def test_several_servers_offer_the_wanted_tools_that_each_has(tmp_path):
+async def test_every_server_of_a_file_offers_its_share_of_the_selected_tools(tmp_path):
     with MCPLoopback("many-tools") as one, MCPLoopback() as two:
         servers = {
             name: {"command": command, "args": args}
@@ -521,7 +521,7 @@ def serving_odd(kind: str, body: str) -> Iterator[str]:
             thread.join()
 
 
-async def test_events_that_end_without_an_answer_leave_unknown_whether_the_call_ran():
+async def test_an_event_stream_without_an_answer_makes_the_call_unknown():
     event = 'data: {"method": "notifications/x", "jsonrpc": "2.0"}\n\n'
     with serving_odd("text/event-stream", event) as url:
         (call,) = await run_calls(MCP.http(url, name="odd"), Call("go"))
@@ -536,7 +536,7 @@ async def test_a_token_that_a_server_repeats_in_an_error_is_hidden():
     assert call.error == "the server odd refused the call: no •••"
 
 
-async def test_an_error_of_a_server_is_no_lost_connection_whatever_its_code():
+async def test_a_server_error_of_any_code_is_not_a_lost_connection():
     answer = {"error": {"code": -32000, "message": "there is no such page"}}
     (call,) = await run_calls(answering_raw(GO, answer), Call("go"))
     assert call.error == "the server raw refused the call: there is no such page"
@@ -586,7 +586,7 @@ async def answering_http(raw: bytes) -> AsyncIterator[MCP]:
         ('401 No\r\ncontent-type: application/json\r\n\r\n{"error": "x"}', "call: HTTP 401 No"),
     ],
 )
-async def test_an_answer_over_http_never_reports_a_call_as_refused_that_may_have_run(raw, error):
+async def test_a_call_over_http_that_may_have_run_is_never_reported_as_refused(raw, error):
     async with answering_http(f"HTTP/1.1 {raw}".encode()) as server:
         (call,) = await run_calls(server, Call("go"))
     assert error in str(call.error)
@@ -619,7 +619,7 @@ async def test_a_server_that_repeats_secrets_in_its_errors_does_not_show_them():
         ({"error": {"code": -32000, "message": "no database"}}, "no database"),
     ],
 )
-async def test_a_server_whose_list_of_tools_is_wrong_is_refused_for_that_reason(listed, message):
+async def test_the_error_for_a_wrong_list_of_tools_gives_that_reason(listed, message):
     with pytest.raises(ToolServerError, match=message) as info:
         async with answering_raw(listed).open():
             raise AssertionError
@@ -657,7 +657,7 @@ async def test_a_list_of_tools_that_cannot_be_used_is_refused(fault, message):
     assert info.value.fix
 
 
-async def test_names_that_providers_refuse_are_shortened_and_reach_the_server_as_they_are():
+async def test_tool_names_that_providers_refuse_are_changed_only_for_the_provider():
     with MCPLoopback("long-names") as loopback:
         async with loopback.stdio(prefix="my.").open() as tools:
             names = [tool.name for tool in tools]
@@ -669,7 +669,7 @@ async def test_names_that_providers_refuse_are_shortened_and_reach_the_server_as
         assert loopback.calls == [("git.status", {})]
 
 
-async def test_only_the_wanted_tools_are_offered_and_unknown_tools_are_an_error():
+async def test_only_the_selected_tools_are_offered_and_unknown_tools_are_an_error():
     with MCPLoopback("many-tools") as loopback:
         async with loopback.stdio(only=["add", "tool_7"], prefix="my_").open() as tools:
             assert [tool.name for tool in tools] == ["my_add", "my_tool_7"]
@@ -678,7 +678,7 @@ async def test_only_the_wanted_tools_are_offered_and_unknown_tools_are_an_error(
                 raise AssertionError
 
 
-async def test_what_a_server_declares_about_its_tools_is_bounded_and_skips_no_approval():
+async def test_a_server_cannot_skip_approval_or_send_endless_descriptions():
     with MCPLoopback("hostile-list") as loopback:
         server = loopback.stdio(approve=True)
         graph = answering(server)
@@ -730,7 +730,7 @@ async def test_two_servers_of_one_name_are_found_before_a_run():
     assert [problem.code for problem in problems] == ["bae-tool-same-name"]
 
 
-async def test_a_server_is_opened_once_for_a_run_and_once_for_all_runs_of_an_open_graph():
+async def test_a_server_is_opened_once_per_run_or_once_per_open_graph():
     with MCPLoopback() as loopback:
         graph = answering(loopback.stdio())
 
@@ -745,7 +745,7 @@ async def test_a_server_is_opened_once_for_a_run_and_once_for_all_runs_of_an_ope
         assert loopback.starts == 2
 
 
-async def test_children_that_a_server_leaves_behind_end_with_it():
+async def test_child_processes_of_a_server_end_with_it():
     with MCPLoopback("children", "crash") as loopback:
         child, _, pid = await run_calls(
             loopback.stdio(), Call("children"), Call("crash"), Call("pid")
@@ -805,7 +805,7 @@ KILLED = """
 """
 
 
-async def test_a_run_that_is_killed_in_a_call_is_resumed_with_the_call_as_unknown(tmp_path):
+async def test_a_run_killed_in_a_call_resumes_with_the_call_as_unknown(tmp_path):
     file = str(tmp_path / "runs.db")
     with MCPLoopback("stall") as loopback:
         arguments = [str(Path(__file__).parent), file, *loopback.command()]
@@ -834,7 +834,7 @@ async def test_a_replay_of_a_run_starts_no_server(tmp_path):
         assert loopback.starts == 1
 
 
-async def test_a_server_that_has_changed_is_noticed_when_the_run_is_resumed(tmp_path, caplog):
+async def test_a_changed_server_is_detected_when_the_run_resumes(tmp_path, caplog):
     with MCPLoopback("changes") as loopback:
         graph = answering(loopback.stdio())
         async with SQLiteJournal(tmp_path / "runs.db") as journal:

@@ -26,7 +26,7 @@ def write_servers(folder: Path, data: Any) -> Path:
     return file
 
 
-def test_a_file_of_the_common_form_is_read_with_variables_of_the_environment(tmp_path, monkeypatch):
+def test_an_mcp_file_is_read_with_environment_variables(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_TOKEN", "hush")
     servers = {
         "git": {"command": "uvx", "args": ["mcp-server-git", "${REPO:-/srv}"], "cwd": "/tmp"}
@@ -72,7 +72,7 @@ def test_a_file_of_the_common_form_is_read_with_variables_of_the_environment(tmp
     ],
     ids=lambda value: None,
 )
-def test_an_unusable_file_is_an_error_that_shows_what_to_write(tmp_path, data, message):
+def test_an_invalid_mcp_file_is_an_error_that_shows_a_valid_file(tmp_path, data, message):
     if message == "env of a is no object":
         data["mcpServers"]["a"]["env"] = [1]
     with pytest.raises(ToolServerError, match=message) as info:
@@ -81,7 +81,7 @@ def test_an_unusable_file_is_an_error_that_shows_what_to_write(tmp_path, data, m
     assert info.value.fix
 
 
-def test_a_file_without_a_server_that_is_wanted_is_an_error_that_lists_the_others(tmp_path):
+def test_an_mcp_file_without_the_selected_server_is_an_error_that_lists_its_servers(tmp_path):
     file = write_servers(tmp_path, {"mcpServers": {"a": {"command": "x"}}})
     with pytest.raises(ToolServerError, match="no server b"):
         MCP.from_file(file, servers=["b"])
@@ -98,12 +98,12 @@ def test_a_file_without_a_server_that_is_wanted_is_an_error_that_lists_the_other
         (["uvx"], "uvx"),
     ],
 )
-def test_a_server_is_called_by_its_command_unless_it_is_named(words, name):
+def test_a_server_without_a_name_is_named_after_its_command(words, name):
     assert MCP.stdio(*words).name == name
     assert MCP.stdio(*words, name="mine").name == "mine"
 
 
-def test_wrong_options_are_refused_where_they_are_written():
+def test_wrong_server_options_are_refused_at_construction():
     with pytest.raises(ValueError, match="give an address"):
         MCP.http("example.com/mcp")
     with pytest.raises(TypeError, match='only=\\["search"\\]'):
@@ -124,14 +124,14 @@ def test_a_missing_package_is_an_error_that_shows_how_to_install_it(monkeypatch)
 
 @settings(max_examples=50)
 @given(st.text(min_size=1, max_size=200))
-def test_every_name_becomes_a_name_that_providers_take(name):
+def test_every_tool_name_becomes_a_name_that_providers_accept(name):
     made = name_for_model(name)
     assert TOOL_NAME.fullmatch(made)
     assert made == name or made != name_for_model(name + "x")
     assert name_for_model(made) == made
 
 
-def test_a_schema_is_written_out_without_what_providers_refuse():
+def test_a_schema_is_inlined_without_keys_that_providers_refuse():
     given = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Arguments",
@@ -188,6 +188,6 @@ def _deep(depth: int) -> dict[str, Any]:
     ],
     ids=range(10),
 )
-def test_a_schema_that_no_provider_takes_or_that_is_too_large_is_refused(schema):
+def test_an_unusable_or_too_large_schema_is_refused(schema):
     with pytest.raises((ValueError, AttributeError, RecursionError)):
         clean_schema(schema)

@@ -45,7 +45,7 @@ class Answer(EndNode):
     number: int
 
 
-async def test_a_body_that_awaits_nothing_can_be_stopped():
+async def test_a_body_without_an_await_can_be_stopped():
     class Spin(Node):
         count: int
 
@@ -58,13 +58,13 @@ async def test_a_body_that_awaits_nothing_can_be_stopped():
                 await Graph(start=Spin).arun(Spin(count=0), max_iters=0)
 
 
-async def test_a_key_of_dep_cache_that_is_no_dependency_is_refused():
+async def test_a_key_of_dep_cache_that_is_not_a_dependency_is_refused():
     with pytest.raises(BaeError, match="key 'get_number'") as caught:
         await Graph(start=Answer).arun(Answer(number=1), dep_cache={"get_number": 1})
     assert caught.value.code == "bae-dep-cache-key"
 
 
-async def test_a_sync_answer_to_a_gate_is_refused_with_the_way_to_write_it():
+async def test_a_sync_answerer_is_refused_with_a_fix():
     class Start(EndNode):
         fine: Annotated[bool, Gate("fine?")]
 
@@ -75,7 +75,7 @@ async def test_a_sync_answer_to_a_gate_is_refused_with_the_way_to_write_it():
         await Graph(start=Start).arun(Start(), answer=answer)  # type: ignore[arg-type]
 
 
-async def test_an_lm_whose_methods_do_not_fit_is_named():
+async def test_the_error_for_an_lm_with_wrong_methods_names_the_lm():
     class Short(ScriptedLM):
         async def fill(self, target: Any):  # type: ignore[override]
             return target(number=1)
@@ -99,7 +99,7 @@ async def test_a_body_that_leaves_a_plain_field_out_is_reported_with_the_field()
     [{"timeout": "5"}, {"timeout": 0}, {"retries": None}, {"retries": -1}],
     ids=str,
 )
-def test_options_of_a_source_are_checked_where_they_are_written(options: Any):
+def test_options_of_a_source_are_checked_at_construction(options: Any):
     for marker in (lambda: Dep(get_number, **options), lambda: Map(get_number, "x", **options)):
         with pytest.raises((TypeError, ValueError), match=next(iter(options))):
             marker()
@@ -140,7 +140,7 @@ def test_a_class_that_was_defined_again_is_distinguished_from_the_older_class():
     assert "they still refer to the older class" in first.fix
 
 
-def test_a_graph_of_something_else_than_a_node_class_shows_what_to_write():
+def test_a_graph_of_another_value_than_a_node_class_is_refused_with_a_fix():
     class Text(BaseModel):
         words: str = ""
 
@@ -153,7 +153,7 @@ def test_a_graph_of_something_else_than_a_node_class_shows_what_to_write():
         any_graph(start=Ask, end=[Answer])
 
 
-def test_a_dependency_that_was_called_is_refused_with_the_function_itself_and_nothing_is_left():
+def test_a_dependency_that_was_called_is_refused_with_a_fix():
     markers: list[Any] = [Dep, lambda fn: Map(fn, over="x")]
 
     async def g1() -> str:
@@ -191,13 +191,15 @@ class Three(EndNode): ...
         (2, "exceeded 2 iterations: Three would be one more (One -> Two -> Three)"),
     ],
 )
-async def test_a_too_low_limit_on_a_path_without_a_loop_mentions_no_loop(bound: int, said: str):
+async def test_the_error_for_a_too_low_limit_mentions_no_loop_on_a_path_without_loops(
+    bound: int, said: str
+):
     error = await error_from(LimitError, Graph(start=One).arun(One(), max_iters=bound))
     assert error.message == said
     assert error.fix == (f"raise the bound with max_iters={2 * bound} or max_iters=0 for none")
 
 
-async def test_what_is_no_journal_is_refused_with_how_to_make_one():
+async def test_a_value_that_is_not_a_journal_is_refused_with_a_fix():
     wrong: list[tuple[Any, str]] = [
         ("runs.db", r"SQLiteJournal\(.runs\.db.\)"),
         (3, "is no Journal"),

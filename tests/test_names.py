@@ -58,7 +58,7 @@ def find_compared_sentences(tree: ast.Module) -> Iterator[str]:
                 yield text
 
 
-def test_nothing_is_decided_by_an_english_sentence():
+def test_no_code_branches_on_an_english_sentence():
     found = {name: {*find_compared_sentences(tree)} for name, tree in trees().items()}
     rooms = {name: texts for name, texts in found.items() if not name.startswith("team/")}
     assert {name: texts for name, texts in rooms.items() if texts} == OF_OTHERS
@@ -145,7 +145,7 @@ def taught_names(page: Path) -> set[str]:
     return taught | {f"{module}.{name}" for module in modules for name in names}
 
 
-def test_a_page_of_the_docs_teaches_every_public_name():
+def test_the_docs_teach_every_public_name():
     reference = {path.stem for path in DOCS.glob("reference/*.md")} - {"index", "commands"}
     assert {module.rpartition(".")[2] for module in PUBLIC} == reference
     names = {f"{module}.{name}" for module in PUBLIC for name in import_module(module).__all__}
@@ -164,13 +164,15 @@ def test_a_page_of_the_docs_teaches_every_public_name():
         ("`bae.lm` and `Restart`\n```\nclass Restart: ...\n```", False),
     ],
 )
-def test_a_name_in_other_code_is_not_taught(tmp_path: Path, text: str, is_taught: bool):
+def test_a_name_in_unrelated_code_does_not_count_as_taught(
+    tmp_path: Path, text: str, is_taught: bool
+):
     page = tmp_path / "page.md"
     page.write_text(text, encoding="utf-8")
     assert ("bae.lm.Restart" in taught_names(page)) == is_taught
 
 
-def test_a_page_of_the_docs_teaches_every_public_attribute_and_method_of_a_graph():
+def test_the_docs_teach_every_public_attribute_and_method_of_a_graph():
     class Last(bae.Node):
         async def __call__(self) -> None: ...
 

@@ -92,7 +92,7 @@ def test_a_node_may_write_its_own_constructor():
 @pytest.mark.parametrize(
     "source", [Dep(get_place), Map(len, over="plain"), Recall(), Gate("where?")], ids=describe_value
 )
-def test_every_source_lets_its_field_be_left_out(source):
+def test_a_field_with_any_source_may_be_left_out(source):
     class Sourced(EndNode):
         plain: list[str]
         field: Annotated[Any, source]
@@ -100,7 +100,7 @@ def test_every_source_lets_its_field_be_left_out(source):
     assert Sourced(plain=["a"]).model_dump() == {"plain": ["a"]}
 
 
-def test_reading_a_field_too_early_reports_when_it_will_be_there():
+def test_reading_an_unresolved_field_raises_an_error_that_explains_when_it_is_resolved():
     draft = Trip(who="me")
     with pytest.raises(AttributeError) as caught:
         draft.place
@@ -110,7 +110,7 @@ def test_reading_a_field_too_early_reports_when_it_will_be_there():
     assert getattr(draft, "place", "unknown") == "unknown"
 
 
-def test_a_value_given_for_a_field_with_a_source_is_validated_at_once():
+def test_an_explicit_value_for_a_field_with_a_source_is_validated_at_once():
     class Two(EndNode):
         one: Annotated[str, Dep(get_place)]
         two: Annotated[str, Dep(get_place)]
@@ -121,7 +121,7 @@ def test_a_value_given_for_a_field_with_a_source_is_validated_at_once():
         assert [error["loc"] for error in caught.value.errors()] == [("one",)]
 
 
-def test_a_draft_keeps_what_was_given_and_resolves_the_rest():
+def test_a_draft_keeps_explicit_values_and_resolves_the_other_fields():
     class Two(EndNode):
         one: Annotated[str, Dep(get_place)]
         two: Annotated[str, Dep(get_place)]
@@ -132,7 +132,7 @@ def test_a_draft_keeps_what_was_given_and_resolves_the_rest():
     assert run(draft).model_dump() == {"one": "harbour", "two": "given", "who": "me"}
 
 
-def test_the_default_of_a_field_with_a_source_waits_for_the_source():
+def test_the_default_of_a_field_with_a_source_is_not_set_before_the_source_ran():
     class Fallback(EndNode):
         place: Annotated[str, Dep(get_place)] = "nowhere"
         seen: Annotated[list[bytes], Recall()] = Field(default_factory=list)
@@ -142,7 +142,7 @@ def test_the_default_of_a_field_with_a_source_waits_for_the_source():
     assert run(draft).model_dump() == {"place": "harbour", "seen": []}
 
 
-def test_a_draft_compares_copies_dumps_and_prints_what_it_holds():
+def test_a_draft_compares_copies_dumps_and_prints_its_current_values():
     draft = Trip(who="me")
     assert draft == Trip(who="me")
     assert draft != Trip(who="you")
@@ -157,7 +157,7 @@ def test_a_draft_compares_copies_dumps_and_prints_what_it_holds():
     assert pickle.loads(pickle.dumps(draft)) == draft
 
 
-def test_a_run_leaves_the_draft_it_was_given_as_it_was():
+def test_a_run_does_not_change_the_draft_that_it_starts_with():
     draft = Trip(who="me")
     whole = run(draft)
     assert (whole.who, whole.place) == ("me", "harbour")
@@ -167,7 +167,7 @@ def test_a_run_leaves_the_draft_it_was_given_as_it_was():
         draft.place
 
 
-def test_a_default_factory_of_a_draft_is_asked_once():
+def test_a_default_factory_of_a_draft_is_called_once():
     made: list[int] = []
 
     def make() -> int:
@@ -183,7 +183,7 @@ def test_a_default_factory_of_a_draft_is_asked_once():
     assert made == [0]
 
 
-def test_model_validate_asks_for_the_whole_node():
+def test_model_validate_requires_every_field():
     with pytest.raises(ValidationError) as caught:
         Trip.model_validate({"who": "me"})
     assert [error["loc"] for error in caught.value.errors()] == [("place",)]
@@ -207,7 +207,7 @@ def test_aliases_name_the_fields_of_a_draft():
     assert [error["loc"] for error in caught.value.errors()] == [("Who",)]
 
 
-def test_a_draft_keeps_extra_values_where_its_model_does():
+def test_a_draft_keeps_extra_values_if_its_model_allows_them():
     class Open(EndNode):
         model_config = ConfigDict(extra="allow")
         who: str
@@ -220,7 +220,7 @@ def test_a_draft_keeps_extra_values_where_its_model_does():
     assert draft.model_extra == {"when": "now"}
 
 
-def test_a_frozen_node_is_frozen_for_everybody_but_the_run():
+def test_a_frozen_node_can_be_changed_only_by_the_run():
     class Frozen(EndNode):
         model_config = ConfigDict(frozen=True)
         who: str
@@ -246,7 +246,7 @@ class Noted(EndNode):
     _unset: str = PrivateAttr()
 
 
-def test_private_attributes_set_on_a_draft_are_there_when_it_is_complete():
+def test_private_attributes_of_a_draft_are_on_the_complete_node():
     draft = Noted(who="me")
     draft._visits = 2
     draft._log.append("built")
@@ -322,7 +322,7 @@ def test_each_validator_of_a_draft_runs_once_as_soon_as_its_value_is_available(l
     assert (whole.who, whole.place) == ("me!", "harbour?")
 
 
-def test_validators_see_a_node_that_is_given_completely_like_any_model(log):
+def test_validators_of_a_complete_node_run_as_in_any_model(log):
     node = Watched(whom="me", place="here")
     assert log.pop(0) == ("before", {"whom": "me", "place": "here"})
     assert log == [("who", "me"), ("place", "here"), ("after", "me!", "here?")]
@@ -376,7 +376,7 @@ def test_a_wrap_validator_sees_the_node_when_it_is_complete():
     assert Wrapped.seen == ["harbour"]
 
 
-def test_a_validator_of_a_plain_field_does_not_see_what_is_not_resolved_yet():
+def test_a_validator_of_a_plain_field_does_not_see_unresolved_fields():
     class Follows(EndNode):
         place: Annotated[str, Dep(get_place)]
         other: Annotated[str, Dep(get_place)]
@@ -391,7 +391,7 @@ def test_a_validator_of_a_plain_field_does_not_see_what_is_not_resolved_yet():
     assert Follows(who="me", place="a", other="b").who == "me sees ['other', 'place']"
 
 
-def test_a_validator_of_a_sourced_field_may_look_at_what_the_lm_fills():
+def test_a_validator_of_a_field_with_a_source_can_read_fields_that_the_llm_filled():
     class Looks(EndNode):
         who: str
         place: Annotated[str, Dep(get_place)]
@@ -453,7 +453,7 @@ class Tree(EndNode):
         return self
 
 
-def test_a_node_that_holds_nodes_of_its_own_class_can_be_a_draft():
+def test_a_node_with_fields_of_its_own_class_can_be_a_draft():
     leaf = {"name": "leaf", "place": "given"}
     draft = Tree(name="root", children=[leaf])
     assert draft.children == [Tree(name="leaf", place="given")]
@@ -482,7 +482,7 @@ async def _async_generator(self) -> None:
 
 
 @pytest.mark.parametrize("call", [_sync, _generator, _async_generator, lambda self: None])
-def test_a_call_that_is_not_a_coroutine_function_is_refused_with_what_to_write(call):
+def test_a_call_method_that_is_not_async_is_refused_with_a_fix(call):
     with pytest.raises(NodeError) as caught:
         type("Wrong", (Node,), {"__call__": call, "__module__": __name__})
     assert caught.value.code == "bae-node-sync-call"
@@ -490,7 +490,7 @@ def test_a_call_that_is_not_a_coroutine_function_is_refused_with_what_to_write(c
     assert "async def __call__(self)" in str(caught.value)
 
 
-async def test_calling_a_node_without_its_own_call_is_an_error_that_says_to_write_one():
+async def test_calling_a_node_without_a_call_method_is_an_error_with_a_fix():
     class Bare(Node):
         pass
 
@@ -513,7 +513,7 @@ def test_a_pinned_lm_chooses_the_next_node_but_fills_nothing_else():
     assert [asked.kind for asked in passed.asked] == ["fill"]
 
 
-def test_a_node_config_with_another_key_is_refused_where_the_class_is_defined():
+def test_a_node_config_with_an_unknown_key_is_refused_at_class_definition():
     with pytest.raises(NodeError) as caught:
 
         class Pinned(EndNode):

@@ -98,7 +98,7 @@ async def test_an_observer_receives_a_record_before_the_run_continues():
     assert happened == ["RunStarted", "StepStarted", "called", "RunEnded"]
 
 
-async def test_a_stream_is_observed_and_still_hands_out_every_record():
+async def test_a_stream_can_be_observed_and_still_yields_every_record():
     seen = Seen()
     with observing(seen):
         stream = graph.stream(start, lm())
@@ -110,7 +110,7 @@ async def test_a_stream_is_observed_and_still_hands_out_every_record():
     await stream.aclose()
 
 
-async def test_a_block_covers_the_runs_begun_in_it_and_in_its_tasks_to_their_ends():
+async def test_an_observing_block_covers_runs_started_in_it_to_their_ends():
     seen = Seen()
     reached, go = asyncio.Event(), asyncio.Event()
 
@@ -133,7 +133,7 @@ async def test_a_block_covers_the_runs_begun_in_it_and_in_its_tasks_to_their_end
     assert outside.run_id not in {run.run_id for run, _ in seen.told}
 
 
-async def test_blocks_nest_and_end():
+async def test_observing_blocks_can_be_nested():
     outer, inner = Seen(), Seen()
     with observing(outer):
         with observing(inner):
@@ -199,7 +199,7 @@ async def test_an_observer_that_raises_is_dropped_for_that_run_and_noted_once(
     assert len(caplog.records) == 2
 
 
-async def test_only_what_ends_a_program_gets_through_an_observer():
+async def test_only_system_exit_and_keyboard_interrupt_pass_through_an_observer():
     def stops(run: ObservedRun, record: Record) -> None:
         raise SystemExit(3)
 
@@ -262,7 +262,7 @@ async def test_a_run_that_fails_or_is_cancelled_is_observed_to_the_end():
     assert outcomes == ["failed", "cancelled"]
 
 
-async def test_dependencies_that_are_resolved_by_hand_are_no_run():
+async def test_resolve_dep_and_resolve_fields_are_not_observed_as_runs():
     seen = Seen()
     with observing(seen):
         assert await resolve_dep(get_word) == "word"

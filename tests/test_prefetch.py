@@ -57,7 +57,7 @@ def draft_before(*last: Any) -> Node:
     return leading_to(leading_to(*last, name="Draft", text=str))()
 
 
-async def test_the_only_successor_s_dependencies_start_while_the_lm_is_filling():
+async def test_dependencies_of_the_only_successor_start_during_the_fill():
     fetch = Fetch()
 
     # Without an early start the LM would wait for a call that waits for the LM.
@@ -73,7 +73,7 @@ async def test_the_only_successor_s_dependencies_start_while_the_lm_is_filling()
     assert order == ["SourceStarted", "FillEnded", "FillEnded"]
 
 
-async def test_prefetch_false_turns_it_off():
+async def test_prefetch_false_turns_prefetching_off():
     fetch = Fetch()
     called_while_filling: list[bool] = []
 
@@ -87,7 +87,7 @@ async def test_prefetch_false_turns_it_off():
     assert called_while_filling == [False, True]
 
 
-async def test_nothing_starts_early_where_there_are_several_ways_on():
+async def test_no_dependency_is_prefetched_if_there_are_several_successors():
     fetch = Fetch()
     called_while_filling: list[bool] = []
 
@@ -103,7 +103,7 @@ async def test_nothing_starts_early_where_there_are_several_ways_on():
     assert fetch.calls == 1
 
 
-async def test_nothing_starts_early_for_a_node_beyond_the_bound():
+async def test_no_dependency_is_prefetched_for_a_node_beyond_the_bound():
     fetch = Fetch()
 
     with pytest.raises(LimitError):
@@ -122,7 +122,7 @@ class Flaky:
         raise ValueError("too early")
 
 
-async def test_its_failure_surfaces_when_its_node_is_reached_and_names_that_node():
+async def test_a_failed_prefetch_is_raised_when_its_node_is_reached():
     flaky = Flaky()
     last = page_from(flaky)
     error = await error_from(DepError, run(draft_before(last), drafting(flaky.failed.wait)))
@@ -146,7 +146,7 @@ async def test_a_failed_prefetch_does_not_matter_when_its_node_is_not_reached():
     assert not hasattr(error, "__notes__")
 
 
-async def test_its_failure_does_not_matter_when_the_body_gives_the_value_itself():
+async def test_a_failed_prefetch_does_not_matter_when_the_body_passes_the_value():
     flaky = Flaky()
 
     class Last(EndNode):
@@ -162,7 +162,7 @@ async def test_its_failure_does_not_matter_when_the_body_gives_the_value_itself(
     assert (await run(leading_to(Draft)(), lm)).result.page == "written by hand"
 
 
-async def test_nothing_is_left_running_when_what_was_started_is_not_needed():
+async def test_an_unneeded_prefetch_leaves_no_task_running():
     log: list[str] = []
     running = asyncio.Event()
 
@@ -194,7 +194,7 @@ async def test_nothing_is_left_running_when_what_was_started_is_not_needed():
     assert log == ["open", "cancelled", "close"]
 
 
-async def test_it_continues_while_a_map_of_values_that_the_lm_has_filled_is_made():
+async def test_a_prefetch_continues_during_a_map_over_values_that_the_llm_filled():
     release, running = asyncio.Event(), asyncio.Event()
     calls: list[str] = []
 
@@ -224,7 +224,7 @@ async def test_it_continues_while_a_map_of_values_that_the_lm_has_filled_is_made
     assert calls == ["slow"]
 
 
-async def test_what_turned_out_not_to_be_needed_is_let_go_of_before_more_is_started():
+async def test_an_unneeded_prefetch_is_cancelled_before_the_next_starts():
     log: list[str] = []
     running, later = asyncio.Event(), asyncio.Event()
 
@@ -270,7 +270,7 @@ async def test_what_turned_out_not_to_be_needed_is_let_go_of_before_more_is_star
     assert log == ["first is cancelled", "second is called"]
 
 
-async def test_a_dependency_without_cache_is_not_called_twice():
+async def test_a_prefetched_dependency_without_cache_is_not_called_twice():
     calls: list[str] = []
 
     def fresh() -> int:
@@ -302,7 +302,7 @@ def by_way_of_a_function(topic: Annotated[Topic, Dep(Topic)]) -> Topic:
 
 
 @pytest.mark.parametrize("source", [Topic, Around, by_way_of_a_function])
-async def test_a_graph_that_recalls_from_the_trace_waits_until_its_node_is_next(source: Any):
+async def test_a_subgraph_that_recalls_from_the_trace_is_not_prefetched(source: Any):
     class Last(EndNode):
         found: Annotated[Any, Dep(source)]
 
@@ -313,7 +313,7 @@ async def test_a_graph_that_recalls_from_the_trace_waits_until_its_node_is_next(
     assert topic.text == "new"
 
 
-async def test_a_graph_that_recalls_nothing_starts_early():
+async def test_a_subgraph_without_recalls_is_prefetched():
     fetch = Fetch()
 
     class Inner(EndNode):

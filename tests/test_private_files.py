@@ -130,7 +130,7 @@ WAYS: list[Callable[[], Any]] = [
 
 
 @pytest.mark.parametrize("make", WAYS, ids=lambda make: make.__name__)
-def test_what_is_created_is_for_its_user_alone(make):
+def test_created_files_are_private_to_their_user(make):
     made = make()
     if made is not None:
         asyncio.run(made)
@@ -144,7 +144,7 @@ def test_what_is_created_is_for_its_user_alone(make):
 
 
 @pytest.mark.parametrize("make", [make_export, make_cache, make_log])
-def test_what_exists_keeps_its_permissions(make):
+def test_existing_files_keep_their_permissions(make):
     for name in ("made.db", "made.jsonl"):
         Path(name).touch(0o640)
     asyncio.run(make())
@@ -152,7 +152,7 @@ def test_what_exists_keeps_its_permissions(make):
 
 
 @pytest.mark.parametrize("name", ["made.db", "made.jsonl"])
-def test_at_no_moment_can_other_users_read_the_file(name, monkeypatch):
+def test_other_users_can_never_read_a_file_while_it_is_written(name, monkeypatch):
     """Whatever opens a file by its path finds it private, or makes it so."""
     import sqlite3
 

@@ -20,7 +20,7 @@ from proving import Mood, Opaque, Weather, codes, get_weather, len_of, problems,
 # What a problem looks like
 
 
-def test_a_problem_reads_as_place_message_and_fix_on_two_lines():
+def test_a_problem_is_printed_as_place_message_and_fix_on_two_lines():
     class Outfit(EndNode):
         mood: Annotated[Mood, Recall()]
 
@@ -65,7 +65,7 @@ def test_all_problems_are_reported_at_once_with_errors_before_warnings():
     assert all(problem.message and problem.fix for problem in found)
 
 
-def test_a_graph_that_is_fine_has_no_problems():
+def test_a_correct_graph_has_no_problems():
     async def get_place() -> str:
         return "here"
 
@@ -96,7 +96,7 @@ def test_a_graph_that_is_fine_has_no_problems():
 # Refusing to run
 
 
-async def test_a_run_with_errors_is_refused_before_anything_is_called():
+async def test_a_graph_with_errors_is_refused_before_any_call():
     called: list[str] = []
 
     def dep() -> int:
@@ -142,7 +142,7 @@ async def test_every_way_to_run_refuses_a_graph_with_errors():
         graph.prove()
 
 
-async def test_warnings_do_not_keep_a_run_from_starting_and_are_not_among_the_problems_of_another():
+async def test_warnings_do_not_stop_a_run():
     class Start(EndNode):
         one: Annotated[int, Dep(lambda: 1)]
 
@@ -177,7 +177,7 @@ def test_a_loop_without_an_exit_is_a_warning_that_names_the_whole_loop():
     assert problem.place == "Plan -> Act -> Check -> Plan"
 
 
-def test_a_loop_is_not_called_endless_while_one_of_its_nodes_has_a_problem_that_may_hide_the_exit():
+def test_no_endless_loop_is_reported_if_a_problem_may_hide_the_exit():
     class Draft(Node):
         async def __call__(self) -> Draft | int: ...
 
@@ -192,7 +192,7 @@ def graphs(draw: st.DrawFn) -> dict[int, list[int]]:
 
 
 @given(graphs(), st.sets(st.integers(0, 5)))
-def test_every_place_without_an_exit_leads_to_a_reported_loop_and_no_other_place_does(
+def test_exactly_the_nodes_without_an_exit_lead_to_a_reported_loop(
     edges: dict[int, list[int]], drawn: set[int]
 ):
     # A place that leads nowhere is an end; in a graph of nodes it returns None.
@@ -230,7 +230,7 @@ C = leading_to(B, None, name="C")
 A = leading_to(B, C, name="A")
 
 
-def test_an_end_of_a_graph_that_never_ends_has_no_suggested_replacement():
+def test_the_error_for_a_wrong_end_suggests_no_end_if_the_graph_never_ends():
     class Round(Node):
         async def __call__(self) -> Round: ...
 
@@ -241,14 +241,14 @@ def test_an_end_of_a_graph_that_never_ends_has_no_suggested_replacement():
 
 
 @pytest.mark.parametrize("end", [None, (B, C), (C, B)])
-def test_no_end_or_all_ends_in_any_order_are_fine(end: Any):
+def test_a_graph_may_declare_no_end_or_all_ends_in_any_order(end: Any):
     assert problems(A, end=end) == []
 
 
 # Return types
 
 
-def test_each_wrong_member_of_a_union_is_reported_and_the_right_members_are_followed():
+def test_every_wrong_member_of_a_union_is_reported():
     start = leading_to(int, B, str, None)
 
     assert [p.message for p in problems(start)] == [
@@ -269,7 +269,7 @@ def test_a_second_lm_parameter_and_a_positional_only_lm_parameter_are_errors():
         assert the_problem(start).message == f"nothing can fill its parameter {name}"
 
 
-def test_parameters_that_need_no_filling_are_fine():
+def test_parameters_with_defaults_are_accepted():
     class Start(Node):
         async def __call__(self, x: int = 3, *rest: int, y: str = "", **more: int) -> None: ...
 
@@ -301,7 +301,7 @@ def test_consequences_of_a_missing_call_are_not_reported():
 # One node class by itself
 
 
-def test_validate_node_deps_describes_each_problem_of_one_class_in_a_text():
+def test_validate_node_deps_describes_every_problem_of_a_class():
     class Alone(EndNode):
         a: Annotated[str, Dep(get_weather)]
         b: Annotated[list[int], Map(len_of, over="c")]
@@ -315,7 +315,7 @@ def test_validate_node_deps_describes_each_problem_of_one_class_in_a_text():
     ]
 
 
-def test_validate_node_deps_knows_that_a_start_has_nothing_to_recall():
+def test_validate_node_deps_reports_a_recall_on_a_start_node():
     class Alone(EndNode):
         plain: str
         asked: Annotated[bool, Gate("fine?")]

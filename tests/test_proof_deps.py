@@ -53,14 +53,12 @@ FAILS = [(Weather, Storm), (Optional[Weather], Weather), (list[str | None], list
 
 
 @pytest.mark.parametrize(("returned", "declared"), FITS, ids=str)
-def test_a_function_that_returns_what_the_field_takes_is_fine(returned: Any, declared: Any):
+def test_a_function_with_a_fitting_return_type_has_no_problems(returned: Any, declared: Any):
     assert problems(field_of(declared, returning(returned))) == []
 
 
 @pytest.mark.parametrize(("returned", "declared"), FAILS, ids=str)
-def test_a_function_that_returns_what_the_field_cannot_take_is_an_error(
-    returned: Any, declared: Any
-):
+def test_a_function_with_a_wrong_return_type_is_an_error(returned: Any, declared: Any):
     the_error("bae-dep-type", "Wears.x", field_of(declared, returning(returned)))
 
 
@@ -145,7 +143,7 @@ def cached() -> Storm:
     ],
     ids=lambda fn: getattr(fn, "__name__", type(fn).__name__),
 )
-def test_what_is_awaited_yielded_entered_or_built_is_what_is_compared(fn: Any):
+def test_the_awaited_yielded_entered_or_built_type_is_compared_with_the_field(fn: Any):
     assert problems(field_of(Weather, fn)) == []
 
     found = problems(field_of(Mood, fn))
@@ -153,7 +151,7 @@ def test_what_is_awaited_yielded_entered_or_built_is_what_is_compared(fn: Any):
     assert "returns Storm" in found[0].message
 
 
-def test_a_graph_as_a_dependency_returns_what_it_can_end_at():
+def test_a_graph_as_a_dependency_returns_its_end_types():
     class Stop(EndNode): ...
 
     class Other(EndNode): ...
@@ -169,7 +167,7 @@ def test_a_graph_as_a_dependency_returns_what_it_can_end_at():
     assert found[0].message == "is Stop, but Fork returns Stop | Other"
 
 
-def test_a_graph_that_never_ends_as_a_dependency_is_warned_of_as_the_loop_it_is():
+def test_a_dependency_graph_that_never_ends_gets_the_warning_for_its_loop():
     class Round(Node):
         async def __call__(self) -> Round: ...
 
@@ -177,7 +175,7 @@ def test_a_graph_that_never_ends_as_a_dependency_is_warned_of_as_the_loop_it_is(
 
 
 @pytest.mark.parametrize("fn", [lambda: 1, time.time], ids=["lambda", "builtin"])
-def test_what_cannot_be_annotated_is_only_warned_of(fn: Any):
+def test_a_callable_that_cannot_be_annotated_is_only_a_warning(fn: Any):
     problem = the_problem(field_of(float, fn))
 
     assert (problem.severity, problem.code) == ("warning", "bae-dep-unannotated")
@@ -198,7 +196,7 @@ def test_a_problem_of_a_function_does_not_hide_another_problem():
 # Dependencies: what they take
 
 
-def test_defaults_an_lm_and_what_a_partial_gives_need_no_filling():
+def test_parameters_with_a_default_an_lm_or_a_partial_need_no_source():
     def forecast(place: str, model: LM, days: int = 3) -> Weather:
         return Weather()
 
@@ -206,7 +204,7 @@ def test_defaults_an_lm_and_what_a_partial_gives_need_no_filling():
     assert problems(field_of(Weather, functools.partial(forecast, place="here"))) == []
 
 
-def test_options_that_differ_are_a_warning_unless_the_call_is_not_shared():
+def test_different_options_for_a_shared_call_are_a_warning():
     def forecast(now: Annotated[Weather, Dep(get_weather, retries=2)]) -> Weather:
         return now
 
@@ -226,7 +224,7 @@ def test_options_that_differ_are_a_warning_unless_the_call_is_not_shared():
 # Cycles
 
 
-def test_a_path_to_a_cycle_is_not_part_of_it():
+def test_a_reported_cycle_leaves_out_the_path_to_it():
     looped = ring(2)[0]
 
     def outside(x: Annotated[int, Dep(looped)]) -> int:
@@ -246,7 +244,7 @@ def test_graphs_that_are_dependencies_of_each_other_are_shown_as_a_path():
     assert problem.message == "the graph is a dependency of itself: Outer -> Inner -> Outer"
 
 
-def test_a_node_that_needs_a_graph_it_is_part_of_is_a_cycle():
+def test_a_node_that_depends_on_its_own_graph_is_a_cycle():
     class Start(Node):
         async def __call__(self) -> Looped: ...
 
@@ -257,7 +255,7 @@ def test_a_node_that_needs_a_graph_it_is_part_of_is_a_cycle():
     assert problem.message == "the graph is a dependency of itself: Start -> again"
 
 
-def test_a_graph_that_needs_a_function_that_needs_the_graph_is_a_cycle():
+def test_a_graph_and_a_function_that_depend_on_each_other_are_a_cycle():
     class Inner(EndNode):
         x: Annotated[int, Dep(count)]
 
@@ -271,7 +269,7 @@ def test_a_graph_that_needs_a_function_that_needs_the_graph_is_a_cycle():
     assert "Start -> Inner -> Inner" in problems(Start)[0].message
 
 
-def test_a_map_over_the_graph_it_is_part_of_is_a_cycle():
+def test_a_map_over_its_own_graph_is_a_cycle():
     class Tree(EndNode):
         names: list[str]
         below: Annotated[list[Tree], Map(Tree, over="names")]

@@ -83,7 +83,7 @@ class Lines(RootModel[list[str]]):
     ],
     ids=str,
 )
-def test_a_map_over_any_list_like_type_is_fine(over: Any):
+def test_a_map_accepts_any_list_like_type(over: Any):
     assert problems(mapping(over)) == []
 
 
@@ -106,7 +106,7 @@ def test_a_map_over_any_list_like_type_is_fine(over: Any):
     ],
     ids=str,
 )
-def test_a_map_over_what_is_no_list_is_an_error(over: Any):
+def test_a_map_over_a_type_that_is_not_a_list_is_an_error(over: Any):
     problem = the_error("bae-map-over", "Maps.mapped", mapping(over))
     assert "and no list" in problem.message
 
@@ -119,7 +119,7 @@ def test_maps_over_each_other_are_errors():
     assert codes(Start) == [("bae-map-over", "Start.a"), ("bae-map-over", "Start.b")]
 
 
-def test_a_map_over_a_map_is_fine():
+def test_a_map_over_a_map_has_no_problems():
     def double(n: int) -> int:
         return 2 * n
 
@@ -167,7 +167,7 @@ def test_a_mapped_function_may_have_dependencies_an_lm_and_defaults_besides_the_
     assert problems(mapping(list[str], weigh)) == []
 
 
-def test_what_a_map_makes_must_fit_its_field():
+def test_the_results_of_a_map_must_fit_its_field():
     assert problems(mapping(list[str], len_of, Sequence[float])) == []
     assert the_problem(mapping(list[str], len_of, list[str])).message == (
         "is list[str], but len_of returns list[int]"
@@ -188,7 +188,7 @@ def test_a_mapped_graph_takes_the_item_as_its_start_or_as_the_only_field_of_the_
         assert the_problem(mapping(list[item], Inner, list[Inner])).code == "bae-map-item"
 
 
-def test_a_mapped_graph_with_two_fields_to_give_is_an_error():
+def test_a_mapped_graph_whose_start_needs_two_fields_is_an_error():
     class Inner(EndNode):
         name: str
         size: int
@@ -229,7 +229,7 @@ class HoldsOpaque(BaseModel, arbitrary_types_allowed=True):
     ],
     ids=str,
 )
-def test_a_field_for_the_lm_without_a_json_schema_is_an_error(annotation: Any):
+def test_a_field_for_the_llm_without_a_json_schema_is_an_error(annotation: Any):
     problem = the_error("bae-field-no-schema", "Filled.x", make_graph_with_field(annotation))
     assert "has no JSON schema" in problem.message
 
@@ -253,18 +253,18 @@ def test_a_field_for_the_lm_without_a_json_schema_is_an_error(annotation: Any):
     ],
     ids=str,
 )
-def test_a_field_for_the_lm_that_json_can_hold_is_fine(annotation: Any):
+def test_a_field_for_the_llm_with_a_json_schema_has_no_problems(annotation: Any):
     assert problems(make_graph_with_field(annotation)) == []
 
 
-def test_enum_members_that_json_cannot_name_are_an_error_with_a_default_too():
+def test_enum_members_without_a_json_form_are_an_error_even_with_a_default():
     problem = the_error(
         "bae-field-no-schema", "Filled.x", make_graph_with_field(Literal[Color.RED], Color.RED)
     )
     assert "JSON cannot name the members of Color: make it a StrEnum" in problem.message
 
 
-def test_a_default_that_json_cannot_hold_is_no_problem_and_no_warning():
+def test_a_default_without_a_json_form_is_not_a_problem():
     lock = Field(default_factory=threading.Lock, exclude=True)
     for annotation, default in ((list[int], object()), (SkipJsonSchema[int], 0), (object, lock)):
         assert problems(make_graph_with_field(annotation, default)) == []
@@ -308,7 +308,7 @@ def test_only_fields_that_the_lm_fills_need_a_json_schema():
     ],
     ids=describe_value,
 )
-def test_a_source_inside_the_type_is_an_error_since_it_would_not_be_seen(annotation: Any):
+def test_a_source_inside_the_type_is_an_error(annotation: Any):
     start = create_model("Start", __base__=EndNode, x=(annotation, ...))
     the_error("bae-field-buried", "Start.x", start)
 
@@ -327,7 +327,7 @@ def test_a_source_inside_the_type_of_a_parameter_is_an_error_too():
 @pytest.mark.parametrize(
     "answer", [str, int, Literal["red", "blue"], Mood, bool | str], ids=describe_value
 )
-def test_a_gate_whose_answer_is_more_than_a_yes_is_something_for_the_lm_to_work_with(answer: Any):
+def test_a_gate_before_a_fill_is_fine_if_its_answer_informs_the_llm(answer: Any):
     class Letter(EndNode):
         tone: Annotated[answer, Gate("In which tone?")]
         text: str
@@ -335,7 +335,7 @@ def test_a_gate_whose_answer_is_more_than_a_yes_is_something_for_the_lm_to_work_
     assert problems(leading_to(Letter, text=str), end=Letter) == []
 
 
-def test_an_approval_on_a_node_that_no_lm_fills_is_fine():
+def test_an_approval_on_a_node_that_no_llm_fills_has_no_problems():
     class Approval(Node):
         euros: int
         approved: Annotated[bool, Gate("Send it?")] = Field(init=False)
@@ -360,7 +360,7 @@ def test_an_approval_on_a_node_that_no_lm_fills_is_fine():
         assert problems(start) == []
 
 
-async def test_an_approval_of_a_node_that_a_body_has_the_lm_make_shows_what_was_filled():
+async def test_an_approval_of_a_node_made_in_a_body_shows_the_filled_fields():
     class Refund(EndNode):
         euros: int
         approved: Annotated[bool, Gate("Send the money?")]

@@ -89,7 +89,7 @@ def chain(length: int, uses: int = 1) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     "make", [nest, lambda n: field_of(int, chain(n)), lambda n: field_of(int, chain(n, 2))]
 )
-def test_the_proof_takes_work_in_proportion_to_what_is_nested_or_chained(
+def test_the_proof_takes_linear_work_for_nested_and_chained_graphs(
     make: Callable[[int], type[Node]],
 ) -> None:
     Graph(start=make(3)).validate(journal=True)
@@ -102,7 +102,7 @@ def test_the_proof_takes_work_in_proportion_to_what_is_nested_or_chained(
     assert_linear(counts, allowed=0.03)
 
 
-def test_models_inside_models_are_looked_at_once_each() -> None:
+def test_the_proof_visits_every_nested_model_once() -> None:
     model: type[BaseModel] = create_model("Leaf", x=(int, 1))
     counts: list[Lines] = []
     for number in range(31):
@@ -117,7 +117,7 @@ def test_models_inside_models_are_looked_at_once_each() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_a_recall_is_proved_however_its_graph_is_run(data: st.DataObject) -> None:
+def test_a_recall_is_proved_for_every_use_of_its_graph(data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 6))
     holds = [data.draw(st.booleans()) for _ in range(count)]
     inside = [
@@ -152,27 +152,27 @@ async def use(start: type[Node]) -> None:
 
 
 @pytest.mark.parametrize("uses", [1, 2])
-async def test_a_chain_as_long_as_the_bound_is_called_stored_and_read(uses: int) -> None:
+async def test_a_chain_of_deps_as_long_as_the_bound_runs_and_is_stored(uses: int) -> None:
     await use(field_of(int, chain(DEEPEST, uses)))
 
 
-async def test_graphs_inside_each_other_up_to_the_bound_run_and_are_stored_and_read() -> None:
+async def test_graphs_nested_up_to_the_bound_run_and_are_stored() -> None:
     await use(nest(DEEPEST_GRAPHS))
 
 
 @pytest.mark.parametrize("length", [DEEPEST + 1, 5000])
-async def test_a_longer_chain_is_refused_with_its_names_and_the_bound(length: int) -> None:
+async def test_a_chain_of_deps_beyond_the_bound_is_refused_with_its_names(length: int) -> None:
     fn = chain(length)
     for work in (Graph(start=field_of(int, fn)).prove, lambda: asyncio.run(resolve_dep(fn))):
         with pytest.raises((ProofError, DepError)) as info:
             await asyncio.to_thread(work)
-        assert f"{DEEPEST + 1} dependencies wait for each other, and {DEEPEST} can" in str(
+        assert f"{DEEPEST + 1} dependencies wait for each other, but at most {DEEPEST} may" in str(
             info.value
         )
         assert "step -> step -> step -> …" in str(info.value)
 
 
-async def test_a_chain_that_grows_from_the_bottom_is_refused_too() -> None:
+async def test_a_chain_of_deps_that_grows_from_the_bottom_is_refused_too() -> None:
     fn = chain(DEEPEST - 1)
     await resolve_dep(fn)  # whose plan is known from here on
     for left in range(2, -1, -1):
@@ -184,20 +184,22 @@ async def test_a_chain_that_grows_from_the_bottom_is_refused_too() -> None:
         fn = one_more
         if left:
             await resolve_dep(fn) if left == 2 else None
-    with pytest.raises(DepError, match=f"and {DEEPEST} can: one_more"):
+    with pytest.raises(DepError, match=f"at most {DEEPEST} may: one_more"):
         await resolve_dep(fn)
 
 
-def test_graphs_deeper_inside_each_other_are_refused_with_their_names_and_the_bound() -> None:
+def test_graphs_nested_beyond_the_bound_are_refused_with_their_names() -> None:
     top = nest(DEEPEST_GRAPHS + 5)
     wide = level(nest(3), top, nest(2))
     with pytest.raises(ProofError) as info:
         Graph(start=wide).prove()
     count = DEEPEST_GRAPHS + 6
-    assert f"{count} graphs are inside each other, and {DEEPEST_GRAPHS} can" in str(info.value)
+    assert f"{count} graphs are inside each other, but at most {DEEPEST_GRAPHS} may" in str(
+        info.value
+    )
 
 
-def test_a_map_over_graphs_counts_as_one_inside() -> None:
+def test_a_map_over_graphs_counts_as_a_level_of_nesting() -> None:
     top = nest(DEEPEST_GRAPHS)
 
     class Top(EndNode):

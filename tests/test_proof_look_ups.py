@@ -48,7 +48,7 @@ def after(following: type[Node], **fields: Any) -> type[Node]:
         (Dep(lambda word, lm: "", word=Recall()), "by the type of word, which is not annotated"),
     ],
 )
-def test_a_binding_that_cannot_be_is_an_error_that_names_what_there_is(marker: Dep, said: str):
+def test_an_impossible_binding_is_an_error_that_names_the_possible_bindings(marker: Dep, said: str):
     found = problems(node(word=str, hits=Annotated[Any, marker]))
 
     (problem,) = (each for each in found if each.code == "bae-dep-binding")
@@ -56,7 +56,7 @@ def test_a_binding_that_cannot_be_is_an_error_that_names_what_there_is(marker: D
     assert said in problem.message
 
 
-def test_the_fields_of_the_start_node_of_a_graph_are_named():
+def test_the_error_for_a_binding_of_a_graph_names_the_fields_of_its_start_node():
     class Inner(EndNode):
         topic: str
         mood: Annotated[Mood, Dep(Mood)]
@@ -71,7 +71,7 @@ def test_the_fields_of_the_start_node_of_a_graph_are_named():
     assert codes(other) == [("bae-dep-type", "Page.x")]
 
 
-def test_a_field_whose_type_the_parameter_does_not_take_is_an_error():
+def test_a_bound_field_of_the_wrong_type_is_an_error():
     page = node(word=str | None, hits=Annotated[list[str], Dep(search, query="word")])
     problem = the_error("bae-dep-type", "Page.hits", page)
     assert "search(query) takes str, but the field word is str | None" in problem.message
@@ -85,7 +85,7 @@ def test_an_unbound_parameter_stays_an_error_that_shows_how_to_bind_it():
     assert 'Dep(search, query="…")' in missing[0].fix
 
 
-def test_on_a_parameter_only_a_recall_can_be_bound():
+def test_only_a_recall_can_be_bound_on_a_parameter():
     def rank(hits: Annotated[list[str], Dep(search, query="word")]) -> int:
         return 1
 
@@ -94,7 +94,7 @@ def test_on_a_parameter_only_a_recall_can_be_bound():
     assert "a parameter of a function sees no fields" in problem.message
 
 
-def test_options_are_reserved_names():
+def test_options_of_a_marker_cannot_be_bound_as_parameters():
     def fetch(timeout: str, lm: LM) -> str:
         return timeout
 
@@ -108,7 +108,7 @@ def test_options_are_reserved_names():
         Dep(search, top=5)  # type: ignore[arg-type]
 
 
-def test_markers_that_bind_differently_differ_and_differ_in_no_option():
+def test_markers_with_different_bindings_are_unequal_and_get_no_warning():
     assert Dep(search, query="a", top="b") == Dep(search, top="b", query="a")
     assert Dep(search, query="a") != Dep(search, query="b")
     both = node(
@@ -134,7 +134,7 @@ def test_a_map_leaves_one_parameter_for_the_item_besides_the_bound_parameters():
 # Paths
 
 
-def test_a_recalled_parameter_is_proved_on_every_path_like_a_field():
+def test_a_recalled_parameter_is_proved_on_every_path():
     page = node(x=Annotated[str, Dep(feel_more)])
     good = after(page, mood=Mood)
     bad = after(page, word=str)
@@ -152,7 +152,7 @@ def test_a_recalled_parameter_is_proved_on_every_path_like_a_field():
     assert any("Recall() on the start node" in line for line in validate_node_deps(page, True))
 
 
-def test_a_default_of_the_parameter_or_of_the_field_is_enough():
+def test_a_default_of_the_parameter_or_field_replaces_a_missing_recall():
     def feel_maybe(mood: Annotated[Mood | None, Recall()] = None) -> str:
         return ""
 
@@ -163,7 +163,7 @@ def test_a_default_of_the_parameter_or_of_the_field_is_enough():
     assert problems(Defaults) == []
 
 
-def test_a_graph_inside_finds_what_is_before_it_around_it():
+def test_a_recalled_parameter_in_a_subgraph_finds_values_of_the_outer_trace():
     inner = node(x=Annotated[str, Dep(feel)])
     outer = type(Node)("Outer", (node(inside=Annotated[inner, Dep(inner)]),), {})
 
@@ -192,7 +192,7 @@ def test_fields_that_wait_for_each_other_are_an_error_with_the_path():
     assert ("bae-dep-cycle", "Page.a") in codes(itself)
 
 
-async def test_what_waits_for_itself_is_refused_by_hand_too():
+async def test_resolve_fields_refuses_fields_that_wait_for_each_other():
     with pytest.raises(DepError, match="fields wait for each other"):
         await resolve_fields(node(a=Annotated[str, Dep(feel_any, word="a")]))
 

@@ -45,7 +45,7 @@ class Worked(EndNode):
     fine: Annotated[bool, Gate("fine?")]
 
 
-def test_a_node_class_finds_nodes_of_its_subclasses_and_nodes_in_fields():
+def test_a_recall_of_a_node_class_finds_subclasses_and_nodes_in_fields():
     class Shouted(Said): ...
 
     class Quotes(EndNode):
@@ -59,7 +59,7 @@ def test_a_node_class_finds_nodes_of_its_subclasses_and_nodes_in_fields():
     assert recall_from_trace([Said(text="older"), Quotes(inner=quoted)], Said) is quoted
 
 
-def test_values_that_a_dep_or_a_recall_made_are_skipped():
+def test_a_recall_skips_values_from_dep_and_recall():
     class Looked(EndNode):
         weather: Annotated[Weather, Dep(get_weather)]
         again: Annotated[Weather, Recall()]
@@ -72,7 +72,7 @@ def test_values_that_a_dep_or_a_recall_made_are_skipped():
         recall_from_trace([looked], Weather)
 
 
-def test_values_from_gates_and_maps_are_found_once_they_are_resolved():
+def test_a_recall_finds_resolved_values_of_gates_and_maps():
     worked = Worked(lines=["a"], lengths=[1], fine=False)
 
     assert recall_from_trace([worked], list[int]) == [1]
@@ -80,7 +80,7 @@ def test_values_from_gates_and_maps_are_found_once_they_are_resolved():
     assert recall_from_trace([holding(list[int], [7]), Worked(lines=["a"])], list[int]) == [7]
 
 
-def test_none_in_an_optional_field_is_no_value_and_the_search_continues():
+def test_a_recall_skips_none_in_an_optional_field():
     mood = Mood(name="older")
     trace = [holding(Mood | None, mood), holding(Mood | None, None)]
 
@@ -89,7 +89,7 @@ def test_none_in_an_optional_field_is_no_value_and_the_search_continues():
     assert recall_from_trace(trace, Optional[Mood]) is mood
 
 
-def test_a_union_finds_the_newest_of_any_of_its_members():
+def test_a_recall_of_a_union_finds_the_newest_value_of_any_member():
     trace = [holding(Mood, Mood()), holding(Weather, Weather(degrees=3))]
 
     assert recall_from_trace(trace, Mood | Weather) == Weather(degrees=3)
@@ -127,7 +127,7 @@ MISSED = [
 
 
 @pytest.mark.parametrize(("held", "value", "wanted"), FOUND, ids=str)
-def test_a_value_is_found_by_its_declared_type(held: Any, value: Any, wanted: Any):
+def test_a_recall_finds_a_value_by_its_declared_type(held: Any, value: Any, wanted: Any):
     older = Said(text="older")
 
     assert recall_from_trace([older, holding(held, value)], wanted) == value
@@ -156,7 +156,7 @@ def test_a_recall_without_a_match_lists_what_was_searched():
 # In a run
 
 
-async def test_a_recalled_value_is_passed_to_the_lm_and_written_down():
+async def test_a_recalled_value_is_shown_to_the_llm_and_recorded():
     class End(EndNode):
         word: Annotated[str, Recall()]
         more: int
@@ -169,7 +169,7 @@ async def test_a_recalled_value_is_passed_to_the_lm_and_written_down():
     assert (record.node_type, record.field, record.value) == (End, "word", "one")
 
 
-async def test_the_field_of_the_same_name_is_preferred():
+async def test_a_recall_prefers_the_field_of_the_same_name():
     class End(EndNode):
         second: Annotated[str, Recall()]
         other: Annotated[str, Recall()]
@@ -179,7 +179,7 @@ async def test_the_field_of_the_same_name_is_preferred():
     assert (await run(start, ScriptedLM())).trace[-1].model_dump() == {"second": "2", "other": "1"}
 
 
-async def test_a_named_node_class_is_looked_for_past_newer_values():
+async def test_a_recall_from_a_named_node_class_skips_newer_values_elsewhere():
     class Start(Node):
         word: str
 
@@ -201,7 +201,7 @@ async def test_a_named_node_class_is_looked_for_past_newer_values():
     assert result.trace[-1].start.word == "one"
 
 
-async def test_a_loop_recalls_what_the_round_before_left():
+async def test_a_node_in_a_loop_recalls_the_value_of_the_previous_round():
     class Start(Node):
         text: str
 
@@ -220,7 +220,7 @@ async def test_a_loop_recalls_what_the_round_before_left():
     assert [node.before for node in result.trace[1:]] == ["0", "1", "2"]
 
 
-async def test_a_default_is_used_where_nothing_is_found():
+async def test_a_recall_that_finds_no_value_uses_the_default_of_its_field():
     class End(EndNode):
         mood: Annotated[Mood, Recall()] = Field(default_factory=lambda: Mood(name="default"))
 
@@ -248,7 +248,7 @@ async def test_an_inner_graph_recalls_its_own_trace_before_the_outer_trace():
         assert (await run(start, ScriptedLM(script))).trace[-1].inner.word == word
 
 
-async def test_what_cannot_be_found_after_all_is_an_error_with_the_way_there():
+async def test_a_missing_value_at_run_time_is_an_error_with_the_trace():
     class End(EndNode):
         mood: Annotated[Mood, Recall()]
 
@@ -264,7 +264,7 @@ async def test_what_cannot_be_found_after_all_is_an_error_with_the_way_there():
     )
 
 
-async def test_a_recalled_value_that_the_field_refuses_is_an_error_of_the_field():
+async def test_an_error_for_a_refused_recalled_value_names_the_field():
     class End(EndNode):
         word: Annotated[str, Recall(), Field(max_length=3)]
 
@@ -278,7 +278,7 @@ async def test_a_recalled_value_that_the_field_refuses_is_an_error_of_the_field(
     assert error.fix == "declare the field like the field that it recalls"
 
 
-async def test_resolve_fields_recalls_from_the_trace_it_is_given():
+async def test_resolve_fields_recalls_from_its_trace_argument():
     class End(EndNode):
         word: Annotated[str, Recall()]
         said: Annotated[Said, Recall()]
@@ -293,7 +293,7 @@ async def test_resolve_fields_recalls_from_the_trace_it_is_given():
 # Before a run
 
 
-def test_recall_of_a_node_type_looks_only_at_nodes_of_that_type_and_its_subclasses():
+def test_recall_from_a_node_class_searches_only_the_class_and_its_subclasses():
     class Draft(EndNode):
         text: str
 
@@ -313,7 +313,7 @@ def test_recall_of_a_node_type_looks_only_at_nodes_of_that_type_and_its_subclass
         assert f"Recall{wanted} on the path Start -> End" in problem.message
 
 
-def test_a_recall_that_no_enclosing_graph_can_serve_names_the_whole_path():
+def test_an_error_for_an_unserved_recall_in_a_subgraph_names_the_whole_path():
     class Deeper(EndNode):
         topic: Annotated[str, Recall()]
 
@@ -330,7 +330,7 @@ def test_a_recall_that_no_enclosing_graph_can_serve_names_the_whole_path():
     assert "on the path Start -> Outer -> Inner -> Deep -> Deeper" in problem.message
 
 
-def test_a_graph_used_where_its_recall_is_served_and_where_it_is_not_is_reported_once():
+def test_a_subgraph_with_a_served_and_an_unserved_use_is_reported_once():
     class Inner(EndNode):
         topic: Annotated[str, Recall()]
 
@@ -343,7 +343,7 @@ def test_a_graph_used_where_its_recall_is_served_and_where_it_is_not_is_reported
     assert "on the path Start -> Inner" in problem.message
 
 
-def test_paths_are_not_judged_while_a_class_on_them_cannot_be_resolved():
+def test_a_recall_is_not_judged_if_a_class_on_its_path_is_unresolvable():
     class Start(Node):
         async def __call__(self) -> End | Odd: ...
 
@@ -357,7 +357,7 @@ def test_paths_are_not_judged_while_a_class_on_them_cannot_be_resolved():
 
 
 @pytest.mark.parametrize("given", ["Said", str, Mood, Said(text="x")], ids=str)
-def test_only_a_node_class_can_be_named_to_look_at(given: Any):
+def test_recall_accepts_only_a_node_class(given: Any):
     with pytest.raises(TypeError, match="give it a Node class"):
         Recall(given)
 
@@ -486,7 +486,7 @@ def places(found: list[Problem]) -> set[tuple[int, ...]]:
 
 @settings(deadline=None, max_examples=100)
 @given(shapes())
-def test_a_recall_is_refused_or_warned_of_exactly_when_some_walk_gets_there_without_a_holder(
+def test_a_recall_is_reported_exactly_if_some_path_may_lack_its_value(
     shape: Shape,
 ):
     found = Graph(start=shape.build()[0]).validate()
@@ -526,9 +526,7 @@ def check_path(shape: Shape, problem: Problem) -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(shapes(), st.lists(st.integers(0, 11), max_size=12))
-def test_a_graph_proved_without_errors_misses_only_recalls_it_was_warned_of_and_finds_the_newest(
-    shape: Shape, route: list[int]
-):
+def test_a_graph_without_errors_misses_only_recalls_with_a_warning(shape: Shape, route: list[int]):
     # What a walk cannot be served is taken out, so that every example is a graph that may run.
     for index, kind in shape.unserved(MAYBE):
         shape.recalls[index].remove(kind)
@@ -566,7 +564,7 @@ def newest(shape: Shape, classes: list[type[Node]], trace: list[Node], kind: int
     return NOTHING
 
 
-def test_a_node_that_cannot_come_before_is_not_called_ambiguous():
+def test_a_recall_is_not_ambiguous_because_of_a_later_node():
     third = leading_to(None, name="Third", title=str, body=str)
     second = leading_to(third, name="Second", message=Annotated[str, Recall()])
 

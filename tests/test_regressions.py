@@ -81,7 +81,7 @@ class Inner(Node):
     assert (node.one, node.doubled) == (1, [2, 4])  # type: ignore[attr-defined]
 
 
-async def test_fields_that_make_their_value_from_another_type_are_not_refused():
+async def test_fields_with_a_converting_validator_accept_other_types():
     class Start(EndNode):
         when: Annotated[AwareDatetime, Dep(aware)]
         size: Annotated[ByteSize, Dep(number)]
@@ -119,7 +119,7 @@ async def test_retrying_a_graph_calls_its_failed_dependencies_again():
 
 
 @pytest.mark.parametrize("name", ["fn", "self", "call", "args", "kwargs", "then"])
-async def test_a_parameter_of_a_dependency_may_have_any_name(name: str):
+async def test_a_dependency_may_name_its_parameters_freely(name: str):
     made: dict[str, Any] = {"Annotated": Annotated, "Dep": Dep, "number": number}
     exec(f"def use({name}: Annotated[int, Dep(number)]) -> int:\n    return {name} + 1", made)
 
@@ -183,7 +183,7 @@ async def test_an_lm_fills_fields_that_have_aliases():
     assert (filled.size, filled.text) == (1000, "x")
 
 
-async def test_an_answer_at_a_gate_goes_through_its_validators_once():
+async def test_an_answer_of_a_gate_is_validated_once():
     class Start(EndNode):
         number: Annotated[int, AfterValidator(lambda value: value * 2), Gate("how many?")]
 
@@ -193,7 +193,7 @@ async def test_an_answer_at_a_gate_goes_through_its_validators_once():
     assert (await run(Start(), answer=answer)).result.number == 10
 
 
-async def test_a_map_gets_the_items_as_its_field_holds_them():
+async def test_a_map_gets_the_validated_items_of_its_field():
     def items() -> list[int]:
         return [1, 2, 2]
 
@@ -208,7 +208,7 @@ async def test_a_map_gets_the_items_as_its_field_holds_them():
     assert (result.items, result.out) == ([1, 2], [2, 4])
 
 
-async def test_an_lm_that_may_be_done_without_is_not_asked_for():
+async def test_an_optional_lm_parameter_needs_no_lm():
     def length(lm: LM | None = None) -> int:
         return 0 if lm is None else 1
 
@@ -221,7 +221,7 @@ async def test_an_lm_that_may_be_done_without_is_not_asked_for():
     assert (await Graph(start=Start, end=Start).arun(Start())).result.number == 0
 
 
-async def test_what_an_async_generator_opens_is_closed_in_the_task_and_context_that_opened_it():
+async def test_an_async_generator_is_closed_in_the_task_and_context_that_opened_it():
     variable: ContextVar[int] = ContextVar("variable", default=0)
     tasks: list[Any] = []
 
@@ -240,7 +240,7 @@ async def test_what_an_async_generator_opens_is_closed_in_the_task_and_context_t
     assert tasks[0] is tasks[1]
 
 
-async def test_a_circle_through_a_graph_is_reported_outside_a_run_too():
+async def test_a_cycle_through_a_subgraph_is_reported_outside_a_run_too():
     async def top(inner: Annotated[Any, Dep(Circle)]) -> int:
         return 1
 
@@ -252,7 +252,7 @@ async def test_a_circle_through_a_graph_is_reported_outside_a_run_too():
     assert error.code == "bae-dep-cycle"
 
 
-def test_a_function_whose_hints_need_the_using_class_means_what_each_of_them_means():
+def test_hints_of_a_shared_function_are_resolved_for_every_class_that_uses_it():
     def scope(value: Any) -> list[Any]:
         class Thing:
             pass
@@ -270,7 +270,7 @@ def load() -> Thing:  # type: ignore[name-defined] # noqa: F821
     raise AssertionError
 
 
-def test_a_recall_that_was_proved_too_early_is_proved_again():
+def test_a_recall_proved_before_a_class_is_complete_is_proved_again():
     made: dict[str, Any] = {
         "__name__": "early",
         "Node": Node,

@@ -90,7 +90,7 @@ async def test_no_lm_can_overwrite_resolved_values(lm: Any):
         check((await run(Begin(topic="t"), lm)).trace)
 
 
-async def test_the_journal_and_the_node_agree():
+async def test_the_journal_and_the_node_agree_after_the_llm_invented_a_value():
     journal = MemoryJournal()
     lm = Inventing({Report: INVENTED[Report], Close: {"lines": ["invented"], "word": 7}})
     with pytest.raises(Exception, match="word"):
@@ -99,7 +99,7 @@ async def test_the_journal_and_the_node_agree():
     check(result.trace)
 
 
-async def test_a_node_that_agrees_with_what_was_resolved_is_left_alone():
+async def test_a_filled_node_with_the_resolved_values_is_not_copied():
     built: list[Node] = []
 
     class Careful(Inventing):

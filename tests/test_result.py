@@ -35,7 +35,7 @@ def script() -> ScriptedLM:
     return ScriptedLM([{"n": 1}, {"text": "done"}])
 
 
-async def test_the_trace_has_every_node_in_order_and_the_terminal_node_last():
+async def test_the_trace_has_every_node_in_order():
     start = Start()
     result = await Graph(start=Start, end=End).arun(start, script())
 
@@ -59,7 +59,7 @@ async def test_runs_of_one_graph_share_neither_id_nor_trace_nor_journal():
         assert result.journal.of(RunStarted)[0].run_id == result.run_id
 
 
-async def test_the_journal_records_the_run_from_start_to_end_whatever_becomes_of_the_trace():
+async def test_the_journal_of_a_result_does_not_depend_on_its_trace():
     start = Start()
     result = await Graph(start=Start, name="a name").arun(start, script())
     trace = [*result.trace]
@@ -108,7 +108,7 @@ async def test_an_unknown_cost_of_one_call_makes_the_total_unknown():
     assert result.usage == Usage(2, 20, 10, 4, None)
 
 
-async def test_what_a_body_a_dependency_a_map_and_a_graph_inside_ask_of_the_lm_is_counted_once():
+async def test_llm_calls_of_bodies_deps_maps_and_subgraphs_are_counted_once():
     async def dep(lm: LM) -> int:
         return (await lm.make(Other(), Middle)).n
 
@@ -150,7 +150,7 @@ Forks = leading_to(Middle, End, name="Forks")
     ],
     ids=["choosing", "filling", "validating"],
 )
-async def test_what_the_lm_used_before_it_failed_is_counted(script: Any, calls: int):
+async def test_usage_before_a_failure_of_the_llm_is_counted(script: Any, calls: int):
     error = await error_from(BaeError, Graph(start=Forks).arun(Forks(), ScriptedLM(script)))
 
     assert error.journal.usage().calls == calls

@@ -97,7 +97,7 @@ async def test_one_successor_is_filled_without_a_choice():
     assert result.trace[-1].text == "filled"
 
 
-async def test_a_union_is_chosen_from_in_full_and_in_order_and_then_filled():
+async def test_a_choice_offers_the_whole_union_in_order_before_the_fill():
     class Start(Node):
         topic: str
 
@@ -114,7 +114,7 @@ async def test_a_union_is_chosen_from_in_full_and_in_order_and_then_filled():
     assert classes(result) == [Start, Other]
 
 
-async def test_none_in_a_union_lets_the_lm_stop_the_run():
+async def test_none_in_a_union_lets_the_llm_end_the_run():
     lm = RecordingLM([NoneType])
     start = leading_to(Done, None)
     result = await run(start(), lm)
@@ -130,7 +130,7 @@ async def test_an_empty_terminal_ends_the_run_without_the_lm():
     assert result.node is None
 
 
-async def test_what_is_resolved_is_passed_to_fill_with_the_source_and_the_class_name():
+async def test_fill_gets_the_resolved_values_the_source_and_the_class_name():
     def get_number() -> int:
         return 7
 
@@ -153,7 +153,7 @@ async def test_what_is_resolved_is_passed_to_fill_with_the_source_and_the_class_
 
 
 @pytest.mark.parametrize("how", ["lm", "model", "anything"])
-async def test_a_parameter_annotated_lm_gets_the_lm_whatever_its_name(how: str):
+async def test_a_parameter_of_a_body_annotated_lm_gets_the_lm(how: str):
     given: list[Any] = []
 
     async def lm_(self: Node, lm: LM) -> None:
@@ -192,7 +192,7 @@ async def test_a_written_body_may_let_the_lm_make_or_decide():
     assert result.trace[-1].text == "decided"
 
 
-async def test_the_very_same_node_may_be_returned_again():
+async def test_a_body_may_return_its_own_node_again():
     class Count(Node):
         n: int = 0
 
@@ -208,7 +208,7 @@ async def test_the_very_same_node_may_be_returned_again():
 # What was not declared
 
 
-async def test_a_forgotten_await_is_named_and_python_has_nothing_to_warn_of(
+async def test_a_forgotten_await_is_an_error_without_a_warning_of_python(
     recwarn: pytest.WarningsRecorder,
 ):
     class Start(Node):
@@ -240,7 +240,7 @@ class Special(Done):
     ],
     ids=["node", "subclass", "none", "text", "class"],
 )
-async def test_a_return_that_was_not_declared_is_an_error_that_names_both(
+async def test_an_error_for_an_undeclared_return_names_both_types(
     returned: Any, said: str, fix: str
 ):
     class Start(Node):
@@ -271,7 +271,7 @@ async def test_a_wrong_return_is_reported_with_the_declared_return():
 
 
 @pytest.mark.parametrize("chosen", [Node, int, "Done", None], ids=str)
-async def test_a_choice_outside_the_offered_types_is_never_guessed_at(chosen: Any):
+async def test_a_choice_outside_the_offered_types_is_an_error(chosen: Any):
     start = leading_to(Done, Other)()
     error = await error_from(RouteError, run(start, RecordingLM([chosen])))
     assert error.code == "bae-choice-outside"
@@ -284,7 +284,7 @@ async def test_a_choice_outside_the_offered_types_is_never_guessed_at(chosen: An
 
 
 @pytest.mark.parametrize("filled", [Other(), None, {"text": "x"}, Done], ids=str)
-async def test_an_lm_that_fills_something_else_is_an_error(filled: Any):
+async def test_an_lm_that_fills_another_class_is_an_error(filled: Any):
     class Wrong(RecordingLM):
         async def fill(self, *args: Any, **options: Any) -> Any:
             return filled
@@ -298,7 +298,7 @@ async def test_an_lm_that_fills_something_else_is_an_error(filled: Any):
 # Validation of what is filled and resolved
 
 
-async def test_what_the_lm_lets_through_unvalidated_is_a_fill_error():
+async def test_an_invalid_node_from_a_custom_lm_is_a_fill_error():
     class Pair(EndNode):
         low: int
 
@@ -326,7 +326,7 @@ async def test_no_more_than_ten_nodes_run_unless_more_are_allowed():
     assert "max_iters=20" in (error.fix or "")
 
 
-async def test_a_run_may_use_its_bound_to_the_last():
+async def test_a_run_may_have_exactly_as_many_nodes_as_its_bound():
     for bound in (25, 0):
         assert len((await run(Count(), max_iters=bound)).trace) == 25
     with pytest.raises(LimitError):
@@ -368,7 +368,7 @@ class DecidingTurn(Node):
         (DecidingTurn, DecidingTurn(), ["decide"] * 2),
     ],
 )
-async def test_the_lm_is_not_asked_to_choose_where_no_option_may_run(
+async def test_the_llm_does_not_choose_if_every_option_is_beyond_the_bound(
     start: type[Node], choice: Any, asked: list[str]
 ):
     lm = RecordingLM([choice] * 9)
@@ -391,7 +391,7 @@ async def test_a_body_may_have_the_lm_decide_to_stop_at_the_bound():
     assert "fill" not in [call[0] for call in lm.calls]
 
 
-async def test_a_graph_inside_does_not_pay_for_a_choice_beyond_its_bound_either():
+async def test_a_subgraph_makes_no_llm_call_for_a_choice_beyond_its_bound():
     class Item(Node):
         number: int
 
@@ -412,7 +412,7 @@ async def test_a_graph_inside_does_not_pay_for_a_choice_beyond_its_bound_either(
 
 
 @pytest.mark.parametrize("bound", [-1, None, "ten", 2.5], ids=str)
-async def test_a_bound_that_is_no_number_of_nodes_is_refused(bound: Any):
+async def test_a_max_iters_that_is_not_a_number_of_nodes_is_refused(bound: Any):
     with pytest.raises(ValueError, match=f"max_iters={bound}"):
         await run(Count(), max_iters=bound)
 
@@ -453,7 +453,7 @@ class Half:
     ],
     ids=["text", "class", "other", "half"],
 )
-async def test_something_that_is_no_lm_is_refused(given: Any, code: str, said: str):
+async def test_a_value_that_is_not_an_lm_is_refused(given: Any, code: str, said: str):
     error = await error_from(BaeLMError, run(Done(), lm=given))
 
     assert error.code == code
@@ -469,7 +469,7 @@ async def test_run_inside_a_loop_raises_and_points_to_arun():
     assert "await graph.arun(" in (caught.value.fix or "")
 
 
-async def test_a_missing_lm_is_an_error_before_anything_is_called():
+async def test_a_missing_lm_is_an_error_before_the_first_call():
     called: list[str] = []
     middle = leading_to(Done, name="Middle")
 
@@ -494,7 +494,7 @@ async def test_a_missing_lm_is_an_error_before_anything_is_called():
     assert 'NodeConfig(lm="…")' in (error.fix or "")
 
 
-async def test_every_use_of_an_lm_is_named_when_there_is_no_lm():
+async def test_the_error_for_a_missing_lm_names_every_use_of_an_lm():
     async def ask(lm: LM) -> int:
         return 1
 
@@ -644,7 +644,7 @@ async def test_an_exception_of_the_lm_is_an_lm_error_and_a_bae_error_passes_unch
 # What is written down
 
 
-async def test_a_choice_and_a_fill_are_written_down_as_they_happen():
+async def test_choices_and_fills_are_recorded_in_order():
     lm = ScriptedLM([Done, {"text": "x"}])
     result = await run(Chooses(), lm)
 

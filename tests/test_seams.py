@@ -121,12 +121,12 @@ def places(rule: Callable[[ast.AST], Iterator[int]], *own: str) -> list[str]:
     return found
 
 
-def test_no_more_places_distinguish_kinds_of_field_sources():
+def test_the_number_of_places_that_distinguish_source_kinds_does_not_grow():
     found = places(sources_told_apart, "markers.py", "sources/")
     assert len(found) <= SOURCES_TOLD_APART, "\n".join(found)
 
 
-def test_no_more_places_distinguish_kinds_of_records():
+def test_the_number_of_places_that_distinguish_record_kinds_does_not_grow():
     found = places(records_told_apart, "records.py")
     assert len(found) <= RECORDS_TOLD_APART, "\n".join(found)
 
@@ -140,7 +140,7 @@ INTERNALS_OF_THE_TEAM = 7
 One is the reader of what Claude's program used, so that there is no second one."""
 
 
-def test_the_team_imports_no_more_internals_of_bae_and_nothing_of_the_command_line():
+def test_the_team_imports_no_new_internals_of_bae():
     found: list[str] = []
     for path in sorted(SOURCE.glob("team/**/*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, SecretBytes, SecretStr
 
 from bae import Dep, Graph, Map, Node, NodeConfig, Recall
 from bae.records import Asker
-from bae.secrets import Secrets, may_show, secret_behind, secret_fields, without_hidden_parts
+from bae.secrets import Secrets, depends_on_secret, may_show, secret_fields, without_hidden_parts
 from end_node import leading_to
 
 
@@ -87,7 +87,7 @@ def test_secret_fields_are_found_at_any_depth_with_a_reason() -> None:
     assert secret_fields(Plain) == {}
 
 
-def test_fields_that_may_get_a_secret_from_elsewhere_are_hidden_too() -> None:
+def test_fields_that_may_get_a_secret_from_another_field_are_hidden_too() -> None:
     secrets = Secrets.of(graph)
     assert secrets.fields(Session) == {"word", "note"}  # the note may be that of Login
     assert secrets.fields(Open) == {"word"}  # made by the function behind a hidden field
@@ -102,11 +102,11 @@ def test_values_of_dependencies_are_secret_by_their_type_or_by_a_field_that_hold
     assert secrets.source(Session, "word")
     assert secrets.source(Open, "word")
     assert not secrets.source(Open, "shouted")
-    assert secret_behind(Session, "page")
-    assert not secret_behind(Open, "word")
+    assert depends_on_secret(Session, "page")
+    assert not depends_on_secret(Open, "word")
 
 
-def test_what_an_lm_is_asked_may_be_shown_where_no_secret_can_be_in_it() -> None:
+def test_only_questions_that_may_contain_a_secret_are_hidden() -> None:
     secrets = Secrets.of(graph)
     assert secrets.any
     assert secrets.asks(Asker("choice", Login))
@@ -117,16 +117,14 @@ def test_what_an_lm_is_asked_may_be_shown_where_no_secret_can_be_in_it() -> None
     assert not Secrets.of(Graph(start=Plain)).any
 
 
-def test_what_a_complaint_quotes_is_left_out() -> None:
+def test_values_quoted_in_a_validation_error_are_left_out() -> None:
     secrets = Secrets.of(graph)
-    assert secrets.field_named("token: t0ken is wrong") == "token"
-    assert secrets.field_named("keys.s3cret: is no bytes") == "keys"
-    assert secrets.field_named("t0ken is wrong") == "withheld"
+    assert secrets.find_field_name("token: t0ken is wrong") == "token"
+    assert secrets.find_field_name("keys.s3cret: is no bytes") == "keys"
+    assert secrets.find_field_name("t0ken is wrong") == "withheld"
 
 
-def test_classes_are_shown_if_neither_they_nor_classes_that_bodies_may_ask_for_hold_a_secret() -> (
-    None
-):
+def test_classes_are_shown_if_no_class_a_body_may_ask_for_has_a_secret() -> None:
     class Shows(Plain):
         node_config = NodeConfig(show=("text",))  # perhaps a copy of a secret
 

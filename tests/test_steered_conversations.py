@@ -77,7 +77,7 @@ def texts_of(prompt: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("native", [True, False])
-async def test_the_text_is_read_after_the_results_and_before_the_next_answer(native: bool):
+async def test_a_text_of_before_round_is_read_after_the_results_of_the_last_round(native: bool):
     def steer(progress: ToolProgress) -> str | None:
         SEEN.append(progress)
         return ["begin", None, "answer now"][progress.rounds]
@@ -97,7 +97,7 @@ async def test_the_text_is_read_after_the_results_and_before_the_next_answer(nat
     assert [each.messages for each in SEEN] == [(), ("begin",), ("begin",)]
 
 
-async def test_a_scripted_lm_is_steered_too_by_an_async_function_with_dependencies():
+async def test_before_round_may_be_async_and_have_dependencies():
     async def get_shop() -> str:
         return "Bern"
 
@@ -113,7 +113,7 @@ async def test_a_scripted_lm_is_steered_too_by_an_async_function_with_dependenci
     assert texts_of(lm.prompts[0]) == []
 
 
-async def test_refused_answers_are_counted_and_the_last_round_can_be_announced():
+async def test_before_round_sees_refused_answers_and_can_announce_the_last_round():
     def accept(reply: Any) -> None:
         if reply.text == "no":
             raise ToolError("try again")
@@ -129,7 +129,7 @@ async def test_refused_answers_are_counted_and_the_last_round_can_be_announced()
     assert texts_of(lm.prompts[-1])[-1] == "this is your last round"
 
 
-async def test_accept_has_as_many_seconds_as_the_marker_sets():
+async def test_accept_timeout_bounds_the_accept_function():
     async def accept(reply: Any) -> None:
         await asyncio.Event().wait()
 
@@ -151,14 +151,14 @@ def stop_at_repeats(progress: ToolProgress) -> None:
         raise StuckWork(f"{calls[-1]} was called twice")
 
 
-async def test_an_error_of_bae_passes_unchanged_and_ends_the_conversation():
+async def test_an_error_of_bae_in_before_round_passes_unchanged():
     lm = ToolBackend(*[[call("search", word="a")]] * 3)
     with pytest.raises(StuckWork, match="was called twice"):
         await run(graph_with(before_round=stop_at_repeats), lm)
     assert len(lm.prompts) == 2
 
 
-async def test_another_exception_and_another_result_name_the_function():
+async def test_an_exception_or_wrong_result_of_before_round_names_the_function():
     def fails(progress: ToolProgress) -> str:
         return progress.messages[0]
 
@@ -190,7 +190,7 @@ def returns_number(progress: ToolProgress) -> int:
         (returns_number, "returns int"),
     ],
 )
-def test_the_proof_finds_a_function_that_cannot_be_called_before_a_round(steer: Any, what: str):
+def test_the_proof_refuses_a_before_round_function_that_cannot_be_called(steer: Any, what: str):
     with pytest.raises(ProofError) as raised:
         graph_with(before_round=steer).prove()
     (problem,) = [problem for problem in raised.value.problems if problem.severity == "error"]
@@ -198,12 +198,12 @@ def test_the_proof_finds_a_function_that_cannot_be_called_before_a_round(steer: 
     assert what in problem.message
 
 
-def test_what_is_no_function_is_refused_at_once():
+def test_a_before_round_that_is_not_a_function_is_refused_at_once():
     with pytest.raises(TypeError, match="before_round='now'"):
         Tools(search, before_round="now")  # type: ignore[arg-type]
 
 
-async def test_a_text_that_was_stored_before_a_kill_is_neither_lost_nor_made_again():
+async def test_a_stored_text_of_before_round_survives_a_kill():
     def steer(progress: ToolProgress) -> str:
         SEEN.append(progress.rounds)
         return f"text {progress.rounds}"
@@ -269,7 +269,7 @@ def paying(*tools: Any) -> Any:
 PAYMENTS: list[Any] = [[Call("pay", euros=1), Call("pay", euros=1)], {"text": "done"}]
 
 
-async def test_a_retried_call_keeps_its_key_and_every_other_call_has_another():
+async def test_a_retried_tool_call_keeps_its_idempotency_key():
     service = Failing()
     graph = paying(Tool(service.pay, retries=1))
     await run(graph, ScriptedLM([*PAYMENTS]))
@@ -280,7 +280,7 @@ async def test_a_retried_call_keeps_its_key_and_every_other_call_has_another():
     assert all(len(key) == 32 and key.isalnum() for key in service.keys)
 
 
-async def test_a_call_that_is_repeated_after_a_resume_keeps_its_key():
+async def test_a_tool_call_repeated_after_a_resume_keeps_its_idempotency_key():
     service, journal = Failing(), MemoryJournal()
     graph = paying(Tool(service.pay, unfinished="repeat"))
     one = [Call("pay", euros=1), {"text": "done"}]
@@ -293,7 +293,7 @@ async def test_a_call_that_is_repeated_after_a_resume_keeps_its_key():
     assert service.keys[2] != first
 
 
-async def test_a_graph_that_begins_again_makes_other_calls():
+async def test_tool_calls_of_a_retried_graph_get_new_idempotency_keys():
     service = Failing()
     inner = paying(service.pay)
 
@@ -306,7 +306,7 @@ async def test_a_graph_that_begins_again_makes_other_calls():
     assert len(service.keys) == len(set(service.keys))
 
 
-async def test_outside_a_tool_there_is_no_key():
+async def test_idempotency_key_outside_a_tool_is_an_error():
     with pytest.raises(RuntimeError, match="outside a tool"):
         idempotency_key()
 
@@ -358,7 +358,7 @@ SEARCHES: Any = Graph(start=Search, end=(Found, Summary))
 SAME: list[Any] = [[call("search", word="a")]] * 2
 
 
-async def test_a_body_that_catches_the_error_is_resumed_after_any_line_and_replayed():
+async def test_a_body_that_catches_a_conversation_error_resumes_after_any_line():
     journal = MemoryJournal()
     lm = ToolBackend(*SAME, {"text": "gave up"})
     whole = await run(SEARCHES, lm, journal=journal, run_id="one")

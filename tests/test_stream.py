@@ -129,7 +129,7 @@ async def test_records_arrive_while_the_run_continues(hold: Hold):
     assert len(stream.result.trace) == 2
 
 
-async def test_a_run_does_not_start_before_it_is_read():
+async def test_a_streamed_run_does_not_start_before_the_first_read():
     called: list[int] = []
 
     class Noted(Node):
@@ -145,7 +145,7 @@ async def test_a_run_does_not_start_before_it_is_read():
     assert [record async for record in stream] == []
 
 
-async def test_a_slow_reader_misses_nothing_and_delays_nothing(hold: Hold):
+async def test_a_slow_reader_gets_every_record_without_delaying_the_run(hold: Hold):
     hold.go.set()
     stream = hold.graph.stream(hold.start())
     first = await anext(stream)
@@ -158,7 +158,7 @@ async def test_a_slow_reader_misses_nothing_and_delays_nothing(hold: Hold):
 # Leaving
 
 
-async def test_breaking_out_of_a_plain_loop_cancels_the_run(hold: Hold, no_collector: None):
+async def test_breaking_out_of_a_loop_over_a_stream_cancels_the_run(hold: Hold, no_collector: None):
     async for record in hold.graph.stream(hold.start()):
         if isinstance(record, StepStarted):
             await hold.reached.wait()
@@ -169,7 +169,7 @@ async def test_breaking_out_of_a_plain_loop_cancels_the_run(hold: Hold, no_colle
     assert await nothing_left()
 
 
-async def test_leaving_the_block_cancels_the_run_and_waits_for_it(hold: Hold):
+async def test_leaving_the_block_of_a_stream_cancels_the_run_and_waits_for_it(hold: Hold):
     async with hold.graph.stream(hold.start()) as records:
         await until(records, StepStarted)
         await hold.reached.wait()
@@ -180,7 +180,7 @@ async def test_leaving_the_block_cancels_the_run_and_waits_for_it(hold: Hold):
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["for a record", "for something else"])
-async def test_cancelling_a_reader_cancels_the_run_whatever_it_waits_for(hold: Hold, waits: bool):
+async def test_cancelling_a_reader_cancels_the_run(hold: Hold, waits: bool):
     async def read() -> None:
         if waits:
             async for _ in hold.graph.stream(hold.start()):
@@ -203,7 +203,7 @@ async def test_cancelling_a_reader_cancels_the_run_whatever_it_waits_for(hold: H
 # Failing
 
 
-async def test_what_the_run_raises_is_raised_from_the_loop_after_the_last_record():
+async def test_the_loop_raises_the_error_of_the_run_after_the_last_record():
     class Fails(Node):
         async def __call__(self) -> None:
             raise LookupError("gone")
@@ -226,7 +226,7 @@ async def test_what_the_run_raises_is_raised_from_the_loop_after_the_last_record
 @pytest.mark.parametrize(
     ("start", "raised"), [("unproved", ProofError), ("no lm", BaeLMError), ("bound", ValueError)]
 )
-async def test_what_keeps_a_run_from_starting_is_raised_from_the_first_step_of_the_loop(
+async def test_the_first_step_of_the_loop_raises_an_error_that_prevents_the_start(
     start: str, raised: type[Exception]
 ):
     class Unproved(Node): ...
@@ -274,7 +274,7 @@ class Said(EndNode):
 ORDERING, SAYING = Graph(start=Order, end=Confirmed), Graph(start=Say, end=Said)
 
 
-async def test_an_answered_gate_is_streamed_on_from_there():
+async def test_a_run_can_be_streamed_from_its_answered_gate():
     async with MemoryJournal() as journal:
         first = await ORDERING.arun(
             Order(item="lamp"), ScriptedLM([{"text": "done"}]), journal=journal, run_id="one"
@@ -293,7 +293,7 @@ async def test_an_answered_gate_is_streamed_on_from_there():
     assert len(records.result.journal) > len(found)
 
 
-async def test_a_resumed_run_is_streamed_and_a_finished_run_has_nothing_to_stream():
+async def test_a_resumed_run_can_be_streamed():
     async with MemoryJournal() as journal:
         with pytest.raises(BaeError):
             await SAYING.arun(Say(), ScriptedLM([]), journal=journal, run_id="one")
@@ -317,7 +317,7 @@ async def test_a_resumed_run_is_streamed_and_a_finished_run_has_nothing_to_strea
         assert records.result.result.text == "done"
 
 
-async def test_a_run_that_a_body_starts_is_no_part_of_the_stream():
+async def test_a_run_that_a_body_starts_is_not_part_of_the_stream():
     class Outer(EndNode):
         async def __call__(self) -> None:
             await ORDERING.arun(Order(item="lamp"), ScriptedLM([{"text": "x"}]), answer=yes)

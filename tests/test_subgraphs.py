@@ -28,7 +28,7 @@ class Ask(Node):
 # The value
 
 
-async def test_a_node_class_means_the_graph_that_starts_there_and_a_function_may_need_it():
+async def test_dep_of_a_node_class_runs_the_graph_that_starts_there():
     def shout(answer: Annotated[Answer, Dep(Ask)]) -> str:
         return answer.text.upper()
 
@@ -36,7 +36,7 @@ async def test_a_node_class_means_the_graph_that_starts_there_and_a_function_may
     assert await value_from(shout) == "INNER"
 
 
-async def test_the_lm_continues_inside_as_it_does_outside():
+async def test_the_llm_chooses_and_fills_in_a_subgraph():
     class Draft(EndNode):
         text: str
 
@@ -48,7 +48,7 @@ async def test_the_lm_continues_inside_as_it_does_outside():
     lm.assert_complete()
 
 
-async def test_problems_of_a_graph_inside_keep_the_run_from_starting():
+async def test_problems_of_a_subgraph_stop_the_run_before_its_start():
     calls: list[str] = []
 
     def called() -> str:
@@ -92,7 +92,7 @@ class First(Node):
         return Top()
 
 
-async def test_graphs_inside_graphs_are_nested_by_their_place_and_so_are_their_records():
+async def test_subgraphs_and_their_records_are_nested_by_place():
     result = await run(First())
     assert {path: names(nodes) for path, nodes in result.nested.items()} == {
         "1:Top.middle": ["Middle", "MiddleEnd"],
@@ -124,7 +124,7 @@ async def test_graphs_inside_graphs_are_nested_by_their_place_and_so_are_their_r
 # One run
 
 
-async def test_a_graph_runs_once_however_many_ask_for_it():
+async def test_a_subgraph_runs_once_for_all_fields_that_need_it():
     calls: list[str] = []
 
     class Counted(Node):
@@ -147,7 +147,7 @@ async def test_a_graph_runs_once_however_many_ask_for_it():
     assert len(calls) == 2  # the class, and the graph that is another object
 
 
-async def test_a_graph_in_the_cache_is_not_run():
+async def test_a_subgraph_in_dep_cache_is_not_run():
     class Outer(EndNode):
         answer: Annotated[Answer, Dep(Ask)]
 
@@ -157,7 +157,7 @@ async def test_a_graph_in_the_cache_is_not_run():
     assert result.nested == {}
 
 
-async def test_nodes_inside_are_not_in_the_trace_outside():
+async def test_nodes_of_a_subgraph_are_not_in_the_outer_trace():
     class Said(EndNode):
         text: str = "inside"
 
@@ -174,7 +174,7 @@ async def test_nodes_inside_are_not_in_the_trace_outside():
     assert (await run(Start(text="outside"))).result.text == "outside"
 
 
-async def test_max_iters_bounds_each_graph_inside_too():
+async def test_max_iters_bounds_every_subgraph_too():
     class Loop(Node):
         count: int = 0
 
@@ -191,7 +191,7 @@ async def test_max_iters_bounds_each_graph_inside_too():
     assert names(cause.trace) == ["Loop"] * 5
 
 
-async def test_a_graph_over_the_timeout_it_is_given_is_a_timeout_of_that_field():
+async def test_a_subgraph_over_its_timeout_is_a_timeout_of_the_field():
     class Slow(Node):
         async def __call__(self) -> None:
             await asyncio.Event().wait()
@@ -204,7 +204,7 @@ async def test_a_graph_over_the_timeout_it_is_given_is_a_timeout_of_that_field()
 # Failures
 
 
-async def test_an_error_inside_names_the_way_to_it_and_carries_both_traces():
+async def test_an_error_in_a_subgraph_has_its_path_and_both_traces():
     raised = ValueError("broken pipe")
 
     def fetch() -> str:
@@ -241,7 +241,7 @@ async def test_an_error_inside_names_the_way_to_it_and_carries_both_traces():
     ]
 
 
-async def test_a_failed_sibling_cancels_a_graph_and_all_in_it_before_the_error_is_raised():
+async def test_a_failed_sibling_cancels_a_whole_subgraph_before_the_error_is_raised():
     running = asyncio.Event()
     seen: list[str] = []
 
@@ -279,7 +279,7 @@ async def test_a_failed_sibling_cancels_a_graph_and_all_in_it_before_the_error_i
     ]
 
 
-async def test_a_dependency_shared_with_a_cancelled_graph_continues_for_its_other_callers():
+async def test_a_dependency_shared_with_a_cancelled_subgraph_continues_for_other_callers():
     shared_runs, inner_failed = asyncio.Event(), asyncio.Event()
     calls: list[str] = []
 
@@ -308,7 +308,7 @@ async def test_a_dependency_shared_with_a_cancelled_graph_continues_for_its_othe
     assert calls == ["shared"]
 
 
-async def test_a_dependency_cancelled_with_a_graph_is_called_again_for_a_later_caller():
+async def test_a_dependency_cancelled_with_a_subgraph_is_called_again_for_a_later_caller():
     calls: list[str] = []
     running = asyncio.Event()
 

@@ -20,7 +20,7 @@ async def cancel_while_waiting(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_work_is_finished_and_its_value_is_reported_before_the_cancellation_is_raised(
+async def test_protected_work_finishes_before_the_cancellation_is_raised(
     fails: bool,
 ):
     ready, go, told = asyncio.Event(), asyncio.Event(), list[int]()
@@ -41,7 +41,7 @@ async def test_work_is_finished_and_its_value_is_reported_before_the_cancellatio
     assert told == ([] if fails else [3])
 
 
-async def test_without_a_cancellation_the_value_is_returned_and_an_error_raised():
+async def test_protected_work_without_a_cancellation_returns_its_value_or_raises():
     async def fails() -> int:
         raise OSError("no disk")
 
@@ -56,7 +56,7 @@ async def test_without_a_cancellation_the_value_is_returned_and_an_error_raised(
     assert told == [3]
 
 
-async def test_work_that_has_not_begun_is_dropped_at_once():
+async def test_protected_work_that_has_not_started_is_cancelled_at_once():
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     told: list[int] = []
     task = asyncio.ensure_future(finish_despite_cancel(future, told.append, lambda: True))
@@ -68,7 +68,7 @@ async def test_work_that_has_not_begun_is_dropped_at_once():
     assert not future.done()
 
 
-async def test_waiting_returns_the_last_cancellation_instead_of_raising_it():
+async def test_wait_despite_cancel_returns_the_last_cancellation():
     ready = asyncio.Event()
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

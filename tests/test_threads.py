@@ -74,7 +74,7 @@ def pairs(history: Sequence[Turn]) -> list[tuple[str, str]]:
 # What an LM reads
 
 
-async def test_earlier_turns_are_messages_before_the_question_and_no_json_in_it():
+async def test_earlier_turns_are_messages_before_the_prompt():
     async with MemoryJournal() as journal:
         prompt = await talk(journal, "I am Ana.", "And who am I?")
         assert turns_of(prompt) == [("user", "I am Ana."), ("assistant", "re: I am Ana.")]
@@ -91,7 +91,7 @@ async def test_the_head_of_the_prompt_is_the_same_from_turn_to_turn():
             assert after.conversation[: len(head)] == head
 
 
-async def test_the_oldest_turns_are_left_out_in_one_piece_and_the_prompt_mentions_it():
+async def test_the_prompt_mentions_the_oldest_turns_that_were_left_out():
     async with MemoryJournal() as journal:
         prompt = await talk(journal, *map(str, range(7)))
         assert turns_of(prompt)[0] == ("user", "(2 earlier turns are left out)\n\n2")
@@ -151,7 +151,7 @@ async def test_the_newest_turns_are_shown_after_a_turn_that_is_too_long():
     assert counts[14:] == [(4, 10), (5, 10), (6, 10), (7, 10)]
 
 
-async def test_an_lm_that_chooses_or_fills_after_a_node_with_a_thread_reads_the_turns():
+async def test_choices_and_fills_after_a_node_with_a_thread_show_its_turns():
     class Open(Node):
         text: str
         history: Annotated[Messages, Thread()]
@@ -174,7 +174,7 @@ async def test_an_lm_that_chooses_or_fills_after_a_node_with_a_thread_reads_the_
     assert "history" not in choice.text + fill.text
 
 
-async def test_a_filled_choice_reads_the_turns_and_stores_them():
+async def test_a_filled_choice_shows_the_turns_and_stores_them():
     class Open(Node):
         text: str
 
@@ -195,7 +195,7 @@ async def test_a_filled_choice_reads_the_turns_and_stores_them():
         assert again.trace == result.trace
 
 
-async def test_one_text_separates_the_turns_from_the_question():
+async def test_a_flat_prompt_separates_the_turns_from_the_question():
     async with MemoryJournal() as journal:
         prompt = await talk(journal, "one", "two")
         assert prompt.flat() == (
@@ -204,7 +204,7 @@ async def test_one_text_separates_the_turns_from_the_question():
         )
 
 
-async def test_a_wrong_answer_is_asked_again_after_the_turns_and_no_turn_is_a_wrong_answer():
+async def test_the_correction_of_a_wrong_answer_follows_the_turns():
     async with MemoryJournal() as journal:
         await talk(journal, "one")
         backend = ToyBackend({"text": 5}, {"text": "two"})
@@ -227,7 +227,7 @@ async def test_a_cache_distinguishes_equal_questions_with_other_turns():
     assert backend.calls == 3
 
 
-async def test_what_tools_returned_in_earlier_turns_is_shown_where_it_is_asked_for():
+async def test_tool_results_of_earlier_turns_are_shown_if_the_thread_asks_for_calls():
     def stock(item: str) -> int:
         return 7
 
@@ -297,7 +297,7 @@ async def test_the_text_of_a_node_is_its_field_its_only_text_or_its_json():
         assert turn.reply == '{"order": {"item": "lamp", "count": 2}}'
 
 
-async def test_a_secret_of_an_earlier_turn_is_not_shown_even_where_the_journal_has_it():
+async def test_a_secret_of_an_earlier_turn_is_not_shown_even_if_it_is_in_the_journal():
     class Login(Node):
         name: str
         token: str = Field(repr=False)
@@ -326,7 +326,7 @@ async def test_turns_of_a_changed_graph_are_shown_as_text():
         assert turns_of(lm.prompts[-1]) == [("user", "one"), ("assistant", "re: one")]
 
 
-async def test_a_turn_whose_text_field_has_another_name_today_is_shown_as_it_was():
+async def test_a_turn_with_a_renamed_text_field_is_shown_unchanged():
     class Say(Node):
         node_config = NodeConfig(text="message")
         message: str
@@ -344,7 +344,7 @@ async def test_a_turn_whose_text_field_has_another_name_today_is_shown_as_it_was
 # Values
 
 
-async def test_a_body_reads_the_turns():
+async def test_a_body_can_read_the_turns():
     class Count(Node):
         text: str
         history: Annotated[Messages, Thread(last=None)]
@@ -374,7 +374,7 @@ async def test_a_run_without_a_thread_has_no_turns_and_no_error(has_journal: boo
     assert result.trace[-1].history == Messages()
 
 
-async def test_a_test_gives_the_turns_by_hand():
+async def test_a_test_can_pass_its_own_turns():
     class Open(Node):
         text: str
         history: Annotated[Messages, Thread()] = Messages()
@@ -391,7 +391,7 @@ async def test_a_test_gives_the_turns_by_hand():
     assert result.trace[0].history is history
 
 
-async def test_a_dependency_takes_the_turns_and_is_called_once_for_equal_turns():
+async def test_a_dependency_can_take_the_turns_and_is_called_once_for_equal_turns():
     called: list[int] = []
 
     async def summarize(history: Messages) -> str:
@@ -421,7 +421,7 @@ async def test_a_dependency_takes_the_turns_and_is_called_once_for_equal_turns()
         assert (await of.replay(result.run_id, journal=journal)).trace == result.trace
 
 
-async def test_a_graph_inside_sees_the_turns_of_the_run():
+async def test_a_subgraph_sees_the_turns_of_the_run():
     class Find(Node):
         history: Annotated[Messages, Thread()]
 
@@ -444,7 +444,7 @@ async def test_a_graph_inside_sees_the_turns_of_the_run():
     assert result.trace[0].found.text == "2 turns"
 
 
-async def test_a_thread_on_a_class_outside_the_graph_is_refused_where_there_are_turns():
+async def test_a_thread_on_a_class_outside_the_graph_is_refused_in_a_conversation():
     class Open(Node):
         text: str
 
@@ -459,7 +459,7 @@ async def test_a_thread_on_a_class_outside_the_graph_is_refused_where_there_are_
     assert refused.value.code == "bae-thread-outside"
 
 
-async def test_a_recall_does_not_find_the_turns_and_another_thread_field_does():
+async def test_a_recall_does_not_find_the_turns_of_a_thread():
     class Open(Node):
         text: str
         history: Annotated[Messages, Thread()]
@@ -484,7 +484,7 @@ def test_a_thread_takes_a_number_of_turns(wrong: Any):
         Thread(limit=wrong)
 
 
-def test_a_field_of_another_type_is_a_problem_with_a_fix():
+def test_a_thread_field_of_another_type_is_a_problem_with_a_fix():
     class Open(Node):
         history: Annotated[list[str], Thread()]
 
@@ -495,7 +495,7 @@ def test_a_field_of_another_type_is_a_problem_with_a_fix():
     assert "Annotated[Messages, Thread()]" in problem.fix
 
 
-def test_two_threads_on_a_node_and_an_unknown_text_are_problems():
+def test_two_threads_on_a_node_or_an_unknown_text_field_are_problems():
     class Open(Node):
         one: Annotated[Messages, Thread()]
         two: Annotated[Messages, Thread(last=2)]
@@ -507,7 +507,7 @@ def test_two_threads_on_a_node_and_an_unknown_text_are_problems():
     assert codes == {"bae-thread-twice", "bae-text-unknown"}
 
 
-def test_turns_that_an_lm_would_have_to_invent_are_a_problem():
+def test_a_messages_field_without_a_thread_is_a_problem():
     class Open(Node):
         async def __call__(self) -> Made: ...
 
@@ -519,7 +519,7 @@ def test_turns_that_an_lm_would_have_to_invent_are_a_problem():
     assert "Thread()" in problem.fix
 
 
-async def test_the_arguments_of_a_turn_are_checked_before_anything_runs():
+async def test_the_arguments_of_a_turn_are_checked_before_the_run():
     async with MemoryJournal() as journal:
         for wrong in (
             {"thread": "t"},
@@ -542,7 +542,7 @@ async def test_the_arguments_of_a_turn_are_checked_before_anything_runs():
 
 
 @pytest.mark.parametrize("wrong", ["text", [("a",)], [("a", 1)], ["ab"]])
-def test_messages_are_made_of_pairs_of_texts(wrong: Any):
+def test_messages_accept_only_pairs_of_texts(wrong: Any):
     with pytest.raises(TypeError, match="Messages"):
         Messages(wrong)
 
@@ -550,7 +550,7 @@ def test_messages_are_made_of_pairs_of_texts(wrong: Any):
 # Records and prompts
 
 
-async def test_a_journal_has_the_runs_of_the_turns_and_not_their_texts():
+async def test_a_journal_stores_the_run_ids_of_turns_without_their_texts():
     async with MemoryJournal() as journal:
         await talk(journal, "one", "two", "three")
         newest, *others = await journal.runs(thread="ana")
@@ -577,7 +577,7 @@ async def test_the_records_of_a_run_have_the_turns():
         assert (started.number, shown.count, shown.first) == (1, 1, started.previous)
 
 
-def test_the_prompts_of_a_graph_show_a_sample_of_a_turn():
+def test_graph_prompts_show_a_sample_turn():
     (prompt,) = graph.prompts()
     assert turns_of(prompt) == [
         ("user", "sample of an earlier message"),
@@ -615,7 +615,7 @@ def test_the_window_moves_in_steps_and_only_forward(last: int, limit: int, sizes
         assert start % step == 0 or count - start <= (step + 1) // 2
 
 
-def test_a_node_is_printed_without_the_conversation_that_it_shows():
+def test_a_node_is_printed_without_its_conversation():
     history = Messages([("My PIN is 1234.", "Fine."), ("b", "c")], "ana", 3)
     assert repr(history) == "<Messages: 2 turns of 'ana', 3 omitted>"
     assert repr(Messages([("a", "b")])) == "<Messages: 1 turn>"

@@ -116,7 +116,7 @@ class Person:
 # Answered at once
 
 
-async def test_a_call_runs_once_a_person_has_approved_it():
+async def test_a_tool_call_runs_after_a_persons_approval():
     person = Person(True)
     result = await graph.arun(START, calling(Call("refund", order="A1", euros=20)), answer=person)
     (call,) = result.result.calls
@@ -129,7 +129,7 @@ async def test_a_call_runs_once_a_person_has_approved_it():
     assert gate.context == {"order": "A1", "euros": 20}
 
 
-async def test_a_refused_call_is_not_made_and_the_model_reads_the_reason():
+async def test_a_refused_call_does_not_run_and_the_model_reads_the_reason():
     person = Person(Approval(approve=False, reason="too much"))
     result = await graph.arun(START, calling(Call("refund", order="A1")), answer=person)
     (call,) = result.result.calls
@@ -137,14 +137,14 @@ async def test_a_refused_call_is_not_made_and_the_model_reads_the_reason():
     assert not DONE
 
 
-async def test_refusals_are_no_mistakes_of_the_model():
+async def test_refusals_do_not_count_as_mistakes_of_the_model():
     calls = [[Call("refund", order=f"A{n}")] for n in range(6)]
     lm = ScriptedLM({"Reply": [*calls, ANSWER]}, attempts=2)
     result = await graph.arun(START, lm, answer=Person(*[False] * 6))
     assert [call.error for call in result.result.calls] == ["a person refused this call"] * 6
 
 
-async def test_a_person_changes_the_arguments_and_the_model_learns_it():
+async def test_a_person_can_change_the_arguments_and_the_model_sees_the_change():
     backend = ToyBackend(
         Answer("", calls=(CallPart("x", "refund", {"order": "A1", "euros": 90}),)), ANSWER
     )
@@ -208,7 +208,7 @@ def test_an_approval_is_read_from_a_word(said: Any, meant: Approval):
         {"aprove": True},
     ],
 )
-def test_what_is_no_approval_is_refused(said: Any):
+def test_an_invalid_approval_is_refused(said: Any):
     with pytest.raises(ValueError, match="Approval"):
         Approval.model_validate(said)
 
@@ -220,7 +220,7 @@ async def test_a_question_of_the_tool_is_shown_with_the_call():
     assert person.gates[0].question == "Send this refund? refund(order='A1')"
 
 
-async def test_a_long_argument_hides_no_other_from_the_person_who_is_asked():
+async def test_a_long_argument_does_not_hide_others_in_an_approval():
     async def pay(note: str, bill: dict[str, Any], items: list[str], euros: int) -> str:
         """Pay."""
         return "paid"
@@ -239,7 +239,7 @@ async def test_a_long_argument_hides_no_other_from_the_person_who_is_asked():
     assert person.gates[0].context == arguments
 
 
-async def test_a_predicate_decides_whether_a_person_is_asked_and_knows_defaults():
+async def test_an_approve_predicate_sees_defaults_and_decides_if_a_person_is_asked():
     seen: list[int] = []
 
     async def is_large(euros: int) -> bool:
@@ -254,7 +254,7 @@ async def test_a_predicate_decides_whether_a_person_is_asked_and_knows_defaults(
     assert sorted(seen) == [5, 90]
 
 
-async def test_a_predicate_that_raises_fails_the_run_and_the_call_is_not_made():
+async def test_an_approve_predicate_that_raises_fails_the_run_before_the_call():
     def broken(**arguments: Any) -> bool:
         raise KeyError("limit")
 
@@ -265,7 +265,7 @@ async def test_a_predicate_that_raises_fails_the_run_and_the_call_is_not_made():
     assert not DONE
 
 
-def test_a_predicate_of_other_parameters_is_refused_before_the_run():
+def test_an_approve_predicate_with_other_parameters_is_refused_before_the_run():
     graph = asking(Tool(refund, approve=lambda arguments: True))
     with pytest.raises(
         ProofError, match="takes arguments, and the model gives refund order, euros"
@@ -275,7 +275,7 @@ def test_a_predicate_of_other_parameters_is_refused_before_the_run():
 
 
 @pytest.mark.parametrize("seconds", [0, -1])
-def test_no_time_to_answer_is_refused(seconds: float):
+def test_a_timeout_of_zero_for_an_answer_is_refused(seconds: float):
     with pytest.raises(ValueError, match="approve_timeout="):
         Tool(refund, approve=True, approve_timeout=seconds)
     with pytest.raises(ValueError, match="timeout="):
@@ -288,7 +288,7 @@ def test_an_invalid_approve_argument_is_refused(approve: Any):
         Tool(refund, approve=approve)
 
 
-async def test_a_yes_for_the_run_is_not_asked_for_again():
+async def test_a_yes_for_the_run_covers_later_calls():
     person = Person("run")
     lm = ScriptedLM({"Reply": [[Call("refund", order="A1")], [Call("refund", order="A2")], ANSWER]})
     result = await graph.arun(START, lm, answer=person)
@@ -313,7 +313,7 @@ async def test_calls_that_need_no_approval_do_not_wait_for_a_person():
     assert [call.result for call in result.result.calls] == ["sent 5", "A1"]
 
 
-async def test_a_run_that_is_cancelled_while_a_person_thinks_leaves_nothing_behind():
+async def test_a_run_cancelled_during_an_approval_leaves_no_task():
     asked, left = asyncio.Event(), asyncio.Event()
 
     async def person(gate: OpenGate) -> Any:
@@ -333,7 +333,7 @@ async def test_a_run_that_is_cancelled_while_a_person_thinks_leaves_nothing_behi
     assert asyncio.all_tasks() == before
 
 
-async def test_a_tool_that_fails_ends_the_questions_of_its_round():
+async def test_a_failed_tool_closes_the_open_approvals_of_its_round():
     asked, left = asyncio.Event(), asyncio.Event()
 
     async def person(gate: OpenGate) -> Any:
@@ -356,7 +356,7 @@ async def test_a_tool_that_fails_ends_the_questions_of_its_round():
     assert not DONE
 
 
-async def test_a_tool_with_a_schema_of_its_own_is_approved_as_any_other():
+async def test_a_tool_with_its_own_schema_can_need_approval():
     async def send(**arguments: Any) -> str:
         DONE["send"] += 1
         return str(arguments)
@@ -381,7 +381,7 @@ TWO = (
 )
 
 
-async def test_a_round_with_two_approvals_parks_with_both_and_keeps_what_is_done():
+async def test_a_round_with_two_approvals_parks_with_both_and_keeps_finished_calls():
     async with MemoryJournal() as journal:
         lm = calling(*TWO)
         parked = await graph.arun(START, lm, journal=journal, run_id="one")
@@ -410,7 +410,7 @@ async def test_a_round_with_two_approvals_parks_with_both_and_keeps_what_is_done
         assert (await graph.replay("one", journal=journal)).trace == result.trace
 
 
-async def test_an_answer_reaches_its_call_alone():
+async def test_an_answer_reaches_only_its_own_call():
     async with MemoryJournal() as journal:
         lm = calling(*TWO)
         await graph.arun(START, lm, journal=journal, run_id="one")
@@ -427,7 +427,7 @@ async def test_an_answer_reaches_its_call_alone():
         assert DONE["refund A2 90"] == 0
 
 
-async def test_an_answer_that_does_not_fit_is_refused_and_the_run_still_waits():
+async def test_an_invalid_answer_is_refused_and_the_run_still_waits():
     async with MemoryJournal() as journal:
         lm = calling(Call("refund", order="A1"))
         await graph.arun(START, lm, journal=journal, run_id="one")
@@ -441,7 +441,7 @@ async def test_an_answer_that_does_not_fit_is_refused_and_the_run_still_waits():
         assert DONE == {"refund A1 1": 1}
 
 
-async def test_a_run_that_is_cut_after_any_line_repeats_no_question_and_no_call():
+async def test_a_run_with_approvals_cut_after_any_line_repeats_no_question_and_no_call():
     async with MemoryJournal() as journal:
         lm = calling(*TWO)
         await graph.arun(START, lm, journal=journal, run_id="one")
@@ -466,7 +466,7 @@ async def test_a_run_that_is_cut_after_any_line_repeats_no_question_and_no_call(
             assert (await graph.replay("one", journal=left)).trace == result.trace
 
 
-async def test_other_arguments_need_another_approval():
+async def test_a_retried_call_with_other_arguments_needs_a_new_approval():
     """A graph inside that fails begins again, and makes another call with the same id."""
     tries: list[int] = []
 
@@ -512,7 +512,7 @@ async def test_other_arguments_need_another_approval():
     assert result.result.replies[0].calls[0].arguments == {"order": "A1", "euros": 500}
 
 
-async def test_the_predicate_runs_again_when_the_run_is_resumed():
+async def test_the_approve_predicate_runs_again_in_a_resumed_run():
     limit = [10]
     graph = asking(Tool(refund, approve=lambda euros: euros > limit[0]))
     async with MemoryJournal() as journal:
@@ -557,7 +557,7 @@ async def test_a_yes_for_the_run_is_stored_listed_and_revocable():
         assert [approval.revoked for approval in await journal.approvals("one")] == [True, False]
 
 
-async def test_an_answer_about_a_call_counts_more_than_a_yes_for_the_run():
+async def test_an_answer_for_a_call_takes_precedence_over_a_yes_for_the_run():
     async with MemoryJournal() as journal:
         calls = [Call("refund", order=f"A{n}") for n in range(4)]
         lm = calling(*calls)
@@ -575,7 +575,7 @@ async def test_an_answer_about_a_call_counts_more_than_a_yes_for_the_run():
         assert DONE == {"refund A0 5": 1, "refund B 5": 1, "refund A3 5": 1}
 
 
-async def test_a_yes_for_the_run_ends_other_questions_about_the_tool():
+async def test_a_yes_for_the_run_closes_other_approvals_of_the_tool():
     both = asyncio.Event()
     asked: list[str] = []
 
@@ -621,7 +621,7 @@ async def test_a_call_without_approval_in_time_is_refused():
     assert not DONE
 
 
-async def test_a_parked_call_whose_time_is_over_is_refused_when_the_run_continues():
+async def test_a_parked_call_past_its_deadline_is_refused_when_the_run_continues():
     graph = asking(Tool(refund, approve="Send it?", approve_timeout=0.001))
     async with MemoryJournal() as journal:
         lm = calling(Call("refund", order="A1"))
@@ -634,7 +634,7 @@ async def test_a_parked_call_whose_time_is_over_is_refused_when_the_run_continue
         assert parked.result.calls[0].error == "no person approved it within 0.001 s"
 
 
-async def test_a_body_that_has_a_node_filled_parks_and_continues():
+async def test_a_body_whose_made_node_needs_approval_parks_and_continues():
     class Start(Node):
         text: str
 
@@ -702,7 +702,7 @@ async def test_questions_of_concurrent_bodies_are_asked_before_the_run_parks(way
         assert len(lm.prompts) == 6
 
 
-async def test_a_dependency_that_has_a_node_filled_parks_and_continues():
+async def test_a_dependency_whose_made_node_needs_approval_parks_and_continues():
     async def write(lm: LM) -> str:
         DONE["write"] += 1
         reply = await lm.make(START, Reply)
@@ -760,7 +760,7 @@ class InFunction(Node):
 
 
 @pytest.mark.parametrize("begin", [CatchesAll, RaisesOther, InFunction])
-async def test_code_that_catches_every_error_waits_for_a_person_too(begin: Any):
+async def test_a_body_that_catches_every_error_still_waits_for_a_person(begin: Any):
     graph = Graph(start=begin, end=(EndNode, Draft))
     lm = ScriptedLM({"Draft": [Call("refund", order="A1"), ANSWER]})
     async with MemoryJournal() as journal:
@@ -810,7 +810,7 @@ async def test_a_tool_whose_lm_asks_a_person_continues_with_the_answer(unfinishe
         lm.assert_complete()
 
 
-async def test_a_class_outside_the_graph_is_asked_about_at_once_or_not_at_all():
+async def test_an_approval_of_a_class_outside_the_graph_cannot_park():
     class Start(EndNode):
         text: str
 
@@ -831,7 +831,7 @@ async def test_a_class_outside_the_graph_is_asked_about_at_once_or_not_at_all():
 # Questions of the model
 
 
-async def test_a_model_asks_a_person_and_reads_a_typed_answer():
+async def test_a_model_can_ask_a_person_and_read_a_typed_answer():
     graph = asking(Ask(int, timeout=5))
     person = Person("many", "7")
     result = await graph.arun(
@@ -857,7 +857,7 @@ async def test_a_question_of_the_model_parks_the_run_and_a_wrong_answer_is_refus
         assert DONE == {"look up A1": 1}
 
 
-async def test_a_model_asks_with_a_question_and_nothing_else():
+async def test_a_model_must_ask_a_person_with_a_nonempty_question():
     graph = asking(Ask())
     lm = ScriptedLM({"Reply": [[Call("ask_person")], [Call("ask_person", question="")], ANSWER]})
     result = await graph.arun(start(graph), lm, answer=Person())
@@ -869,7 +869,7 @@ def test_a_model_that_asks_for_a_secret_is_refused_before_the_run():
     assert [problem.code for problem in problems] == ["bae-ask-secret"]
 
 
-async def test_a_model_learns_that_an_answer_did_not_come_in_time():
+async def test_a_model_reads_that_an_answer_did_not_come_in_time():
     graph = asking(Ask(timeout=0.01))
 
     async def never(gate: OpenGate) -> Any:
@@ -900,7 +900,7 @@ async def copy_killed_run(journal: MemoryJournal, graph: Graph[Any, Any]) -> Mem
         (Interruption(repeat=False), None, "a person chose not to repeat", 0),
     ],
 )
-async def test_a_person_decides_what_becomes_of_an_interrupted_call(
+async def test_a_person_decides_about_an_interrupted_call(
     answer: Any, result: Any, error: str | None, again: int
 ):
     graph = asking(Tool(refund, unfinished="ask"))
@@ -920,7 +920,7 @@ async def test_a_person_decides_what_becomes_of_an_interrupted_call(
         assert DONE.total() == again
 
 
-async def test_a_call_that_is_interrupted_twice_is_asked_about_twice():
+async def test_a_person_is_asked_about_every_interruption_of_a_call():
     graph = asking(Tool(refund, unfinished="ask"))
     async with MemoryJournal() as journal:
         left = await copy_killed_run(journal, graph)
@@ -987,7 +987,7 @@ async def test_a_parked_run_reads_a_message_when_it_continues_and_keeps_it_when_
             assert texts.count("hurry") == 1
 
 
-async def test_a_run_without_a_conversation_ahead_refuses_a_message():
+async def test_a_message_to_a_run_without_a_later_conversation_is_refused():
     class Start(EndNode):
         ok: Annotated[bool, Gate("ok?")]
 
@@ -1001,7 +1001,7 @@ async def test_a_run_without_a_conversation_ahead_refuses_a_message():
             await plain.tell("one", " ", journal=journal)
 
 
-async def test_a_message_before_the_first_round_is_read_in_it():
+async def test_a_message_before_the_first_round_is_read_in_the_first_round():
     class Start(Node):
         ok: Annotated[bool, Gate("ok?")]
 

@@ -72,7 +72,7 @@ def rewrite(order: dict[str, Any], lines: list[Any], anything: Any) -> str:
     return "ok"
 
 
-async def test_what_a_tool_changes_in_its_arguments_is_not_what_the_model_wrote():
+async def test_a_tool_that_mutates_its_arguments_does_not_change_the_recorded_call():
     written = {"order": {"of": {"name": "Ada"}}, "lines": [[1]], "anything": {}}
     graph = graph_with(rewrite)
     lm = ToolBackend([call("rewrite", **written)], RuntimeError("no connection"))
@@ -87,7 +87,7 @@ async def test_what_a_tool_changes_in_its_arguments_is_not_what_the_model_wrote(
 
 
 @pytest.mark.parametrize("value", ["a\ud800b", {"names": ["a\ud800b"]}])
-async def test_half_a_character_in_a_result_is_replaced(value: Any):
+async def test_a_lone_surrogate_in_a_result_is_replaced(value: Any):
     async def list_files() -> Any:
         """List files, as os.listdir does where a name is no Unicode."""
         return value
@@ -104,7 +104,7 @@ place: ContextVar[str] = ContextVar("place", default="nowhere")
 
 
 @pytest.mark.parametrize("at_once", [1, 64])
-async def test_what_a_call_sets_in_its_context_is_not_there_in_another(at_once: int):
+async def test_context_variables_set_in_a_tool_call_do_not_leak_into_other_calls(at_once: int):
     async def go(to: str) -> str:
         """Go somewhere."""
         before = place.get()
@@ -130,7 +130,7 @@ async def test_a_tool_error_of_a_task_that_the_tool_has_started_goes_to_the_mode
     assert made.error == "no lamp"
 
 
-async def test_a_call_that_took_too_long_is_not_tried_again():
+async def test_a_tool_call_over_its_timeout_is_not_retried():
     begun: list[str] = []
 
     async def pay(to: str) -> None:
@@ -148,7 +148,7 @@ async def test_a_call_that_took_too_long_is_not_tried_again():
 
 
 @pytest.mark.parametrize("arguments", [[1], 3, None])
-async def test_arguments_that_are_no_object_are_reported_to_the_model(arguments: Any):
+async def test_arguments_that_are_not_an_object_are_reported_to_the_model(arguments: Any):
     async def look(at: str) -> str:
         """Look."""
         return at
@@ -159,7 +159,7 @@ async def test_arguments_that_are_no_object_are_reported_to_the_model(arguments:
 
 
 @pytest.mark.parametrize("value", ["go on", {"action": "look", "at": "b"}])
-async def test_a_field_may_have_the_name_of_the_form_of_a_structured_round(value: Any):
+async def test_a_field_may_share_its_name_with_a_field_of_structured_rounds(value: Any):
     """Also where it is the only one, and the model is offered the answer alone."""
 
     async def look(at: str) -> str:
@@ -200,7 +200,7 @@ class Unopened(ToolServer):
 
 
 @pytest.mark.parametrize("picked", [None, "look", [3], [Unopened()]], ids=describe_value)
-async def test_what_is_no_list_of_tools_is_an_error_that_names_who_picked_it(picked: Any):
+async def test_the_error_for_an_invalid_list_of_tools_names_the_picking_function(picked: Any):
     def pick() -> list[Tool]:
         return picked
 
@@ -215,7 +215,7 @@ async def test_what_is_no_list_of_tools_is_an_error_that_names_who_picked_it(pic
 @pytest.mark.parametrize(
     "bounds", [{"limit": 1, "on_limit": "answer"}, {"max_calls": 1}], ids=["limit", "max_calls"]
 )
-async def test_a_call_that_had_begun_is_reported_as_unknown_whatever_the_limits_are_now(
+async def test_an_interrupted_call_is_reported_as_unknown_under_changed_limits(
     bounds: Any,
 ):
     async def look(at: str) -> str:
@@ -237,7 +237,7 @@ async def test_a_call_that_had_begun_is_reported_as_unknown_whatever_the_limits_
 
 
 @pytest.mark.parametrize("unfinished", ["tell", "ask", "repeat"])
-async def test_a_call_that_had_begun_is_no_wrong_call_where_its_tool_takes_other_arguments_now(
+async def test_an_interrupted_call_stays_unknown_if_its_tool_takes_other_arguments_now(
     unfinished: Any,
 ):
     async def send(to: str) -> str:
@@ -280,7 +280,7 @@ async def export_text(journal: MemoryJournal) -> str:
     return file.getvalue().decode()
 
 
-async def test_the_model_does_not_learn_that_a_person_changed_its_secret_argument():
+async def test_a_changed_secret_argument_is_not_reported_to_the_model():
     lm = ToolBackend([call("log_in", user="ada", password=SECRET)], ANSWER)
     await run(graph_with(log_in), lm)
     assert read_last(lm) == ["welcome"]
@@ -295,7 +295,7 @@ async def test_the_model_does_not_learn_that_a_person_changed_its_secret_argumen
     ],
     ids=["parameter", "tool", "JSON"],
 )
-async def test_a_secret_in_a_call_that_cannot_be_made_is_hidden_too(wrong: CallPart):
+async def test_a_secret_in_an_invalid_call_is_hidden_too(wrong: CallPart):
     graph = graph_with(log_in)
     lm = ToolBackend(Answer("", calls=(wrong,)), RuntimeError("no connection"))
     async with MemoryJournal() as journal:
@@ -308,7 +308,7 @@ async def test_a_secret_in_a_call_that_cannot_be_made_is_hidden_too(wrong: CallP
     assert GIVEN == [("ada", SECRET)]
 
 
-async def test_a_person_who_changes_other_arguments_leaves_the_secret_as_it_is():
+async def test_a_person_can_change_arguments_without_changing_a_secret_argument():
     async def person(gate: OpenGate) -> Any:
         assert gate.call is not None
         return {"arguments": {**gate.call.arguments, "user": "bob"}}
@@ -338,7 +338,7 @@ async def test_a_secret_that_a_person_gives_is_used_and_not_stored():
         assert SECRET not in await export_text(journal) + str(refused)
 
 
-async def test_with_reuse_a_call_has_the_arguments_that_its_result_is_of():
+async def test_a_reused_result_is_recorded_with_the_arguments_that_produced_it():
     async def refund(order: str) -> str:
         """Send money back."""
         return f"sent for {order}"
@@ -369,7 +369,7 @@ def give_up_in_thread(text: str) -> str:
 
 
 @pytest.mark.parametrize("tool", [give_up, give_up_in_thread])
-async def test_cancelled_error_raised_by_a_tool_itself_is_a_failure_of_the_tool(tool: Any):
+async def test_a_cancelled_error_raised_by_a_tool_is_a_failure_of_the_tool(tool: Any):
     journal, others = MemoryJournal(), asyncio.Event()
 
     async def wait() -> str:
@@ -392,7 +392,7 @@ async def test_cancelled_error_raised_by_a_tool_itself_is_a_failure_of_the_tool(
     assert [info.status for info in await journal.runs()] == ["failed"]
 
 
-async def test_cancelled_error_raised_by_accept_or_approve_names_the_function():
+async def test_a_cancelled_error_raised_by_accept_or_approve_names_the_function():
     def refuse(reply: Any) -> None:
         raise asyncio.CancelledError
 

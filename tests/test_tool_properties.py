@@ -70,7 +70,7 @@ def expected_result(made: ToolCall, is_over: bool) -> Any:
 
 @settings(max_examples=60)
 @given(script=st.lists(a_round, max_size=8), bounds=options, native=st.booleans())
-async def test_a_random_conversation_keeps_its_promises(
+async def test_a_random_conversation_keeps_its_limits(
     script: list[Any], bounds: dict[str, Any], native: bool
 ):
     running, most, made = 0, 0, list[int]()

@@ -109,11 +109,11 @@ class Adder:
         return number + 1
 
 
-async def test_an_async_function_is_called():
+async def test_an_async_function_is_a_tool():
     assert await result_of(add, a=1, b=2) == 3
 
 
-async def test_a_sync_function_is_called_in_a_thread():
+async def test_a_sync_tool_runs_in_a_thread():
     def where(name: str) -> bool:
         """Say where."""
         return threading.current_thread() is threading.main_thread()
@@ -122,7 +122,7 @@ async def test_a_sync_function_is_called_in_a_thread():
     assert await result_of(Tool(where, inline=True, name="where"), name="x") is True
 
 
-async def test_several_sync_functions_wait_at_once():
+async def test_several_sync_tools_run_concurrently():
     both = threading.Barrier(2, timeout=10)
 
     def meet(who: str) -> str:
@@ -150,7 +150,7 @@ async def test_a_partial_has_the_name_and_the_docstring_of_its_function():
     assert [*spec.schema["properties"]] == ["a"]
 
 
-async def test_positional_only_parameters_and_defaults_work():
+async def test_positional_only_parameters_and_defaults_of_a_tool_work():
     def power(base: int, /, exponent: int = 2) -> int:
         """Raise a number to a power."""
         return base**exponent
@@ -186,7 +186,7 @@ async def test_positional_only_parameters_and_defaults_work():
     ],
     ids=["line", "none", "google", "only arguments", "another name", "in a line"],
 )
-async def test_a_docstring_of_googles_style_describes_the_tool_and_its_parameters(
+async def test_a_google_style_docstring_describes_the_tool_and_its_parameters(
     docstring: str, description: str, parameters: dict[str, str]
 ):
     async def find(query: str, top: int = 3) -> str:
@@ -201,7 +201,7 @@ async def test_a_docstring_of_googles_style_describes_the_tool_and_its_parameter
     assert {n: p["description"] for n, p in properties.items() if "description" in p} == parameters
 
 
-async def test_a_description_in_the_annotation_comes_first():
+async def test_a_description_in_the_annotation_takes_precedence_over_the_docstring():
     async def find(query: Annotated[str, Field(description="some words")]) -> str:
         """Find it.
 
@@ -230,7 +230,7 @@ class Brief(EndNode):
 @pytest.mark.parametrize(
     "tool", [Tool(Graph(start=Topic), name="research"), Tool(Topic, name="research")], ids=str
 )
-async def test_a_graph_or_a_node_class_is_a_tool_its_start_is_the_arguments_its_end_the_result(
+async def test_a_graph_or_node_class_is_a_tool(
     tool: Tool,
 ):
     lm = ScriptedLM(
@@ -246,7 +246,7 @@ async def test_a_graph_or_a_node_class_is_a_tool_its_start_is_the_arguments_its_
     assert [*spec.schema["properties"]] == ["topic", "length"]
 
 
-async def test_graphs_of_one_round_run_at_the_same_time_each_with_its_own_place():
+async def test_graph_tools_of_a_round_run_concurrently_with_their_own_places():
     lm = ScriptedLM(
         {
             "Reply": [[Call("Topic", topic="tea"), Call("Topic", topic="mugs")], {"text": ""}],
@@ -259,7 +259,7 @@ async def test_graphs_of_one_round_run_at_the_same_time_each_with_its_own_place(
     assert len(paths) == 2
 
 
-async def test_wrong_arguments_of_a_graph_go_back_to_the_model():
+async def test_wrong_arguments_of_a_graph_tool_are_reported_to_the_model():
     (made, _) = await calls_of(Topic, add, script=[Call("Topic", topic=3), Call("add", a=1, b=1)])
     assert made.error == "wrong arguments: topic: Input should be a valid string, not 3" or (
         "topic" in (made.error or "")
@@ -289,7 +289,7 @@ async def test_a_result_that_json_cannot_express_fails_the_run_and_names_the_too
     assert isinstance(error.cause, PydanticSerializationError)
 
 
-async def test_a_class_that_json_cannot_express_is_warned_about_where_a_tool_returns_it():
+async def test_a_return_type_without_a_json_form_is_a_warning():
     class Row:
         pass
 
@@ -310,7 +310,7 @@ class Shop:
         self.name = name
 
 
-async def test_dependencies_are_filled_hidden_and_made_once_for_a_conversation():
+async def test_dependencies_of_tools_are_hidden_and_resolved_once_per_conversation():
     made: list[Shop] = []
 
     async def get_shop() -> Shop:
@@ -334,7 +334,7 @@ async def test_dependencies_are_filled_hidden_and_made_once_for_a_conversation()
     assert calls[0].arguments == {"query": "a"}
 
 
-async def test_a_dependency_that_no_call_needs_is_not_made():
+async def test_a_dependency_that_no_tool_call_needs_is_not_resolved():
     def get_shop() -> str:
         raise AssertionError("not needed")
 
@@ -345,7 +345,7 @@ async def test_a_dependency_that_no_call_needs_is_not_made():
     assert len(await calls_of(search, add, script=[Call("add", a=1, b=1)])) == 1
 
 
-async def test_what_a_dependency_opened_is_closed_when_the_run_ends():
+async def test_a_resource_opened_for_a_tool_is_closed_when_the_run_ends():
     events: list[str] = []
 
     async def get_shop() -> AsyncIterator[str]:
@@ -362,7 +362,7 @@ async def test_what_a_dependency_opened_is_closed_when_the_run_ends():
     assert events == ["open", "a in tea", "b in tea", "closed"]
 
 
-async def test_a_failed_dependency_of_a_tool_fails_the_run_like_that_of_a_field():
+async def test_a_failed_dependency_of_a_tool_fails_the_run():
     def get_shop() -> str:
         raise ConnectionError("closed")
 
@@ -374,7 +374,7 @@ async def test_a_failed_dependency_of_a_tool_fails_the_run_like_that_of_a_field(
     assert (error.field_name, type(error.cause)) == ("calls", ConnectionError)
 
 
-async def test_recalled_parameters_come_from_the_trace():
+async def test_recalled_parameters_of_a_tool_come_from_the_trace():
     class Customer(BaseModel):
         name: str
 
@@ -388,7 +388,7 @@ async def test_recalled_parameters_come_from_the_trace():
     assert result.result.calls[0].result == "Hello, Ana"
 
 
-async def test_a_recall_that_finds_nothing_is_refused_before_the_run():
+async def test_a_tool_whose_recall_finds_no_value_is_refused_before_the_run():
     class Customer(BaseModel):
         name: str
 
@@ -429,7 +429,7 @@ async def test_name_and_description_of_a_tool_may_differ_from_its_function():
     assert [(tool.name, tool.description) for tool in lm.prompts[0].tools] == [("plus", "Adds.")]
 
 
-async def test_a_call_that_takes_too_long_is_cancelled_and_reported_as_unknown():
+async def test_a_tool_call_over_its_timeout_is_cancelled_and_reported_as_unknown():
     ended: list[str] = []
 
     async def wait() -> None:
@@ -445,7 +445,7 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_reported_as_unknown()
     assert ended == ["cancelled"]
 
 
-async def test_a_timeout_of_the_function_itself_is_an_error_like_any_other():
+async def test_a_timeout_error_raised_by_a_tool_is_an_ordinary_error():
     async def wait() -> None:
         """Wait."""
         raise TimeoutError("the server is slow")
@@ -454,7 +454,7 @@ async def test_a_timeout_of_the_function_itself_is_an_error_like_any_other():
     assert isinstance(error.cause, TimeoutError)
 
 
-async def test_retries_come_before_the_model_or_the_run_hears_of_a_failure(
+async def test_a_failed_tool_call_is_retried_before_the_failure_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("bae.invoke.FIRST_PAUSE", 0.0)
@@ -471,7 +471,7 @@ async def test_retries_come_before_the_model_or_the_run_hears_of_a_failure(
     assert tries == [7, 7, 7]
 
 
-async def test_what_is_for_the_model_to_read_is_not_retried():
+async def test_a_tool_error_is_not_retried():
     tries: list[int] = []
 
     async def refuse() -> None:
@@ -483,7 +483,7 @@ async def test_what_is_for_the_model_to_read_is_not_retried():
     assert (made.error, len(tries)) == ("no", 1)
 
 
-async def test_a_tool_with_a_schema_of_its_own_gets_the_arguments_as_they_are():
+async def test_a_tool_with_its_own_schema_gets_the_raw_arguments():
     def search(**given: Any) -> list[Any]:
         return [threading.current_thread() is threading.main_thread(), given]
 
@@ -495,7 +495,7 @@ async def test_a_tool_with_a_schema_of_its_own_gets_the_arguments_as_they_are():
     assert lm.prompts[0].tools[0].schema == schema
 
 
-async def test_with_reuse_an_equal_call_is_answered_from_before():
+async def test_an_equal_call_with_reuse_gets_the_earlier_result():
     calls: list[str] = []
 
     async def search(query: str, top: int = 3) -> str:
@@ -520,7 +520,7 @@ async def test_with_reuse_an_equal_call_is_answered_from_before():
     assert [each.result for each in made] == ["a 1", "a 2", "b 3"]
 
 
-async def test_with_reuse_equal_calls_of_one_round_are_one_call():
+async def test_equal_calls_of_a_round_with_reuse_run_once():
     calls: list[str] = []
 
     async def search(query: str) -> int:
@@ -545,7 +545,7 @@ async def test_with_reuse_equal_calls_of_one_round_are_one_call():
     ],
     ids=str,
 )
-def test_options_of_a_tool_are_checked_when_it_is_made(options: Any, said: str):
+def test_options_of_tool_are_checked_at_construction(options: Any, said: str):
     with pytest.raises(ValueError, match=said):
         Tool(add, **options)
 
@@ -558,12 +558,12 @@ def test_options_of_a_tool_are_checked_when_it_is_made(options: Any, said: str):
     ],
     ids=str,
 )
-def test_options_of_tools_are_checked_when_they_are_made(options: Any):
+def test_options_of_the_tools_marker_are_checked_at_construction(options: Any):
     with pytest.raises(ValueError, match="give"):
         Tools(add, **options)
 
 
-def test_what_cannot_be_called_is_no_tool():
+def test_a_value_that_cannot_be_called_is_not_a_tool():
     with pytest.raises(TypeError, match="give it a function, a Graph or a Node class, not a str"):
         Tool("add")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="give the function itself"):
@@ -574,7 +574,7 @@ def test_what_cannot_be_called_is_no_tool():
         Tools("add")
 
 
-def test_a_method_without_an_object_is_distinguished_from_a_parameter_without_a_type():
+def test_an_unbound_method_as_a_tool_has_its_own_error():
     class Counter:
         def count(self, word: str) -> int:
             """Count a word."""
@@ -585,7 +585,7 @@ def test_a_method_without_an_object_is_distinguished_from_a_parameter_without_a_
     assert problem.fix == "give the method of an object: Tools(client.count)"
 
 
-def test_a_generator_behind_a_tool_is_annotated_as_one():
+def test_a_generator_dependency_of_a_tool_must_be_annotated():
     async def connect():  # type: ignore[no-untyped-def]
         yield Shop("tea")
 
@@ -623,7 +623,7 @@ async def test_a_list_of_tools_may_depend_on_the_run(name: Any, offered: list[st
     assert (made.result == "wiped top") is (name == "owner")
 
 
-async def test_functions_may_be_picked_too_and_questions_to_people():
+async def test_a_picking_function_may_return_functions_and_questions_to_people():
     async def choose() -> list[Tool | Ask]:
         return [Tool(add), Ask(str)]
 
@@ -650,7 +650,7 @@ async def test_a_picked_tool_may_have_dependencies():
     assert made.result == "a in tea"
 
 
-async def test_two_tools_of_one_name_are_refused_where_they_are_picked():
+async def test_two_picked_tools_of_one_name_are_refused():
     async def choose() -> list[Tool]:
         return [Tool(add)]
 
@@ -658,7 +658,7 @@ async def test_two_tools_of_one_name_are_refused_where_they_are_picked():
     assert error.code == "bae-tool-same-name"
 
 
-async def test_a_picked_tool_that_cannot_be_called_is_an_error_before_the_model_is_asked():
+async def test_an_invalid_picked_tool_is_an_error_before_the_llm_call():
     def find(query) -> str:  # type: ignore[no-untyped-def]
         """Find."""
         return query
@@ -675,7 +675,7 @@ async def test_a_picked_tool_that_cannot_be_called_is_an_error_before_the_model_
 # --- reports ------------------------------------------------------------------------------------
 
 
-async def test_a_tool_reports_its_progress_to_watchers():
+async def test_observers_receive_progress_reports_of_a_tool():
     def copy(files: int) -> str:
         """Copy files."""
         for n in range(files):
@@ -711,7 +711,7 @@ async def test_a_report_from_a_thread_is_observed_on_the_event_loop_while_the_to
     assert threads == {threading.get_ident()}
 
 
-async def test_a_tool_that_reports_without_end_fills_no_memory():
+async def test_a_tool_with_endless_reports_uses_bounded_memory():
     def copy() -> str:
         """Copy files."""
         for n in range(5_000):
@@ -723,7 +723,7 @@ async def test_a_tool_that_reports_without_end_fills_no_memory():
     assert 1_000 <= sum(isinstance(each, ToolReported) for each in result.journal) < 1_100
 
 
-async def test_a_report_is_not_stored():
+async def test_a_progress_report_is_not_stored():
     async def copy() -> str:
         """Copy files."""
         report("half of it", 1, 2)
@@ -739,14 +739,14 @@ async def test_a_report_is_not_stored():
     assert "half of it" not in str(lines)
 
 
-def test_outside_a_tool_a_report_does_nothing():
+def test_a_report_outside_a_tool_does_nothing():
     report("nobody hears it", 1, 2)
 
 
 # --- errors -------------------------------------------------------------------------------------
 
 
-async def test_a_tool_error_goes_to_the_model_which_continues():
+async def test_the_model_reads_a_tool_error_and_continues():
     async def find(word: str) -> str:
         """Find a word."""
         raise ToolError(f"there is no {word}")
@@ -755,7 +755,7 @@ async def test_a_tool_error_goes_to_the_model_which_continues():
     assert (made.result, made.error) == (None, "there is no tea")
 
 
-async def test_a_tool_error_inside_a_graph_goes_to_the_model_too():
+async def test_the_model_reads_a_tool_error_from_a_graph_tool_too():
     class Look(Node):
         word: str
 
@@ -766,7 +766,7 @@ async def test_a_tool_error_inside_a_graph_goes_to_the_model_too():
     assert made.error == "there is no tea"
 
 
-async def test_any_other_exception_fails_the_run_with_the_calls_so_far():
+async def test_an_unexpected_exception_of_a_tool_fails_the_run_with_the_calls_so_far():
     async def find(word: str) -> str:
         """Find a word."""
         raise KeyError(word)
@@ -782,7 +782,7 @@ async def test_any_other_exception_fails_the_run_with_the_calls_so_far():
     assert '{"word": "tea"}' in error.message
 
 
-async def test_the_first_failure_cancels_the_other_calls_of_its_round_and_waits_for_them():
+async def test_the_first_failed_call_cancels_the_others_of_its_round():
     events: list[str] = []
     begun = asyncio.Event()
 
@@ -804,7 +804,7 @@ async def test_the_first_failure_cancels_the_other_calls_of_its_round_and_waits_
     assert events == ["cleaned up"]
 
 
-async def test_a_budget_that_is_spent_inside_a_tool_is_a_budget_error():
+async def test_a_budget_spent_inside_a_tool_is_a_budget_error():
     async def summarize(text: str, lm: LM) -> str:
         """Summarize a text."""
         return (await lm.make(Topic(topic=text), Note)).note
@@ -814,7 +814,7 @@ async def test_a_budget_that_is_spent_inside_a_tool_is_a_budget_error():
     await error_from(BudgetError, run(start(), Budgeted(lm, Budget(calls=1))))
 
 
-async def test_calls_at_once_are_bounded():
+async def test_at_once_bounds_concurrent_tool_calls():
     running, most = 0, 0
 
     async def work(number: int) -> int:
@@ -835,7 +835,7 @@ async def test_calls_at_once_are_bounded():
 # --- cancelling ---------------------------------------------------------------------------------
 
 
-async def test_a_run_that_is_cancelled_in_a_call_leaves_nothing_behind():
+async def test_a_run_cancelled_in_a_tool_call_leaves_no_task():
     before = asyncio.all_tasks()
     begun, events = asyncio.Event(), list[str]()
     held = threading.Event()
@@ -895,7 +895,7 @@ class Tally(EndNode):
 TALLY: list[Any] = [Call("add", a=1, b=2), {"total": 3}]
 
 
-async def test_a_body_may_have_it_made():
+async def test_a_body_may_make_a_node_with_tools():
     class Body(Node):
         async def __call__(self, lm: LM) -> Tally:
             return await lm.make(self, Tally)
@@ -904,7 +904,7 @@ async def test_a_body_may_have_it_made():
     assert (tally.total, len(tally.calls)) == (3, 1)
 
 
-async def test_a_body_may_have_it_made_several_times_each_in_a_conversation_of_its_own():
+async def test_every_node_with_tools_that_a_body_makes_has_its_own_conversation():
     class Body(Node):
         async def __call__(self, lm: LM) -> Tally:
             await lm.make(self, Tally)
@@ -916,7 +916,7 @@ async def test_a_body_may_have_it_made_several_times_each_in_a_conversation_of_i
     assert [each.id for each in tally.calls] == ["c1"]
 
 
-async def test_a_body_may_have_it_decided():
+async def test_a_body_may_decide_for_a_node_with_tools():
     class Body(Node):
         async def __call__(self, lm: LM) -> Tally | Note:
             decided = await lm.decide(self)
@@ -927,7 +927,7 @@ async def test_a_body_may_have_it_decided():
     assert (await run(Body(), lm)).result.total == 3
 
 
-async def test_a_dependency_may_have_it_made():
+async def test_a_dependency_may_make_a_node_with_tools():
     async def count(lm: LM) -> int:
         return (await lm.make(Topic(topic="x"), Tally)).total
 
@@ -947,7 +947,7 @@ async def test_a_field_may_hold_a_node_that_is_filled_with_tools():
     assert (held.tally.total, held.tally.calls[0].result) == (3, 3)
 
 
-async def test_a_map_over_a_graph_fills_each_item_in_a_conversation_of_its_own():
+async def test_every_item_of_a_map_over_a_graph_has_its_own_conversation():
     class Count(Node):
         number: int
 
@@ -968,7 +968,7 @@ async def test_a_map_over_a_graph_fills_each_item_in_a_conversation_of_its_own()
     assert [tally.total for tally in held.tallies] == [2, 4, 6]
 
 
-async def test_with_a_default_the_model_calls_tools_all_the_same():
+async def test_the_model_calls_tools_even_if_the_calls_have_a_default():
     class Counted(EndNode):
         calls: Annotated[list[ToolCall], Tools(add)] = []
         total: int = 0
@@ -977,7 +977,7 @@ async def test_with_a_default_the_model_calls_tools_all_the_same():
     assert (counted.total, len(counted.calls)) == (3, 1)
 
 
-async def test_calls_that_the_body_gives_are_not_made():
+async def test_calls_passed_by_a_body_are_not_executed():
     given = ToolCall(id="c1", name="add", arguments={"a": 1, "b": 2}, result=3)
 
     class Body(Node):
@@ -987,7 +987,7 @@ async def test_calls_that_the_body_gives_are_not_made():
     assert (await run(Body())).result.calls == [given]
 
 
-async def test_a_body_that_leaves_the_calls_out_learns_that_an_lm_makes_them():
+async def test_a_body_that_omits_the_calls_gets_an_error():
     class Body(Node):
         async def __call__(self) -> Tally:
             return Tally(total=3)  # type: ignore[call-arg]
@@ -997,12 +997,12 @@ async def test_a_body_that_leaves_the_calls_out_learns_that_an_lm_makes_them():
     assert "calls=[]" in error.fix
 
 
-async def test_an_lm_that_is_asked_outside_a_run_has_no_tools():
+async def test_an_lm_called_outside_a_run_has_no_tools():
     error = await error_from(ToolCallError, ToolBackend().fill(Tally, {}, "Tally"))
     assert error.code == "bae-tools-outside"
 
 
-async def test_a_node_with_tools_may_be_the_tool_of_another():
+async def test_a_node_with_tools_may_be_a_tool():
     class Count(Node):
         task: str
 
@@ -1019,9 +1019,7 @@ async def test_a_node_with_tools_may_be_the_tool_of_another():
 
 
 @pytest.mark.parametrize(("show", "sees"), [("calls", False), ("results", True)])
-async def test_later_nodes_see_names_and_arguments_and_results_only_where_they_ask_for_it(
-    show: Any, sees: bool
-):
+async def test_later_nodes_see_results_of_calls_only_if_configured(show: Any, sees: bool):
     async def search(query: str) -> str:
         """Search."""
         return "a secret hit"
@@ -1101,7 +1099,7 @@ async def test_the_default_of_a_secret_parameter_is_not_shown():
     assert "hunter2" not in str(lm.prompts)
 
 
-async def test_a_secret_of_the_backend_in_arguments_or_results_of_the_provider_is_masked():
+async def test_a_secret_of_the_backend_is_masked_in_arguments_and_results():
     class Keyed(ToolBackend):
         secrets = ("sk-secret-of-the-backend",)  # type: ignore[assignment]
 
@@ -1123,7 +1121,7 @@ async def test_a_secret_of_the_backend_in_arguments_or_results_of_the_provider_i
 # --- scripts ------------------------------------------------------------------------------------
 
 
-async def test_the_prompts_of_a_script_have_the_rounds():
+async def test_the_prompts_of_a_scripted_lm_include_the_rounds():
     lm = ScriptedLM([Call("add", a=1, b=2), {"text": "3"}])
     await run(leading_to(node_with(add))(), lm)
     first, second = lm.prompts
@@ -1132,7 +1130,7 @@ async def test_the_prompts_of_a_script_have_the_rounds():
     assert [part.text for part in second.conversation[-1].parts] == ["Result of add:\n3"]
 
 
-async def test_a_script_is_held_to_the_bounds_of_the_tools():
+async def test_a_scripted_lm_is_bound_by_the_limits_of_the_tools():
     script = [Call("add", a=1, b=2)] * 3
     error = await error_from(ToolCallError, calls_of(add, script=script, limit=3))
     assert error.code == "bae-tools-limit"
@@ -1141,7 +1139,7 @@ async def test_a_script_is_held_to_the_bounds_of_the_tools():
     assert [each.error is None for each in made] == [True, False]
 
 
-async def test_exceptions_of_a_node_beside_tools_are_its_own():
+async def test_an_exception_in_the_body_of_a_node_with_tools_is_a_node_error():
     class Body(Node):
         calls: Annotated[list[ToolCall], Tools(add)]
 

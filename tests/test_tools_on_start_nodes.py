@@ -48,11 +48,11 @@ def problems(graph: Graph[Node, Node]) -> list[tuple[str, str]]:
     return [(problem.code, problem.place) for problem in graph.validate()]
 
 
-def test_tools_on_a_start_node_that_no_lm_fills_are_refused_before_the_run():
+def test_tools_on_a_start_node_that_no_llm_fills_are_refused_before_the_run():
     assert problems(Graph(start=Required)) == [("bae-tools-start", "Required.calls")]
     assert problems(Graph(start=Outer)) == [("bae-tools-start", "Required.calls")]
 
 
-def test_a_start_node_may_have_tools_where_an_lm_fills_it_later_or_there_is_a_default():
+def test_a_start_node_may_have_tools_if_an_llm_fills_it_later_or_it_has_a_default():
     assert problems(Graph(start=Again)) == []
     assert problems(Graph(start=Optional)) == []

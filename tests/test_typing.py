@@ -94,7 +94,7 @@ def _read(output: str, folder: Path) -> Iterator[tuple[str, dict[int, str]]]:
 
 
 @pytest.mark.parametrize("checker", CHECKERS)
-def test_promised_types_are_inferred_and_wrong_uses_are_all_that_is_reported(checker, tmp_path):
+def test_type_checkers_infer_the_promised_types_and_report_only_wrong_uses(checker, tmp_path):
     """Of the cases, of the examples and of the code on pages: besides that, only the empty bodies
     that the settings in the docs are for, which are left out here."""
     cases = [*CASES.glob("*.py")]
@@ -126,7 +126,7 @@ def test_promised_types_are_inferred_and_wrong_uses_are_all_that_is_reported(che
     assert reported["refused.py"].keys() >= marked
 
 
-def test_what_checkers_accept_runs():
+def test_code_that_type_checkers_accept_runs():
     async def answer(gate: Any) -> bool:
         return True
 

@@ -72,9 +72,9 @@ def _kind(value: object) -> str:
 
 def every_command() -> str:
     """What there is to know about each command, as Markdown."""
-    from bae.cli.app import whole_command
+    from bae.cli.app import load_all_commands
 
-    command = whole_command()
+    command = load_all_commands()
     return "\n".join(_describe(command, command.make_context("bae", [], resilient_parsing=True)))
 
 

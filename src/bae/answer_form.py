@@ -50,9 +50,9 @@ class AnswerForm:
     def of(cls, target: type[Node], fields: tuple[str, ...] | None = None) -> AnswerForm:
         """Make the form of an answer that fills `fields` of a node; by default, all fields that an
         LLM is asked for."""
-        from bae.prompts.values import asked_fields
+        from bae.prompts.values import list_fields_to_fill
 
-        names = asked_fields(target) if fields is None else fields
+        names = list_fields_to_fill(target) if fields is None else fields
         is_text = any(field.fills == "text" for field in plan_of(target).plain)
         return cls({"": (target, names)}, is_text=is_text)
 

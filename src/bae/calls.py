@@ -99,7 +99,7 @@ class CallPlan:
         bind all but one, which gets the item."""
         if self.graph is None:
             return self.unfilled
-        plain = plan_of_graph(self.graph).given_fields
+        plain = plan_of_graph(self.graph).start_fields
         return tuple((field.name, field.annotation) for field in plain if field.required)
 
     @property
@@ -108,7 +108,7 @@ class CallPlan:
         source."""
         if self.graph is None:
             return dict((*self.unfilled, *self.optional))
-        return {field.name: field.annotation for field in plan_of_graph(self.graph).given_fields}
+        return {field.name: field.annotation for field in plan_of_graph(self.graph).start_fields}
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(name for name, _ in self.inputs)})"
@@ -156,7 +156,7 @@ def recalls_of(asked: FieldPlan | Input) -> Iterator[tuple[str, RecallField]]:
             yield name, source
 
 
-def recalled_behind(asked: FieldPlan | Input) -> Iterator[tuple[str, Hashable, RecallField]]:
+def walk_recalls(asked: FieldPlan | Input) -> Iterator[tuple[str, Hashable, RecallField]]:
     """Yield the parameters that are looked up in the trace for a field or input: the parameters of
     its call, and of all calls that this call waits for, without duplicates. Each parameter has its
     path, such as `(hits)(query)`, its key and its plan."""

@@ -27,7 +27,7 @@ def lost_context(graph: Graph[Any, Any], contexts: Sequence[Shown | None]) -> It
     `context` that the graph runs with. There are several if graphs with different settings contain
     this graph."""
     start = plan_of_graph(graph).plans[graph.start]
-    shown = [f for f in plan_of_graph(graph).given_fields if f.required and _is_shown(start, f)]
+    shown = [f for f in plan_of_graph(graph).start_fields if f.required and _is_shown(start, f)]
     if not shown:
         return
     walk = _Walk(graph, contexts)
@@ -203,9 +203,9 @@ def _is_shown(plan: NodePlan, field: FieldPlan) -> bool:
     members = {member for member in union_members(field.annotation) if member is not NoneType}
     if members <= {SecretStr, SecretBytes} and not is_revealed:
         return False
-    from bae.prompts.values import shown_fields
+    from bae.prompts.values import find_visible_fields
 
-    return field.name in shown_fields(plan.node)
+    return field.name in find_visible_fields(plan.node)
 
 
 def _warning(

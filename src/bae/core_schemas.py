@@ -214,7 +214,7 @@ def _without_onlookers(schema: CoreSchemaDict) -> CoreSchemaDict:
     return schema
 
 
-def reshaped_schema(
+def reshape_schema(
     cls: type[Node],
     kind: ValidatorKind,
     names: frozenset[str],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic_core import InitErrorDetails, PydanticCustomError, SchemaValidator, ValidationError
 
-from bae.core_schemas import ABSENT, ValidatorKind, model_config_of, reshaped_schema
+from bae.core_schemas import ABSENT, ValidatorKind, model_config_of, reshape_schema
 from bae.exceptions import faults, text_of
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def from_answer(cls: type[N], data: dict[str, Any], json_fields: frozenset[str])
 def from_resolved(cls: type[N], resolved: Mapping[str, Any]) -> N:
     """Make a node that has no field for the LLM to fill, or a draft of the node, from the resolved
     values. If a value is not valid, raise a `BaeError`."""
-    from bae.failures import invalid
+    from bae.failures import invalid_values_error
     from bae.node import Node
     from bae.plan import plan_of
 
@@ -107,7 +107,7 @@ def from_resolved(cls: type[N], resolved: Mapping[str, Any]) -> N:
             return cls(**resolved)
         return from_answer(cls, dict(resolved), _NOTHING)
     except Exception as error:
-        raise invalid(plan_of(cls), error) from error
+        raise invalid_values_error(plan_of(cls), error) from error
 
 
 def from_text(cls: type[Node], text: str) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def from_text(cls: type[Node], text: str) -> dict[str, Any]:
         raise ValidationError.from_exception_data(cls.__name__, [details]) from error
 
 
-def with_resolved(node: N, resolved: Mapping[str, Any]) -> N:
+def set_resolved_values(node: N, resolved: Mapping[str, Any]) -> N:
     """Put the values that the run resolved into a node that an LLM filled. They replace the LLM's
     values for these fields. Fields whose source is not resolved yet are left out.
 
@@ -227,7 +227,7 @@ def _validator(
     validator = validators.get((kind, names, json_fields))
     if validator is None:
         config = model_config_of(cls)
-        schema = reshaped_schema(cls, kind, names, json_fields, config, _post_init)
+        schema = reshape_schema(cls, kind, names, json_fields, config, _post_init)
         validator = validators[kind, names, json_fields] = SchemaValidator(
             schema, cast(Any, config)
         )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 
 
-def other_start(graph: Graph[Any, Any], start: object) -> BaeError:
+def wrong_start_error(graph: Graph[Any, Any], start: object) -> BaeError:
     is_class = isinstance(start, type)
     value = f"the class {start.__name__}" if is_class else f"an instance of {type(start).__name__}"
     return BaeError(
@@ -40,7 +40,7 @@ def other_start(graph: Graph[Any, Any], start: object) -> BaeError:
     )
 
 
-def not_an_lm(value: object) -> BaeLMError:
+def not_an_lm_error(value: object) -> BaeLMError:
     if isinstance(value, type):
         return BaeLMError(
             f"lm={value.__name__} is a class, not an LM",
@@ -61,7 +61,7 @@ def not_an_lm(value: object) -> BaeLMError:
     )
 
 
-def awaitable(returned: Awaitable[A], lm: object, method: str) -> Awaitable[A]:
+def check_awaitable(returned: Awaitable[A], lm: object, method: str) -> Awaitable[A]:
     """Check that an LM's method has returned an awaitable, and return it. Raises `BaeLMError` for
     any other value."""
     value = cast(object, returned)
@@ -80,7 +80,7 @@ def awaitable(returned: Awaitable[A], lm: object, method: str) -> Awaitable[A]:
     )
 
 
-def not_a_dependency(key: object) -> BaeError:
+def unknown_dependency_error(key: object) -> BaeError:
     return BaeError(
         f"dep_cache has the key {key!r}, which is no dependency",
         code="bae-dep-cache-key",
@@ -88,7 +88,7 @@ def not_a_dependency(key: object) -> BaeError:
     )
 
 
-def filled_wrong(target: type[Node], error: ValidationError) -> FillError:
+def invalid_answer_error(target: type[Node], error: ValidationError) -> FillError:
     return FillError(
         f"{target.__name__}: the LM's answer is not valid: {'; '.join(faults(error))}",
         node_type=target,
@@ -99,7 +99,7 @@ def filled_wrong(target: type[Node], error: ValidationError) -> FillError:
     )
 
 
-def lm_failed(error: Exception, doing: str, lm: object) -> BaeLMError:
+def lm_call_error(error: Exception, doing: str, lm: object) -> BaeLMError:
     return BaeLMError(
         f"{type(lm).__name__} raised {type(error).__name__} while {doing}",
         cause=error,
@@ -108,7 +108,7 @@ def lm_failed(error: Exception, doing: str, lm: object) -> BaeLMError:
     )
 
 
-def chosen_outside(plan: NodePlan, chosen: object) -> RouteError:
+def invalid_choice_error(plan: NodePlan, chosen: object) -> RouteError:
     return RouteError(
         f"{plan.name}: the LM chose {getattr(chosen, '__name__', chosen)!r}, which is not among "
         f"{', '.join(_name(t) for t in plan.offered)}",
@@ -119,7 +119,7 @@ def chosen_outside(plan: NodePlan, chosen: object) -> RouteError:
     )
 
 
-def filled_other(plan: NodePlan, node: object) -> BaeLMError:
+def wrong_node_error(plan: NodePlan, node: object) -> BaeLMError:
     return BaeLMError(
         f"{plan.name}: the LM filled a {type(node).__name__} instead",
         code="bae-fill-other-type",
@@ -127,13 +127,13 @@ def filled_other(plan: NodePlan, node: object) -> BaeLMError:
     )
 
 
-def tools_refused(lm: object, plan: NodePlan) -> BaeLMError | None:
+def find_tools_error(lm: object, plan: NodePlan) -> BaeLMError | None:
     """Return the error if an LM cannot call the tools of a node; otherwise None."""
     field = plan.tools
     if field is None:
         return None
     if not isinstance(lm, RoutingLM):
-        return no_tools(lm, plan.node)
+        return no_tools_error(lm, plan.node)
     native = lm.native_tools
     missing = [] if native is None else [n for n in field.provider_tools if n not in native]
     if not missing:
@@ -147,7 +147,7 @@ def tools_refused(lm: object, plan: NodePlan) -> BaeLMError | None:
     )
 
 
-def no_tools(lm: object, target: type[Node]) -> BaeLMError:
+def no_tools_error(lm: object, target: type[Node]) -> BaeLMError:
     """Make the error for an LM that has to fill a node with tools, but cannot call tools."""
     name = type(lm).__name__
     return BaeLMError(
@@ -160,7 +160,7 @@ def no_tools(lm: object, target: type[Node]) -> BaeLMError:
     )
 
 
-def too_many(run: Run, *following: type[Node]) -> LimitError:
+def step_limit_error(run: Run, *following: type[Node]) -> LimitError:
     """Make the error for a run that has no step left for the next node, which is of one of the
     classes `following`."""
     visited = [type(node) for node in run.trace]
@@ -179,7 +179,7 @@ def too_many(run: Run, *following: type[Node]) -> LimitError:
     )
 
 
-def body_failed(plan: NodePlan, error: Exception) -> NodeError:
+def body_error(plan: NodePlan, error: Exception) -> NodeError:
     fix, note = f"fix the body of {plan.name}", "the nodes before it are in .trace"
     if isinstance(error, ValidationError):
         is_missing = any(fault["type"] == "missing" for fault in error.errors(include_url=False))
@@ -249,7 +249,7 @@ def undeclared_route_error(plan: NodePlan, following: object) -> RouteError:
     )
 
 
-def invalid(plan: NodePlan, error: Exception) -> BaeError:
+def invalid_values_error(plan: NodePlan, error: Exception) -> BaeError:
     """Make the error for a resolved value, or a complete node, that is not valid."""
     if not isinstance(error, ValidationError):
         message, fix = (
@@ -285,7 +285,7 @@ def _name(offered: type) -> str:
     return "None" if offered is NoneType else offered.__name__
 
 
-def close_failed(raised: BaseException) -> DepError:
+def close_error(raised: BaseException) -> DepError:
     return DepError(
         f"all went well, but then closing a dependency raised {type(raised).__name__}",
         code="bae-dep-close",

@@ -67,12 +67,12 @@ def file_problems(graph: Graph[Any, Any]) -> Iterator[Problem]:
                 f"{plan.name}.{field.name}",
             )
     for shown in _files_shown_by(graph):  # graphs inside this graph have their own proof
-        refused = files_refused(shown.asking.lm, shown)
+        refused = find_file_error(shown.asking.lm, shown)
         if refused is not None:
             yield an_error(refused.code, refused.message, refused.fix or "", shown.place)
 
 
-def files_refused(lm: object, shown: ShownFile) -> BaeLMError | None:
+def find_file_error(lm: object, shown: ShownFile) -> BaeLMError | None:
     """Return the error for a field with a file if the LM's model is known not to accept this kind
     of file; otherwise None. `lm` may be the name of an LM."""
     refuser: object = None

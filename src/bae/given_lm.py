@@ -14,16 +14,22 @@ from time import time
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from bae.draft import complete, validate_values, with_resolved
+from bae.draft import complete, set_resolved_values, validate_values
 from bae.exceptions import BaeError
-from bae.failures import chosen_outside, filled_other, invalid, no_tools, too_many
+from bae.failures import (
+    invalid_choice_error,
+    invalid_values_error,
+    no_tools_error,
+    step_limit_error,
+    wrong_node_error,
+)
 from bae.language_model import RoutingLM, ask_lm, scene_around
 from bae.node import Node
 from bae.plan import FieldPlan, NodePlan, plan_of
 from bae.records import NOTHING, ClassMet, LMAnswered
 from bae.resolver import find_ahead, resolve
 from bae.run import Waiting
-from bae.secrets import is_near_secret, shown_values
+from bae.secrets import is_near_secret, mask_values
 from bae.sharing import Dataflow
 
 if TYPE_CHECKING:
@@ -43,9 +49,9 @@ _asked_in: ContextVar[GivenLM | None] = ContextVar("bae_asked_in", default=None)
 
 
 class AskedLM:
-    """A question to a `GivenLM`. The run's past looks up the recorded answer, and the run's writer
-    stores a new answer. The text of the question is made when `record` is first called. Runs
-    without a journal rarely call it."""
+    """A question to a `GivenLM`. In a resumed or replayed run, `run.past` looks up the recorded
+    answer. `run.writer` stores a new answer. The text of the question is made when `record` is
+    first called. Runs without a journal rarely call it."""
 
     def __init__(
         self,
@@ -146,14 +152,16 @@ class GivenLM:
         plans = [plan_of(successor) for successor in plan.successors]
         is_last = self._is_last(node)
         if is_last and not plan.may_end:
-            raise too_many(self._run, *plan.successors)
-        shows = self._run.shown_by(plan)
-        alike = [plan for plan in plans if not is_last and self._run.shown_by(plan) == shows]
+            raise step_limit_error(self._run, *plan.successors)
+        shows = self._run.read_context_setting(plan)
+        alike = [
+            plan for plan in plans if not is_last and self._run.read_context_setting(plan) == shows
+        ]
 
         async def choose(lm: LM, about: Scene, _: AskedLM) -> type[Node] | type[None]:
             nonlocal filled
             if not isinstance(lm, RoutingLM):
-                shown = shown_values(node, about.hidden)
+                shown = mask_values(node, about.hidden)
                 return await ask_lm(lm, "choose_type", about, [*plan.offered], shown)
             ahead = {plan.node: find_ahead(self._within(plan), plan) for plan in plans}
             recalled = {cls: answer for cls, answer in ahead.items() if answer is not None}
@@ -173,7 +181,7 @@ class GivenLM:
             return chosen
 
         async def ask(lm: LM, about: Scene, asked: AskedLM) -> Node | None:
-            at_once = not any(looked_up(plan, {}) or plan.tools for plan in plans)
+            at_once = not any(list_fields_to_resolve(plan, {}) or plan.tools for plan in plans)
             if len(alike) == len(plans) and at_once:
                 return await ask_lm(lm, "decide", about, node)
             chosen = plan.offered[0]
@@ -182,11 +190,11 @@ class GivenLM:
                     "choose_type", question, plan.offered, choose, here, is_part=True
                 )
             if chosen not in plan.offered:
-                raise chosen_outside(plan, chosen)
+                raise invalid_choice_error(plan, chosen)
             if chosen is NoneType or filled is not None:
                 return filled
             if is_last:
-                raise too_many(self._run, chosen)
+                raise step_limit_error(self._run, chosen)
             instruction = plan_of(chosen).instruction
             there = self._scene(plan_of(chosen, strict=True), node, scene)
             if about.unstorable is not None:
@@ -292,7 +300,7 @@ class GivenLM:
         plan = plan_of(target, strict=True)
         if plan.tools is not None and plan.tools.name not in given:
             about = self._with_tools(lm, plan, asked, about)
-        fields = looked_up(plan, given)
+        fields = list_fields_to_resolve(plan, given)
         if not fields:
             if method == "make":
                 return await ask_lm(lm, "make", about, previous, target)
@@ -304,11 +312,11 @@ class GivenLM:
         try:
             validate_values(target, resolved_values)  # fail before the model is asked
         except Exception as error:
-            raise invalid(plan, error) from error
+            raise invalid_values_error(plan, error) from error
         resolved = {**given, **resolved_values}
         node = await ask_lm(lm, "fill", about, target, resolved, instruction, source=previous)
         if type(node) is not target:
-            raise filled_other(plan, node)
+            raise wrong_node_error(plan, node)
         return _complete_node(
             plan, node, {n: resolved[n] for n in plan.fields if n in resolved}, fields
         )
@@ -318,7 +326,7 @@ class GivenLM:
         from bae.toolbox import Toolbox
 
         if not isinstance(lm, RoutingLM):
-            raise no_tools(lm, plan.node)
+            raise no_tools_error(lm, plan.node)
         question = asked.record()
         key = question.conversation(plan.name)
         box = Toolbox(self._run, plan, self._asker, self._step, key, self._within(plan))
@@ -330,8 +338,8 @@ class GivenLM:
         return self._step == run.max_iters == len(run.trace) and run.trace[-1] is node
 
     def _scene(self, plan: NodePlan, previous: Node | None, given: Scene | None) -> Scene:
-        """Return the scene of a question about a class. If another run asks the question, return
-        that run's scene."""
+        """Return the `Scene` of a question about a class: what the LM sees besides the previous
+        node. A question that comes from another run keeps the scene of that run."""
         scene = given or scene_around.get()
         return self._run.scene_for(plan, previous) if scene is self._run.scene else scene
 
@@ -420,7 +428,7 @@ class GivenLM:
         if not isinstance(recorded, Node):
             return recorded
         plan, values = plan_of(type(recorded)), recorded.__dict__
-        fields = looked_up(plan, values)
+        fields = list_fields_to_resolve(plan, values)
         if not fields:
             return recorded
         stored = {field.name: values[field.name] for field in plan.sourced if field.name in values}
@@ -448,7 +456,7 @@ def _choice_question(*arguments: Any) -> Prompt:
     return choice_question(*arguments)
 
 
-def looked_up(plan: NodePlan, given: Mapping[str, Any]) -> list[FieldPlan]:
+def list_fields_to_resolve(plan: NodePlan, given: Mapping[str, Any]) -> list[FieldPlan]:
     """Return the fields of a node to resolve before the LLM fills it, without the fields that may
     wait for a person. The run resolves those after the body has returned. If the run stopped inside
     the body instead, the body would be called twice."""
@@ -468,11 +476,11 @@ def _complete_node(
     """Add the resolved values to a node that the LLM has filled. If fields are missing and all
     their sources were tried, their sources have failed: the fields then get their defaults."""
     try:
-        node = with_resolved(node, resolved)
+        node = set_resolved_values(node, resolved)
         missing = {field.name for field in plan.sourced if field.name not in node.__dict__}
         if missing and missing <= {field.name for field in tried}:
             node = copy(node)
             complete(node, {})
         return node
     except Exception as error:
-        raise invalid(plan, error) from error
+        raise invalid_values_error(plan, error) from error

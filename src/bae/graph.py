@@ -25,7 +25,7 @@ from bae.node import Node, NodeTypes, check_context
 from bae.run import Run, RunOptions
 from bae.runner import run_graph
 from bae.turns import TurnOptions
-from bae.unicode import whole_json
+from bae.unicode import join_json_surrogates
 from bae.writer import Writer
 
 if TYPE_CHECKING:
@@ -679,7 +679,7 @@ def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     import json
 
     try:
-        checked = whole_json(json.loads(json.dumps(dict(metadata), allow_nan=False)))
+        checked = join_json_surrogates(json.loads(json.dumps(dict(metadata), allow_nan=False)))
     except (TypeError, ValueError) as error:
         raise TypeError(f"metadata={metadata!r:.200}: give a JSON object: {error}") from error
     if not all(type(key) is str for key in metadata):

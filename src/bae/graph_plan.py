@@ -27,7 +27,7 @@ class GraphPlan:
     """The plan of every node class, in the order in which the graph reaches the classes."""
     has_sources: bool
     """Whether any field of a node has a source or tools."""
-    given_fields: tuple[FieldPlan, ...]
+    start_fields: tuple[FieldPlan, ...]
     """The fields that the caller passes with the start node."""
     plans_with_tools: tuple[NodePlan, ...]
     """The plans with a `Tools` field, in this graph and the graphs inside it."""
@@ -115,7 +115,7 @@ def _has_sources(graph_plan: GraphPlan) -> bool:
     return any(plan.called for plan in graph_plan.plans.values())
 
 
-def _find_given_fields(graph_plan: GraphPlan) -> tuple[FieldPlan, ...]:
+def _find_start_fields(graph_plan: GraphPlan) -> tuple[FieldPlan, ...]:
     return () if graph_plan.is_filled else graph_plan.plans[graph_plan.graph.start].plain
 
 
@@ -181,7 +181,7 @@ def _find_need_of_lm(graph_plan: GraphPlan) -> str:
 _FACTS: Final[Mapping[str, Callable[[GraphPlan], Any]]] = {
     "plans": _find_plans,
     "has_sources": _has_sources,
-    "given_fields": _find_given_fields,
+    "start_fields": _find_start_fields,
     "plans_with_tools": _find_plans_with_tools,
     "shown_files": _find_shown_files,
     "needs_lm": _find_need_of_lm,

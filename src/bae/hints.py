@@ -80,7 +80,7 @@ def forget_frame(cls: type) -> None:
 
 
 def names_of_class(cls: type) -> Names:
-    """Return the scopes for the names in the hints of a class; its module is the last."""
+    """Return the scopes for the names in the hints of a class. The scope of the module is last."""
     frame = cast(FrameType | None, cls.__dict__.get(_FRAME))
     places = [_label_scope(scope) for scope in _find_frames(frame)]
     parameters = {p.__name__: p for p in getattr(cls, "__type_params__", ())}
@@ -102,7 +102,7 @@ def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(fn, annotation_format=annotationlib.Format.STRING)
 
 
-def function_behind(fn: Callable[..., Any]) -> Callable[..., Any]:
+def unwrap_callable(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function whose signature and annotations describe a call of `fn`."""
     # A decorator's wrapper may belong to another module, without the names in the annotations.
     fn = inspect.unwrap(fn)
@@ -123,7 +123,7 @@ def annotations_of(fn: Callable[..., Any], names: Names = NOWHERE) -> dict[str, 
     bae looks up names in the function's own scopes first, then in `names`. Pass the scopes of the
     class that uses the function.
     """
-    function = function_behind(fn)
+    function = unwrap_callable(fn)
     raw = _read_annotations(function)
     if not raw:
         return {}
@@ -212,7 +212,7 @@ _BOOKKEEPING = {
 }
 
 _RETURN = re.compile(r"(?:[^#]*[:;])?\s*return(?:[\s(]+None[\s)]*)?\s*;?\s*(?:#.*)?$")
-"""A line that ends in a bare `return`."""
+"""A line whose last statement is `return` or `return None`."""
 
 _METACLASS_NEW = cast(Any, type(BaseModel)).__new__.__code__
 

@@ -10,8 +10,8 @@ from bae import records as kinds
 from bae.place import Place
 from bae.records import NOTHING, Asker, Record, RecordedError, Unstored
 from bae.result import UsageCount
-from bae.run_tree import ITEMS_KEPT, RunTree, WorkChange
-from bae.sources import kind_named
+from bae.run_tree import MAX_ITEM_GRAPHS, RunTree, WorkChange
+from bae.sources import find_source_kind
 from bae.tools import call_key
 from bae.work import (
     NOTHING_USED,
@@ -79,10 +79,12 @@ class History(RunTree):
         self.live_keys: set[Hashable] = set()
         """The keys of dependencies with a value that no journal stores."""
         self.called_outside: dict[Hashable, kinds.CallEnded] = {}
-        """The newest call for a class outside the graph, by the key of the dependency."""
+        """The newest call of each dependency for a field of a class outside the graph, by the key
+        of the dependency. Calls with arguments from the run are in `calls_outside`."""
         self.calls_outside: dict[tuple[str, ...], kinds.CallEnded] = {}
-        """All other calls for a class outside the graph, by graph, place, function and arguments.
-        The values are in stored form, because only the asker knows their type."""
+        """All other calls for fields of classes outside the graph, by graph, place, function and
+        arguments. The values are in stored form, because only the field or parameter that uses a
+        value knows its type."""
         self.gates: dict[str, Source] = {}
         """The source of each gate that was opened, by the gate's address."""
         self.opened: dict[str, float] = {}
@@ -140,8 +142,9 @@ class History(RunTree):
         self._begun.clear()
 
     def forget_graph(self, path: str) -> None:
-        """Remove a graph inside the run that starts again, and the graphs inside it. A graph that
-        runs once for the whole run stays, because other fields use its result."""
+        """Remove the earlier work of the graph at `path`, because the graph starts again. Graphs
+        inside this graph are removed too, except graphs that run once for the whole run: other
+        fields use their results."""
         graph = self.graphs.get(path)
         forgotten = [] if graph is None else [graph]
         for graph_run in forgotten:
@@ -301,7 +304,7 @@ class History(RunTree):
     def _add_source_started(self, record: kinds.SourceStarted) -> None:
         previous = self._graph(record).steps.get(record.step - 1)
         # While the LM fills a node, the dependencies of its only successor start early.
-        may_be_early = kind_named(record.source).starts_early
+        may_be_early = find_source_kind(record.source).starts_early
         is_early = may_be_early and previous is not None and previous.fill is not None
         step = self._step(record, record.step, record.node_type, leads=not is_early)
         key = record.field, record.parameter
@@ -384,7 +387,7 @@ class History(RunTree):
         item.value = record.value
         source.items_done += item.state != "done"
         self._end(item, record.at)
-        if self._keep and record.index >= ITEMS_KEPT and item.graph is not None:
+        if self._keep and record.index >= MAX_ITEM_GRAPHS and item.graph is not None:
             self._drop_graph(item.graph)
             item.graph = item.begun = None
 
@@ -425,27 +428,28 @@ class History(RunTree):
     def _make_call_gate(self, record: Record, gate: OpenGate) -> Source:
         """Return a source for the gate of a tool call. The source is not among the sources of the
         step, because the LM fills the field."""
-        asked_call = self.asked_call(Place.parse(gate.address))
-        step = self._graph(record).steps.get(record.step if asked_call is None else asked_call[0])
+        gate_call = self.find_gate_call(Place.parse(gate.address))
+        step = self._graph(record).steps.get(record.step if gate_call is None else gate_call[0])
         if step is None:
             step = self._step(record, record.step, gate.node_type)
         place = Place(record.path, record.step, gate.node_type.__name__, gate.field_name)
         place = place._replace(parameter=f"{gate.parameter}({gate.key})")
         source = Source(record.at, place=place, node_type=gate.node_type, step=step, kind="gate")
-        if asked_call is not None:
-            _, loop, call = asked_call
+        if gate_call is not None:
+            _, loop, call = gate_call
             loop.gates.setdefault(call["id"], []).append(source)
             if call["id"] in loop.calls:
                 loop.calls[call["id"]].state = "waiting"
         return source
 
-    def asked_call(self, place: Place | None) -> tuple[int, ToolLoop, Mapping[str, Any]] | None:
+    def find_gate_call(self, place: Place | None) -> tuple[int, ToolLoop, Mapping[str, Any]] | None:
         """Return the tool call that the gate at a place asks about: the step of the conversation,
         the conversation, and the call. None if there is no such call."""
         if place is None or len(place.parameters) < 3:
             return None
         _, id, *_, key = place.parameters
-        for number in (place.step, place.step - 1):  # a body asks the LM to make the next node
+        # If a body asks the LM to make the next node, the step of the body has the conversation.
+        for number in (place.step, place.step - 1):
             step = self.step(place.path, number)
             for (asker, question), loop in () if step is None else step.loops.items():
                 call = loop.call(id) or {"name": "", "arguments": None}
@@ -608,12 +612,12 @@ class History(RunTree):
     def _store_call_record(
         self, record: kinds.ToolStarted | kinds.ToolEnded | kinds.ToolReported, name: str = ""
     ) -> ToolRun | None:
-        """Store the record of a tool call in its conversation and return the call. Ends the gates
-        at which the call waits for a person."""
+        """Store the record of a tool call in its conversation and return the call. End the gates at
+        which the call waits for a person."""
         loop, question = self._find_or_make_loop(record), self._question(record, record.asker)
         if loop is None or question is None:
             return None
-        calls: dict[str, Any] = getattr(loop, record.kept_in)
+        calls: dict[str, Any] = getattr(loop, record.loop_part)
         calls[record.id] = record
         for gate in loop.gates.get(record.id, ()):
             if gate.state == "waiting":
@@ -687,8 +691,8 @@ def is_waiting(error: BaseException) -> bool:
 
 
 def _find_failed_step(graph: GraphRun, reached: int) -> Step | None:
-    """Return the step that has failed in a graph that has reached `reached` nodes. Either the body
-    of the newest node has failed, or the fill of the node after it."""
+    """Return the failed step of a graph with `reached` nodes. If a source or the fill of the next
+    node has failed, this is the step of that node, otherwise the step of the newest node."""
     previous, next_step = graph.steps.get(reached - 1), graph.steps.get(reached)
     if next_step is not None and not next_step.whole:
         source_failed = any(source.state == "failed" for source in next_step.sources.values())

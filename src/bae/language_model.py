@@ -227,17 +227,17 @@ def in_scene(own: Scene) -> Generator[None]:
 def ask_lm(lm: LM, method: str, scene: Scene, *arguments: Any, **keywords: Any) -> Awaitable[Any]:
     """Call a method of an LM for a question in a scene.
 
-    If the method has a parameter `scene`, as those of bae's LMs do, the scene is an argument.
-    Otherwise `scene_around` is set to the scene during the call.
+    If the method has a parameter `scene`, as in bae's own LMs, the scene is an argument. Otherwise
+    `scene_around` is set to the scene during the call.
     """
     call: Any = getattr(lm, method)
     if "scene" in (getattr(call, "__kwdefaults__", None) or ()):
         answer: Awaitable[Any] = call(*arguments, scene=scene, **keywords)
         if type(cast(object, answer)) is CoroutineType:  # nearly always
             return answer
-        from bae.failures import awaitable
+        from bae.failures import check_awaitable
 
-        return awaitable(answer, lm, method)
+        return check_awaitable(answer, lm, method)
     return _ask_in_scene(lm, method, scene, call, arguments, keywords)
 
 
@@ -249,10 +249,10 @@ async def _ask_in_scene(
     arguments: Sequence[Any],
     keywords: Mapping[str, Any],
 ) -> Any:
-    from bae.failures import awaitable
+    from bae.failures import check_awaitable
 
     with in_scene(scene):
-        return await awaitable(call(*arguments, **keywords), lm, method)
+        return await check_awaitable(call(*arguments, **keywords), lm, method)
 
 
 def with_limit(lm: LM) -> LM:

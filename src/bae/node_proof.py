@@ -41,9 +41,9 @@ def _check_lm(plan: NodePlan) -> Iterator[Problem]:
 
         error = name_error(pinned)
     else:
-        from bae.failures import not_an_lm
+        from bae.failures import not_an_lm_error
 
-        error = not_an_lm(pinned)
+        error = not_an_lm_error(pinned)
     if error is not None:
         message = f"NodeConfig(lm=…) is not an LM: {error.message}"
         yield an_error("bae-lm-type", message, error.fix or "", plan.name)
@@ -171,7 +171,8 @@ def _suggest_annotation(call: CallPlan, wanted: Any) -> str:
 
 
 def unfilled_problems(call: CallPlan, marker: Dep | None = None) -> list[Problem]:
-    """Return the problems of parameters that nothing can fill; for a graph, of start fields."""
+    """Return a problem for each parameter that nothing can fill. The parameters of a graph are the
+    fields of its start node."""
     bound = () if marker is None else dict(marker.bound)
     place = f"the field {{}} of the start node of {call.name}"
     if call.graph is None:

@@ -117,13 +117,13 @@ class Past:
         return False
 
     def outside(self) -> Past:
-        """Return the past for node classes outside the graph, which a body or a function has an LM
-        fill."""
+        """Return the past for node classes outside the graph. A body or a function may ask an LM to
+        fill such a class."""
         return self
 
     # Completion of nodes.
 
-    def fields_left_out(
+    def find_unrecorded_fields(
         self, run: Run, plan: NodePlan, absent: Sequence[FieldPlan]
     ) -> Sequence[FieldPlan]:
         """Return those of the `absent` fields that had no value in the recorded node either."""

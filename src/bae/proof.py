@@ -60,7 +60,7 @@ class _Nest:
         self.root = root
         self.graphs = {_key(root): root}
         self.links: dict[NestKey, list[_Link]] = {}
-        """The fields of each graph for which another graph runs."""
+        """For each graph, its fields for which other graphs run."""
         self.problems: list[Problem] = []
         self._chains: dict[NestKey, list[str]] = {}
         """The longest chain of nested graphs from each graph on, as names."""
@@ -115,12 +115,13 @@ class _Nest:
     def gaps(
         self, graph: Graph[Any, Any], cls: type[Node], field: RecallField, surely: bool
     ) -> Iterator[list[str]]:
-        """Yield paths to the node of a recalled field on which no node has a value for the field.
+        """Yield paths to `cls`, the node class with a recalled field. On each path, no node before
+        `cls` can have a value for the field. With `surely`, nodes on the path may have a value, but
+        no node always has one.
 
-        With `surely`, a node counts only if one of its fields always has a value of the type.
-
-        A graph inside another graph sees the outer trace too. So each path begins at the start of
-        the root graph. There is at most one path for each field for which the graph runs.
+        A graph inside another graph sees the outer trace too, so each path begins at the start of
+        the root graph. If `graph` runs for several fields, there is at most one path for each of
+        these fields.
         """
 
         def gap(outer: Graph[Any, Any], goal: type[Node]) -> list[str] | None:
@@ -186,9 +187,9 @@ def _prove_graph(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
         for field in plans[cls].fields.values():
             yield from field.fill_problems(plans[cls])
     if graph.start not in filled:
-        for field in plan_of_graph(graph).given_fields:
+        for field in plan_of_graph(graph).start_fields:
             place = f"{graph.start.__name__}.{field.name}"
-            yield from (problem.at(place) for problem in field.given_problems())
+            yield from (problem.at(place) for problem in field.find_start_problems())
     yield from file_problems(graph)
     yield from lost_context(graph, nest.contexts[_key(graph)])
     yield from _check_end(graph, ends)
@@ -325,7 +326,7 @@ def _find_shared_calls(plan: NodePlan, field: FieldPlan) -> Iterator[tuple[CallP
 def _check_end(graph: Graph[Any, Any], ends: NodeTypes) -> Iterator[Problem]:
     if not graph.end:
         return
-    # A wrong return type is reported already. That an end is unreachable may only follow from it.
+    # A wrong return type is reported already, and may be the reason why an end is unreachable.
     routes_known = not any(plan.misrouted for plan in plan_of_graph(graph).plans.values())
     for cls in graph.end:
         plan = plan_of_graph(graph).plans.get(cls)
@@ -381,8 +382,8 @@ def _list_classes(classes: Sequence[type[Node]]) -> str:
 def path_avoiding(
     edges: Mapping[V, Sequence[V]], start: V, goal: V, avoided: Callable[[V], bool]
 ) -> list[V] | None:
-    """Return the shortest path from `start` to `goal` without avoided places. Only the goal itself
-    may be avoided. None if there is no such path."""
+    """Return the shortest path from `start` to `goal` that passes no place for which `avoided` is
+    True. The goal itself is not checked. None if there is no such path."""
     if start == goal:
         return [start]
     came_from: dict[V, V] = {}
@@ -438,5 +439,5 @@ def _find_reachable(edges: Mapping[V, Sequence[V]], start: V) -> set[V]:
 
 def _find_loop_through(edges: Mapping[V, Sequence[V]], place: V) -> list[V]:
     way_back = path_avoiding(edges, edges[place][0], place, lambda _: False)
-    assert way_back is not None, "in a loop that nothing leaves, every way on leads back"
+    assert way_back is not None, "in a loop without an exit, every edge leads back"
     return [place, *way_back[:-1]]

@@ -28,7 +28,7 @@ from bae.node_proof import check_node, problems_of, unfilled_problems
 from bae.place import Place
 from bae.plan import FieldPlan, NodePlan, plan_of
 from bae.run import GateAnswerer, Run, RunOptions, Waiting
-from bae.scheduling import PendingValue, known_value
+from bae.scheduling import PendingValue, make_finished_value
 from bae.sharing import Dataflow
 from bae.sources.recall import recall_from_trace
 from bae.tasks import Closer
@@ -322,8 +322,9 @@ class Resolution:
         return value
 
     def siblings(self, names: Iterable[tuple[str, str]]) -> list[tuple[str, PendingValue]]:
-        """Start the fields that another field needs, and return their pending values. `names` pairs
-        each parameter of the other field with the name of the field that it needs."""
+        """Start the fields that a `Dep` or `Map` field needs, and return their pending values.
+        `names` pairs each bound parameter of the function with the name of its field. The parameter
+        is empty for the field that a `Map` iterates over."""
         values: list[tuple[str, PendingValue]] = []
         for parameter, name in names:
             value = self._pending.get(name) or self._start_sibling(name)
@@ -343,7 +344,7 @@ class Resolution:
             value = field.info.get_default(call_default_factory=True, validated_data=dict(values))
         place = Place(self.run.path, self.run.step, self.plan.name, name)
         is_validated = name in values and not field.is_immediate
-        return known_value(self.run, self.plan.node, place, value, is_validated)
+        return make_finished_value(self.run, self.plan.node, place, value, is_validated)
 
 
 def failure_of(plan: NodePlan, name: str, failed: PendingValue) -> BaeError:

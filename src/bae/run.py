@@ -85,7 +85,8 @@ class Waiting(Exception):
         super().__init__(f"waiting for {', '.join(gate.place for gate in gates)}")
         self.gates = tuple(gates)
         self.node: Node | None = None
-        """The draft whose fields wait for an answer. None if there is no draft yet."""
+        """The incomplete node whose fields wait for an answer. None if the node does not exist
+        yet."""
 
     @classmethod
     def inside(cls, error: Exception) -> Waiting | None:
@@ -130,7 +131,7 @@ class LMNotes:
         self.met: set[type] = set()
         """The classes outside the graph about which a body or a function has asked an LM."""
         self.cut: set[type[Node]] = set()
-        """The classes whose questions leave out earlier nodes. Each is reported once."""
+        """The classes whose questions leave out earlier nodes. bae warns once for each class."""
         self.granted: set[str] = set()
         """The tools that a person has approved for the complete run, if the run has no journal."""
         self.files: dict[str, File] = {}
@@ -143,8 +144,8 @@ class Run:
     """The state of a run, or of a graph inside a run.
 
     - `trace`, `step`: the nodes so far, and the step that the run has reached.
-    - `path`, `outer`: the place that a graph inside the run works for, and the run around the
-      graph. Empty and None in the run itself.
+    - `path`, `outer`: for a graph inside the run, the place that the graph runs for, and the run
+      around the graph. Empty and None in the run itself.
     - `writer`: writes the records of the run.
     - `past`: finds the recorded values of a resumed run.
     - `flow`: schedules the work on the values of fields.
@@ -248,7 +249,7 @@ class Run:
         if isinstance(self.lm, RoutingLM):
             self.lm.restore(self.run_id, used, seconds)
 
-    def shown_by(self, plan: NodePlan) -> tuple[Shown, int]:
+    def read_context_setting(self, plan: NodePlan) -> tuple[Shown, int]:
         """Return the setting `context` for questions about a class, and the largest number of
         characters that the shown nodes may have."""
         context = self.shows if plan.shows is None else plan.shows
@@ -258,7 +259,7 @@ class Run:
     def scene_for(self, plan: NodePlan, previous: Node | None) -> Scene:
         """Return the scene of a question about a node class. `previous` is not in the scene,
         because every question shows it anyway."""
-        context, limit = self.shown_by(plan)
+        context, limit = self.read_context_setting(plan)
         if context == "previous":
             return self.scene
         from bae.prompts.values import nodes_that_fit
@@ -330,8 +331,8 @@ class Run:
         return lms[name]
 
     def watch(self, asker: Asker, event: CallEvent, step: int | None = None) -> None:
-        """Record an event of an LM call in progress. If the call was started early, `step` is the
-        step of the call."""
+        """Record an event of an LM call in progress. `step` is the step that the call belongs to,
+        by default the step that the run has reached."""
         place = time(), self.path, self.step if step is None else step, asker
         match event:
             case Attempt():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bae.calls import CallPlan
     from bae.node import Node
 
-ITEMS_KEPT: Final = 4
+MAX_ITEM_GRAPHS: Final = 4
 """How many items of a map keep their graphs in a `RunTree` with `keep`: the first items."""
 
 Exit = Literal["body", "choice", "other"]
@@ -405,7 +405,7 @@ class RunTree:
                 graph.dropped += 1
 
 
-def call_behind(node_type: type[Node], place: Place) -> tuple[CallPlan | None, bool]:
+def find_call(node_type: type[Node], place: Place) -> tuple[CallPlan | None, bool]:
     """Return the call that computes the value at a place, and whether one call serves the whole
     run. The call is None for a gate and a recall. A call with arguments from the run never serves
     the whole run. Raises `KeyError` for an unknown field or parameter."""
@@ -421,5 +421,5 @@ def call_behind(node_type: type[Node], place: Place) -> tuple[CallPlan | None, b
 def shared_key(place: Place, node_type: type[Node]) -> Hashable | None:
     """Return the key of the call that computes the value at a place, if one call serves the whole
     run; else None."""
-    call, is_shared = call_behind(node_type, place)
+    call, is_shared = find_call(node_type, place)
     return call.key if call is not None and is_shared else None

@@ -18,24 +18,24 @@ from pydantic import ValidationError
 from bae.app_scope import apps, opening_of
 from bae.arguments import Arguments
 from bae.calls import CallPlan
-from bae.draft import empty_draft, from_resolved, validate_values, with_resolved
+from bae.draft import empty_draft, from_resolved, set_resolved_values, validate_values
 from bae.exceptions import BaeError, add_note
 from bae.failures import (
-    body_failed,
-    chosen_outside,
-    filled_other,
-    filled_wrong,
-    invalid,
-    lm_failed,
-    no_tools,
-    not_a_dependency,
-    not_an_lm,
-    other_start,
-    too_many,
-    tools_refused,
+    body_error,
+    find_tools_error,
+    invalid_answer_error,
+    invalid_choice_error,
+    invalid_values_error,
+    lm_call_error,
+    no_tools_error,
+    not_an_lm_error,
+    step_limit_error,
     undeclared_route_error,
+    unknown_dependency_error,
+    wrong_node_error,
+    wrong_start_error,
 )
-from bae.file_proof import files_refused
+from bae.file_proof import find_file_error
 from bae.given_lm import GivenLM
 from bae.graph_plan import plan_of_graph
 from bae.invoke import call_within_bounds
@@ -58,7 +58,7 @@ from bae.records import (
 from bae.resolver import find_ahead, resolve, start_early
 from bae.result import GraphResult, RunJournal
 from bae.run import HandedOver, Run, Waiting
-from bae.secrets import shown_values
+from bae.secrets import mask_values
 from bae.sharing import Dataflow
 from bae.tasks import reason_of
 from bae.turns import turns_in_use
@@ -272,7 +272,7 @@ async def _let_go_ahead(run: Run) -> None:
     """Release the values that were started early for the run's next node."""
     flow = cast(Dataflow, run.flow)
     if run in flow.ahead:
-        await flow.let_go_ahead(run)
+        await flow.release_early_values(run)
 
 
 async def _follow(
@@ -316,7 +316,7 @@ async def _follow(
             except Exception as error:
                 if (waiting := Waiting.inside(error)) is not None:
                     raise waiting from error
-                raise body_failed(plan, error) from error
+                raise body_error(plan, error) from error
             if type(following) not in plan.successors and (
                 following is not None or not plan.may_end
             ):
@@ -330,8 +330,8 @@ async def _follow(
             return
         if step == limit:
             if following is run.returned:
-                await run.writer.store_returned(run, following)
-            raise too_many(run, type(following))
+                await run.writer.store_returned_node(run, following)
+            raise step_limit_error(run, type(following))
         node = following
 
 
@@ -350,8 +350,8 @@ async def _complete(
     values: dict[str, Any] = {}
     if absent:
         if node is run.returned:
-            await run.writer.store_returned(run, node)
-        left_out = run.past.fields_left_out(run, plan, absent)
+            await run.writer.store_returned_node(run, node)
+        left_out = run.past.find_unrecorded_fields(run, plan, absent)
         missing = [f for f in absent if f.name not in failed_fields and f not in left_out]
         try:
             values = await resolve(run, plan, missing, node.__dict__)
@@ -367,7 +367,7 @@ async def _complete(
     try:
         return run.past.complete_node(run, node, values)
     except Exception as error:
-        raise invalid(plan, error) from error
+        raise invalid_values_error(plan, error) from error
 
 
 def _log_given(run: Run, plans: Plans, plan: NodePlan, node: Node) -> None:
@@ -401,7 +401,7 @@ async def _ask_for_next(
     the node. At the last step that `max_iters` allows, it is only asked whether to end the run."""
     is_last = run.step == run.max_iters
     if is_last and not plan.may_end:
-        raise too_many(run, *plan.successors)
+        raise step_limit_error(run, *plan.successors)
     target: type[Node] = plan.successors[0]
     if len(plan.offered) > 1:
         chosen, filled, failed_fields = await _choose(run, plans, plan, node)
@@ -409,7 +409,7 @@ async def _ask_for_next(
             return filled, failed_fields
         target = chosen
     if is_last:
-        raise too_many(run, target)
+        raise step_limit_error(run, target)
     return await _fill(run, plans, plans[target], node)
 
 
@@ -429,7 +429,7 @@ async def _choose(
     run.writer.write(ChoiceStarted(time(), run.path, run.step, node, plan.offered))
     asker = Asker("choice", plan.node)
     if not isinstance(lm, RoutingLM):
-        arguments = "choose_type", [*plan.offered], shown_values(node, scene.hidden)
+        arguments = "choose_type", [*plan.offered], mask_values(node, scene.hidden)
         chosen, seconds, used = await _ask_question(run, lm, asker, scene, *arguments)
         filled = None
     else:
@@ -444,18 +444,18 @@ async def _choose(
         (chosen, filled), seconds, used = await _ask_question(run, lm, asker, scene, *arguments)
     if chosen not in plan.offered:
         _note_usage(run, asker, [used])
-        raise chosen_outside(plan, chosen)
+        raise invalid_choice_error(plan, chosen)
     if filled is None:
         await run.writer.store(ChoiceMade(time(), run.path, run.step, node, chosen, seconds, used))
         return chosen, None, NONE
     if type(filled) is not chosen:
         _note_usage(run, asker, [used])
-        raise filled_other(plans[cast("type[Node]", chosen)], filled)
+        raise wrong_node_error(plans[cast("type[Node]", chosen)], filled)
     failed_fields: Collection[str] = NONE
     resolved, records = recalled.get(chosen, _NOTHING_RECALLED)
     if chosen in recalled:
         target_plan = plans[type(filled)]
-        filled = _with_resolved(lm, target_plan, filled, resolved)
+        filled = _set_resolved_values(lm, target_plan, filled, resolved)
         failed_fields = _list_failed_fields(target_plan, resolved)
     place = time(), run.path, run.step
     await run.writer.store(
@@ -483,7 +483,7 @@ def options_ahead(
     """
     fillable: list[type[Node]] = []
     recalled: dict[type[Node], _Recalls] = {}
-    shows = run.shown_by(plan)
+    shows = run.read_context_setting(plan)
     for target in plan.successors:
         if plans[target].context:
             options = find_ahead(run, plans[target])
@@ -491,7 +491,7 @@ def options_ahead(
                 continue
             recalled[target] = options
         alike = lm is None or run.lm_for(plans[target]) is lm
-        if alike and run.step != run.max_iters and run.shown_by(plans[target]) == shows:
+        if alike and run.step != run.max_iters and run.read_context_setting(plans[target]) == shows:
             fillable.append(target)
     return fillable, recalled
 
@@ -511,7 +511,7 @@ async def _fill(
         try:
             validate_values(plan.node, resolved)  # fail before the model is asked
         except Exception as error:
-            raise invalid(plan, error) from error
+            raise invalid_values_error(plan, error) from error
     scene = run.scene_for(plan, previous)
     if records:
         scene = scene.recalling({plan.node: run.origins(records)})
@@ -536,9 +536,9 @@ async def _fill(
     )
     if type(node) is not plan.node:
         _note_usage(run, asker, [used])
-        raise filled_other(plan, node)
+        raise wrong_node_error(plan, node)
     if plan.sourced:
-        node = _with_resolved(lm, plan, node, resolved)
+        node = _set_resolved_values(lm, plan, node, resolved)
     await run.writer.store(FillEnded(time(), run.path, run.step, node, seconds, used))
     return node, failed_fields
 
@@ -548,18 +548,18 @@ def _with_tools(run: Run, plan: NodePlan, lm: LM, asker: Asker, scene: Scene) ->
     from bae.toolbox import Toolbox
 
     if not isinstance(lm, RoutingLM):
-        raise no_tools(lm, plan.node)
+        raise no_tools_error(lm, plan.node)
     return scene.offering(Toolbox(run, plan, asker, run.step))
 
 
-def _with_resolved(lm: LM, plan: NodePlan, node: Node, resolved: Mapping[str, Any]) -> Node:
+def _set_resolved_values(lm: LM, plan: NodePlan, node: Node, resolved: Mapping[str, Any]) -> Node:
     """Return a node that an LLM has filled, with the resolved values of its sources."""
     if isinstance(lm, RoutingLM) and lm.keeps_resolved:
         return node
     try:
-        return with_resolved(node, resolved)
+        return set_resolved_values(node, resolved)
     except Exception as error:
-        raise invalid(plan, error) from error
+        raise invalid_values_error(plan, error) from error
 
 
 async def _ask_question(
@@ -583,8 +583,8 @@ async def _ask_question(
         if isinstance(error, BaeError | Waiting) or not isinstance(error, Exception):
             raise
         if asker.kind == "fill" and isinstance(error, ValidationError):
-            raise filled_wrong(asker.node, error) from error
-        raise lm_failed(error, str(asker), lm) from error
+            raise invalid_answer_error(asker.node, error) from error
+        raise lm_call_error(error, str(asker), lm) from error
     finally:
         meter_in_force.reset(token)
     return answer, perf_counter() - started, Usage.total(used)
@@ -599,18 +599,18 @@ def _note_usage(run: Run, asker: Asker, used: Sequence[Usage]) -> None:
 def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
     """Raise an error if the run cannot start. Otherwise set the LM of the run."""
     if type(start) is not graph.start:
-        raise other_start(graph, start)
+        raise wrong_start_error(graph, start)
     if isinstance(run.lm, str):
         run.lm = run.named(run.lm)
     lm = run.lm
     if not isinstance(lm, RoutingLM | None) and (isinstance(lm, type) or not is_lm(lm)):
-        raise not_an_lm(lm)
+        raise not_an_lm_error(lm)
     if type(run.max_iters) is not int or run.max_iters < 0:
         raise ValueError(f"max_iters={run.max_iters}: give a number of nodes, or 0 for no bound")
     for key in run.options.dep_cache or ():
         from_earlier_run = isinstance(key, tuple | Arguments)
         if not from_earlier_run and not callable(key) and not hasattr(key, "arun"):
-            raise not_a_dependency(key)
+            raise unknown_dependency_error(key)
     graph.prove()
     if lm is None and graph.needs_lm:
         from bae.rooms import LazyLM, find_default_lm
@@ -619,11 +619,11 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
         run.lm = (find_default_lm if run.past is NO_PAST else LazyLM)(graph.needs_lm)
     if run.past is NO_PAST and run.lm is not None:
         for plan in plan_of_graph(graph).plans_with_tools:
-            refused = tools_refused(run.lm, plan) if plan.lm is None else None
+            refused = find_tools_error(run.lm, plan) if plan.lm is None else None
             if refused is not None:
                 raise refused
     for shown_file in plan_of_graph(graph).shown_files if run.past is NO_PAST else ():
-        refused = files_refused(_find_lm(run, shown_file.asking), shown_file)
+        refused = find_file_error(_find_lm(run, shown_file.asking), shown_file)
         if refused is not None:
             raise refused
     if run.lm is not None and (limit := spending_limit.get()) is not None:

@@ -12,7 +12,7 @@ from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 
 from bae.exceptions import BaeError, DepError, JournalError, add_note, describe
-from bae.failures import close_failed
+from bae.failures import close_error
 from bae.place import Place
 from bae.records import NOTHING, Asker, LMUsed, SourceEnded, SourceStarted
 from bae.run import Run, Waiting
@@ -251,7 +251,7 @@ class Scheduler:
         """Return the list that collects the values started early for a run's next node."""
         return self.ahead.setdefault(run, [])
 
-    async def let_go_ahead(self, run: Run) -> None:
+    async def release_early_values(self, run: Run) -> None:
         """Release the values that were started early for a run's next node."""
         ahead = self.ahead.pop(run)
         await wait_until_ended(
@@ -299,7 +299,7 @@ class Scheduler:
             add_note(failure, f"and then this was raised: {describe(raised)}")
             return failure
         is_ordinary = isinstance(raised, Exception | asyncio.CancelledError)
-        return close_failed(raised) if is_ordinary else raised
+        return close_error(raised) if is_ordinary else raised
 
     def _start(self, pending: PendingValue) -> None:
         if pending.settle is not None and not pending.settle(pending):
@@ -422,7 +422,7 @@ def _refuse_cycle(by: PendingValue, values: Sequence[PendingValue]) -> None:
             )
 
 
-def known_value(
+def make_finished_value(
     run: Run, node_type: type[Node], place: Place, value: Any, is_validated: bool = False
 ) -> PendingValue:
     """Return a finished `PendingValue` for a value that exists. Pass `is_validated` if the value

@@ -91,7 +91,7 @@ def _revealed_fields(cls: type) -> frozenset[str]:
     return plan_of(cls, strict=True).revealed if issubclass(cls, Node) else _NO_FIELDS
 
 
-def shown_values(node: Node, copies: Copies | None = None) -> dict[str, Any]:
+def mask_values(node: Node, copies: Copies | None = None) -> dict[str, Any]:
     """Return the values of a node's fields by name, with masks in place of hidden values. They are
     for an LM that writes its own prompts."""
     veil = veil_of(type(node), copies)
@@ -162,7 +162,7 @@ def secret_call(call: CallPlan) -> str:
     return reason
 
 
-def secret_behind(cls: type[Node], field: str) -> bool:
+def depends_on_secret(cls: type[Node], field: str) -> bool:
     """Return whether a field's dependency returns a secret, or any dependency below it does."""
     return any(map(secret_call, every_call(plan_of(cls).fields[field].call)))
 
@@ -171,7 +171,7 @@ def is_near_secret(cls: type[Node]) -> bool:
     """Return whether a node of this class holds a secret, or a secret is used to compute its
     fields: a function takes a secret as a parameter, or a graph for a field holds a secret."""
     return not may_show((cls,)) or any(
-        not may_show((node,)) or any(secret_behind(node, f.name) for f in plan_of(node).called)
+        not may_show((node,)) or any(depends_on_secret(node, f.name) for f in plan_of(node).called)
         for node in _with_graphs(cls)
     )
 
@@ -355,7 +355,7 @@ class Secrets:
         graph."""
         return self._asks.get(asker, self.any)
 
-    def field_named(self, complaint: str) -> str:
+    def find_field_name(self, complaint: str) -> str:
         """Return the name of the field that a complaint about an answer begins with, or "withheld"
         if no field has the name. The rest of the complaint is left out, because it may quote a
         value."""

@@ -13,9 +13,9 @@ from bae.calls import (
     OPENING,
     CallPlan,
     Input,
-    recalled_behind,
     recalls_of,
     siblings_of,
+    walk_recalls,
 )
 from bae.draft import validate_values
 from bae.exceptions import RecallError
@@ -23,7 +23,7 @@ from bae.invoke import invoke
 from bae.place import Place
 from bae.records import NOTHING
 from bae.run import Run
-from bae.scheduling import Compute, PendingValue, Scheduler, known_value
+from bae.scheduling import Compute, PendingValue, Scheduler, make_finished_value
 
 if TYPE_CHECKING:
     from contextvars import Context
@@ -97,13 +97,13 @@ class Dataflow(Scheduler):
             if key in self.cache:
                 if key in self._given or key in self._unstored:
                     self._record_given(key, wanted, run, node_type, place)
-                return known_value(run, node_type, place, self.cache[key])
+                return make_finished_value(run, node_type, place, self.cache[key])
             pending = self._pending.get(key)
             if pending is not None:
                 pending.users += 1
                 return pending
         elif (recorded := run.past.value(place, node_type, early=True)) is not NOTHING:
-            return known_value(run, node_type, place, recorded)
+            return make_finished_value(run, node_type, place, recorded)
         opening = self.opening if marker.scope == "app" else None
         inputs = self._add_inputs(call, run, node_type, place) if opening is None else []
         compute = self._make_compute(wanted, key, opening)
@@ -172,7 +172,9 @@ class Dataflow(Scheduler):
             for name, recall in recalls_of(field):
                 parameter_place = place.below(name)
                 for value in recall.take(run, node_type, parameter_place):
-                    inputs.append((name, known_value(run, node_type, parameter_place, value)))
+                    inputs.append(
+                        (name, make_finished_value(run, node_type, parameter_place, value))
+                    )
         except RecallError as error:
             return self._fail(pending, error)
         inputs += self._add_inputs(cast(CallPlan, pending.call), run, node_type, place)
@@ -212,7 +214,7 @@ class Dataflow(Scheduler):
         results it takes. Only the function's own arguments are recorded here, because each call
         records its own."""
         place = value.place
-        for route, key, recall in recalled_behind(wanted):
+        for route, key, recall in walk_recalls(wanted):
             where, is_own = place._replace(parameter=place.parameter + route), route.count("(") == 1
             for argument in recall.take(value.run, value.node_type, where, is_own):
                 if is_own:
@@ -336,7 +338,7 @@ class Dataflow(Scheduler):
                 return
             self._recorded_given.add(recorded)
         shared = PendingValue(run, node_type, place, wanted.call.name)
-        writer.write_shared(shared.ended(self.cache[key]), key in self._given)
+        writer.write_shared_value(shared.ended(self.cache[key]), key in self._given)
 
 
 def lm_of(pending: PendingValue, item: int | None = None) -> LM | None:

@@ -15,7 +15,7 @@ from bae.tasks import finish_despite_cancel, wait_despite_cancel
 
 __all__ = ["EndedProgram", "run_program"]
 
-KEPT: Final = 2048
+STDERR_TAIL: Final = 2048
 """How many of the last bytes of stderr `run_program` returns, unless the caller passes `kept`."""
 LARGEST_OUTPUT: Final = 16 * 1024 * 1024
 """How many bytes a program may print to each pipe, unless the caller passes `limit`."""
@@ -51,7 +51,7 @@ async def run_program(
     grace: float = 1.0,
     pass_fds: Sequence[int] = (),
     on_output: Callable[[bytes], None] | None = None,
-    kept: int = KEPT,
+    kept: int = STDERR_TAIL,
 ) -> EndedProgram:
     """Run a program without a shell, and wait until it ends. Raises `OSError` if the program cannot
     be started.
@@ -161,7 +161,7 @@ class _Child(ProcessGroup):
     """A running program, with its output so far."""
 
     def __init__(
-        self, limit: int, on_output: Callable[[bytes], None] | None = None, kept: int = KEPT
+        self, limit: int, on_output: Callable[[bytes], None] | None = None, kept: int = STDERR_TAIL
     ) -> None:
         super().__init__()
         self.limit = limit

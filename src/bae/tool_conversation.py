@@ -193,7 +193,7 @@ class Conversation:
 
     def _build_stored_call(self, call: CallPart) -> dict[str, Any]:
         """Return a call as the record of its round stores it: with masks in place of secrets."""
-        masked = self.shown_arguments(call)
+        masked = self.mask_arguments(call)
         stored = {"id": call.id, "name": call.name, "arguments": call.arguments}
         if not isinstance(call.arguments, Mapping):  # invalid JSON, which may contain a secret
             return {**stored, "arguments": "", _WITHHELD: True} if self._takes_secrets else stored
@@ -201,7 +201,7 @@ class Conversation:
             return stored
         return {**stored, "arguments": masked, _WITHHELD: True}
 
-    def shown_arguments(self, call: CallPart) -> dict[str, Any]:
+    def mask_arguments(self, call: CallPart) -> dict[str, Any]:
         """Return the arguments of a call, with masks in place of secrets."""
         return arguments_of(call)
 
@@ -274,7 +274,7 @@ class Conversation:
         ended = ToolCall(
             id=call.id,
             name=call.name,
-            arguments=self.shown_arguments(call) if arguments is None else arguments,
+            arguments=self.mask_arguments(call) if arguments is None else arguments,
             result=result,
             error=error,
         )

@@ -59,7 +59,7 @@ class OfferedTools(Conversation):
         plan = self.tools.get(name)
         return plan.tool.result_limit if isinstance(plan, ToolPlan) else RESULT_LIMIT
 
-    def shown_arguments(self, call: CallPart) -> dict[str, Any]:
+    def mask_arguments(self, call: CallPart) -> dict[str, Any]:
         """Return the arguments of a call, with masks in place of secrets."""
         plan, arguments = self.tools.get(call.name), arguments_of(call)
         if plan is None and self._takes_secrets:  # an unknown tool may have been sent a secret

@@ -17,7 +17,7 @@ from bae.approvals import ApprovalRule, approval_rule
 from bae.calls import CallPlan, name_of, plan_call
 from bae.core_schemas import type_schema
 from bae.graph_plan import plan_of_graph
-from bae.hints import Names, function_behind, signature_of
+from bae.hints import Names, signature_of, unwrap_callable
 from bae.markers import Dep
 from bae.prompts.messages import ToolSpec
 from bae.prompts.schemas import argument_schema
@@ -155,7 +155,7 @@ class ToolPlan:
         """The parameters that the model passes, by name: the type, and whether it is required."""
         call = self.call
         if call.graph is not None:
-            fields = plan_of_graph(call.graph).given_fields
+            fields = plan_of_graph(call.graph).start_fields
             return {f.name: (_annotation(f.info), f.required) for f in fields}
         required = {name: (hint, True) for name, hint in call.unfilled}
         return required | {name: (hint, False) for name, hint in call.optional}
@@ -296,8 +296,8 @@ def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
 def _docstring(fn: Any) -> str:
     while isinstance(fn, partial):
         fn = cast("partial[Any]", fn).func
-    behind: Callable[..., Any] = fn if inspect.isclass(fn) else function_behind(fn)
-    return behind.__doc__ or getattr(fn, "__doc__", "") or ""
+    function: Callable[..., Any] = fn if inspect.isclass(fn) else unwrap_callable(fn)
+    return function.__doc__ or getattr(fn, "__doc__", "") or ""
 
 
 def _describe_graph(graph: Graph[Any, Any]) -> str:

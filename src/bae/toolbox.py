@@ -231,7 +231,7 @@ class Toolbox(OfferedTools):
                 return None
         if plan.asks_person:
             return _CallToDecide(call, plan, arguments)
-        return _CallToRun(call, plan, arguments, self.shown_arguments(call))
+        return _CallToRun(call, plan, arguments, self.mask_arguments(call))
 
     def _when_unfinished(self, plan: ToolPlan | AskPlan | None, call: CallPart) -> WhenUnfinished:
         """Return what happens with a call that has begun and has no result.
@@ -364,7 +364,7 @@ class Toolbox(OfferedTools):
         if isinstance(raised, ToolServerError):
             raised.path = raised.path or f"{self.plan.name}.{self.field.name} <- {plan.name}"
             return raised
-        arguments = json.dumps(self.shown_arguments(call), ensure_ascii=False)[:200]
+        arguments = json.dumps(self.mask_arguments(call), ensure_ascii=False)[:200]
         text = f"{plan.name} raised {describe(raised)}, called with {arguments}"
         fix = f"fix {plan.name}, or raise ToolError where the LM is to read it"
         if plan.tool.unfinished == "tell":

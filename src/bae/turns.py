@@ -50,11 +50,11 @@ class Turn:
     def messages(self) -> tuple[Message, Message]:
         """Return the turn as an LLM reads it. Tool calls are in the user's message. If a model read
         them as text in its own message, it would begin to write calls as text."""
-        from bae.prompts.messages import Message, TextPart, said_or
+        from bae.prompts.messages import Message, TextPart, replace_blank
 
-        parts = [TextPart(said_or(self.user, "(no text)"))]
+        parts = [TextPart(replace_blank(self.user, "(no text)"))]
         parts += [TextPart(_call_text(call)) for call in self.calls]
-        reply = TextPart(said_or(self.reply, "(no text)"))
+        reply = TextPart(replace_blank(self.reply, "(no text)"))
         return Message("user", tuple(parts), "turn"), Message("assistant", (reply,), "turn")
 
     @property

@@ -45,7 +45,7 @@ def readable_json(value: Any) -> Any:
     return [*map(readable_json, cast("list[Any]", value))] if isinstance(value, list) else value
 
 
-def whole_json(value: Any) -> Any:
+def join_json_surrogates(value: Any) -> Any:
     """Join the surrogate pairs in all texts and keys of a value that was parsed from JSON, and
     return the value. Raises `ValueError` for half a pair, a number of more than 4,300 digits, and
     too deep nesting."""

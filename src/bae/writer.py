@@ -95,12 +95,12 @@ class Writer:
         arguments of the function that come from the run."""
         self.log.append(ended)
 
-    def write_shared(self, ended: SourceEnded, is_given: bool) -> None:
+    def write_shared_value(self, ended: SourceEnded, is_given: bool) -> None:
         """Record a value in a journal that existed before this field needed it. With `is_given`,
         the caller passed the value. Otherwise the value was computed for a class outside the
         graph."""
 
-    async def store_returned(self, run: Run, node: Node) -> None:
+    async def store_returned_node(self, run: Run, node: Node) -> None:
         """Store the node that a body has returned in a journal, before the sources of the node's
         fields are resolved."""
 

@@ -22,7 +22,7 @@ import typer
 import bae
 from bae import BaeError
 from bae.cli import main
-from bae.cli.app import whole_command
+from bae.cli.app import load_all_commands
 
 SOURCE = Path(bae.__file__).parent.parent
 
@@ -36,7 +36,7 @@ def every_command(
         yield from every_command(below, (*path, name))
 
 
-COMMANDS = dict(every_command(whole_command()))
+COMMANDS = dict(every_command(load_all_commands()))
 
 
 def python(program: str, *, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

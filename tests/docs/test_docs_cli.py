@@ -41,9 +41,9 @@ def every_command(group: Any, name: str = "bae") -> Iterator[tuple[str, Any]]:
 
 @pytest.fixture(scope="module")
 def known() -> dict[str, Any]:
-    from bae.cli.app import whole_command
+    from bae.cli.app import load_all_commands
 
-    return dict(every_command(whole_command()))
+    return dict(every_command(load_all_commands()))
 
 
 def options(command: Any) -> set[str]:
@@ -77,9 +77,9 @@ def test_the_commands_page_names_only_existing_options(known: dict[str, Any]):
 
 
 def test_the_commands_page_names_the_global_options():
-    from bae.cli.app import whole_command
+    from bae.cli.app import load_all_commands
 
-    for option in options(whole_command()) - {"--help", "-h"}:
+    for option in options(load_all_commands()) - {"--help", "-h"}:
         assert option in PAGE.read_text("utf-8"), option
 
 
@@ -106,9 +106,9 @@ def find_commands(page: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PROSE, ids=relative_path)
 def test_every_command_line_in_prose_can_be_parsed(page: Path, known: dict[str, Any]):
-    from bae.cli.app import whole_command
+    from bae.cli.app import load_all_commands
 
-    whole = whole_command()
+    whole = load_all_commands()
     for line in find_commands(page):
         if not line.startswith("bae "):
             continue

@@ -82,11 +82,11 @@ def test_every_public_name_is_in_the_reference(site: Path):
 
 
 def test_every_command_is_on_the_site_with_its_options(site: Path):
-    from bae.cli.app import whole_command
+    from bae.cli.app import load_all_commands
 
     page = (site / "reference" / "commands" / "index.html").read_text(encoding="utf-8")
     text = html.unescape(re.sub(r"<[^>]+>", "", page))
-    commands = list(every_command(whole_command(), "bae"))
+    commands = list(every_command(load_all_commands(), "bae"))
     assert {"bae run", "bae runs show", "bae graph export"} <= {name for name, _ in commands}
     for name, options in commands:
         assert name in text

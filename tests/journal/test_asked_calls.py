@@ -83,7 +83,7 @@ async def park(journal: Journal) -> None:
     assert DONE == {"find B": 1}
 
 
-async def test_a_parked_run_that_is_cut_after_any_line_parks_again_and_repeats_no_work():
+async def test_a_parked_run_cut_after_any_line_parks_again_without_repeated_work():
     async with MemoryJournal() as journal:
         await park(journal)
         stored = await journal.read("one")
@@ -100,7 +100,7 @@ async def test_a_parked_run_that_is_cut_after_any_line_parks_again_and_repeats_n
             assert len(opened) == 2
 
 
-async def test_answers_yeses_and_messages_are_exported_and_loaded(tmp_path: Path):
+async def test_answers_approvals_and_messages_are_exported_and_loaded(tmp_path: Path):
     async with MemoryJournal() as journal, MemoryJournal() as other:
         await park(journal)
         await graph.answer("one", "c1", "run", journal=journal, go_on=False)
@@ -139,7 +139,7 @@ class Desk(Node):
         return await lm.make(self, Reply)
 
 
-async def test_calls_of_an_lm_that_a_body_asks_are_listed_with_their_rounds():
+async def test_tool_calls_of_an_lm_in_a_body_are_listed_with_their_rounds():
     async with MemoryJournal() as journal:
         lm = ScriptedLM({"Reply": [ROUND, ANSWER]})
         run = Graph(start=Desk, end=Reply).arun(
@@ -153,7 +153,7 @@ async def test_calls_of_an_lm_that_a_body_asks_are_listed_with_their_rounds():
     assert "returned by Desk.__call__, after 3 tool calls" in str(text)
 
 
-async def test_an_export_with_an_answer_to_no_gate_is_refused(tmp_path: Path):
+async def test_an_export_with_an_answer_for_an_unknown_gate_is_refused(tmp_path: Path):
     async with MemoryJournal() as journal, MemoryJournal() as other:
         await park(journal)
         for address in ("1:Reply.calls(refund)(c9)(abc)", "tell:first", "1:Reply.text(revoked)"):
@@ -165,7 +165,7 @@ async def test_an_export_with_an_answer_to_no_gate_is_refused(tmp_path: Path):
                 await other.load(tmp_path / "runs.jsonl")
 
 
-async def test_a_parked_run_is_replayed_until_it_waits_and_asks_no_person():
+async def test_a_replay_of_a_parked_run_ends_at_its_gate():
     async with MemoryJournal() as journal:
         await park(journal)
         replayed = await graph.replay("one", journal=journal)
@@ -173,7 +173,7 @@ async def test_a_parked_run_is_replayed_until_it_waits_and_asks_no_person():
         assert DONE == {"find B": 1}
 
 
-async def test_a_fork_asks_again():
+async def test_a_fork_asks_for_approval_again():
     async with MemoryJournal() as journal:
         await park(journal)
         lm = ScriptedLM({"Reply": [ANSWER]})
@@ -186,7 +186,7 @@ async def test_a_fork_asks_again():
         await graph.tell(forked, "hello", journal=journal)
 
 
-async def test_redaction_removes_answers_and_messages():
+async def test_redaction_removes_approval_answers_and_messages():
     async with MemoryJournal() as journal:
         await park(journal)
         lm = ScriptedLM({"Reply": [ANSWER]})
@@ -201,7 +201,7 @@ async def test_redaction_removes_answers_and_messages():
         assert stored.answers == {}
 
 
-async def test_calls_of_several_conversations_have_gates_of_their_own():
+async def test_calls_of_several_conversations_have_separate_gates():
     async with MemoryJournal() as journal:
         script = {"Reply": lambda asked: [Call("refund", order=asked.previous.text)]}
         parked = await batch.arun(
@@ -221,7 +221,7 @@ async def test_calls_of_several_conversations_have_gates_of_their_own():
         assert DONE == {"refund A": 1, "refund B": 1}
 
 
-async def test_a_graph_that_is_a_tool_asks_about_its_own_calls():
+async def test_a_graph_used_as_a_tool_asks_about_its_own_calls():
     class Task(Node):
         order: str
 
@@ -256,7 +256,7 @@ async def test_a_graph_that_is_a_tool_asks_about_its_own_calls():
         lm.assert_complete()
 
 
-async def test_tools_that_only_the_run_knows_are_asked_about_too():
+async def test_tools_chosen_in_a_run_ask_for_approval():
     async def pick() -> list[Tool]:
         return [Tool(refund, approve=True), Ask(int)]  # type: ignore[list-item]
 
@@ -345,7 +345,7 @@ asyncio.run(main())
 
 @pytest.mark.once
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills a process")
-async def test_a_process_that_is_killed_while_a_person_thinks_loses_nothing(tmp_path: Path):
+async def test_a_process_killed_at_an_open_gate_loses_no_work(tmp_path: Path):
     tests = str(Path(__file__).parents[1])
     path = tmp_path / "runs.db"
     command = [sys.executable, "-c", KILLED.format(tests=tests), str(path)]
@@ -370,7 +370,7 @@ async def test_a_process_that_is_killed_while_a_person_thinks_loses_nothing(tmp_
 
 
 @pytest.mark.parametrize("seed", range(40))
-async def test_whatever_people_answer_and_wherever_it_is_cut_each_call_follows_their_decision(
+async def test_every_call_follows_its_answer_wherever_the_run_is_cut(
     seed: int,
 ):
     random = Random(seed)

@@ -186,7 +186,7 @@ KEPT: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("declared", "value"), KEPT, ids=shortly)
-def test_a_value_of_its_declared_type_reads_back_as_it_was(declared: Any, value: Any) -> None:
+def test_a_value_of_its_declared_type_reads_back_unchanged(declared: Any, value: Any) -> None:
     assert value_codec(declared).verdict == "keep"
     assert same(there_and_back(declared, value), value)
 
@@ -222,9 +222,7 @@ REFUSED: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("declared", "value"), REFUSED, ids=shortly)
-def test_a_value_that_would_come_back_as_something_else_is_refused(
-    declared: Any, value: Any
-) -> None:
+def test_a_value_that_would_read_back_changed_is_refused(declared: Any, value: Any) -> None:
     with pytest.raises(Unkeepable) as refused:
         value_codec(declared).dump(value)
     assert str(refused.value)
@@ -271,7 +269,7 @@ def test_a_number_of_a_narrower_type_is_read_back_as_the_declared_type(
     ],
     ids=describe_value,
 )
-def test_a_type_that_json_cannot_hold_is_live_with_a_reason(declared: Any) -> None:
+def test_a_type_without_a_json_form_is_live_with_a_reason(declared: Any) -> None:
     codec = value_codec(declared)
     assert codec.verdict == "live"
     assert codec.why
@@ -290,7 +288,7 @@ def test_a_type_that_json_cannot_hold_is_live_with_a_reason(declared: Any) -> No
     ],
     ids=str,
 )
-def test_a_secret_is_distinguished_from_the_rest_and_reads_back_where_it_is_written(
+def test_a_secret_type_is_recognized_and_reads_back_if_it_is_written(
     declared: Any, value: Any
 ) -> None:
     codec = value_codec(declared)
@@ -299,7 +297,7 @@ def test_a_secret_is_distinguished_from_the_rest_and_reads_back_where_it_is_writ
     assert same(there_and_back(declared, value), value)
 
 
-def test_values_nested_deeper_than_json_is_read_are_refused_when_they_are_written() -> None:
+def test_values_nested_too_deeply_for_json_are_refused_on_write() -> None:
     def deep(levels: int) -> Any:
         value: Any = 1
         for _ in range(levels):
@@ -370,7 +368,7 @@ typed = st.recursive(st.sampled_from(leaves), _containers, max_leaves=3)
 
 @settings(deadline=None, max_examples=50)
 @given(st.data())
-def test_values_of_types_made_of_types_read_back_as_they_were(data: st.DataObject) -> None:
+def test_values_of_nested_types_read_back_unchanged(data: st.DataObject) -> None:
     declared, values = data.draw(typed)
     value = data.draw(values)
     back = there_and_back(declared, value)

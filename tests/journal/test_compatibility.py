@@ -92,7 +92,7 @@ async def refused_changes(new: Graph[Any, Any], journal: Journal) -> dict[str, C
     return {change.place: change for change in broken.changes}
 
 
-async def test_the_same_classes_have_not_changed(journal: Journal):
+async def test_unchanged_classes_have_no_changes(journal: Journal):
     await park_run(journal)
 
     assert refuse_changes(await journal.read("r1"), graph()) == []
@@ -184,7 +184,7 @@ async def test_a_run_is_refused_under_classes_that_cannot_read_its_stored_values
     assert found[place].fix
 
 
-async def test_all_that_is_in_the_way_is_named_at_once(journal: Journal):
+async def test_all_breaking_changes_are_reported_together(journal: Journal):
     await park_run(journal)
     new = edit_graph(
         ("    mood: Mood\n", "    mood: Mood\n    size: int\n"),
@@ -212,7 +212,9 @@ async def test_a_validator_that_reads_the_old_form_lets_a_run_resume(journal: Jo
 
 
 @pytest.mark.parametrize("said", ["raise ValueError('not today')", "return self"])
-async def test_a_new_validator_counts_only_if_it_refuses_stored_values(journal: Journal, said: str):
+async def test_a_new_validator_breaks_a_run_only_if_it_refuses_stored_values(
+    journal: Journal, said: str
+):
     await park_run(journal)
     new = edit_graph(
         (
@@ -230,7 +232,7 @@ async def test_a_new_validator_counts_only_if_it_refuses_stored_values(journal: 
         ]
 
 
-async def test_a_choice_that_was_made_but_not_followed_keeps_its_route(journal: Journal):
+async def test_removing_the_route_of_a_made_choice_breaks_the_run(journal: Journal):
     await park_run(journal)
     new = edit_graph(
         ("Outfit | AskBack", "AskBack | Day"), ("-> Start: ...", "-> Start | Outfit: ...")
@@ -242,7 +244,7 @@ async def test_a_choice_that_was_made_but_not_followed_keeps_its_route(journal: 
     assert found["Day -> Outfit"].kind == "gone"
 
 
-async def test_classes_that_a_run_has_not_met_yet_do_not_break_it(journal: Journal):
+async def test_changes_to_classes_that_a_run_has_not_reached_do_not_break_it(journal: Journal):
     await park_run(journal)
     new = edit_graph(
         ("    mood: Mood\n", "    mood: Mood\n    size: int\n"),
@@ -267,7 +269,7 @@ async def test_a_stored_answer_to_a_gate_is_read_before_the_run_resumes(journal:
     assert list(await refused_changes(new, journal)) == ["Outfit.fine"]
 
 
-async def test_an_unanswered_gate_may_ask_for_something_else(journal: Journal):
+async def test_the_type_of_an_unanswered_gate_may_change(journal: Journal):
     await park_run(journal)
     new = edit_graph(("Annotated[bool, Gate", "Annotated[Literal['yes', 'no'], Gate"))
 
@@ -276,7 +278,7 @@ async def test_an_unanswered_gate_may_ask_for_something_else(journal: Journal):
     assert result.result.fine == "yes"
 
 
-async def test_a_removed_gate_is_not_waited_for(journal: Journal):
+async def test_a_run_does_not_wait_for_a_removed_gate(journal: Journal):
     await park_run(journal)
     new = edit_graph(('    fine: Annotated[bool, Gate("Fine?")]\n', ""))
 
@@ -286,7 +288,7 @@ async def test_a_removed_gate_is_not_waited_for(journal: Journal):
     assert result.result.top == "a hat"
 
 
-async def test_secrets_that_the_journal_lacks_are_no_change_of_classes(journal: Journal):
+async def test_secrets_missing_in_the_journal_are_not_reported_as_changes(journal: Journal):
     code = CODE.replace("    message: str\n", "    message: str\n    token: SecretStr\n")
     old = graph(code)
     start = old.start(message="up", token="hidden")
@@ -355,7 +357,7 @@ async def test_a_renamed_start_class_breaks_the_runs_of_the_old_one(journal: Jou
 
 
 @pytest.mark.parametrize("shape", ["", "{", '{"format": 99}'])
-async def test_a_run_whose_shape_cannot_be_read_is_judged_by_its_stored_values(
+async def test_a_run_with_an_unreadable_shape_is_checked_by_its_stored_values(
     journal: Journal, shape: str
 ):
     await park_run(journal)
@@ -368,7 +370,7 @@ async def test_a_run_whose_shape_cannot_be_read_is_judged_by_its_stored_values(
     assert [change.place for change in broken.changes] == ["Day.size"]
 
 
-async def test_a_run_whose_lines_are_damaged_is_listed_as_such(journal: Journal):
+async def test_a_run_with_damaged_lines_is_listed_as_broken(journal: Journal):
     await park_run(journal)
     stored = await journal.read("r1")
     await with_line(journal, "r1", stored.lines[8]._replace(data="{}"))

@@ -60,7 +60,7 @@ def _say_how_many(forks: Forks) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("which", [one_of_each, pytest.param(every_one, marks=pytest.mark.slow)])
-async def test_a_run_killed_around_a_write_ends_as_if_nothing_had_happened(
+async def test_a_run_killed_around_any_write_resumes_with_the_same_outcome(
     which: Callable[[Sequence[str]], Iterator[Kill]],
     forks: Forks,
     reference: Reference,
@@ -81,7 +81,7 @@ async def test_a_run_killed_around_a_write_ends_as_if_nothing_had_happened(
 
 
 @pytest.mark.slow
-async def test_a_run_killed_around_any_write_of_the_process_that_resumes_it_ends_too(
+async def test_a_run_killed_around_any_write_of_a_resume_still_finishes(
     forks: Forks, reference: Reference, tmp_path: Path
 ):
     async def killed(first: int, second: int) -> None:
@@ -95,7 +95,7 @@ async def test_a_run_killed_around_any_write_of_the_process_that_resumes_it_ends
     await run_stories(killed, kills)
 
 
-async def test_a_run_that_is_killed_over_and_over_ends_too(
+async def test_a_run_that_is_killed_repeatedly_still_finishes(
     forks: Forks, reference: Reference, tmp_path: Path
 ):
     async def killed(every: int) -> None:
@@ -107,7 +107,7 @@ async def test_a_run_that_is_killed_over_and_over_ends_too(
 
 
 @pytest.mark.parametrize("stories", [4, pytest.param(100, marks=pytest.mark.slow)])
-async def test_a_run_killed_at_a_random_instant_ends_as_if_nothing_had_happened(
+async def test_a_run_killed_at_a_random_instant_resumes_with_the_same_outcome(
     stories: int, forks: Forks, reference: Reference, tmp_path: Path
 ):
     instants = Random("crash")
@@ -122,7 +122,7 @@ async def test_a_run_killed_at_a_random_instant_ends_as_if_nothing_had_happened(
 
 
 @pytest.mark.slow
-async def test_a_run_that_is_killed_every_few_milliseconds_ends_too(
+async def test_a_run_that_is_killed_every_few_milliseconds_still_finishes(
     forks: Forks, reference: Reference, tmp_path: Path
 ):
     instants = Random("crash after crash")
@@ -137,7 +137,7 @@ async def test_a_run_that_is_killed_every_few_milliseconds_ends_too(
 
 
 @pytest.mark.parametrize("runs", [3, pytest.param(24, marks=pytest.mark.slow)])
-async def test_runs_of_one_file_survive_when_processes_around_them_are_killed(
+async def test_runs_of_one_file_survive_kills_of_other_processes(
     runs: int, forks: Forks, reference: Reference, tmp_path: Path
 ):
     instants = Random("crash together")
@@ -164,7 +164,7 @@ def pipes(tmp_path: Path) -> list[Path]:
     return made
 
 
-async def test_one_of_several_processes_takes_over_the_run_of_a_dead_one(
+async def test_exactly_one_process_takes_over_the_run_of_a_dead_process(
     forks: Forks, pipes: list[Path], tmp_path: Path
 ):
     first, second = pipes
@@ -192,7 +192,7 @@ async def test_one_of_several_processes_takes_over_the_run_of_a_dead_one(
     assert begun == [1, 1]
 
 
-async def test_a_stopped_process_learns_that_its_run_was_taken_over(
+async def test_a_suspended_process_learns_that_its_run_was_taken_over(
     forks: Forks, pipes: list[Path], tmp_path: Path
 ):
     first, second = pipes

@@ -118,7 +118,7 @@ def check_outcome(outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("seeds", [5, pytest.param(50, marks=pytest.mark.slow)])
-async def test_a_run_killed_with_three_tools_in_flight_repeats_no_call_that_has_ended(
+async def test_a_run_killed_with_three_tools_in_flight_repeats_no_finished_call(
     seeds: int, tmp_path: Path
 ):
     forks, in_flight = Forks(), list[int]()

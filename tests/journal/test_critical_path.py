@@ -60,7 +60,7 @@ async def path_of(graph: Graph[Any, Any], start: Node, lm: Any = None) -> Any:
     return critical_path(await journal.read("run"))
 
 
-async def test_the_path_has_the_work_that_was_waited_for_and_the_rest_has_slack():
+async def test_the_critical_path_has_the_work_that_delayed_the_run():
     path = await path_of(asking, Ask(question="?"), ScriptedLM([{"text": "!"}]))
     named = [(part.kind, part.place) for part in path.parts]
     assert ("dep", "1:Reply.context") in named
@@ -97,7 +97,7 @@ class Sums(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_of_a_map_the_item_that_ended_last_is_on_the_path_with_its_own_work():
+async def test_the_last_finished_item_of_a_map_is_on_the_critical_path():
     path = await path_of(Graph(start=Sums, end=Sums), Sums(parts=[1, 5, 2]))
     named = [(part.kind, part.place) for part in path.parts]
     assert ("body", "0:Sums.doubled[1]/0:Part") in named
@@ -112,7 +112,7 @@ class Asks(Node):
         return Doubled(n=1)
 
 
-async def test_waiting_for_a_person_is_no_time_of_the_path():
+async def test_waiting_for_a_person_does_not_add_to_the_critical_path():
     fast_is_done.set()
     path = await path_of(Graph(start=Asks, end=Doubled), Asks())
     assert path.parts[-1].kind == "body"
@@ -120,7 +120,7 @@ async def test_waiting_for_a_person_is_no_time_of_the_path():
     assert path.seconds == sum(part.seconds for part in path.parts if not part.waits)
 
 
-async def test_every_part_lies_in_the_run_and_parts_follow_each_other():
+async def test_parts_of_the_critical_path_follow_each_other():
     path = await path_of(asking, Ask(question="?"), ScriptedLM([{"text": "!"}]))
     spans = [span for part in path.parts for span in part.spans]
     assert all(a.end <= b.start + 0.003 for a, b in pairwise(spans))

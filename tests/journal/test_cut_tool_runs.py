@@ -88,7 +88,7 @@ def every_work(history: History) -> list[Work]:
     return found
 
 
-async def test_a_report_is_made_of_every_beginning_of_a_run_with_tools():
+async def test_every_prefix_of_a_run_with_tools_has_a_report():
     run = await record_resumed_run()
     for end in range(1, len(run.lines) + 1):
         told = report_run(replace(run, lines=run.lines[:end]))
@@ -108,7 +108,7 @@ async def records_of(run: StoredRun) -> list[Record]:
     return decode(GRAPH, run.lines)[0]
 
 
-async def test_nothing_is_left_open_wherever_the_records_stop():
+async def test_no_work_stays_open_in_the_history_of_an_interrupted_run():
     records = await records_of(await record_resumed_run())
     for end in range(1, len(records) + 1):
         history = History(records[:end])
@@ -120,7 +120,7 @@ async def test_nothing_is_left_open_wherever_the_records_stop():
     assert history.whole_steps == 3 + 2
 
 
-async def test_displays_and_traces_take_every_beginning():
+async def test_displays_and_traces_accept_every_prefix_of_a_run():
     pytest.importorskip("rich")
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry.sdk.trace import TracerProvider

@@ -102,7 +102,7 @@ async def test_a_run_exported_from_one_store_is_loaded_into_another_unchanged(
         await journal.release(claim, "cancelled", [])
 
 
-async def test_a_run_that_is_in_progress_elsewhere_is_loaded_as_cancelled(tmp_path):
+async def test_a_run_in_progress_elsewhere_is_loaded_as_cancelled(tmp_path):
     path = tmp_path / "runs.jsonl"
     async with MemoryJournal() as journal:
         for status in ("running", "waiting", "failed"):
@@ -123,7 +123,7 @@ async def test_a_run_that_is_in_progress_elsewhere_is_loaded_as_cancelled(tmp_pa
             await journal.load(path, unfinished="whatever")
 
 
-async def test_runs_are_chosen_by_id_status_or_graph(tmp_path):
+async def test_exported_runs_are_selected_by_id_status_or_graph(tmp_path):
     async with MemoryJournal() as journal:
         await put(journal, "a", "ended", "G")
         await put(journal, "b", "failed", "G")
@@ -147,7 +147,7 @@ async def test_runs_are_chosen_by_id_status_or_graph(tmp_path):
             await journal.export(io.BytesIO(), "abc")
 
 
-async def test_runs_are_loaded_in_the_order_they_had(tmp_path):
+async def test_loaded_runs_keep_their_order(tmp_path):
     async with MemoryJournal() as journal:
         for run_id in "cab":
             await put(journal, run_id)
@@ -172,7 +172,7 @@ async def test_a_forked_run_is_exported_completely(tmp_path):
         assert [line.kind for line in child.lines] == ["RunStarted", "StepStarted", "RunForked"]
 
 
-async def test_files_of_text_and_of_bytes_are_written_and_read(tmp_path):
+async def test_exports_are_written_to_and_read_from_text_and_binary_files(tmp_path):
     journal = MemoryJournal()
     await put(journal, "a")
     texts: list[str] = []
@@ -224,7 +224,7 @@ def without_data(line: str) -> str:
         (6, lambda line: other(line, run_id="first"), "bae-run-exists", "a second time"),
     ],
 )
-async def test_damage_is_reported_with_the_file_and_the_line_and_nothing_is_stored(
+async def test_a_damaged_export_is_refused_with_its_file_and_line(
     number: int, change: Callable[[str], str], code: str, said: str, tmp_path: Path
 ):
     path, lines = tmp_path / "broken.jsonl", await export_lines("first", "second")
@@ -239,7 +239,7 @@ async def test_damage_is_reported_with_the_file_and_the_line_and_nothing_is_stor
         assert await journal.runs() == []
 
 
-async def test_a_file_that_is_something_else_is_refused(tmp_path):
+async def test_a_file_that_is_not_an_export_is_refused(tmp_path):
     for content in (b"hello\n", b'{"a": 1}\n', b"\xff\xfe\x00", b"[]", b"null"):
         path = tmp_path / "other"
         path.write_bytes(content)
@@ -250,7 +250,7 @@ async def test_a_file_that_is_something_else_is_refused(tmp_path):
     assert await MemoryJournal().load(path) == []
 
 
-async def test_a_path_that_cannot_be_used_is_an_error_of_the_journal(tmp_path):
+async def test_an_unusable_export_path_raises_a_journal_error(tmp_path):
     journal = MemoryJournal()
     await put(journal, "a")
     for use in (
@@ -305,7 +305,7 @@ async def test_a_run_that_is_in_progress_or_shares_its_lines_is_not_replaced(tmp
 # --- files ---------------------------------------------------------------------------------------
 
 
-async def test_a_file_is_replaced_only_when_everything_is_written(tmp_path):
+async def test_an_export_replaces_a_file_only_when_it_is_complete(tmp_path):
     path = tmp_path / "runs.jsonl"
     path.write_text("as it was")
     journal = MemoryJournal()
@@ -348,7 +348,7 @@ async def test_a_cancelled_export_leaves_no_file(tmp_path):
 # --- recorded runs -------------------------------------------------------------------------------
 
 
-async def test_recorded_runs_are_read_and_listed_and_nothing_else(tmp_path):
+async def test_recorded_runs_are_read_only(tmp_path):
     path = tmp_path / "runs.jsonl"
     path.write_text("".join(await export_lines("a", "b", "c")), encoding="utf-8")
     recorded = RecordedRuns.of(path)

@@ -71,7 +71,7 @@ async def numbers(feed: Feed, after: int | None = -1) -> tuple[list[int], str]:
         return found, items.end
 
 
-async def test_every_line_of_a_run_comes_once_and_in_order_from_any_number_on(journal: Journal):
+async def test_a_feed_has_every_later_line_of_a_run_once_and_in_order(journal: Journal):
     await graph.arun(First(), journal=journal, run_id="run")
     count = len((await journal.read("run")).lines)
     feed = Feeds(journal).run("run")
@@ -81,7 +81,7 @@ async def test_every_line_of_a_run_comes_once_and_in_order_from_any_number_on(jo
     assert await numbers(feed, count + 7) == ([], "reset")
 
 
-async def test_a_run_in_progress_is_followed_to_its_end_by_many_at_once(journal: Journal):
+async def test_many_subscribers_follow_a_run_to_its_end(journal: Journal):
     held = asyncio.Event()
 
     class Slow(Node):
@@ -103,7 +103,7 @@ async def test_a_run_in_progress_is_followed_to_its_end_by_many_at_once(journal:
     assert [reader.result() for reader in readers] == [([*range(count)], "ended")] * 5
 
 
-async def test_a_waiting_run_ends_its_feed_and_resumes_in_another(journal: Journal):
+async def test_the_feed_of_a_run_ends_when_the_run_waits(journal: Journal):
     await asking.arun(Asks(), journal=journal, run_id="asks")
     feed = Feeds(journal).run("asks")
     before, end = await numbers(feed)
@@ -116,7 +116,7 @@ async def test_a_waiting_run_ends_its_feed_and_resumes_in_another(journal: Journ
     assert (after[0], end) == (before[-1] + 1, "ended")
 
 
-async def test_a_run_of_another_process_is_followed_too(tmp_path: Path):
+async def test_a_run_of_another_process_can_be_followed(tmp_path: Path):
     async with SQLiteJournal(tmp_path / "r.db") as ours, SQLiteJournal(tmp_path / "r.db") as theirs:
         await asking.arun(Asks(), journal=theirs, run_id="asks")
         await theirs.answer("asks", "0:Asks.sure", "true")  # so that it is not over
@@ -128,7 +128,7 @@ async def test_a_run_of_another_process_is_followed_too(tmp_path: Path):
     assert kinds[-1] == "RunEnded"
 
 
-async def test_the_list_of_runs_is_followed_by_its_changes(journal: Journal):
+async def test_a_feed_of_the_list_of_runs_has_its_changes(journal: Journal):
     await graph.arun(First(), journal=journal, run_id="before")
     feed = Feeds(journal).runs
     async with asyncio.timeout(20), subscribe(feed, None) as live, subscribe(feed, 0) as every:
@@ -142,7 +142,7 @@ async def test_the_list_of_runs_is_followed_by_its_changes(journal: Journal):
     assert [*found] == ["later"]
 
 
-async def test_a_run_that_is_not_there_or_is_deleted_ends_the_subscription(journal: Journal):
+async def test_a_missing_or_deleted_run_ends_the_subscription(journal: Journal):
     with pytest.raises(JournalError, match="no run 'none'"):
         await numbers(Feeds(journal).run("none"))
     await asking.arun(Asks(), journal=journal, run_id="asks")
@@ -177,7 +177,7 @@ class Numbers(Feed[int]):
         return lambda: self.wakes.remove(wake)
 
 
-async def test_a_subscriber_that_hangs_gets_a_gap_and_the_others_get_everything():
+async def test_a_slow_subscriber_gets_a_gap_without_harm_to_others():
     feed = Numbers(0)
     found: list[int] = []
     async with asyncio.timeout(20), subscribe(feed, None) as hanging, subscribe(feed) as quick:
@@ -190,7 +190,7 @@ async def test_a_subscriber_that_hangs_gets_a_gap_and_the_others_get_everything(
     assert quick.end == "ended"
 
 
-async def test_a_subscriber_that_begins_far_behind_gets_a_gap_where_it_asks_for_that():
+async def test_a_subscriber_that_begins_too_far_behind_gets_a_gap():
     feed = Numbers(10_000)
     async with (
         subscribe(feed, 1, behind=5_000) as far,
@@ -201,7 +201,7 @@ async def test_a_subscriber_that_begins_far_behind_gets_a_gap_where_it_asks_for_
         assert (await anext(near)).items[0].number == 9_001
 
 
-async def test_a_feed_without_subscribers_reads_nothing_and_many_subscribers_share_each_read():
+async def test_subscribers_of_a_feed_share_each_read():
     feed = Numbers(10)
     async with asyncio.timeout(20):
         async with subscribe(feed, None) as one, subscribe(feed, None) as two:
@@ -214,7 +214,7 @@ async def test_a_feed_without_subscribers_reads_nothing_and_many_subscribers_sha
         assert feed.wakes == []
 
 
-async def test_an_error_of_the_store_is_raised_in_every_subscriber_and_the_next_one_reads_again():
+async def test_an_error_of_the_store_is_raised_in_every_subscriber():
     feed = Numbers(3)
     feed.newest = None  # type: ignore[assignment]
     with pytest.raises(TypeError):

@@ -72,7 +72,7 @@ OWN: dict[str, Callable[[Journal, str], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("way", FOREIGN)
-async def test_a_run_of_another_with_a_name_that_cannot_be_typed_enters_nowhere(
+async def test_a_foreign_run_with_an_untypable_name_is_refused_everywhere(
     way, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -85,7 +85,7 @@ async def test_a_run_of_another_with_a_name_that_cannot_be_typed_enters_nowhere(
 
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("way", OWN)
-async def test_a_new_run_is_refused_the_same_names(way, name):
+async def test_a_new_run_with_an_untypable_name_is_refused(way, name):
     if not name and way == "arun":
         return  # that is none
     journal = MemoryJournal()
@@ -94,7 +94,7 @@ async def test_a_new_run_is_refused_the_same_names(way, name):
         await OWN[way](journal, name)
 
 
-async def test_a_graph_whose_name_cannot_be_typed_has_no_journal():
+async def test_a_graph_with_an_untypable_name_is_refused_a_journal():
     graph = Graph(start=Start, name="a\nb")
     with pytest.raises(JournalError, match=r"graph of a run cannot be called 'a\\nb'"):
         await graph.arun(Start(text="a"), journal=MemoryJournal())
@@ -110,7 +110,7 @@ async def test_a_graph_whose_name_cannot_be_typed_has_no_journal():
         "[" * 5000,
     ],
 )
-async def test_a_shape_that_is_not_the_one_of_its_hash_enters_nowhere(
+async def test_a_foreign_shape_that_does_not_match_its_hash_is_refused(
     way, forged, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -123,7 +123,7 @@ async def test_a_shape_that_is_not_the_one_of_its_hash_enters_nowhere(
 
 
 @pytest.mark.parametrize("way", FOREIGN)
-async def test_an_honest_run_enters_with_its_shape(way, tmp_path, monkeypatch):
+async def test_a_valid_foreign_run_is_stored_with_its_shape(way, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with SQLiteJournal("runs.db") as journal:
         await FOREIGN[way](journal, await make_changed_run())

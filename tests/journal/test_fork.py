@@ -63,7 +63,7 @@ async def test_a_fork_continues_from_the_changed_node(journal: Journal):
 
 
 @pytest.mark.postgres
-async def test_the_forks_of_a_run_are_listed_the_newest_first(journal: Journal):
+async def test_forks_of_a_run_are_listed_newest_first(journal: Journal):
     await record_run(journal)
     for name in ("a", "b", "c"):
         await graph.fork("one", at=1, journal=journal, new_id=name)
@@ -76,7 +76,7 @@ async def test_the_forks_of_a_run_are_listed_the_newest_first(journal: Journal):
         await journal.forks("none")
 
 
-async def test_an_unknown_step_and_a_change_that_the_node_refuses_are_fork_errors(
+async def test_an_unknown_step_and_an_invalid_change_are_fork_errors(
     journal: Journal,
 ):
     await record_run(journal)
@@ -97,7 +97,7 @@ class Trip(EndNode):
     changed: int
 
 
-async def test_a_field_that_is_called_as_a_parameter_can_be_changed(journal: Journal):
+async def test_a_field_named_like_a_parameter_of_fork_can_be_changed(journal: Journal):
     trips = Graph(start=Trip)
     await trips.arun(Trip(at=1, journal="red", changed=0), journal=journal, run_id="trip")
     other = {"at": 2, "journal": "blue", "changed": 1}
@@ -118,7 +118,7 @@ async def test_a_fork_at_the_node_that_a_run_waits_for_reports_the_gate(journal:
     assert caught.value.code == "bae-fork-step"
 
 
-async def test_runs_that_only_wait_are_not_read_to_recover_the_others():
+async def test_recover_does_not_read_runs_that_only_wait():
     class Watched(MemoryJournal):
         async def read(self, run_id: str) -> StoredRun:
             reads.append(run_id)

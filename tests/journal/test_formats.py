@@ -117,7 +117,7 @@ async def approve(gate: object) -> bool:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_journal_of_every_version_is_shown_resumed_replayed_and_exported(version, tmp_path):
+async def test_journals_of_every_version_are_shown_resumed_replayed_and_exported(version, tmp_path):
     path = copy_journal(version, tmp_path)
     async with SQLiteJournal(path) as journal:
         await use_all(journal, version)
@@ -129,14 +129,14 @@ async def test_a_journal_of_every_version_is_shown_resumed_replayed_and_exported
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_an_export_of_every_version_is_loaded_and_used_as_the_journal_is(version):
+async def test_exports_of_every_version_are_loaded_and_used(version):
     async with MemoryJournal() as journal:
         await journal.load(FORMATS / str(version) / "export.jsonl", unfinished="keep")
         await use_all(journal, version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_commands_show_a_journal_and_an_export_of_every_version(version, tmp_path, capsys):
+def test_commands_show_journals_and_exports_of_every_version(version, tmp_path, capsys):
     since = {**SINCE, **UNFINISHED_SINCE}
     later = [run_id for run_id in since if since[run_id] <= version]
     for path in (copy_journal(version, tmp_path), FORMATS / str(version) / "export.jsonl"):
@@ -146,7 +146,7 @@ def test_the_commands_show_a_journal_and_an_export_of_every_version(version, tmp
         assert "spell" in capsys.readouterr().out
 
 
-async def test_the_version_is_raised_when_the_stored_fields_change(tmp_path):
+async def test_a_change_of_the_stored_fields_needs_a_new_format_version(tmp_path):
     async with SQLiteJournal(tmp_path / "runs.db") as journal:
         await LOGINS.arun(LOGIN, journal=journal)
     listed = FORMATS / str(FORMAT) / "fields.txt"
@@ -191,7 +191,7 @@ async def check_unchanged(path: Path) -> None:
         await use_all(journal, FORMAT)
 
 
-async def test_a_newer_bae_reads_an_older_journal_as_it_is_and_upgrades_it_when_it_writes(tmp_path):
+async def test_a_newer_bae_upgrades_an_older_journal_only_when_it_writes(tmp_path):
     path = copy_journal(FORMAT, tmp_path)
     before = path.read_bytes()
     assert run_program(f"{NEXT}\nasyncio.run(read())", path) == f"{RUNS} 42"
@@ -236,7 +236,7 @@ asyncio.run(write())
 @pytest.mark.parametrize(
     "statement", ["insert into more", "update runs set note", "pragma user_version =", "commit"]
 )
-async def test_a_kill_in_the_middle_of_an_upgrade_leaves_the_older_journal(statement, tmp_path):
+async def test_a_kill_during_an_upgrade_leaves_the_older_journal(statement, tmp_path):
     path = copy_journal(FORMAT, tmp_path)
     with program(NEXT + DIES, path, "new", statement) as started:
         started.communicate(timeout=60)
@@ -244,7 +244,7 @@ async def test_a_kill_in_the_middle_of_an_upgrade_leaves_the_older_journal(state
     await check_unchanged(path)
 
 
-async def test_processes_that_upgrade_at_once_do_it_once(tmp_path):
+async def test_concurrent_processes_upgrade_a_journal_once(tmp_path):
     path = copy_journal(FORMAT, tmp_path)
     text = NEXT + "\nprint('ready', flush=True)\nsys.stdin.readline()\nasyncio.run(write())"
     started = [program(text, path, f"new-{n}") for n in range(4)]

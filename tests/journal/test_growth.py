@@ -237,7 +237,7 @@ READERS: dict[str, Reader] = {
 
 @pytest.mark.once
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
-async def test_reading_a_run_back_takes_work_in_proportion_to_its_length(make: Maker) -> None:
+async def test_reading_a_run_takes_work_in_proportion_to_its_length(make: Maker) -> None:
     counts: dict[str, list[Lines]] = {name: [] for name in READERS}
     made = await make(2)
     for read in READERS.values():

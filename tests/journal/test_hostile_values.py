@@ -81,7 +81,7 @@ NODES = {name: node_with(declared) for name, (declared, _) in KINDS.items()}
 @settings(deadline=None, max_examples=15)
 @given(data=st.data())
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_field_reads_back_as_it_is_or_is_refused(kind: str, data: st.DataObject) -> None:
+def test_a_field_value_reads_back_unchanged_or_is_refused(kind: str, data: st.DataObject) -> None:
     declared, values = KINDS[kind]
     value = data.draw(values)
     for codec in (value_codec(declared), ANYTHING):  # what a dependency returns
@@ -102,7 +102,7 @@ class Open(Node):
 
 @settings(deadline=None, max_examples=30)
 @given(st.dictionaries(texts, anything, max_size=3))
-def test_an_undeclared_field_reads_back_as_it_is_or_is_refused(extra: dict[str, Any]) -> None:
+def test_an_undeclared_field_reads_back_unchanged_or_is_refused(extra: dict[str, Any]) -> None:
     node = Open.model_construct(**{f"x{name}": value for name, value in extra.items()})
     text = write_or_refuse(lambda: node_codec(Open).dump(node))
     assert text is None or same(node_codec(Open).load(json.loads(text)), node)
@@ -193,7 +193,7 @@ BY_NAME |= {"kind": "told"}
 @settings(deadline=None, max_examples=15)
 @given(data=st.data())
 @pytest.mark.parametrize("kind", DATA)
-def test_a_record_with_anything_in_it_is_refused_or_can_be_read(
+def test_a_record_with_arbitrary_values_is_refused_or_readable(
     kind: str, data: st.DataObject
 ) -> None:
     cls = getattr(records, kind)
@@ -222,7 +222,7 @@ FINE = {"inner": {"text": "a", "number": 1}}
 
 
 @pytest.mark.parametrize("said", ["NaN", "1e999", "-Infinity"])
-async def test_an_answer_that_a_journal_cannot_store_is_asked_for_again(said: str) -> None:
+async def test_an_unstorable_llm_answer_is_requested_again(said: str) -> None:
     lm = ToyBackend(f'{{"note": "b", "inner": {{"text": "a", "number": {said}}}}}', FINE)
     async with MemoryJournal() as journal:
         result = await Graph(start=Begin).arun(Begin(), lm=lm, journal=journal)
@@ -234,7 +234,7 @@ async def test_an_answer_that_a_journal_cannot_store_is_asked_for_again(said: st
 
 @settings(deadline=None, max_examples=20)
 @given(anything)
-async def test_any_parsed_answer_is_stored_or_asked_for_again(value: Any) -> None:
+async def test_any_parsed_answer_is_stored_or_requested_again(value: Any) -> None:
     class Told(EndNode):
         value: Any
 

@@ -56,7 +56,7 @@ def test_a_journal_is_a_sequence_that_can_be_indexed_sliced_and_searched():
         journal[5]
 
 
-def test_a_reader_cannot_write_into_a_journal():
+def test_a_result_journal_is_read_only():
     journal = journal_of(*steps(2))
 
     for change in [
@@ -83,7 +83,7 @@ def test_of_picks_records_of_a_type_in_order():
     assert journal.of(Record) == [one, used, two]
 
 
-def test_usage_sums_up_every_record_that_has_some():
+def test_usage_is_the_sum_over_all_records():
     node = Noted()
     journal = journal_of(
         FillEnded(0, "", 0, node, 0.1, Usage(1, 10, 20, 5, 0.25)),
@@ -95,7 +95,7 @@ def test_usage_sums_up_every_record_that_has_some():
     assert journal.usage() == Usage(4, 14, 26, 5, 1.5)
 
 
-def test_nested_collects_the_nodes_of_graphs_inside_by_place():
+def test_nested_collects_the_nodes_of_subgraphs_by_place():
     outer, one, two = Noted(n=0), Noted(n=1), Noted(n=2)
     journal = journal_of(
         StepStarted(0, "", 0, outer),
@@ -111,7 +111,7 @@ def test_nested_collects_the_nodes_of_graphs_inside_by_place():
 # What a run writes
 
 
-async def test_a_source_that_failed_is_written_down_with_its_error_and_so_is_the_run():
+async def test_a_failed_source_is_recorded_with_its_error():
     error = LookupError("gone")
 
     def fails() -> int:
@@ -131,7 +131,7 @@ async def test_a_source_that_failed_is_written_down_with_its_error_and_so_is_the
     assert (last.outcome, last.error, last.node) == ("failed", caught.value, None)
 
 
-async def test_a_graph_inside_writes_its_own_start_and_end_under_its_place():
+async def test_a_subgraph_records_its_start_and_end_under_its_place():
     class Outer(EndNode):
         inner: Annotated[Noted, Dep(Noted)]
 
@@ -147,7 +147,7 @@ async def test_a_graph_inside_writes_its_own_start_and_end_under_its_place():
     ]
 
 
-async def test_a_graph_inside_that_was_cancelled_is_written_down_as_such():
+async def test_a_cancelled_subgraph_is_recorded_as_cancelled():
     under_way = asyncio.Event()
 
     class Slow(Node):
@@ -182,7 +182,7 @@ def test_an_unknown_cost_stays_unknown_in_a_sum(one: float | None, two: float | 
     assert (Usage(cost=one) + Usage(cost=two)).cost is None
 
 
-def test_a_report_is_heard_by_every_meter_around_it():
+def test_a_usage_report_reaches_every_enclosing_meter():
     with metered() as outer:
         report_usage(Usage(calls=1))
         with metered() as inner:

@@ -70,7 +70,7 @@ class Done(EndNode):
 graph = Graph(start=Ask)
 
 
-async def test_a_graph_that_ends_at_a_node_with_something_live_is_run_again() -> None:
+async def test_a_subgraph_result_with_a_live_value_is_not_stored() -> None:
     class Place(BaseModel):
         name: str
 
@@ -95,7 +95,7 @@ async def test_a_graph_that_ends_at_a_node_with_something_live_is_run_again() ->
     assert inner.value is LIVE
 
 
-async def test_prompts_of_nodes_with_secrets_are_not_written_and_others_are() -> None:
+async def test_only_prompts_of_nodes_without_secrets_are_stored() -> None:
     attempt = Attempt(1, "the answer", "invalid", ("token: t0ken is wrong",), asked="the question")
 
     def said(encoder: Encoder, by: Asker) -> dict[str, Any]:
@@ -129,7 +129,7 @@ async def test_prompts_of_nodes_with_secrets_are_not_written_and_others_are() ->
     assert said(Encoder(graph), Asker("fill", Look))["answer"] == "the answer"
 
 
-async def test_prompts_of_a_node_that_may_recall_a_secret_are_not_written() -> None:
+async def test_prompts_of_a_node_that_may_recall_a_secret_are_not_stored() -> None:
     class Told(Node):
         word: str = Field(repr=False)
 
@@ -156,7 +156,7 @@ def lines_of(graph: Graph[Any, Any], records: Iterable[Record]) -> list[Line]:
     ]
 
 
-def test_records_that_only_some_runs_write_read_back_too() -> None:
+def test_every_kind_of_record_reads_back_unchanged() -> None:
     start = Ask(message="a")
     records: list[Record] = [
         RunStarted(1.0, "", 0, "r", "Ask", start),

@@ -40,11 +40,11 @@ async def journal(request, tmp_path):
 # --- the promises --------------------------------------------------------------------------------
 
 
-async def test_a_journal_in_memory_keeps_every_promise():
+async def test_the_memory_journal_keeps_every_promise():
     await check_journal(MemoryJournal)
 
 
-async def test_a_journal_in_a_file_keeps_every_promise_for_several_processes(tmp_path):
+async def test_the_sqlite_journal_keeps_every_promise_for_several_processes(tmp_path):
     count = itertools.count()
     await check_journal(
         lambda: SQLiteJournal(tmp_path / f"{next(count)}.db"),
@@ -123,7 +123,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("broken", BREAKS)
-async def test_a_store_that_breaks_a_promise_learns_which_promise(broken):
+async def test_a_custom_store_is_told_which_promise_it_breaks(broken):
     with pytest.raises(AssertionError) as raised:
         await check_journal(broken)
     assert str(raised.value).startswith(f"{broken.__name__} breaks ")
@@ -131,13 +131,13 @@ async def test_a_store_that_breaks_a_promise_learns_which_promise(broken):
     assert isinstance(raised.value.__cause__, ExceptionGroup)
 
 
-async def test_a_store_that_never_answers_is_given_up(monkeypatch):
+async def test_a_store_that_never_answers_fails_its_check_in_time(monkeypatch):
     monkeypatch.setattr("bae.testing.journal_promises.SECONDS", 0.5)
     with pytest.raises(AssertionError, match=r"`delete` removes a run.*\n.*longer than"):
         await check_journal(Hangs)
 
 
-async def test_a_store_of_another_process_must_respect_owners(tmp_path):
+async def test_a_store_must_respect_owners_in_other_processes(tmp_path):
     class Neighbor(SQLiteJournal):
         async def claim(self, run_id):
             try:
@@ -180,7 +180,7 @@ class EightMethods(MemoryJournal):
     older = Journal.older
 
 
-async def test_a_store_of_eight_methods_keeps_every_promise():
+async def test_a_store_of_eight_methods_can_keep_every_promise():
     await check_journal(EightMethods)
 
 
@@ -207,7 +207,7 @@ async def queue(journal: Journal, run_id: str, text: str) -> None:
     await journal.create(replace(run, info=info, lines=run.lines[:1]), claim=False)
 
 
-async def test_queued_runs_are_carried_out_in_their_order(journal):
+async def test_queued_runs_are_executed_in_order(journal):
     for run_id, text in (("a", "x"), ("b", "xy"), ("c", "xyz")):
         await queue(journal, run_id, text)
     assert await ids(journal, status="queued") == ["c", "b", "a"]
@@ -229,7 +229,7 @@ async def test_a_queued_run_is_exported_and_loaded_as_a_queued_run(journal, tmp_
         assert (await other.read("a")).info.status == "cancelled"
 
 
-async def test_an_entry_shows_how_far_a_run_had_got_when_it_stopped(journal):
+async def test_the_list_of_runs_shows_the_progress_of_each_run(journal):
     await GRAPH.arun(Word(text="abc"), journal=journal, run_id="run")
     summary = (await journal.runs())[0].summary
     assert summary is not None
@@ -251,9 +251,7 @@ async def test_an_unknown_status_is_refused_with_the_known_statuses(journal):
     assert await ids(journal) == ["run"]
 
 
-async def test_every_run_is_listed_once_though_some_are_deleted_during_the_listing(
-    journal, monkeypatch
-):
+async def test_every_run_is_listed_once_despite_concurrent_deletes(journal, monkeypatch):
     monkeypatch.setattr(store, "_PAGE", 10)
     for number in range(35):
         await end_run(journal, f"r{number}", graph="AB"[number % 2])
@@ -270,7 +268,7 @@ async def test_every_run_is_listed_once_though_some_are_deleted_during_the_listi
     assert met == newest
 
 
-async def test_a_run_either_replaces_another_or_the_other_stays(journal):
+async def test_a_failed_replacement_leaves_the_old_run(journal):
     await end_run(journal, count=5, data='{"old": 1}')
     await journal.answer("run", "g", "1")
     await end_run(journal, "mine", status="failed")
@@ -287,7 +285,7 @@ async def test_a_run_either_replaces_another_or_the_other_stays(journal):
     assert await ids(journal) == ["mine", "run"]
 
 
-async def test_a_run_that_others_share_lines_with_is_replaced_together_with_them(journal):
+async def test_runs_that_share_lines_are_replaced_together(journal):
     await end_run(journal, "a", 5)
     await journal.fork("a", "b", 3, lines(3, 5))
     await journal.fork("b", "c", 4, lines(4, 5))
@@ -301,7 +299,7 @@ async def test_a_run_that_others_share_lines_with_is_replaced_together_with_them
     assert await ids(journal) == ["c", "b", "a"]
 
 
-async def test_a_run_whose_lines_are_shared_is_deleted_with_or_after_its_forks(journal):
+async def test_a_run_with_shared_lines_is_deleted_with_or_after_its_forks(journal):
     for name in ("a", "z"):
         await end_run(journal, name, 3)
     await journal.fork("a", "b", 2, [])
@@ -314,7 +312,7 @@ async def test_a_run_whose_lines_are_shared_is_deleted_with_or_after_its_forks(j
     assert await numbers(journal, "z") == [0, 1, 2]
 
 
-async def test_the_letters_of_a_text_are_no_ids_of_runs_to_delete():
+async def test_delete_refuses_a_text_instead_of_a_list_of_ids():
     journal = MemoryJournal()
     await end_run(journal, "a", 1)
     with pytest.raises(TypeError, match="as a list"):
@@ -322,7 +320,7 @@ async def test_the_letters_of_a_text_are_no_ids_of_runs_to_delete():
     assert await ids(journal) == ["a"]
 
 
-async def test_a_claim_of_another_journal_is_refused(journal, tmp_path):
+async def test_a_journal_refuses_a_claim_of_another_journal(journal, tmp_path):
     for other in (MemoryJournal(), SQLiteJournal(tmp_path / "other.db")):
         async with other:
             claim = await begin_run(other)

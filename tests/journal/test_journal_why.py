@@ -181,7 +181,7 @@ async def test_every_field_of_every_node_of_a_real_run_is_explained_as_json(jour
                 assert json.loads(json.dumps(dataclasses.asdict(found)))["place"] == place
 
 
-async def test_a_forked_run_separates_its_own_work_from_the_parents(journal: Journal):
+async def test_why_separates_the_work_of_a_fork_from_its_parent(journal: Journal):
     await graph.arun(Morning(message="up"), lm(), journal=journal, run_id="r", answer=yes)
     other = await graph.fork("r", journal=journal, at=1, note="other")
     await graph.resume(other, lm(), journal=journal, answer=yes)
@@ -195,7 +195,7 @@ async def test_a_forked_run_separates_its_own_work_from_the_parents(journal: Jou
     assert (await journal.why("r", "Noon.note")).source == "body"
 
 
-async def test_a_failed_run_explains_why_a_field_has_no_value(journal: Journal):
+async def test_why_explains_a_missing_value_of_a_failed_run(journal: Journal):
     class Lost(EndNode):
         place: Annotated[str, Dep(nowhere)]
 
@@ -252,7 +252,7 @@ async def record_look_ups(journal: Journal) -> None:
     await looks.arun(Begin(message="up"), ToyBackend(answer), journal=journal, run_id="r")
 
 
-async def test_a_field_that_the_lm_filled_has_its_model_prompts_attempts_and_cost(journal: Journal):
+async def test_why_shows_model_prompts_attempts_and_cost_of_a_filled_field(journal: Journal):
     await record_look_ups(journal)
     found = await journal.why("r", "Look.mood")
     assert (found.source, found.by, found.value) == ("lm", "m-1", "low")
@@ -265,7 +265,7 @@ async def test_a_field_that_the_lm_filled_has_its_model_prompts_attempts_and_cos
     assert (await journal.why("r", "End")).note == "the LM chose it among End, Begin"
 
 
-async def test_a_map_of_a_graph_sums_up_the_usage_of_its_items_and_leads_into_them(
+async def test_why_sums_up_the_usage_of_the_items_of_a_map(
     journal: Journal,
 ):
     await record_look_ups(journal)
@@ -288,7 +288,7 @@ def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("tokyo")
-async def test_the_explanation_reads_well_on_a_terminal_in_the_time_zone_of_the_reader(
+async def test_why_prints_a_readable_explanation_in_the_local_time_zone(
     journal: Journal,
 ):
     def printed(found: Provenance) -> list[str]:
@@ -330,7 +330,7 @@ class Held(EndNode):
     late: Annotated[bool, Gate("Late?", timeout=1e-6)] = True
 
 
-async def test_a_given_or_live_value_is_explained(journal: Journal):
+async def test_why_explains_given_and_live_values(journal: Journal):
     held = Graph(start=Held)
     result = await held.arun(
         Held(given=1), journal=journal, run_id="r", dep_cache={get_city: "Rome"}
@@ -346,7 +346,7 @@ async def test_a_given_or_live_value_is_explained(journal: Journal):
     assert (late.source, late.note) == ("default", "nobody answered 'Late?' in time")
 
 
-async def test_an_answer_that_the_run_has_not_read_yet_is_reported(journal: Journal):
+async def test_why_reports_an_answer_that_the_run_has_not_read(journal: Journal):
     await graph.arun(Morning(message="up"), lm(), journal=journal, run_id="r")
     await graph.answer("r", "Evening.fine", False, journal=journal, go_on=False)
     found = await journal.why("r", "Evening.fine")
@@ -361,7 +361,7 @@ class Turn(Node):
         return Turn(number=self.number + 1) if self.number < 2 else None
 
 
-async def test_the_newest_node_of_a_class_is_taken_and_a_step_chooses_another(journal: Journal):
+async def test_why_looks_at_the_newest_node_of_a_class_by_default(journal: Journal):
     await Graph(start=Turn).arun(Turn(number=1), journal=journal, run_id="r")
     assert (await journal.why("r", "Turn.number")).value == 2
     assert (await journal.why("r", "Turn.number", step=0)).value == 1
@@ -373,7 +373,7 @@ async def test_the_newest_node_of_a_class_is_taken_and_a_step_chooses_another(jo
         await journal.why("r", "0:Turn.number", step=1)
 
 
-async def test_a_missing_value_is_explained_by_its_progress(journal: Journal):
+async def test_why_explains_a_missing_value_by_its_progress(journal: Journal):
     reached = asyncio.Event()
 
     async def wait(word: str) -> str:
@@ -416,7 +416,7 @@ async def test_a_missing_value_is_explained_by_its_progress(journal: Journal):
         ("", "nothing is recorded at ''", "write Node.field; there is 0:Morning.message"),
     ],
 )
-async def test_an_unknown_place_is_refused_with_the_known_places(
+async def test_why_refuses_an_unknown_place_with_the_known_places(
     journal: Journal, place: str, said: str, fix: str
 ):
     await record_run(journal)
@@ -427,7 +427,7 @@ async def test_an_unknown_place_is_refused_with_the_known_places(
     assert raised.value.code == "bae-why-unknown"
 
 
-async def test_a_damaged_line_is_named(journal: Journal):
+async def test_why_names_a_damaged_line(journal: Journal):
     await record_run(journal)
     line = next(line for line in (await journal.read("r")).lines if line.kind == "SourceEnded")
     await with_line(journal, "r", line._replace(data="{}"))
@@ -448,7 +448,7 @@ class Above(EndNode):
     value: Annotated[int, Dep(get_above)]
 
 
-async def test_a_run_of_others_with_an_endless_chain_is_followed_so_far(journal: Journal):
+async def test_why_stops_following_a_chain_without_end(journal: Journal):
     await Graph(start=Above).arun(Above(), journal=journal, run_id="r")
     run, length = await journal.read("r"), 1000
     shape = json.loads(run.shape)

@@ -74,7 +74,7 @@ async def test_a_failed_question_is_listed_and_a_resumed_conversation_is_listed_
     assert calls == ['look(path="a.py")', 'look(path="b.py")']
 
 
-async def test_a_conversation_without_an_answer_is_listed_with_its_beginning():
+async def test_an_unanswered_question_is_listed_with_its_prompt():
     class CallingBackend(ToyBackend):
         calls_tools = True
 
@@ -88,7 +88,7 @@ async def test_a_conversation_without_an_answer_is_listed_with_its_beginning():
     assert "How many?" in question.asked
 
 
-async def test_a_run_that_asked_nothing_has_no_questions():
+async def test_a_run_without_llm_calls_has_no_questions():
     class Alone(Node):
         async def __call__(self) -> None: ...
 

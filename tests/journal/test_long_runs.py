@@ -69,7 +69,7 @@ async def test_a_long_run_is_resumed_shown_replayed_and_forked_off_the_event_loo
         assert await threads_of(work) - {threading.get_ident()}, work
 
 
-async def test_a_short_run_is_read_on_the_spot() -> None:
+async def test_a_short_run_is_read_on_the_event_loop() -> None:
     journal = await record_failed_run(10)
     here = threading.get_ident()
     assert await threads_of(graph.resume("one", journal=journal)) == {here}
@@ -77,9 +77,7 @@ async def test_a_short_run_is_read_on_the_spot() -> None:
 
 
 @pytest.mark.parametrize(("upto", "waits"), [(10, False), (MANY_LINES, True)])
-async def test_where_a_value_came_from_is_looked_up_beside_the_loop_in_a_long_run(
-    upto: int, waits: bool
-) -> None:
+async def test_why_reads_a_long_run_off_the_event_loop(upto: int, waits: bool) -> None:
     journal = await record_failed_run(upto)
     turned = asyncio.Event()
     asyncio.get_running_loop().call_soon(turned.set)

@@ -62,7 +62,7 @@ def there_and_back(node: Node) -> Any:
     return kept.load(json.loads(kept.dump(node)))
 
 
-def test_a_draft_reads_back_as_the_draft_it_was() -> None:
+def test_a_partial_node_reads_back_as_a_partial_node() -> None:
     draft = Look(words=["a"])
     back = there_and_back(draft)
     assert same(back, draft)
@@ -94,7 +94,7 @@ HALF_A_PAIR = "\ud83d"
 @example("x" * 2000, 10**3000, 0.5, {"done": True})
 @example("x" * 2000, -7, float("nan"), {"done": True})
 @example('ü\x00\n"', 10**40, float("-inf"), {"done": True})
-def test_any_texts_and_numbers_read_back_as_they_were(
+def test_any_texts_and_numbers_read_back_unchanged(
     name: str, count: int, share: float, more: dict[str, bool]
 ) -> None:
     node = Scalars(name=name, count=count, share=share, **more)
@@ -103,7 +103,7 @@ def test_any_texts_and_numbers_read_back_as_they_were(
     assert back.model_fields_set == node.model_fields_set
 
 
-def test_a_value_assigned_to_a_text_or_number_later_is_read_back_or_refused() -> None:
+def test_a_value_assigned_to_a_field_later_is_read_back_or_refused() -> None:
     node = Scalars(name="a", count=1, share=0.5, done=True)
     for name, value in (("name", HALF_A_PAIR), ("count", "one"), ("done", 1.5)):
         changed = node.model_copy(update={name: value})
@@ -138,7 +138,7 @@ class Odd(EndNode):
         return value
 
 
-def test_fields_whose_own_code_would_make_something_else_of_them_are_read_by_their_types() -> None:
+def test_stored_fields_are_read_without_running_validators_again() -> None:
     node = Odd(weight="5kg", day=dt.date(2024, 3, 1), options=["a"], pick="a")
     codec = node_codec(Odd)
     said = json.loads(codec.dump(node))
@@ -150,7 +150,7 @@ def test_fields_whose_own_code_would_make_something_else_of_them_are_read_by_the
     assert filled.__dict__ == {"weight": 5, "day": dt.date(2024, 3, 1), "pick": "a"}
 
 
-def test_a_default_that_breaks_its_own_bounds_is_refused_when_it_is_written() -> None:
+def test_a_default_outside_its_own_bounds_is_refused_on_write() -> None:
     class Sentinel(EndNode):
         score: int = Field(-1, ge=0)
 
@@ -174,7 +174,7 @@ def test_a_node_with_its_own_constructor_reads_back() -> None:
     assert there_and_back(Built(2)).n == 20
 
 
-def test_a_plain_field_with_a_value_that_no_journal_can_hold_is_refused_by_name() -> None:
+def test_an_unstorable_value_of_a_plain_field_is_refused_by_name() -> None:
     class Loose(EndNode):
         place: Place
         anything: Any = None

@@ -117,7 +117,7 @@ async def check_every_cut(graph: Graph[Any, Any], start: Node, check: Any) -> No
 NAMES = {"key": "make_key", "sign": "sign", "around": "look_around"}
 
 
-async def test_look_ups_of_a_class_outside_the_graph_happen_once_wherever_a_run_is_cut():
+async def test_look_ups_for_an_outside_class_happen_once_wherever_a_run_is_cut():
     def check(posted: Posted) -> None:
         assert posted.used == posted.last
 
@@ -157,7 +157,7 @@ async def test_a_body_of_an_inner_graph_may_make_a_class_of_the_outer_graph():
         assert (await graph.replay("one", journal=stored)).trace == result.trace
 
 
-async def test_a_function_that_no_name_leads_to_is_called_again_and_the_run_still_ends():
+async def test_a_local_function_is_called_again_after_a_resume():
     async def local() -> str:
         WORLD.done["local"] += 1
         return f"local-{WORLD.done['local']}"
@@ -190,7 +190,7 @@ def shout_after(fn: Any) -> Any:
     return shouted
 
 
-async def test_a_decorated_function_is_not_confused_with_the_function_whose_name_it_has():
+async def test_a_decorated_function_is_distinguished_from_the_function_it_wraps():
     class Both(EndNode):
         plain: Annotated[str, Dep(make_key)]
         loud: Annotated[str, Dep(shout_after(make_key))]
@@ -213,7 +213,7 @@ async def test_a_decorated_function_is_not_confused_with_the_function_whose_name
         assert (plain[:4], loud[:4]) == ("key-", "KEY-"), cut
 
 
-async def test_a_value_that_the_caller_gave_counts_for_the_rest_of_the_run():
+async def test_a_dependency_value_of_the_caller_stays_in_use_after_a_resume():
     class Start(Node):
         async def __call__(self, lm: LM) -> Second:
             return Second(used=(await lm.make(self, Sketch)).view)
@@ -317,7 +317,7 @@ async def test_a_replay_calls_nothing_for_a_class_outside_the_graph():
     assert again.trace == whole.trace
 
 
-async def test_usage_for_a_class_outside_the_graph_counts_after_a_resume():
+async def test_usage_for_a_class_outside_the_graph_is_included_after_a_resume():
     async def judge(lm: LM) -> str:
         return (await lm.make(Ask(topic="x"), Sketch)).text
 
@@ -348,7 +348,7 @@ async def test_usage_for_a_class_outside_the_graph_counts_after_a_resume():
     assert result.usage.input_tokens == 20
 
 
-async def test_a_map_of_a_class_outside_the_graph_is_made_and_its_answer_is_stored():
+async def test_a_map_of_a_class_outside_the_graph_is_stored():
     class Many(EndNode):
         keys: Annotated[list[str], Dep(get_words)]
         loud: Annotated[list[str], Map(shout, over="keys")]
@@ -409,7 +409,7 @@ ENTERS = Graph(start=Enter, end=Done)
 
 @pytest.mark.parametrize("fails", [False, True], ids=["ended", "failed"])
 @pytest.mark.parametrize("valid", [True, False], ids=["valid", "asked again"])
-async def test_secrets_of_a_class_outside_the_graph_are_in_no_line_and_no_export(fails, valid):
+async def test_secrets_of_a_class_outside_the_graph_are_not_stored(fails, valid):
     answers = [{"token": SECRET, "pin": SECRET}]
     if not valid:
         answers.insert(0, {"token": SECRET, "pin": {"not": SECRET}})
@@ -438,7 +438,7 @@ async def test_a_journal_with_secrets_stores_the_secrets_of_a_class_outside_the_
     assert (await ENTERS.replay("one", journal=journal)).result == Done(text="in")
 
 
-async def test_a_secret_that_only_a_class_outside_the_graph_holds_is_no_recorded_call():
+async def test_a_call_with_a_secret_of_an_outside_class_is_not_recorded():
     async def show_password(password: Annotated[SecretStr, Dep(get_password)]) -> str:
         return "shown"
 
@@ -468,7 +468,7 @@ class Entered(EndNode):
     text: str
 
 
-async def test_an_error_of_a_function_with_a_secret_parameter_is_stored_without_its_words():
+async def test_an_error_of_a_function_with_a_secret_is_stored_without_its_message():
     class Start(Node):
         async def __call__(self, lm: LM) -> Done:
             return Done(text=(await lm.make(self, Entered)).text)
@@ -506,7 +506,7 @@ async def test_no_hash_of_a_secret_argument_is_stored():
 # A run that was taken over
 
 
-async def test_a_body_whose_run_was_taken_over_sends_no_further_request(monkeypatch):
+async def test_a_body_of_a_run_that_was_taken_over_sends_no_more_requests(monkeypatch):
     class Slow(Node):
         async def __call__(self, lm: LM) -> Done:
             monkeypatch.setattr(SQLiteClaim, "is_in_doubt", lambda _: True)

@@ -37,7 +37,7 @@ class Batch(EndNode):
 refund, two, batch = Graph(start=Refund), Graph(start=Two), Graph(start=Batch)
 
 
-async def test_an_answer_that_does_not_fit_is_refused_and_the_run_still_waits(journal: Journal):
+async def test_an_invalid_answer_is_refused_and_the_run_still_waits(journal: Journal):
     await refund.arun(Refund(amount=1), journal=journal, run_id="one")
     with pytest.raises(GateError) as caught:
         await refund.answer("one", "approved", "perhaps", journal=journal)
@@ -47,7 +47,7 @@ async def test_an_answer_that_does_not_fit_is_refused_and_the_run_still_waits(jo
     assert result.result.approved is True
 
 
-async def test_an_answer_whose_validator_breaks_is_refused_and_the_run_still_waits(
+async def test_an_answer_whose_validator_raises_is_refused(
     journal: Journal,
 ):
     def look_up(value: int) -> str:
@@ -97,7 +97,7 @@ async def test_the_first_answer_wins(journal: Journal):
     assert caught.value.code == "bae-gate-answered"
 
 
-async def test_a_gate_that_is_not_open_is_refused_with_the_open_gates(journal: Journal):
+async def test_an_answer_to_a_closed_gate_is_refused_with_the_open_gates(journal: Journal):
     await two.arun(Two(), journal=journal, run_id="one")
     with pytest.raises(GateError) as caught:
         await two.answer("one", "third", 1, journal=journal)
@@ -147,7 +147,7 @@ async def test_a_gate_with_a_timeout_waits_and_reports_its_deadline(journal: Jou
 
 
 @pytest.mark.postgres
-async def test_after_the_timeout_the_default_is_used_and_without_a_default_the_run_fails(
+async def test_a_gate_uses_its_default_after_its_timeout_or_fails(
     journal: Journal,
 ):
     class Late(EndNode):
@@ -167,7 +167,7 @@ async def test_after_the_timeout_the_default_is_used_and_without_a_default_the_r
     assert caught.value.code == "bae-gate-timeout"
 
 
-async def test_an_answerer_that_is_too_slow_is_not_waited_for():
+async def test_a_gate_timeout_ends_the_wait_for_a_slow_answerer():
     async def never(gate: OpenGate) -> Any:
         await asyncio.Event().wait()
 
@@ -178,7 +178,7 @@ async def test_an_answerer_that_is_too_slow_is_not_waited_for():
     assert result.result == Soon(ok=True)
 
 
-def test_an_invalid_timeout_is_refused():
+def test_an_invalid_gate_timeout_is_refused():
     with pytest.raises(ValueError, match="above 0"):
         Gate("ok?", timeout=0)
 
@@ -203,7 +203,7 @@ async def test_a_fork_asks_people_again(journal: Journal):
 
 
 @pytest.mark.postgres
-async def test_an_answer_from_elsewhere_wins_over_a_later_answer(journal: Journal):
+async def test_an_answer_of_another_process_wins_over_a_later_answer(journal: Journal):
     asked, go = asyncio.Event(), asyncio.Event()
 
     async def slowly(gate: OpenGate) -> bool:
@@ -233,7 +233,7 @@ async def test_a_parked_run_that_cannot_be_resumed_stays_parked(journal: Journal
 
 
 @pytest.mark.postgres
-async def test_a_running_and_a_recovering_process_do_not_disturb_each_other(journal: Journal):
+async def test_a_recovering_process_leaves_running_runs_alone(journal: Journal):
     reached, go = asyncio.Event(), asyncio.Event()
 
     async def slow() -> int:
@@ -264,7 +264,7 @@ async def test_a_running_and_a_recovering_process_do_not_disturb_each_other(jour
         assert running.result().run_id == run_id
 
 
-async def test_gates_in_items_of_a_map_have_addresses(journal: Journal):
+async def test_gates_in_map_items_have_distinct_addresses(journal: Journal):
     result = await batch.arun(Batch(words=["a", "b"]), journal=journal, run_id="one")
     addresses = [gate.address for gate in result.waiting]
     assert addresses == ["0:Batch.checks[0]/0:Check.ok", "0:Batch.checks[1]/0:Check.ok"]

@@ -60,7 +60,7 @@ def some(writes: Sequence[str]) -> list[Kill]:
         pytest.param(every_one, marks=pytest.mark.slow),
     ],
 )
-async def test_a_run_killed_around_a_write_ends_as_if_nothing_had_happened(
+async def test_a_run_killed_around_any_write_resumes_with_the_same_outcome(
     which: Callable[[Sequence[str]], Sequence[Kill]],
     forks: Forks,
     reference: Reference,
@@ -83,7 +83,7 @@ async def test_a_run_killed_around_a_write_ends_as_if_nothing_had_happened(
 
 
 @pytest.mark.parametrize("stories", [2, pytest.param(60, marks=pytest.mark.slow)])
-async def test_a_run_killed_at_random_instants_again_and_again_ends_too(
+async def test_a_run_killed_at_random_instants_repeatedly_still_finishes(
     stories: int,
     forks: Forks,
     reference: Reference,
@@ -104,7 +104,7 @@ async def test_a_run_killed_at_random_instants_again_and_again_ends_too(
 
 
 @pytest.mark.parametrize("runs", [3, pytest.param(24, marks=pytest.mark.slow)])
-async def test_runs_of_one_database_survive_when_processes_around_them_are_killed(
+async def test_runs_of_one_database_survive_kills_of_other_processes(
     runs: int,
     forks: Forks,
     reference: Reference,

@@ -70,7 +70,7 @@ async def outlive(journal: PostgresJournal) -> None:
 # --- taking over ---------------------------------------------------------------------------------
 
 
-async def test_a_batch_in_flight_is_waited_for_and_seen_by_who_takes_over(
+async def test_a_takeover_waits_for_a_batch_in_flight(
     journal: PostgresJournal,
 ):
     import asyncpg
@@ -142,7 +142,7 @@ async def test_a_batch_after_a_takeover_stores_nothing(journal: PostgresJournal)
     assert taken.token == 2
 
 
-async def test_of_six_concurrent_claims_one_wins(journal: PostgresJournal):
+async def test_exactly_one_of_six_concurrent_claims_wins(journal: PostgresJournal):
     async with another(journal) as owner:
         await owner.create(new_run("r", lines(0, 1)))
         await outlive(journal)
@@ -154,7 +154,7 @@ async def test_of_six_concurrent_claims_one_wins(journal: PostgresJournal):
             await other.close()
 
 
-async def test_a_run_that_could_not_be_released_is_free_once_the_database_is_back(
+async def test_an_unreleased_run_is_released_after_an_outage(
     own_server: PostgresServer,
 ):
     async with PostgresJournal(own_server.url, patience=0.1, lease=1) as owner:
@@ -244,7 +244,7 @@ class Worker:
         self.process.communicate()
 
 
-async def test_a_clock_that_is_a_year_ahead_changes_nothing(journal: PostgresJournal):
+async def test_a_clock_that_is_a_year_ahead_does_not_affect_leases(journal: PostgresJournal):
     await journal.create(new_run("first", lines(0, 1)))
     with Worker(journal, ahead=365 * 24 * 3600) as worker:
         assert await worker.do("create", "second") == "done"
@@ -257,7 +257,7 @@ async def test_a_clock_that_is_a_year_ahead_changes_nothing(journal: PostgresJou
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="stops processes")
-async def test_a_frozen_process_learns_that_it_lost_its_run_before_it_continues(
+async def test_a_frozen_process_learns_of_a_takeover_before_it_continues(
     postgres: PostgresServer,
 ):
     async with PostgresJournal(postgres.url, schema=new_schema(), lease=0.5) as journal:
@@ -341,7 +341,7 @@ async def test_a_run_waits_for_a_database_that_comes_back_in_time(
         assert (await journal.info("r")).status == "ended"
 
 
-async def test_a_database_that_stays_away_for_longer_leaves_a_run_to_be_resumed(
+async def test_a_run_can_be_resumed_after_a_long_database_outage(
     own_server: PostgresServer, steps: list[int]
 ):
     async with PostgresJournal(own_server.url, lease=0.5, patience=0.2) as journal:
@@ -356,7 +356,7 @@ async def test_a_database_that_stays_away_for_longer_leaves_a_run_to_be_resumed(
         assert steps == [5, 4, 3, 3, 2, 1, 0]  # the step that could not be stored
 
 
-async def test_an_outage_of_the_server_makes_no_owner_count_as_dead(own_server: PostgresServer):
+async def test_a_server_outage_does_not_make_owners_look_dead(own_server: PostgresServer):
     async with PostgresJournal(own_server.url, lease=1) as owner:
         await owner.upgrade()
         claim = await owner.create(new_run("r", lines(0, 1)))
@@ -370,7 +370,7 @@ async def test_an_outage_of_the_server_makes_no_owner_count_as_dead(own_server: 
         assert await numbers(owner, "r") == [0, 1]
 
 
-async def test_a_copy_that_lacks_lines_is_noticed_before_anything_is_written(
+async def test_an_older_database_copy_is_detected_before_a_write(
     own_server: PostgresServer, tmp_path: Path
 ):
     data, copy = own_server.folder / "data", tmp_path / "copy"

@@ -33,7 +33,7 @@ def again(journal: PostgresJournal, url: str | None = None, **options: object) -
     return PostgresJournal(url or journal.url, schema=journal.schema, **options)
 
 
-async def test_a_journal_in_postgres_keeps_every_promise(postgres: PostgresServer):
+async def test_the_postgres_journal_keeps_every_promise(postgres: PostgresServer):
     journals = [await open_journal(postgres) for _ in range(50)]
     await check_journal(lambda: journals.pop(), reopen=again)
 
@@ -41,7 +41,7 @@ async def test_a_journal_in_postgres_keeps_every_promise(postgres: PostgresServe
 # --- opening -------------------------------------------------------------------------------------
 
 
-async def test_a_database_without_tables_is_refused_with_the_command_that_makes_them(
+async def test_a_database_without_tables_is_refused_with_the_command_to_create_them(
     postgres: PostgresServer,
 ):
     journal = PostgresJournal(postgres.url, schema=new_schema())
@@ -54,7 +54,7 @@ async def test_a_database_without_tables_is_refused_with_the_command_that_makes_
     await journal.close()
 
 
-async def test_tables_of_an_earlier_version_are_upgraded_with_the_runs_in_them(
+async def test_tables_of_an_earlier_version_are_upgraded_with_their_runs(
     postgres: PostgresServer,
 ):
     import asyncpg
@@ -95,7 +95,7 @@ def test_an_invalid_address_is_refused_at_once(url: str):
         "127.0.0.1:1/d?passwd=s3cret",  # misspelled
     ],
 )
-async def test_a_password_is_in_no_name_and_no_error(place: str):
+async def test_passwords_appear_in_no_journal_name_and_no_error(place: str):
     journal = PostgresJournal(f"postgresql://{place}", patience=0)
     with expect_refusal("bae-journal-away") as error:
         await journal.runs()
@@ -106,7 +106,7 @@ async def test_a_password_is_in_no_name_and_no_error(place: str):
     await journal.close()
 
 
-async def test_a_database_of_another_name_is_no_reason_to_wait(postgres: PostgresServer):
+async def test_a_missing_database_is_an_error_without_a_wait(postgres: PostgresServer):
     journal = PostgresJournal(postgres.url.replace("/postgres", "/nowhere"))
     with expect_refusal("bae-journal-failed"):
         await asyncio.wait_for(journal.runs(), 10)
@@ -187,7 +187,7 @@ async def test_a_body_that_blocks_its_loop_for_three_leases_keeps_its_run(
     await other.close()
 
 
-async def test_a_forgotten_journal_stops_its_thread_and_gives_up_its_runs(
+async def test_a_garbage_collected_journal_stops_its_thread_and_releases_its_runs(
     postgres: PostgresServer,
 ):
     kept = await open_journal(postgres)
@@ -232,7 +232,7 @@ def test_a_program_that_never_closes_its_journal_loses_nothing(postgres: Postgre
 # --- answers that are lost -----------------------------------------------------------------------
 
 
-async def test_lines_in_progress_when_the_connection_broke_are_stored_once(
+async def test_lines_in_flight_at_a_broken_connection_are_stored_once(
     postgres: PostgresServer,
 ):
     kept = await open_journal(postgres)
@@ -267,7 +267,7 @@ async def test_lines_in_progress_when_the_connection_broke_are_stored_once(
     await kept.close()
 
 
-async def test_a_claim_that_is_asked_for_twice_is_given_once_though_answers_are_lost(
+async def test_concurrent_claims_over_a_lossy_connection_succeed_once(
     postgres: PostgresServer,
 ):
     kept = await open_journal(postgres)
@@ -286,7 +286,7 @@ async def test_a_claim_that_is_asked_for_twice_is_given_once_though_answers_are_
     await kept.close()
 
 
-async def test_constantly_broken_connections_lose_no_line_and_double_no_line(
+async def test_constantly_broken_connections_neither_lose_nor_duplicate_lines(
     postgres: PostgresServer,
 ):
     import asyncpg

@@ -116,14 +116,14 @@ ASKED = {
 
 
 @pytest.mark.parametrize("name", ASKED)
-async def test_a_list_of_runs_reads_a_page_by_an_index(
+async def test_the_list_of_runs_reads_a_page_through_an_index(
     journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch, name: str
 ):
     options = {"limit": 50, **ASKED[name]}
     assert_indexed(await plans(journal, monkeypatch, lambda: journal.runs(**options)))
 
 
-async def test_a_run_its_lines_answers_and_forks_are_found_by_indexes(
+async def test_runs_lines_answers_and_forks_are_found_through_indexes(
     journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch
 ):
     await journal.fork("r7", "fork", 2, lines(2, 4))
@@ -138,7 +138,7 @@ async def test_a_run_its_lines_answers_and_forks_are_found_by_indexes(
     assert_indexed(await plans(journal, monkeypatch, ask))
 
 
-async def test_the_queries_of_a_claim_are_answered_by_indexes(journal: PostgresJournal):
+async def test_the_queries_of_a_claim_use_indexes(journal: PostgresJournal):
     """A claim is one function of the database: these are the statements in it."""
     claim = await journal.claim("r100")  # its owner is gone
     assert claim.run_id == "r100"

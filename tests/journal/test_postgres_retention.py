@@ -119,7 +119,9 @@ async def today(journal: PostgresJournal) -> float:
     return float(str(now))
 
 
-async def test_the_day_of_old_runs_is_dropped_and_needed_lines_stay(journal: PostgresJournal):
+async def test_pruning_drops_the_partition_of_old_runs_and_keeps_needed_lines(
+    journal: PostgresJournal,
+):
     await fill(journal)
     before = await read_runs(journal, *KEPT)
     assert sum((await partitions(journal)).values()) == 3 * 19 + 2
@@ -143,7 +145,7 @@ async def test_the_day_of_old_runs_is_dropped_and_needed_lines_stay(journal: Pos
     assert await journal.prune(older_than=30 * 86_400) == 0
 
 
-async def test_a_day_with_more_runs_that_stay_is_not_dropped(journal: PostgresJournal):
+async def test_a_partition_with_many_kept_runs_is_not_dropped(journal: PostgresJournal):
     names = [f"r{n}" for n in range(9)]
     for name in names:
         status = "ended" if name in names[:3] else "waiting"
@@ -156,7 +158,7 @@ async def test_a_day_with_more_runs_that_stay_is_not_dropped(journal: PostgresJo
     assert await partitions(journal) == {day: 12}
 
 
-async def test_a_process_that_is_killed_while_it_drops_a_day_changes_nothing(
+async def test_a_process_killed_while_it_drops_a_partition_changes_nothing(
     journal: PostgresJournal,
 ):
     import asyncpg
@@ -184,7 +186,7 @@ async def test_a_process_that_is_killed_while_it_drops_a_day_changes_nothing(
     assert sorted(await ids(journal)) == KEPT
 
 
-async def test_runs_are_written_while_a_day_is_dropped(journal: PostgresJournal):
+async def test_runs_are_written_while_a_partition_is_dropped(journal: PostgresJournal):
     await fill(journal)
     claim = await journal.create(new_run("new", lines(0, 1)))
     assert claim is not None

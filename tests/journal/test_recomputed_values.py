@@ -53,7 +53,7 @@ class Shift(Node):
 shift = Graph(start=Shift)
 
 
-async def test_a_graph_for_a_changed_item_runs_for_the_new_item(journal: Journal):
+async def test_a_changed_map_item_runs_its_graph_again(journal: Journal):
     WORLD.failing = {"check b"}
     with pytest.raises(DepError):
         await shift.arun(Shift(), journal=journal, run_id="one")
@@ -94,7 +94,7 @@ class Named(EndNode):
     each: Annotated[list[str], Map(do_one, over="names", limit=1)]
 
 
-async def test_stored_items_are_reused_though_the_source_of_their_list_is_not_stored(
+async def test_stored_map_items_are_reused_although_their_list_is_not_stored(
     journal: Journal,
 ):
     named = Graph(start=Named)
@@ -139,7 +139,7 @@ class Essay(EndNode):
     text: str
 
 
-async def test_a_source_that_failed_once_and_then_did_not_has_not_failed(journal: Journal):
+async def test_a_source_that_succeeds_on_resume_does_not_keep_its_old_failure(journal: Journal):
     essays = Graph(start=Topic)
     WORLD.failing = {"client"}
     with pytest.raises(BaeError):
@@ -178,7 +178,7 @@ class Paid(EndNode):
 payments = Graph(start=Payment)
 
 
-async def test_a_default_that_a_factory_made_is_not_made_again_and_can_be_redacted(
+async def test_a_default_of_a_factory_is_stored_and_can_be_redacted(
     journal: Journal,
 ):
     WORLD.failing = {"pay"}
@@ -220,7 +220,7 @@ class Decision(Node):
         WORLD.do("decision")
 
 
-async def test_a_graph_that_another_node_asked_for_first_continues_where_it_was(
+async def test_a_shared_subgraph_resumes_where_it_stopped(
     journal: Journal,
 ):
     decisions = Graph(start=Decision)
@@ -279,7 +279,7 @@ def before_and_after() -> tuple[Graph[Any, Any], Graph[Any, Any], type[Node]]:
     return graph, after(), first
 
 
-async def test_a_node_that_the_run_has_left_is_not_given_a_field_that_is_new(journal: Journal):
+async def test_new_fields_are_not_resolved_for_finished_nodes(journal: Journal):
     before, after, first = before_and_after()
     WORLD.failing = {"second"}
     with pytest.raises(NodeError):

@@ -230,7 +230,7 @@ async def record(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize(("text", "place"), PLACES.items(), ids=PLACES)
-async def test_a_redacted_value_is_in_no_byte_of_the_journal_nor_of_an_export(
+async def test_no_byte_of_a_redacted_value_stays_in_the_journal_or_an_export(
     text: str, place: str, tmp_path: Path
 ):
     files, exports = tmp_path / "files", tmp_path / "exports"
@@ -258,7 +258,7 @@ async def test_a_redacted_value_is_in_no_byte_of_the_journal_nor_of_an_export(
         ("Summary.page", "text-of-note"),
     ],
 )
-async def test_the_start_of_an_inner_graph_is_redacted_on_both_sides(
+async def test_the_start_of_a_subgraph_is_redacted_inside_and_outside(
     named: str, text: str, tmp_path: Path
 ):
     async with SQLiteJournal(tmp_path / "runs.db", durability="normal") as journal:
@@ -268,7 +268,7 @@ async def test_the_start_of_an_inner_graph_is_redacted_on_both_sides(
 
 
 @pytest.mark.parametrize("place", ["Ask.question", "Draft.text"])
-async def test_answers_of_models_to_bodies_and_functions_are_redacted_whichever_field_is_redacted(
+async def test_llm_answers_to_bodies_and_functions_are_redacted_with_any_field(
     place: str, tmp_path: Path
 ):
     async with SQLiteJournal(tmp_path / "runs.db", durability="normal") as journal:
@@ -284,7 +284,7 @@ async def test_answers_of_models_to_bodies_and_functions_are_redacted_whichever_
 
 @pytest.mark.parametrize("text", SAID)
 @pytest.mark.parametrize("place", ["Ask.question", "Sent.calls"])
-async def test_text_between_calls_is_redacted_whichever_field_is_redacted(
+async def test_text_between_tool_calls_is_redacted_with_any_field(
     text: str, place: str, tmp_path: Path
 ):
     async with SQLiteJournal(tmp_path / "runs.db", durability="normal") as journal:
@@ -310,7 +310,7 @@ async def test_a_replay_reports_a_redacted_answer():
     assert caught.value.code == "bae-replay-live"
 
 
-async def test_the_run_of_these_tests_has_every_kind_of_line_that_has_values():
+async def test_the_run_of_the_redaction_tests_has_every_kind_of_line_with_values():
     async with MemoryJournal() as journal:
         await record(journal)
         kinds = {line.kind for line in (await journal.read("fork of a fork")).lines}
@@ -320,7 +320,7 @@ async def test_the_run_of_these_tests_has_every_kind_of_line_that_has_values():
     assert set(DATA) - kinds == others
 
 
-async def test_a_body_that_was_in_progress_asks_again_for_answers_that_were_redacted(
+async def test_a_resumed_body_requests_redacted_answers_again(
     tmp_path: Path,
 ):
     failing = [True]
@@ -347,7 +347,7 @@ async def test_a_body_that_was_in_progress_asks_again_for_answers_that_were_reda
         assert lm.calls == 2
 
 
-async def test_a_refusal_and_the_places_of_errors_quote_nothing_after_a_redaction(tmp_path: Path):
+async def test_refusals_and_validation_errors_quote_no_redacted_value(tmp_path: Path):
     class Strict(EndNode):
         sizes: dict[str, int]
 
@@ -374,7 +374,7 @@ async def test_a_refusal_and_the_places_of_errors_quote_nothing_after_a_redactio
             assert find_files_with(tmp_path, "text-of-") == []
 
 
-async def test_forks_of_a_run_that_is_not_in_the_journal_are_redacted_together(tmp_path: Path):
+async def test_forks_of_a_missing_run_are_redacted_together(tmp_path: Path):
     files = tmp_path / "files"
     files.mkdir()
     async with SQLiteJournal(tmp_path / "all.db", durability="normal") as journal:

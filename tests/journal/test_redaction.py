@@ -111,7 +111,7 @@ def in_files(folder: Path, text: str) -> list[str]:
 # --- what is gone, and what is not ---------------------------------------------------------------
 
 
-async def test_the_value_is_removed_from_every_line_and_the_rest_is_unchanged():
+async def test_redaction_removes_a_value_from_every_line_and_nothing_else():
     async with MemoryJournal() as journal:
         await record_run(journal, answer=signs)
         before = (await journal.read("run")).lines
@@ -146,7 +146,7 @@ async def test_the_value_is_removed_from_every_line_and_the_rest_is_unchanged():
         ("Person", "ada@example.org", ("Letter.email", "Person.email", "Person.name"), 2),
     ],
 )
-async def test_a_value_is_found_wherever_its_source_has_put_it(place, text, places, values):
+async def test_redaction_finds_every_copy_made_by_a_source(place, text, places, values):
     journal = MemoryJournal()
     await record_run(journal, answer=signs)
     assert text in everything((await journal.read("run")).lines)
@@ -159,7 +159,7 @@ async def test_a_value_is_found_wherever_its_source_has_put_it(place, text, plac
     ("places", "text"),
     [(("Letter.text", "Sent.text"), "Dear Ada"), (("Stamp.price", "Sent.price"), "4321")],
 )
-async def test_a_copy_made_by_a_body_is_not_redacted_until_it_is_named(places, text):
+async def test_a_copy_made_by_a_body_is_redacted_only_by_name(places, text):
     journal = MemoryJournal()
     await record_run(journal, answer=signs)
     await journal.redact("run", places[0])
@@ -169,7 +169,7 @@ async def test_a_copy_made_by_a_body_is_not_redacted_until_it_is_named(places, t
     assert text not in everything((await journal.read("run")).lines)
 
 
-async def test_what_was_found_wrong_with_an_answer_does_not_reveal_it():
+async def test_validation_errors_of_a_redacted_answer_do_not_reveal_it():
     journal = MemoryJournal()
     tries = iter([{"text": "x", "words": "ada's words"}, {"text": "Dear", "words": ["w"]}])
 
@@ -185,7 +185,7 @@ async def test_what_was_found_wrong_with_an_answer_does_not_reveal_it():
     assert judged[0]["errors"] == ["words: withheld"]
 
 
-async def test_messages_of_errors_are_removed_everywhere():
+async def test_redaction_removes_error_messages_everywhere():
     class Failing(Node):
         token: str
 
@@ -257,7 +257,7 @@ async def record_batch(journal: Journal) -> None:
         (["Batch.place"], "Secret Lane"),
     ],
 )
-async def test_values_in_inner_graphs_and_shared_dependencies_are_found(places, text):
+async def test_redaction_finds_values_in_subgraphs_and_shared_dependencies(places, text):
     journal = MemoryJournal()
     await record_batch(journal)
     assert text in everything((await journal.read("run")).lines)
@@ -323,7 +323,7 @@ async def test_runs_that_share_lines_are_redacted_together(named):
 
 
 @pytest.mark.parametrize("size", [20, 40_000], ids="{} characters".format)
-async def test_the_text_is_nowhere_in_the_files_of_the_database(size, tmp_path):
+async def test_no_redacted_text_stays_in_the_files_of_the_database(size, tmp_path):
     """Short values, values that fill pages, and values that go over to pages of their own, among
     many runs, so that pages were split and filled again."""
     mark = f"secret-{size:05}-"
@@ -358,7 +358,7 @@ async def test_the_text_is_nowhere_in_the_files_of_the_database(size, tmp_path):
     assert in_files(tmp_path, mark) == []
 
 
-async def test_the_answer_at_a_gate_is_nowhere_in_the_file_also_where_it_was_not_used_yet(tmp_path):
+async def test_no_redacted_gate_answer_stays_in_the_database(tmp_path):
     path = tmp_path / "runs.db"
     async with SQLiteJournal(path) as journal:
         result = await record_run(journal)
@@ -382,7 +382,7 @@ async def test_the_answer_at_a_gate_is_nowhere_in_the_file_also_where_it_was_not
 # --- what comes after ----------------------------------------------------------------------------
 
 
-async def test_a_run_that_is_resumed_afterwards_asks_for_the_redacted_values():
+async def test_a_resumed_run_asks_for_redacted_values_again():
     async with MemoryJournal() as journal:
         await record_run(journal)
         await journal.redact("run", "Person.email")
@@ -398,7 +398,7 @@ async def test_a_run_that_is_resumed_afterwards_asks_for_the_redacted_values():
         assert lm.calls == 0  # all that was recorded stands
 
 
-async def test_a_redacted_run_that_has_ended_is_still_read_and_listed(tmp_path):
+async def test_a_redacted_ended_run_can_be_read_and_listed(tmp_path):
     async with MemoryJournal() as journal:
         await record_run(journal, answer=signs)
         await journal.redact("run", "Person.email", "Letter.place")
@@ -414,7 +414,7 @@ async def test_a_redacted_run_that_has_ended_is_still_read_and_listed(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["Persn.email", "Person.mail", "a/b"])
-async def test_a_field_that_the_run_does_not_have_is_refused_with_the_fields_it_has(place):
+async def test_redacting_an_unknown_field_is_refused_with_the_known_fields(place):
     journal = MemoryJournal()
     await record_run(journal, answer=signs)
     before = (await journal.read("run")).lines
@@ -424,7 +424,7 @@ async def test_a_field_that_the_run_does_not_have_is_refused_with_the_fields_it_
     assert (await journal.read("run")).lines == before
 
 
-async def test_redacting_nothing_or_a_run_that_is_not_there_is_refused():
+async def test_redacting_no_field_or_an_unknown_run_is_refused():
     journal = MemoryJournal()
     with pytest.raises(TypeError, match="name a field"):
         await journal.redact("run")

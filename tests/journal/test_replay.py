@@ -118,7 +118,7 @@ async def test_a_replay_calls_nothing_and_has_the_same_result(journal: Journal):
         ("inner", ['-    "text": "a"', '+    "text": "a!"']),  # of a graph inside
     ],
 )
-async def test_a_body_that_returns_something_else_is_reported_with_a_diff(
+async def test_a_replay_reports_another_result_of_a_body_with_a_diff(
     journal: Journal, where: str, diff: list[str]
 ):
     await record_run(journal)
@@ -131,14 +131,14 @@ async def test_a_body_that_returns_something_else_is_reported_with_a_diff(
         assert line in str(caught.value)
 
 
-async def test_a_run_that_now_ends_earlier_is_reported(journal: Journal):
+async def test_a_replay_reports_a_run_that_ends_earlier(journal: Journal):
     await record_run(journal)
     SWITCH["ends"] = True
     with pytest.raises(ReplayError, match="continued to Joke, and now ends there"):
         await graph.replay("one", journal=journal)
 
 
-async def test_a_failed_run_fails_again_the_same_way(journal: Journal):
+async def test_a_replay_of_a_failed_run_fails_the_same_way(journal: Journal):
     SWITCH["fails"] = True
     with pytest.raises(NodeError):
         await record_run(journal)
@@ -146,7 +146,7 @@ async def test_a_failed_run_fails_again_the_same_way(journal: Journal):
         await graph.replay("one", journal=journal)
 
 
-async def test_a_changed_prompt_is_reported_with_a_diff(journal: Journal):
+async def test_a_replay_reports_a_changed_prompt_with_a_diff(journal: Journal):
     class Topic(Node):
         name: str
 
@@ -174,7 +174,7 @@ async def test_a_changed_prompt_is_reported_with_a_diff(journal: Journal):
 
 
 @pytest.mark.parametrize("where", ["run", "body", "graph inside"])
-async def test_another_system_text_is_reported_with_a_diff(journal: Journal, where: str):
+async def test_a_replay_reports_a_changed_system_text_with_a_diff(journal: Journal, where: str):
     class Topic(Node):
         name: str
 
@@ -274,7 +274,7 @@ async def failure_of(running: Any) -> BaeError:
     return caught.value
 
 
-async def test_a_run_that_the_lm_failed_fails_again_the_same_way(journal: Journal):
+async def test_a_replay_of_a_failed_lm_call_fails_the_same_way(journal: Journal):
     lm = ScriptedLM([{"mod": 1}] * 9)
     first = await failure_of(thoughts.arun(Thought(about="x"), lm, journal=journal, run_id="one"))
     again = await failure_of(thoughts.replay("one", journal=journal))
@@ -311,7 +311,7 @@ class Astray:
         raise AssertionError
 
 
-async def test_a_choice_without_an_answer_and_a_spent_budget_are_raised_again(journal: Journal):
+async def test_a_replay_raises_route_and_budget_errors_again(journal: Journal):
     lost = Graph(start=Lost)
     first = await failure_of(lost.arun(Lost(), Astray(), journal=journal, run_id="lost"))
     again = await failure_of(lost.replay("lost", journal=journal))
@@ -337,7 +337,7 @@ class Loop(Node):
 loop = Graph(start=Loop)
 
 
-async def test_a_bound_on_nodes_is_reached_again_unless_it_was_raised_later(journal: Journal):
+async def test_a_replay_reaches_the_node_limit_again_unless_it_was_raised(journal: Journal):
     first = await failure_of(loop.arun(Loop(n=0), journal=journal, run_id="one", max_iters=3))
     again = await failure_of(loop.replay("one", journal=journal))
     assert isinstance(again, LimitError)
@@ -362,7 +362,7 @@ class Quizzed(EndNode):
     done: Annotated[Done, Dep(Quiz)]
 
 
-async def test_a_graph_that_was_first_run_for_a_parameter_is_replayed_there(journal: Journal):
+async def test_a_subgraph_first_run_for_a_parameter_is_replayed(journal: Journal):
     quizzed = Graph(start=Quizzed)
     run = await quizzed.arun(Quizzed(), journal=journal, run_id="one")
     await quizzed.answer("one", run.waiting[0].address, True, journal=journal)
@@ -392,7 +392,7 @@ class Closed(EndNode):
     note: str
 
 
-async def test_a_run_of_an_older_bae_whose_prompts_repeat_recalled_values_is_replayed():
+async def test_runs_of_an_older_bae_with_repeated_recalled_values_are_replayed():
     graph, file = Graph(start=Late), io.BytesIO()
     async with MemoryJournal() as journal:
         lm = ToyBackend(route("Told", text="so"), {"note": "n"})

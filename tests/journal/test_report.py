@@ -37,7 +37,7 @@ def overlap(one: TimelineEntry, other: TimelineEntry) -> bool:
 # --- what ran when -------------------------------------------------------------------------------
 
 
-async def test_dependencies_that_ran_at_the_same_time_overlap_and_one_behind_another_does_not():
+async def test_only_concurrent_dependencies_overlap_in_the_timeline():
     both = asyncio.Barrier(2)
 
     async def get_place() -> str:
@@ -65,7 +65,7 @@ async def test_dependencies_that_ran_at_the_same_time_overlap_and_one_behind_ano
     assert {work.outcome for work in found.values()} == {"done"}
 
 
-async def test_the_lm_and_the_body_have_work_of_their_own():
+async def test_the_timeline_separates_lm_work_from_body_work():
     class Middle(Node):
         text: str
 
@@ -148,7 +148,7 @@ async def report_runs(count: int) -> Timeline:
     return timeline(await journal.read("x"))
 
 
-async def test_items_of_a_map_are_marks_or_the_graphs_that_ran_for_them():
+async def test_map_items_are_marks_or_subgraphs_in_the_timeline():
     found = works(await report_runs(4))
     assert len(found["map 0:Report.loud"].marks) == 4
     short = found["map 0:Report.short"]
@@ -157,7 +157,7 @@ async def test_items_of_a_map_are_marks_or_the_graphs_that_ran_for_them():
     assert "fill 0:Report.short[3]/1:Short" in found
 
 
-async def test_a_run_that_waited_has_two_lives_and_a_gate_that_lasts_through_both():
+async def test_the_gate_of_a_run_that_waited_spans_both_processes():
     class Ask(EndNode):
         sure: Annotated[bool, Gate("Sure?")]
 
@@ -174,7 +174,7 @@ async def test_a_run_that_waited_has_two_lives_and_a_gate_that_lasts_through_bot
     assert works(found)["gate 0:Ask.sure"].outcome == "done"
 
 
-async def test_a_body_that_failed_and_was_called_again_has_two_spans_and_is_done():
+async def test_a_retried_body_has_two_spans_and_succeeds():
     fails = [True]
 
     class Day(Node):
@@ -191,7 +191,7 @@ async def test_a_body_that_failed_and_was_called_again_has_two_spans_and_is_done
     assert (len(body.spans), body.outcome, body.error) == (2, "done", "")
 
 
-async def test_work_of_a_running_run_lasts_until_now_and_is_interrupted_once_its_owner_is_dead():
+async def test_work_of_a_running_run_lasts_until_now():
     begun = asyncio.Event()
 
     async def forever() -> int:
@@ -237,7 +237,7 @@ async def waiting_for(days: float) -> tuple[StoredRun, float]:
     return stored, stored.lines[-1].at + days * 86400
 
 
-async def test_a_question_that_is_open_lasts_until_now_and_so_does_its_run():
+async def test_an_open_question_and_its_run_last_until_now():
     stored, now = await waiting_for(3)
     found = timeline(stored, now=now)
     gate = works(found)["gate 0:Ask.sure"]
@@ -248,7 +248,7 @@ async def test_a_question_that_is_open_lasts_until_now_and_so_does_its_run():
     assert stored.info.lasted(now) == pytest.approx(3 * 86400, abs=1)
 
 
-async def test_a_running_or_waiting_run_lasts_until_now_and_any_other_until_its_last_line():
+async def test_a_finished_run_lasts_until_its_last_line():
     stored, now = await waiting_for(0)
     info = dataclasses.replace(stored.info, started=now - 10, updated=now - 4)
     for status, lease, lasted in (

@@ -86,7 +86,7 @@ async def test_a_failed_run_resumes_and_repeats_no_work(journal: Journal, troubl
     assert (info.status, info.error) == ("ended", "")
 
 
-async def test_the_bound_on_nodes_counts_from_the_start_of_the_run(journal: Journal):
+async def test_the_node_limit_includes_nodes_before_a_resume(journal: Journal):
     class Count(Node):
         number: int
 
@@ -115,7 +115,7 @@ async def test_an_unknown_run_id_and_a_taken_run_id_are_refused(journal: Journal
     assert "resume" in str(caught.value)
 
 
-async def test_a_stream_with_a_journal_is_recorded(journal: Journal):
+async def test_a_streamed_run_is_recorded_in_its_journal(journal: Journal):
     async with graph.stream(Ask(message="a b"), script(), journal=journal, run_id="one") as records:
         seen = [record async for record in records]
     assert records.result.result.item == "a coat"
@@ -126,7 +126,7 @@ async def test_a_stream_with_a_journal_is_recorded(journal: Journal):
     assert kinds == told
 
 
-async def test_values_given_by_the_caller_are_recorded_too(journal: Journal):
+async def test_dependency_values_of_the_caller_are_recorded(journal: Journal):
     fakes = {get_place: "Ulm"}
     WORLD.failing.add("packed")
     with pytest.raises(NodeError):
@@ -139,13 +139,13 @@ async def test_values_given_by_the_caller_are_recorded_too(journal: Journal):
     assert WORLD.done["place"] == 0
 
 
-async def test_an_object_that_is_no_journal_is_refused_with_what_to_write(tmp_path: Path):
+async def test_an_object_that_is_not_a_journal_is_refused_with_a_fix(tmp_path: Path):
     with pytest.raises(TypeError, match=r"SQLiteJournal\('runs.db'\)"):
         await graph.arun(Ask(message="a"), script(), journal="runs.db")  # type: ignore[arg-type]
 
 
 @pytest.mark.postgres
-async def test_recovering_resumes_interrupted_runs_and_runs_that_can_continue(journal: Journal):
+async def test_recover_resumes_forked_and_answered_runs(journal: Journal):
     await refund.arun(Refund(amount=1), journal=journal, run_id="parked")
     await refund.arun(Refund(amount=2), journal=journal, run_id="answered")
     await refund.answer("answered", "approved", True, journal=journal, go_on=False)
@@ -162,7 +162,7 @@ async def _yes(gate: OpenGate) -> bool:
     return True
 
 
-async def test_a_run_that_fails_while_it_is_recovered_is_handed_back_with_its_error(
+async def test_recover_returns_a_run_that_fails_again_with_its_error(
     journal: Journal,
 ):
     await refund.arun(Refund(amount=3), journal=journal, run_id="done", answer=_yes)
@@ -175,7 +175,7 @@ async def test_a_run_that_fails_while_it_is_recovered_is_handed_back_with_its_er
 
 
 @pytest.mark.postgres
-async def test_one_call_starts_or_resumes_a_run(journal: Journal):
+async def test_a_single_call_starts_or_resumes_a_run(journal: Journal):
     WORLD.failing.add("outfit")
     lm = script()
     for _ in range(2):
@@ -206,7 +206,7 @@ async def test_a_run_that_fails_for_lack_of_an_lm_can_be_resumed_with_an_lm(
     assert result.result == Packed(item="a coat", place="Bern")
 
 
-async def test_a_run_that_was_only_looked_at_has_no_result(journal: Journal):
+async def test_a_run_that_was_answered_without_a_resume_has_no_result(journal: Journal):
     await refund.arun(Refund(amount=3), journal=journal, run_id="one")
     seen = await refund.answer("one", "approved", True, journal=journal, go_on=False)
     with expect_refusal("bae-run-unfinished"):

@@ -182,7 +182,7 @@ async def test_a_resumed_run_cancelled_at_any_await_can_be_resumed(twice: bool):
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("twice", [False, True])
-async def test_an_answer_cancelled_at_any_await_is_given_or_not_and_the_run_can_be_resumed(
+async def test_an_answer_cancelled_at_any_await_leaves_a_resumable_run(
     twice: bool,
 ):
     for turns in range(1000):
@@ -204,7 +204,7 @@ async def test_an_answer_cancelled_at_any_await_is_given_or_not_and_the_run_can_
     assert 5 < turns < 1000
 
 
-async def test_a_run_that_resumes_at_an_answer_by_itself_can_be_cancelled_at_any_await():
+async def test_a_run_that_continues_at_an_answer_can_be_cancelled_at_any_await():
     for turns in range(1000):
         WORLD.__init__()
         journal = SlowJournal()
@@ -269,7 +269,7 @@ async def _fail_to_write() -> None:
     raise JournalError("the disk is full", code="bae-journal-full", fix="make room")
 
 
-async def test_an_unstorable_value_ends_the_run_with_its_own_error_anywhere():
+async def test_a_failed_write_at_any_line_ends_the_run_with_a_journal_error():
     for at in range(100):
         WORLD.__init__()
         journal = FailingJournal(at)
@@ -306,7 +306,7 @@ class NoRelease(MemoryJournal):
         raise JournalError("the disk is full", code="bae-journal-full", fix="make room")
 
 
-async def test_a_run_whose_end_cannot_be_stored_fails_with_that_or_with_its_own_failure():
+async def test_a_run_whose_end_cannot_be_stored_fails():
     with pytest.raises(JournalError, match="disk is full") as caught:
         await graph.arun(Ask(message="a b"), lm(), journal=NoRelease(), run_id="one")
     assert caught.value.run_id == "one"
@@ -337,7 +337,7 @@ class Forgetful(MemoryJournal):
 
 
 @pytest.mark.postgres
-async def test_a_run_that_another_has_taken_over_stops_and_the_other_ends_it():
+async def test_a_run_taken_over_by_another_process_stops():
     journal = Forgetful()
     reached, go_on = asyncio.Event(), asyncio.Event()
 
@@ -381,7 +381,7 @@ async def test_a_run_that_another_has_taken_over_stops_and_the_other_ends_it():
         ({"dep_cache": {"no function": 1}}, Exception),
     ],
 )
-async def test_a_mistake_in_resuming_leaves_the_run_as_it_was(
+async def test_invalid_arguments_of_resume_leave_the_run_unchanged(
     options: dict[str, Any], error: type[Exception]
 ):
     journal = MemoryJournal()
@@ -480,7 +480,7 @@ async def test_observers_do_not_receive_records_from_before_a_resume():
     assert records == [*result.journal][-len(records) :]
 
 
-async def test_a_stream_that_is_left_leaves_a_run_that_can_be_resumed():
+async def test_leaving_a_stream_leaves_a_resumable_run():
     journal = MemoryJournal()
     async with graph.stream(Ask(message="a b"), lm(), journal=journal, run_id="one") as records:
         async for record in records:
@@ -494,7 +494,7 @@ async def test_a_stream_that_is_left_leaves_a_run_that_can_be_resumed():
 
 
 @pytest.mark.postgres
-async def test_recovering_many_runs_takes_each_once():
+async def test_concurrent_recovers_resume_each_run_once():
     journal = MemoryJournal()
     for n in range(30):
         await refund.arun(Refund(amount=n), journal=journal, run_id=f"run {n}")

@@ -119,7 +119,7 @@ class Shouted(Text):
         WORLD.do("shouted")
 
 
-async def test_validators_aliases_and_frozen_nodes_are_as_they_were():
+async def test_nodes_with_validators_and_aliases_resume_unchanged():
     graph = Graph(start=Text)
     journal = MemoryJournal()
     result = await graph.arun(Text(theText="a"), journal=journal, run_id="one")
@@ -129,7 +129,7 @@ async def test_validators_aliases_and_frozen_nodes_are_as_they_were():
     assert (await after_every_line(graph, journal)).trace == result.trace
 
 
-async def test_a_fork_leaves_unchanged_values_as_they_are():
+async def test_a_fork_keeps_unchanged_values():
     graph = Graph(start=Text)
     journal = MemoryJournal()
     result = await graph.arun(Text(theText="a"), journal=journal, run_id="one")
@@ -181,7 +181,7 @@ class Pack(Node):
         return Box[list[int]](held=[len(self.boxes)])
 
 
-async def test_a_class_with_a_slash_in_its_name_keeps_a_run_from_starting():
+async def test_a_class_with_a_slash_in_its_name_is_refused_before_a_run():
     graph = Graph(start=Box[Literal["a/b"]])
     with pytest.raises(ProofError, match="there is a /"):
         await graph.arun(graph.start(held="a/b"), journal=MemoryJournal())
@@ -219,7 +219,7 @@ NOTHING = Nothing(nothing=None, words=[], items=[])
         pytest.param(Nothing(words=[]), [NOTHING], [None], id="None, no items, a choice to end"),
     ],
 )
-async def test_nodes_of_every_kind_are_as_they_were(
+async def test_nodes_of_every_kind_resume_unchanged(
     start: Node, last: list[Node], script: list[Any]
 ):
     graph, journal = Graph(start=type(start)), MemoryJournal()
@@ -229,7 +229,7 @@ async def test_nodes_of_every_kind_are_as_they_were(
     assert again.trace == result.trace
 
 
-async def test_a_value_that_the_caller_gives_for_a_sourced_field_wins():
+async def test_a_value_of_the_caller_overrides_the_source_of_a_field():
     class Given(Node):
         number: Annotated[int, Dep(get_number)]
 
@@ -337,7 +337,7 @@ class Filled(Node):
         WORLD.do("filled")
 
 
-async def test_a_default_that_the_lm_has_seen_stays_though_the_source_works_again():
+async def test_a_default_in_a_prompt_stays_although_its_source_recovers():
     graph = Graph(start=Begin)
     WORLD.failing |= {"soft", "filled"}
     journal = await record_stopped_run(graph, Begin(text="x"), ScriptedLM([{"text": "y"}]))
@@ -359,7 +359,7 @@ def open_client() -> Iterator[Client]:
     WORLD.do("close")
 
 
-async def test_a_default_stays_beside_a_value_that_is_computed_again():
+async def test_a_used_default_stays_if_another_field_is_computed_again():
     class Both(Node):
         model_config = ConfigDict(arbitrary_types_allowed=True)
         client: Annotated[Client, Dep(open_client)]
@@ -383,7 +383,7 @@ async def test_a_default_stays_beside_a_value_that_is_computed_again():
     assert dict(WORLD.done) == {"open": 2, "close": 2, "both": 1, "last": 1}
 
 
-async def test_a_source_that_failed_at_first_is_replayed_as_it_went():
+async def test_a_replay_repeats_a_temporary_failure_of_a_source():
     class One(Node):
         soft: Annotated[int, Dep(get_soft)] = 0
 
@@ -414,7 +414,7 @@ async def test_a_source_that_failed_at_first_is_replayed_as_it_went():
 # What is shared by the whole run
 
 
-async def test_an_input_of_a_shared_dependency_is_not_computed_again_for_another_caller():
+async def test_inputs_of_a_shared_dependency_are_computed_once_for_all_callers():
     begun, go_on, asks_now = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def get_input() -> int:
@@ -584,7 +584,7 @@ class Top(Node):
         WORLD.do("top")
 
 
-async def test_a_gate_in_a_graph_behind_dependencies_of_dependencies_parks_the_run():
+async def test_a_gate_in_a_subgraph_of_nested_dependencies_parks_the_run():
     graph = Graph(start=Top)
     journal = MemoryJournal()
     result = await graph.arun(Top(), journal=journal, run_id="one")
@@ -629,7 +629,7 @@ class Laugh(Node):
 jokes = Graph(start=Topic)
 
 
-async def test_answers_of_an_interrupted_question_are_charged_when_it_continues():
+async def test_answers_of_an_interrupted_question_are_charged_on_resume():
     lm = ToyBackend({"text": "far too long"}, KeyboardInterrupt(), attempts=2)
     journal = MemoryJournal()
     with pytest.raises(KeyboardInterrupt):
@@ -691,7 +691,7 @@ async def test_nested_budgets_and_budgeted_lms_are_each_charged_once():
     assert (await jokes.resume("one", journal=journal)).usage.calls == 2
 
 
-async def test_a_budget_of_seconds_counts_the_time_of_before():
+async def test_a_budget_of_seconds_includes_the_time_before_a_resume():
     WORLD.failing.add("laugh")
     journal = await record_stopped_run(
         jokes, Topic(name="x"), ToyBackend({"text": "ha"}, {"loud": True})
@@ -712,7 +712,7 @@ async def test_a_budget_of_seconds_counts_the_time_of_before():
     assert 3600 <= budget.elapsed < 3700
 
 
-async def test_an_lm_call_of_an_early_dependency_is_counted_once():
+async def test_an_lm_call_of_a_prefetched_dependency_is_counted_once():
     async def ask(lm: LM) -> int:
         return len((await lm.make(Topic(name="y"), Joke)).text)
 
@@ -773,7 +773,7 @@ async def test_a_replay_of_an_interrupted_run_reports_where_the_recording_ends()
 # Tried again
 
 
-async def test_a_graph_that_is_tried_again_is_never_made_of_two_tries():
+async def test_a_retried_subgraph_never_mixes_values_of_two_attempts():
     class Start(Node):
         word: str
 
@@ -827,7 +827,7 @@ async def test_a_graph_that_is_tried_again_is_never_made_of_two_tries():
 
 
 @pytest.mark.postgres
-async def test_a_gate_of_a_run_that_failed_beside_it_can_be_answered():
+async def test_an_open_gate_of_a_failed_run_can_be_answered():
     class Beside(EndNode):
         ok: Annotated[bool, Gate("well?")]
         number: Annotated[int, Dep(get_number)]
@@ -840,7 +840,7 @@ async def test_a_gate_of_a_run_that_failed_beside_it_can_be_answered():
     assert result.result == Beside(ok=True, number=7)
 
 
-async def test_a_value_that_a_run_put_into_a_cache_is_not_given_to_a_request_for_a_new_one():
+async def test_an_uncached_dependency_ignores_values_that_the_run_has_cached():
     reached, go_on = asyncio.Event(), asyncio.Event()
 
     async def wait() -> int:

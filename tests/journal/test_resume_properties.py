@@ -201,7 +201,7 @@ async def in_one_go(made: Made) -> tuple[Came, Counter[str]]:
 
 
 @few_or_many
-def test_a_run_interrupted_anywhere_has_the_same_result_and_repeats_no_work(examples: int):
+def test_any_interrupted_run_resumes_with_the_same_result(examples: int):
     async def promise(made: Made, stops: list[tuple[str, int]]) -> None:
         wanted, effects = await in_one_go(made.build())
         journal = MemoryJournal()
@@ -245,7 +245,7 @@ async def assert_replays(made: Made, journal: Journal, run_id: str, wanted: Came
 
 
 @few_or_many
-def test_a_run_killed_after_any_line_has_the_same_result_and_repeats_no_recorded_work(
+def test_any_run_killed_after_any_line_resumes_with_the_same_result(
     examples: int,
 ):
     async def promise(made: Made, cuts: list[int]) -> None:
@@ -319,7 +319,7 @@ def still_done(
 
 
 @few_or_many
-def test_a_fork_without_changes_has_the_same_result_and_repeats_the_work_after_the_step(
+def test_a_fork_without_changes_repeats_only_the_work_after_its_step(
     examples: int,
 ):
     async def promise(made: Made, at: int) -> None:

@@ -628,14 +628,12 @@ async def check_cut(
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("way", WAYS, ids=by_name)
-async def test_a_run_that_is_cut_after_any_line_is_resumed_without_a_call_or_round_twice(
-    way: Any, every: bool
-):
+async def test_a_run_cut_after_any_line_repeats_no_tool_call_and_no_round(way: Any, every: bool):
     await check_cuts(way, True, every)
 
 
 @pytest.mark.parametrize("way", [empty_body, in_a_body, steered_run], ids=by_name)
-async def test_a_run_with_a_schema_constrained_model_is_resumed_too(way: Any):
+async def test_a_run_with_a_schema_constrained_model_is_resumed(way: Any):
     await check_cuts(way, native=False)
 
 
@@ -687,7 +685,7 @@ class AskLetter(Node):
     async def __call__(self) -> Letter: ...
 
 
-async def test_a_refusal_is_no_answer_after_a_kill_before_it_was_judged():
+async def test_a_stored_refusal_is_not_taken_for_an_answer_after_a_kill():
     graph, journal = Graph(start=AskLetter, end=Letter), MemoryJournal()
     with pytest.raises(FillError):
         await graph.arun(AskLetter(), lm=Refuses(), journal=journal, run_id="one")

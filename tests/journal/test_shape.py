@@ -56,7 +56,7 @@ def only(old: str, new: str) -> Change:
 # The shape.
 
 
-def test_classes_that_are_defined_twice_have_one_shape():
+def test_equal_classes_of_two_modules_have_the_same_shape():
     assert shape_of(graph(module="here")) == shape_of(graph(module="there.and_deeper"))
 
 
@@ -106,14 +106,14 @@ def test_a_shape_is_the_same_in_every_process_and_on_every_python():
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": 99}', "{}"])
-def test_a_stored_shape_that_cannot_be_read_is_passed_over(text: str):
+def test_an_unreadable_stored_shape_is_ignored(text: str):
     assert changes(Shape(text, "another"), graph()) == []
     assert ShapeView(text, "").call_at(Place(node="Day", field="weather")) is None
 
 
 @pytest.mark.parametrize(("old", "new"), [('"call":0', '"call":99'), ('"kind"', '"kin"')])
 @pytest.mark.parametrize("claimed", ["the old one", "none of a graph", "its own"])
-def test_a_stored_shape_that_is_damaged_is_reported(claimed: str, old: str, new: str):
+def test_a_damaged_stored_shape_is_reported(claimed: str, old: str, new: str):
     shape = shape_of(graph())
     text = shape.json.replace(old, new)
     assert text != shape.json
@@ -135,7 +135,7 @@ class Start(Node):
 """
 
 
-def test_docstrings_descriptions_and_code_are_no_changes():
+def test_changed_docstrings_descriptions_and_code_are_not_reported():
     described = CODE.replace("    short: str\n", "    short: str = Field(description='brief')\n")
     other = described.replace("Docstrings are for people.", "Other words.")
 
@@ -151,7 +151,7 @@ def test_docstrings_descriptions_and_code_are_no_changes():
         ("b: Annotated[int, Dep(int)]", "is new"),
     ],
 )
-def test_a_new_and_a_removed_field_are_named(field: str, what: str):
+def test_new_and_removed_fields_are_reported(field: str, what: str):
     more = PLAIN.replace("    a: int\n", f"    a: int\n    {field}\n")
     new, gone = only(PLAIN, more), only(more, PLAIN)
 
@@ -159,7 +159,7 @@ def test_a_new_and_a_removed_field_are_named(field: str, what: str):
     assert (gone.place, gone.kind, str(gone)) == ("Start.b", "gone", "Start.b is gone")
 
 
-def test_a_renamed_class_is_a_removed_class_and_a_new_class():
+def test_a_renamed_class_is_reported_as_a_removed_and_a_new_class():
     found = changes_after(CODE, CODE.replace("Outfit", "Clothes"))
 
     assert {(c.place, c.kind) for c in found} == {
@@ -216,7 +216,7 @@ def test_a_change_shows_the_old_and_the_new_value(old: str, new: str, said: str)
     assert said in [str(change) for change in changes_after(CODE, CODE.replace(old, new))]
 
 
-def test_another_function_further_down_is_reported_at_every_field_that_depends_on_it():
+def test_a_changed_indirect_dependency_is_reported_at_every_dependent_field():
     found = changes_after(CODE, CODE.replace("get_city", "find_city"))
 
     assert {(c.place, c.graph) for c in found} == {
@@ -246,7 +246,7 @@ def holding(tp: Any) -> Graph[Any, Any]:
 
 @settings(max_examples=30)
 @given(json_types, json_types)
-def test_a_type_has_the_shape_of_itself_and_no_other(one: Any, two: Any):
+def test_different_types_have_different_shapes(one: Any, two: Any):
     first, second = shape_of(holding(one)), shape_of(holding(two))
 
     assert first == shape_of(holding(one))
@@ -276,21 +276,21 @@ class End(Node):
         ('node_config = NodeConfig(instruction="Sum it up.", description="a summary")', "", "had"),
     ],
 )
-def test_other_words_are_a_change_that_breaks_no_run(old, new, said):
+def test_changed_prompt_words_are_reported_but_break_no_run(old, new, said):
     (change,) = changes_after(WORDS, WORDS.replace(old, new))
     assert change.place == "End"
     assert change.what.startswith(said)
     assert not change.breaks
 
 
-def test_another_system_text_is_a_change_that_breaks_no_run():
+def test_a_changed_system_text_is_reported_but_breaks_no_run():
     before = shape_of(graph(WORDS, system="Be brief."))
     (change,) = changes(before, graph(WORDS))
     assert str(change) == "the graph had the system 'Be brief.'"
     assert not change.breaks
 
 
-def test_graphs_that_lead_to_each_other_have_a_shape():
+def test_recursive_graphs_have_a_shape():
     text = """
     class Start(Node):
         again: Annotated[Start, Dep(Start)]

@@ -485,12 +485,12 @@ async def test_a_fork_of_a_run_without_a_thread_is_the_next_turn_of_one(journal:
 async def test_a_recorded_turn_is_written_as_a_test_with_the_turns_it_shows(
     journal: Journal, tmp_path: Path
 ):
-    from bae.journal.earlier_turns import runs_shown
+    from bae.journal.earlier_turns import read_earlier_runs
     from bae.journal.written_test import GraphName, write_test
 
     await say(journal, "one", "two", "three")
     stored = await journal.read("three")
-    earlier = await runs_shown(journal, stored)
+    earlier = await read_earlier_runs(journal, stored)
     assert [run.info.run_id for run in earlier] == ["one", "two"]
     written = await write_test(chat, stored, GraphName("thread_runs", "chat"), earlier)
     assert 'recorded.run(chat, "three")' in written.source.replace("'", '"')

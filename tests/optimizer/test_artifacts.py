@@ -143,7 +143,7 @@ WEATHER = (
 # Files
 
 
-def test_an_artifact_reads_well_and_is_the_same_every_time(tmp_path: Path):
+def test_an_artifact_is_readable_and_deterministic(tmp_path: Path):
     files = save_artifacts({Outfit: outfit(), Waking: waking()}, tmp_path / "a" / "b")
     again = save_artifacts({Waking: waking(), Outfit: outfit()}, tmp_path / "c")
 
@@ -163,7 +163,7 @@ def test_an_artifact_reads_well_and_is_the_same_every_time(tmp_path: Path):
     assert list(said["fill"]["examples"][0]["answer"]) == ["top", "tone", "worn_on", "price"]
 
 
-def test_saved_prompts_are_loaded_for_the_classes_that_have_a_file(tmp_path: Path):
+def test_saved_prompts_are_loaded_for_classes_with_a_file(tmp_path: Path):
     save_artifacts({Outfit: outfit(), Waking: waking("Outfit", "None")}, tmp_path)
 
     known = outfit(sources={"Waking": {"message": "string"}})
@@ -204,7 +204,7 @@ def test_a_file_of_an_earlier_version_is_loaded(tmp_path: Path):
     assert load_artifacts(GRAPH, tmp_path) == {Outfit: outfit(sources=data["sources"])}
 
 
-def test_a_file_is_replaced_atomically_and_may_be_read_by_others(tmp_path: Path):
+def test_an_artifact_file_is_replaced_atomically(tmp_path: Path):
     (file,) = save_artifacts({Outfit: outfit()}, tmp_path)
     plain = tmp_path / "plain"
     plain.write_text("")
@@ -215,7 +215,7 @@ def test_a_file_is_replaced_atomically_and_may_be_read_by_others(tmp_path: Path)
     assert stat.S_IMODE(file.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
 
 
-def test_nothing_is_written_where_one_of_them_does_not_fit(tmp_path: Path):
+def test_an_invalid_artifact_prevents_the_whole_save(tmp_path: Path):
     wrong = outfit(fill=LearnedPrompt(instruction="", examples=[example({}, {"top": 3})]))
 
     with pytest.raises(ArtifactError, match=r"fill\.examples\[0\]\.answer\.tone: it is missing"):
@@ -223,7 +223,7 @@ def test_nothing_is_written_where_one_of_them_does_not_fit(tmp_path: Path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_directory_that_cannot_be_written_to_is_named(tmp_path: Path):
+def test_an_unwritable_directory_is_named_in_the_error(tmp_path: Path):
     (tmp_path / "file").write_text("")
 
     with pytest.raises(ArtifactError) as caught:
@@ -232,7 +232,7 @@ def test_a_directory_that_cannot_be_written_to_is_named(tmp_path: Path):
     assert str(tmp_path / "file" / "in it") in caught.value.message
 
 
-def test_files_of_no_node_are_skipped_with_a_warning(
+def test_files_of_unknown_nodes_are_skipped_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     save_artifacts({Outfit: outfit()}, tmp_path)
@@ -246,7 +246,7 @@ def test_files_of_no_node_are_skipped_with_a_warning(
     assert "Other.json is for none of the node classes Waking, Outfit, AskBack" in record.message
 
 
-def test_a_directory_that_is_not_there_is_named(tmp_path: Path):
+def test_a_missing_directory_is_named_in_the_error(tmp_path: Path):
     error = loading_error(tmp_path / "gone")
     assert (error.code, error.file) == ("bae-artifact-missing", str(tmp_path / "gone"))
     assert "is not there" in error.message
@@ -256,7 +256,7 @@ def test_a_directory_that_is_not_there_is_named(tmp_path: Path):
 
 
 @pytest.mark.parametrize("nodes", [Outfit, [int]])
-def test_objects_that_are_no_node_classes_are_refused(tmp_path: Path, nodes: Any):
+def test_objects_that_are_not_node_classes_are_refused(tmp_path: Path, nodes: Any):
     with pytest.raises(TypeError, match="load_artifacts takes a Graph, or node classes"):
         load_artifacts(nodes, tmp_path)
 
@@ -279,7 +279,9 @@ GOOD = json.dumps({"format": "bae-artifact-1", "node": "Outfit"})
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_file_that_is_no_plain_json_is_refused_by_name(tmp_path: Path, content: bytes, said: str):
+def test_an_artifact_file_without_plain_json_is_refused_by_name(
+    tmp_path: Path, content: bytes, said: str
+):
     (tmp_path / "Outfit.json").write_bytes(content)
     error = loading_error(tmp_path)
 
@@ -289,7 +291,7 @@ def test_a_file_that_is_no_plain_json_is_refused_by_name(tmp_path: Path, content
     assert "optimize again" in str(error)
 
 
-def test_a_symbolic_link_and_a_directory_are_no_artifacts(tmp_path: Path):
+def test_symbolic_links_and_directories_are_refused_as_artifacts(tmp_path: Path):
     (elsewhere,) = save_artifacts({Outfit: outfit()}, tmp_path / "elsewhere")
     (tmp_path / "Outfit.json").symlink_to(elsewhere)
     assert "it is a symbolic link" in loading_error(tmp_path).message
@@ -299,7 +301,7 @@ def test_a_symbolic_link_and_a_directory_are_no_artifacts(tmp_path: Path):
     assert "Is a directory" in loading_error(tmp_path).message
 
 
-def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
+def test_an_oversized_artifact_file_is_not_read(tmp_path: Path):
     with open(tmp_path / "Outfit.json", "wb") as file:
         file.truncate(64 * 1024 * 1024)  # takes no room on the disk
 
@@ -336,7 +338,9 @@ def add(**answer: Any) -> Callable[[dict[str, Any]], None]:
     ],
     ids=range(11),
 )
-def test_a_changed_file_is_refused_with_the_place(tmp_path: Path, change: Any, said: str):
+def test_an_invalid_artifact_file_is_refused_with_the_faulty_place(
+    tmp_path: Path, change: Any, said: str
+):
     file = write_changed_artifact(tmp_path, change)
     error = loading_error(tmp_path)
 
@@ -344,7 +348,7 @@ def test_a_changed_file_is_refused_with_the_place(tmp_path: Path, change: Any, s
     assert said in error.message
 
 
-def test_the_validators_of_the_whole_node_check_examples_too(tmp_path: Path):
+def test_model_validators_of_a_node_check_examples_too(tmp_path: Path):
     def learned(question: str) -> dict[type[Node], Artifact]:
         fill = LearnedPrompt(instruction="x", examples=[example({}, {"question": question})])
         return {AskBack: Artifact(node="AskBack", schema=schema_of(AskBack), fill=fill)}
@@ -355,7 +359,9 @@ def test_the_validators_of_the_whole_node_check_examples_too(tmp_path: Path):
 
 
 @pytest.mark.parametrize("answer", [{"choice": "Nap"}, {}])
-def test_a_choice_of_a_class_that_is_not_offered_is_refused(tmp_path: Path, answer: dict[str, Any]):
+def test_a_saved_choice_of_a_class_that_is_not_offered_is_refused(
+    tmp_path: Path, answer: dict[str, Any]
+):
     (file,) = save_artifacts({Waking: waking("Outfit", "None")}, tmp_path)
     data = json.loads(file.read_text("utf-8"))
     data["choice"]["examples"][1]["answer"] = answer
@@ -405,7 +411,7 @@ def test_an_artifact_of_a_changed_class_is_refused_with_all_changes(tmp_path: Pa
     assert error.fix == "optimize Outfit again, or delete the file to go without"
 
 
-def test_an_artifact_is_refused_once_the_words_that_it_was_made_for_have_changed(tmp_path: Path):
+def test_an_artifact_is_refused_once_its_instruction_has_changed(tmp_path: Path):
     def classes(instruction: str, description: str) -> tuple[type[Node], type[Node]]:
         class Reply(Node):
             node_config = NodeConfig(instruction=instruction, description=description)
@@ -433,7 +439,7 @@ def test_an_artifact_is_refused_once_the_words_that_it_was_made_for_have_changed
     )
 
 
-def test_all_files_that_do_not_fit_are_named_in_one_error(tmp_path: Path):
+def test_one_error_names_all_artifact_files_that_do_not_fit(tmp_path: Path):
     def break_hash(file: Path) -> None:
         data = json.loads(file.read_text("utf-8"))
         data["schema"]["hash"] = "0" * 32
@@ -458,7 +464,7 @@ def test_all_files_that_do_not_fit_are_named_in_one_error(tmp_path: Path):
     assert error.changes == (f"Waking: {why}",)
 
 
-def test_a_choice_that_is_now_made_by_code_is_refused(tmp_path: Path):
+def test_a_saved_choice_that_code_now_makes_is_refused(tmp_path: Path):
     save_artifacts({Waking: waking()}, tmp_path)
 
     def now() -> type[Node]:
@@ -502,7 +508,7 @@ def make_artifact_from(known: dict[str, Any], cls: type[Node]) -> Artifact:
     return Artifact(node="Second", schema=schema_of(cls), fill=fill)
 
 
-def test_an_artifact_is_refused_by_name_when_the_node_its_examples_come_from_has_changed(
+def test_an_artifact_is_refused_if_a_node_before_it_has_changed(
     tmp_path: Path,
 ):
     graph, _, second = a_graph(name=(str, ...), age=(int, ...))
@@ -530,7 +536,7 @@ def test_an_artifact_is_refused_by_name_when_the_node_its_examples_come_from_has
         assert list(load_artifacts(classes[1:], tmp_path)) == classes[1:]
 
 
-def test_an_artifact_whose_examples_come_from_a_node_that_leads_elsewhere_is_refused(
+def test_an_artifact_with_examples_from_a_removed_edge_is_refused(
     tmp_path: Path,
 ):
     graph, _, second = a_graph(name=(str, ...))
@@ -542,7 +548,7 @@ def test_an_artifact_whose_examples_come_from_a_node_that_leads_elsewhere_is_ref
     assert error.changes == ("its examples come from First, which no longer leads to it",)
 
 
-def test_a_field_that_no_model_sees_is_in_no_artifact(tmp_path: Path):
+def test_an_artifact_contains_no_field_hidden_from_the_model(tmp_path: Path):
     graph, _, second = a_graph(name=(str, ...), secret=(int, Field(1, exclude=True)))
     with pytest.raises(
         ArtifactError, match=r"known\.First\.secret: First has no such field"
@@ -553,7 +559,7 @@ def test_a_field_that_no_model_sees_is_in_no_artifact(tmp_path: Path):
     assert error.value.code == "bae-artifact-invalid"
 
 
-def test_a_node_with_a_serializer_of_its_own_may_be_in_examples(tmp_path: Path):
+def test_a_node_with_a_custom_serializer_may_be_in_examples(tmp_path: Path):
     class Gone(Node):
         text: str
 
@@ -595,7 +601,7 @@ TYPES: list[Any] = [
 ]
 
 
-def test_another_type_bound_name_source_or_successor_changes_the_hash():
+def test_a_changed_type_bound_name_source_or_successor_changes_the_hash():
     def get_top() -> str: ...
     def get_other_top() -> str: ...
     async def one_of(item: int) -> str: ...
@@ -623,7 +629,7 @@ def test_another_type_bound_name_source_or_successor_changes_the_hash():
     assert timed == hash_of(Annotated[str, Dep(get_top)])
 
 
-def test_descriptions_defaults_and_the_order_of_things_do_not_change_the_hash():
+def test_descriptions_defaults_and_order_do_not_change_the_hash():
     about = Field(None, description="said", title="Top", examples=[1], deprecated=True)
     for kind in TYPES:
         assert hash_of(kind, about) == hash_of(kind)
@@ -670,7 +676,7 @@ def make_artifact(cls: type[Node], instruction: str) -> Artifact:
     )
 
 
-def test_classes_that_share_a_name_have_files_with_their_module(tmp_path: Path):
+def test_files_of_classes_that_share_a_name_include_the_module(tmp_path: Path):
     both = {Outfit: make_artifact(Outfit, "first"), Second: make_artifact(Second, "second")}
     files = save_artifacts(both, tmp_path)
 
@@ -685,7 +691,7 @@ def test_classes_that_share_a_name_have_files_with_their_module(tmp_path: Path):
 # NodePrompts
 
 
-async def test_examples_of_a_loaded_artifact_read_like_real_questions(
+async def test_examples_of_a_loaded_artifact_have_the_form_of_real_questions(
     tmp_path: Path,
 ):
     save_artifacts({Outfit: outfit(), Waking: waking("None", "AskBack")}, tmp_path)

@@ -66,9 +66,7 @@ async def ask_for_notes(
 # Budgets
 
 
-async def test_a_budget_is_charged_for_its_own_reads_and_not_for_questions_of_others(
-    lm: Says, tmp_path: Path
-):
+async def test_a_budget_is_charged_only_for_logged_answers_it_reads(lm: Says, tmp_path: Path):
     async with CallLog(tmp_path / "calls.sqlite") as log:
         await ask_for_notes(log, lm, *(f"by another {number}" for number in range(20)))
         await ask_for_notes(log, lm, "mine", "mine too")
@@ -81,9 +79,7 @@ async def test_a_budget_is_charged_for_its_own_reads_and_not_for_questions_of_ot
     assert len(lm.asked) == 23
 
 
-async def test_an_answer_is_charged_to_a_budget_once_however_often_it_is_read(
-    lm: Says, tmp_path: Path
-):
+async def test_a_budget_is_charged_once_for_an_answer_read_often(lm: Says, tmp_path: Path):
     file = tmp_path / "calls.sqlite"
     first = Budget(calls=10)
     async with CallLog(file) as log:
@@ -99,9 +95,7 @@ async def test_an_answer_is_charged_to_a_budget_once_however_often_it_is_read(
     assert second.usage.calls == 2
 
 
-async def test_answers_paid_by_another_budget_of_this_process_are_free_also_after_a_resume(
-    lm: Says, tmp_path: Path
-):
+async def test_answers_paid_by_another_budget_of_this_process_are_free(lm: Says, tmp_path: Path):
     for _ in range(2):
         async with CallLog(tmp_path / "calls.sqlite") as log:
             optimizing, comparing = Budget(calls=10), Budget(calls=10)
@@ -111,7 +105,7 @@ async def test_answers_paid_by_another_budget_of_this_process_are_free_also_afte
     assert len(lm.asked) == 2
 
 
-async def test_a_budget_around_everything_is_charged_for_new_calls_alone(lm: Says, tmp_path: Path):
+async def test_an_outer_budget_is_charged_only_for_new_calls(lm: Says, tmp_path: Path):
     async with CallLog(tmp_path / "calls.sqlite") as log:
         await ask_for_notes(log, lm, "a")
     async with CallLog(tmp_path / "calls.sqlite") as log:
@@ -158,7 +152,7 @@ async def test_a_judge_without_a_verdict_scores_0_with_a_note_and_is_not_paid_tw
     assert set(notes) == {"the judge gave no verdict on some answers, which count 0"}
 
 
-async def test_the_optimized_model_is_not_asked_again_a_question_it_could_not_answer(
+async def test_a_failed_question_is_not_asked_again_after_a_resume(
     tmp_path: Path,
 ):
     from bae import FillError

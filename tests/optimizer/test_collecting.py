@@ -118,7 +118,7 @@ async def collect_ways(journal: Journal, **options: Any) -> list[str]:
 EVAL = "eval-20300102-030405-0a1b2c-1"
 
 
-async def test_runs_of_evaluations_are_left_out_unless_they_are_asked_for(
+async def test_evaluation_runs_are_left_out_by_default(
     journal: Journal, caplog: pytest.LogCaptureFixture
 ):
     steps = ["Sorted->Reply wait", "Ticket->Sorted bill"]
@@ -136,7 +136,7 @@ async def test_runs_of_evaluations_are_left_out_unless_they_are_asked_for(
     assert sorted(await collect_ways(journal, evals=True)) == sorted(2 * steps)
 
 
-async def test_a_correction_in_an_evaluation_counts(journal: Journal):
+async def test_a_correction_in_an_evaluation_is_collected(journal: Journal):
     await run_ticket(journal, EVAL)
     forked = await tickets.fork(EVAL, at=1, kind="lost", journal=journal)
     await tickets.resume(forked, ScriptedLM(REPLIED[1:]), journal=journal)
@@ -144,7 +144,7 @@ async def test_a_correction_in_an_evaluation_counts(journal: Journal):
     assert await collect_ways(journal) == ["Ticket->Sorted lost (kind)"]
 
 
-async def test_the_runs_of_an_evaluation_are_recognized_by_their_ids(journal: Journal):
+async def test_evaluation_runs_are_recognized_by_their_ids(journal: Journal):
     cases, lms = [Case({"text": "help"})], {"it": ScriptedLM(REPLIED)}
     done = await evaluate(tickets, cases, lms, journal=journal)
     assert not done.contenders[0].cases[0].error
@@ -156,7 +156,7 @@ async def test_the_runs_of_an_evaluation_are_recognized_by_their_ids(journal: Jo
 # Runs
 
 
-async def test_steps_of_the_lm_are_collected_and_steps_of_written_bodies_are_not(
+async def test_only_steps_by_the_lm_are_collected(
     journal: Journal,
 ):
     await run_ticket(journal, "one")
@@ -175,7 +175,7 @@ async def test_steps_of_the_lm_are_collected_and_steps_of_written_bodies_are_not
     )
 
 
-async def test_only_runs_that_have_ended_count(journal: Journal):
+async def test_only_ended_runs_are_collected(journal: Journal):
     with pytest.raises(BaeError):
         await run_ticket(journal, "failed", [SORTED, ValueError("out")])
     assert await collect_ways(journal) == []
@@ -183,7 +183,7 @@ async def test_only_runs_that_have_ended_count(journal: Journal):
     assert await collect_ways(journal) == ["Ticket->Sorted bill", "Sorted->None"]
 
 
-async def test_runs_of_other_graphs_do_not_count(journal: Journal):
+async def test_runs_of_other_graphs_are_not_collected(journal: Journal):
     await Graph(start=Ticket, name="others").arun(
         Ticket(text="hello"), ScriptedLM([SORTED, None]), journal=journal
     )
@@ -192,7 +192,7 @@ async def test_runs_of_other_graphs_do_not_count(journal: Journal):
     assert {each.run_id for each in found} == {"one"}
 
 
-async def test_runs_from_before_a_graph_was_renamed_count_where_its_old_name_is_given(
+async def test_runs_under_an_old_graph_name_are_collected_if_the_name_is_passed(
     journal: Journal,
 ):
     await Graph(start=Ticket, name="old").arun(
@@ -203,7 +203,7 @@ async def test_runs_from_before_a_graph_was_renamed_count_where_its_old_name_is_
     assert [each.run_id for each in found] == ["after", "after", "before", "before"]
 
 
-async def test_the_newest_runs_come_first_and_no_more_than_asked_for(journal: Journal):
+async def test_the_newest_runs_are_collected_first_up_to_the_limit(journal: Journal):
     for name in ("one", "two", "three"):
         await run_ticket(journal, name)
     found = await transitions_from(journal, tickets, limit=3)
@@ -213,7 +213,7 @@ async def test_the_newest_runs_come_first_and_no_more_than_asked_for(journal: Jo
         await transitions_from(journal, tickets, limit=-1)
 
 
-async def test_a_choice_and_fill_in_one_call_are_the_same_transitions(journal: Journal):
+async def test_one_call_for_choice_and_fill_gives_the_same_transitions(journal: Journal):
     answers: list[Any] = [{"kind": "bill", "urgent": False}]
     once = [*answers, {"answer": {"choice": "Refund", "fields": {"amount": 3}}}]
     twice = [*answers, {"choice": "Refund"}, {"amount": 3}]
@@ -313,7 +313,9 @@ FORKS: dict[str, tuple[list[tuple[Any, ...]], list[str]]] = {
 
 
 @pytest.mark.parametrize("rule", FORKS)
-async def test_forks_and_their_corrections(rule: str, journal: Journal):
+async def test_forks_add_their_corrections_to_the_steps_of_their_parent(
+    rule: str, journal: Journal
+):
     forks, expected = FORKS[rule]
     await run_ticket(journal, "one")
     for of, new, at, changes, *script in forks:
@@ -327,7 +329,7 @@ async def test_forks_and_their_corrections(rule: str, journal: Journal):
 
 
 @pytest.mark.parametrize("forked", [False, True])
-async def test_of_a_run_that_failed_corrections_and_the_steps_of_an_ended_fork_count(
+async def test_training_uses_corrections_of_failed_runs_and_steps_of_ended_forks(
     forked: bool, journal: Journal
 ):
     with pytest.raises(BaeError):
@@ -340,7 +342,7 @@ async def test_of_a_run_that_failed_corrections_and_the_steps_of_an_ended_fork_c
         assert await collect_ways(journal) == ["Ticket->Sorted claim (kind)"]
 
 
-async def test_of_runs_that_are_left_out_neither_answers_nor_corrections_count(journal: Journal):
+async def test_excluded_runs_contribute_no_answers_or_corrections(journal: Journal):
     await run_ticket(journal, "one")
     await run_ticket(journal, "other")
     await fork(journal, "one", "mistaken", 2, "no answers", body="never")
@@ -377,7 +379,7 @@ class Judged(Node):
 claims = Graph(start=Claim)
 
 
-async def test_a_parked_run_counts_when_it_was_answered_and_has_ended(journal: Journal):
+async def test_a_parked_run_is_collected_once_it_has_ended(journal: Journal):
     lm = ScriptedLM([{"verdict": "yes"}])
     await claims.arun(Claim(text="?"), lm, journal=journal, run_id="one")
     assert await transitions_from(journal, claims) == []
@@ -389,7 +391,7 @@ async def test_a_parked_run_counts_when_it_was_answered_and_has_ended(journal: J
     assert (found.next_node, found.corrected) == (Judged(sure=True, verdict="yes"), ())
 
 
-async def test_steps_that_saw_redacted_values_are_left_out(
+async def test_steps_with_redacted_values_are_left_out(
     journal: Journal, caplog: pytest.LogCaptureFixture
 ):
     await run_ticket(journal, "one")
@@ -417,7 +419,7 @@ class Greeted(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_a_secret_that_no_lm_ever_saw_is_no_reason_to_leave_a_step_out(journal: Journal):
+async def test_a_step_with_a_secret_unseen_by_the_lm_is_collected(journal: Journal):
     graph = Graph(start=Entered)
     start = Entered(user="ada", token=SecretStr("t0p"))
     await graph.arun(start, ScriptedLM([{"words": "hi ada"}]), journal=journal)
@@ -490,7 +492,7 @@ def reader(fits: object) -> ScriptedLM:
     )
 
 
-async def test_steps_of_graphs_inside_a_run_count_with_their_place(journal: Journal):
+async def test_steps_of_inner_graphs_are_collected_with_their_path(journal: Journal):
     await papers.arun(Paper(parts=["a", "b"]), reader(True), journal=journal)
     found = await transitions_from(journal, papers)
     assert Counter((each.path, each.next_type.__name__) for each in found) == {
@@ -506,7 +508,7 @@ async def test_steps_of_graphs_inside_a_run_count_with_their_place(journal: Jour
     assert gists["0:Paper.gists[1]"] == Gist(words="of b")
 
 
-async def test_steps_of_a_failed_graph_inside_an_ended_run_are_left_out(journal: Journal):
+async def test_steps_of_a_failed_inner_graph_are_left_out(journal: Journal):
     await papers.arun(Paper(parts=[]), reader("maybe not"), journal=journal)
     found = await transitions_from(journal, papers)
     assert [each.next_type for each in found] == [Report]
@@ -519,7 +521,7 @@ class Tried(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_of_a_retried_graph_only_the_last_attempt_counts(
+async def test_only_the_last_attempt_of_a_retried_graph_is_collected(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(bae.invoke, "FIRST_PAUSE", 0.0)
@@ -565,7 +567,7 @@ async def run_script(journal: Journal, graph: Graph[Any, Any], script: Sequence[
     await graph.arun(graph.start(text="hi"), ScriptedLM(script), journal=journal)
 
 
-async def test_runs_that_todays_classes_cannot_read_are_skipped_with_a_warning(
+async def test_runs_unreadable_with_the_current_classes_are_skipped_with_a_warning(
     journal: Journal, caplog: pytest.LogCaptureFixture
 ):
     old = ticket_graph()
@@ -580,7 +582,7 @@ async def test_runs_that_todays_classes_cannot_read_are_skipped_with_a_warning(
     assert "Answer" in warning.getMessage()
 
 
-async def test_a_step_that_no_lm_would_take_today_is_left_out(
+async def test_a_step_that_no_lm_takes_in_the_current_graph_is_left_out(
     journal: Journal, caplog: pytest.LogCaptureFixture
 ):
     await run_script(journal, ticket_graph(), ["Hold", {"minutes": 4}])
@@ -596,7 +598,7 @@ async def test_a_step_that_no_lm_would_take_today_is_left_out(
     assert "no LM leads from Call to Hold today" in caplog.text
 
 
-async def test_a_new_field_with_a_default_and_a_new_way_on_do_no_harm(journal: Journal):
+async def test_runs_from_before_a_new_default_field_or_edge_are_collected(journal: Journal):
     await run_script(journal, ticket_graph(), ["Hold", {"minutes": 4}])
     new = ticket_graph(**{"minutes: int": "minutes: int\n    tune: str = 'none'"})
     (found,) = await transitions_from(journal, new)

@@ -36,9 +36,7 @@ def make_predictor(instruction: str, part: str = "fill") -> Any:
     return predictor
 
 
-async def test_every_example_is_asked_once_with_the_learned_prompt_and_once_without(
-    provider, student
-):
+async def test_an_example_is_asked_once_with_and_once_without_the_learned_prompt(provider, student):
     (found,) = await compare(
         Coded, make_predictor(f"Code it {HINT}"), right_examples(8, seed=1), lm=student
     )
@@ -55,13 +53,13 @@ async def test_every_example_is_asked_once_with_the_learned_prompt_and_once_with
     assert "on 8 examples: 0.00 [0.00, 0.32] before, 1.00 [0.68, 1.00] after" in str(found)
 
 
-async def test_a_part_that_has_learned_nothing_is_not_asked_about(provider, student):
+async def test_an_unchanged_part_is_not_compared(provider, student):
     assert await compare(Coded, fresh_predictor(Coded), fills(8), lm=student) == []
     assert await compare(Coded, make_predictor(HINT), [], lm=student) == []
     assert provider.received == 0
 
 
-async def test_a_wrong_answer_is_asked_for_again_and_counts_for_validity(provider, student):
+async def test_validity_is_the_share_of_valid_first_answers(provider, student):
     def say(received: Any) -> Any:
         first = len(received.body["messages"]) == 1
         if HINT not in received.text and first:
@@ -77,7 +75,7 @@ async def test_a_wrong_answer_is_asked_for_again_and_counts_for_validity(provide
 
 
 @pytest.mark.parametrize("part", ["fill", "choice"])
-async def test_no_valid_answer_at_all_counts_as_zero(part, provider, student):
+async def test_an_example_without_a_valid_answer_scores_zero(part, provider, student):
     provider.always(lambda received: answer(received) if HINT in received.text else "no idea")
 
     found = await compare(Coded, make_predictor(HINT, part), right_examples(4, seed=1), lm=student)
@@ -124,7 +122,7 @@ class Kept(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_looked_up_context_and_typed_fields_are_shown_as_a_run_shows_them(provider, student):
+async def test_a_comparison_shows_context_and_fields_as_a_run_does(provider, student):
     provider.always(
         lambda received: (
             {"choice": "None"}
@@ -156,7 +154,7 @@ async def test_looked_up_context_and_typed_fields_are_shown_as_a_run_shows_them(
     assert '"opened":"1871-05-01"' in json.dumps(run[0]["messages"]).replace("\\", "")
 
 
-async def test_a_spent_budget_ends_a_comparison_and_loses_no_call_in_progress(
+async def test_a_spent_budget_ends_a_comparison_after_calls_in_progress(
     provider, student, tmp_path
 ):
     calls = tmp_path / "calls.sqlite"
@@ -182,7 +180,7 @@ async def test_a_spent_budget_ends_a_comparison_and_loses_no_call_in_progress(
     assert provider.received == 16
 
 
-async def test_concurrency_bounds_the_calls_and_a_cancellation_ends_them(provider, student):
+async def test_concurrency_bounds_the_calls_of_a_comparison(provider, student):
     with provider.held():
         task = asyncio.create_task(
             compare(
@@ -197,7 +195,7 @@ async def test_concurrency_bounds_the_calls_and_a_cancellation_ends_them(provide
         await provider.idle()
 
 
-async def test_senseless_arguments_are_refused():
+async def test_impossible_arguments_are_refused():
     class Other(Node):
         text: str
 
@@ -284,7 +282,7 @@ def make_trained_predictor(part: str) -> Any:
 
 
 @pytest.mark.parametrize("part", ["choice", "fill"])
-async def test_before_and_after_are_asked_as_runs_without_and_with_the_prompt(part):
+async def test_a_comparison_sends_the_same_questions_as_runs_do(part):
     lm = Model(pays)
     after = make_trained_predictor(part)
     prompts = {after.node: artifact_of(after).prompts()}
@@ -308,14 +306,14 @@ async def test_before_and_after_are_asked_as_runs_without_and_with_the_prompt(pa
     assert len(lm.prompts) == 18
 
 
-async def test_without_the_graph_a_fill_is_compared_by_itself():
+async def test_a_fill_is_compared_by_itself_without_a_graph():
     (found,) = await compare(Bill, make_trained_predictor("fill"), BILLS, lm=Model(pays))
 
     assert (found.before.mean, found.after.mean) == (0.0, 1.0)
     assert (found.calls_before, found.calls_after) == (6, 6)
 
 
-async def test_an_lm_that_asks_for_one_thing_at_a_time_is_compared_that_way():
+async def test_an_lm_without_one_call_steps_is_compared_by_single_parts():
     lm = Model(pays, one_call=False)
 
     (choice,) = await compare(Mail, make_trained_predictor("choice"), BILLS, lm=lm, graph=mails)
@@ -354,9 +352,7 @@ def chooses(at_once: str, alone: str) -> Callable[[Prompt], Any]:
         ("Bill", "Bill", (0.0, 1.0), ""),
     ],
 )
-async def test_a_fill_that_only_one_side_reaches_counts_as_zero_for_the_other(
-    at_once, alone, scores, side
-):
+async def test_a_fill_scores_zero_on_the_side_that_never_reaches_it(at_once, alone, scores, side):
     lm = Model(chooses(at_once, alone))
     heard: list[Progress] = []
     after = make_trained_predictor("fill")
@@ -375,7 +371,7 @@ async def test_a_fill_that_only_one_side_reaches_counts_as_zero_for_the_other(
         assert (result.trace[-1] == Bill(amount=3)) == bool(found.after.mean)
 
 
-async def test_a_choice_counts_even_where_the_chosen_class_is_never_filled_correctly():
+async def test_a_correct_choice_scores_even_if_its_fill_fails():
     def bills(prompt: Prompt) -> Any:
         if prompt.question.target is not None:
             return {"amount": "a lot"}
@@ -390,7 +386,7 @@ async def test_a_choice_counts_even_where_the_chosen_class_is_never_filled_corre
     assert (found.calls_before, found.calls_after) == (12, 18)
 
 
-async def test_the_usage_of_logged_answers_counts_as_if_they_were_new(tmp_path):
+async def test_the_usage_of_a_comparison_includes_logged_answers(tmp_path):
     calls = tmp_path / "calls.sqlite"
     lm = Model(pays)
     twice = BILLS * 2  # so that equal questions meet under way, too
@@ -407,7 +403,7 @@ async def test_the_usage_of_logged_answers_counts_as_if_they_were_new(tmp_path):
     assert len(lm.prompts) == 18
 
 
-async def test_a_prompt_that_the_lm_will_not_take_counts_as_zero_and_is_noted():
+async def test_a_prompt_refused_by_the_lm_scores_zero_with_a_note():
     def full(prompt: Prompt) -> Any:
         if prompt.examples:
             raise BaeLMError("the prompt is too long", code="bae-lm-context-exceeded")
@@ -428,7 +424,7 @@ async def test_a_prompt_that_the_lm_will_not_take_counts_as_zero_and_is_noted():
     assert "with the learned prompt, the LM refused a prompt: the prompt is too long" in note
 
 
-async def test_a_judge_that_refuses_one_answer_ends_no_comparison():
+async def test_a_comparison_continues_after_a_judge_refuses_an_answer():
     def judges(prompt: Prompt) -> Any:
         if "-1" in prompt.text and '"amount":2' in prompt.text.replace(" ", ""):
             raise BaeLMError("not this one", code="bae-lm-request-refused", status=400)

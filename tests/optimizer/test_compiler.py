@@ -111,7 +111,7 @@ def answer(prompt: Prompt) -> dict[str, Any]:
 # Predictors
 
 
-def test_a_fresh_predictor_asks_for_the_fields_and_the_choice_as_any_backend_does():
+def test_a_fresh_predictor_asks_like_any_backend():
     outfit, waking, ask_back = (fresh_predictor(cls) for cls in (Outfit, Waking, AskBack))
 
     assert list(outfit.fill.signature.input_fields) == ["source_", "config_"]
@@ -128,7 +128,7 @@ def test_a_fresh_predictor_asks_for_the_fields_and_the_choice_as_any_backend_doe
     assert repr(waking) == "NodePredictor(Waking, fresh)"
 
 
-def test_nothing_is_lost_from_an_artifact_to_a_predictor_to_a_file_and_back(tmp_path: Path):
+def test_artifacts_survive_a_round_trip_through_predictors_and_files(tmp_path: Path):
     decide = LearnedPrompt(
         "Choose well.", (PromptExample({"Waking": {"message": "up"}}, {"choice": "None"}),)
     )
@@ -151,7 +151,7 @@ def test_nothing_is_lost_from_an_artifact_to_a_predictor_to_a_file_and_back(tmp_
 # Saving and loading
 
 
-def test_only_improved_parts_are_written_and_an_older_file_stays(tmp_path: Path):
+def test_only_improved_parts_are_saved(tmp_path: Path):
     learned = {
         Outfit: predictor_of(Outfit, make_outfit_artifact()),
         Waking: fresh_predictor(Waking),
@@ -172,7 +172,7 @@ def test_a_missing_file_gives_a_fresh_predictor(tmp_path: Path):
     assert loaded[Outfit].made == Made(optimizer="bootstrap", seed=1)
 
 
-def test_a_plain_predictor_of_dspy_is_saved_with_json_for_its_values(tmp_path: Path):
+def test_a_plain_dspy_predictor_is_saved_with_json_values(tmp_path: Path):
     predictor = dspy.Predict(node_to_signature(Outfit).with_instructions("Dress well"))
     typed = {"top": "a parka", "tone": Tone.dry, "lm_": date(2030, 1, 2), "source": Decimal("1.5")}
     predictor.demos = [
@@ -194,7 +194,7 @@ def test_a_plain_predictor_of_dspy_is_saved_with_json_for_its_values(tmp_path: P
     assert fill.examples[1].answer["lm"] is None
 
 
-def test_a_predictor_that_thinks_before_it_answers_is_saved_without_its_thoughts(tmp_path: Path):
+def test_a_chain_of_thought_predictor_is_saved_without_its_reasoning(tmp_path: Path):
     module = dspy.ChainOfThought(node_to_signature(Outfit))
     (inner,) = module.predictors()
     inner.demos = [{"reasoning": "cold", "top": "a parka", "tone": "dry"}]
@@ -204,7 +204,7 @@ def test_a_predictor_that_thinks_before_it_answers_is_saved_without_its_thoughts
     assert len(load_optimized(GRAPH, tmp_path)[Outfit].fill.demos) == 1
 
 
-def test_an_example_that_the_class_refuses_is_left_out_with_a_warning(
+def test_an_example_rejected_by_its_class_is_left_out_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ):
     predictor = predictor_of(Outfit, make_outfit_artifact())
@@ -235,7 +235,7 @@ def test_an_example_that_the_class_refuses_is_left_out_with_a_warning(
     ],
     ids=range(4),
 )
-def test_an_object_that_is_no_predictor_of_the_class_is_refused(
+def test_saving_invalid_predictors_is_refused(
     tmp_path: Path, given: Any, error: type[Exception], said: str
 ):
     with pytest.raises(error, match=said):
@@ -264,7 +264,7 @@ class Tailor(Node):
     async def __call__(self) -> Tailor | AskBack: ...
 
 
-def test_a_compiled_graph_has_a_signature_for_every_node_and_every_choice():
+def test_a_compiled_graph_has_a_signature_for_every_node_and_choice():
     compiled = compile_graph(GRAPH)
 
     assert compiled.graph is GRAPH
@@ -278,7 +278,7 @@ def test_a_compiled_graph_has_a_signature_for_every_node_and_every_choice():
     assert repr(compiled) == "<CompiledGraph Waking, 3 nodes, nothing learned>"
 
 
-def test_nodes_of_graphs_inside_are_compiled_too():
+def test_nodes_of_inner_graphs_are_compiled_too():
     compiled = compile_graph(Graph(start=Tailor))
 
     assert list(compiled.predictors) == [Tailor, AskBack, Waking, Outfit, Fitting, Fitted]
@@ -288,7 +288,7 @@ def test_nodes_of_graphs_inside_are_compiled_too():
     assert "Fitting" in str(compiled.choices[Fitting].output_fields["choice"].annotation)
 
 
-def test_a_graph_that_cannot_run_is_not_compiled():
+def test_an_invalid_graph_is_not_compiled():
     class Broken(Node):
         async def __call__(self) -> int: ...  # pyright: ignore
 
@@ -296,7 +296,7 @@ def test_a_graph_that_cannot_run_is_not_compiled():
         compile_graph(Graph(start=Broken))
 
 
-async def test_a_run_asks_with_learned_prompts():
+async def test_a_run_of_a_compiled_graph_uses_learned_prompts():
     compiled = compile_graph(GRAPH)
     compiled.predictors[Outfit] = predictor_of(Outfit, make_outfit_artifact())
     model = ToyBackend(answer, one_call=False)
@@ -311,7 +311,7 @@ async def test_a_run_asks_with_learned_prompts():
     assert repr(compiled) == "<CompiledGraph Waking, 3 nodes, learned: Outfit>"
 
 
-def test_a_run_without_anything_learned_is_a_run_of_the_graph():
+def test_a_compiled_graph_without_learned_prompts_runs_like_its_graph():
     compiled, model = compile_graph(GRAPH), ToyBackend(answer, one_call=False)
     told = compiled.run(UP, model, max_iters=2)
     plain = ToyBackend(answer, one_call=False)
@@ -321,7 +321,7 @@ def test_a_run_without_anything_learned_is_a_run_of_the_graph():
     assert [prompt.text for prompt in model.prompts] == [prompt.text for prompt in plain.prompts]
 
 
-async def test_a_run_that_lacks_its_lm_is_refused_and_a_run_that_needs_no_lm_runs():
+async def test_a_compiled_run_without_its_lm_is_refused():
     compiled = compile_graph(GRAPH)
     compiled.predictors[Outfit] = predictor_of(Outfit, make_outfit_artifact())
     with pytest.raises(BaeLMError) as caught:
@@ -354,7 +354,7 @@ def test_saved_prompts_are_loaded_with_the_graph(tmp_path: Path):
     )
 
 
-def test_a_file_of_a_class_that_has_changed_is_refused_by_name(tmp_path: Path):
+def test_a_file_of_a_changed_class_is_refused_by_name(tmp_path: Path):
     save_optimized({Outfit: predictor_of(Outfit, make_outfit_artifact())}, tmp_path)
     data = json.loads((tmp_path / "Outfit.json").read_text("utf-8"))
     data["schema"] = schema_of(AskBack).model_dump()
@@ -365,7 +365,7 @@ def test_a_file_of_a_class_that_has_changed_is_refused_by_name(tmp_path: Path):
             load(GRAPH, tmp_path)
 
 
-def test_a_directory_that_has_nothing_for_the_graph_is_warned_of(
+def test_a_directory_without_prompts_for_the_graph_causes_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     def optimized_lm(graph: Any, directory: Path) -> Any:
@@ -400,7 +400,7 @@ async def test_an_optimized_lm_asks_any_backend_with_saved_prompts(learned: Path
     assert lm.get_stats() == {"optimized": 1, "naive": 1}
 
 
-async def test_an_optimized_lm_is_made_of_a_name_or_of_any_lm(learned: Path, tmp_path: Path):
+async def test_an_optimized_lm_accepts_a_name_or_any_lm(learned: Path, tmp_path: Path):
     script = tmp_path / "script.json"
     script.write_text(json.dumps(["Outfit", SHIRT]))
     for lm in (f"scripted:{script}", ScriptedLM([Outfit, SHIRT])):
@@ -408,7 +408,7 @@ async def test_an_optimized_lm_is_made_of_a_name_or_of_any_lm(learned: Path, tmp
         assert isinstance(result.result, Outfit)
 
 
-def test_an_optimized_lm_without_an_inner_lm_uses_the_default_of_runs(
+def test_an_optimized_lm_without_an_inner_lm_uses_the_default_lm(
     learned: Path, monkeypatch: pytest.MonkeyPatch
 ):
     with pytest.raises(BaeLMError) as caught:
@@ -421,7 +421,7 @@ def test_an_optimized_lm_without_an_inner_lm_uses_the_default_of_runs(
     assert create_optimized_lm(GRAPH, learned, "claude-cli:sonnet").inner is lm.inner  # pyright: ignore
 
 
-async def test_an_lm_of_dspy_is_asked_through_the_predictors(learned: Path):
+async def test_a_dspy_lm_is_asked_through_the_predictors(learned: Path):
     async with Provider() as provider:
         provider.script({"choice": "Outfit"}, SHIRT, {"choice": "Outfit"}, SHIRT)
         base = f"{provider.url}/v1"
@@ -491,7 +491,7 @@ async def traces(count: int) -> list[Any]:
     return found
 
 
-async def test_a_metric_for_a_class_of_another_graph_is_refused_before_anything_is_asked():
+async def test_a_metric_for_a_class_of_another_graph_is_refused():
     class Stranger(Node):
         async def __call__(self) -> None: ...
 
@@ -535,7 +535,7 @@ async def test_optimizing_a_compiled_graph_changes_its_predictors(tmp_path: Path
     }
 
 
-async def test_the_nodes_to_optimize_can_be_named_and_other_nodes_keep_their_learned_prompts():
+async def test_nodes_left_out_of_an_optimization_keep_their_learned_prompts():
     compiled = compile_graph(NUMBERS)
     told = compiled.predictors[Ask].choice
     told.signature = told.signature.with_instructions("Choose by parity.")
@@ -562,7 +562,7 @@ class Clerk(Backend):
         return Answer(value={"code": CODES[known["Parcel"]["colour"]]})
 
 
-async def test_an_unchanged_part_has_the_record_of_how_it_was_made(tmp_path: Path):
+async def test_an_unchanged_part_keeps_the_record_of_its_optimization(tmp_path: Path):
     parcels = Graph(start=Parcel)
     compiled = compile_graph(parcels)
     await compiled.aoptimize(right_examples(24), lm=Clerk(), nodes=[Coded], minimum=4)
@@ -591,7 +591,7 @@ async def test_an_unchanged_part_has_the_record_of_how_it_was_made(tmp_path: Pat
 
 
 @pytest.mark.parametrize("wrong", ["x", None, Parcel, 3])
-def test_an_object_that_is_no_graph_is_not_compiled(wrong: Any, tmp_path: Path):
+def test_compiling_an_object_that_is_not_a_graph_is_refused(wrong: Any, tmp_path: Path):
     with pytest.raises(TypeError, match="compile_graph takes a Graph, and not"):
         compile_graph(wrong)
     with pytest.raises(TypeError, match=r"CompiledGraph\.load takes a Graph, and not"):

@@ -51,14 +51,14 @@ def examples() -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("metric", [node_transition_metric, fields_metric])
-async def test_the_metrics_of_bae_are_for_the_part_that_they_are_for(metric: Any) -> None:
+async def test_a_built_in_metric_scores_fills_or_choices(metric: Any) -> None:
     fill, choice = examples()
     answer = {"amount": 4, "config": "gift"}
     assert (await metrics_for(Order, "fill", metric)(fill, answer)).value == 0.5
     assert (await metrics_for(Asking, "choice", metric)(choice, {"choice": "Refusal"})).value == 0
 
 
-async def test_a_function_is_given_typed_fields_by_their_names_in_the_signature() -> None:
+async def test_a_metric_gets_typed_fields_by_their_signature_names() -> None:
     seen: list[Any] = []
 
     def metric(example: Any, prediction: Any, trace: Any = None) -> float:
@@ -76,7 +76,7 @@ async def test_a_function_is_given_typed_fields_by_their_names_in_the_signature(
     assert dict(example.inputs()) == dict(fill.inputs())
 
 
-async def test_fields_with_the_names_that_examples_need_are_scored_as_all_others() -> None:
+async def test_fields_with_names_reserved_by_examples_are_scored() -> None:
     class Odd(Node):
         bae: str
         config: str
@@ -96,7 +96,7 @@ async def test_fields_with_the_names_that_examples_need_are_scored_as_all_others
     ] * 3
 
 
-async def test_a_function_is_given_the_choice_under_both_its_names() -> None:
+async def test_a_metric_gets_the_choice_under_both_its_names() -> None:
     def metric(example: Any, prediction: Any, trace: Any = None) -> bool:
         assert example.node_type == "Asking"
         assert prediction.choice == prediction.next_node_type
@@ -119,7 +119,7 @@ async def test_the_trace_of_a_bootstrap_is_passed_on() -> None:
     assert (await score(fill, {"amount": 1}, trace=[])).value == 0
 
 
-async def test_metrics_of_three_and_of_five_parameters_are_called_with_as_many() -> None:
+async def test_metrics_with_three_or_five_parameters_get_all_arguments() -> None:
     async def three(example: Any, prediction: Any, trace: Any) -> float:
         return 0.3
 
@@ -133,7 +133,7 @@ async def test_metrics_of_three_and_of_five_parameters_are_called_with_as_many()
     assert said == Score(0.5, "shorter, please")
 
 
-async def test_numbers_of_numpy_are_scores() -> None:
+async def test_numpy_numbers_are_accepted_as_scores() -> None:
     numpy = pytest.importorskip("numpy")
     fill, _ = examples()
     for said in (numpy.float32(0.5), numpy.float64(0.5), numpy.mean([0, 1])):
@@ -143,7 +143,7 @@ async def test_numbers_of_numpy_are_scores() -> None:
     assert (await truth(fill, {"amount": 3})).value == 1
 
 
-async def test_the_error_of_a_metric_for_the_other_part_has_the_fix() -> None:
+async def test_the_error_of_a_metric_for_the_wrong_part_has_a_fix() -> None:
     def for_choices(example: Any, prediction: Any, trace: Any = None) -> bool:
         return example.choice == prediction.choice
 

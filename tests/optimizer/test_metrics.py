@@ -84,7 +84,7 @@ FILL = {
 CHOICE = {"known": {"Waking": {"message": "hi"}}, "choice": "Outfit"}
 
 
-async def test_without_a_metric_fields_and_choices_are_compared() -> None:
+async def test_the_default_metric_compares_fields_and_choices() -> None:
     fill, choice = metrics_for(Outfit, "fill", None), metrics_for(Waking, "choice", None)
     same = {"top": "a linen shirt", "size": "S", "when": "2024-01-02"}
     assert await fill(FILL, same) == Score(1.0)
@@ -96,7 +96,7 @@ async def test_without_a_metric_fields_and_choices_are_compared() -> None:
     assert (await choice({**CHOICE, "choice": "None"}, {"choice": "None"})).value == 1
 
 
-async def test_no_answer_and_a_rejected_answer_score_nothing() -> None:
+async def test_missing_and_rejected_answers_score_zero() -> None:
     async def fond(expected: Outfit, given: Outfit) -> float:
         return 1.0
 
@@ -113,7 +113,7 @@ async def test_no_answer_and_a_rejected_answer_score_nothing() -> None:
     assert (await choice(CHOICE, {})).value == 0
 
 
-async def test_a_metric_by_node_type_is_given_nodes_with_their_context() -> None:
+async def test_a_metric_by_node_type_gets_nodes_with_their_context() -> None:
     seen: list[tuple[Outfit, Outfit]] = []
 
     def by_price(expected: Outfit, given: Outfit) -> Score:
@@ -132,12 +132,12 @@ async def test_a_metric_by_node_type_is_given_nodes_with_their_context() -> None
     assert len(seen) == 1
 
 
-async def test_a_node_that_an_lm_has_built_is_scored_as_it_is() -> None:
+async def test_a_node_built_by_an_lm_is_scored_without_validation() -> None:
     fill = metrics_for(Outfit, "fill", None)
     assert await fill(FILL, outfit(when=date(2024, 1, 2))) == Score(1.0)
 
 
-async def test_context_that_cannot_be_read_back_is_left_out() -> None:
+async def test_unreadable_context_is_left_out() -> None:
     class Client:
         pass
 
@@ -162,7 +162,7 @@ async def test_context_that_cannot_be_read_back_is_left_out() -> None:
     assert await fill(example, {"amount": 3}) == Score(1.0)
 
 
-async def test_the_context_takes_part_in_validation() -> None:
+async def test_a_scored_answer_is_validated_with_its_context() -> None:
     class Order(Node):
         stock: Annotated[int, Dep(get_weather)]
         amount: int
@@ -181,7 +181,7 @@ async def test_the_context_takes_part_in_validation() -> None:
     assert (await fill(example, {"amount": 4})).value == 0
 
 
-async def test_an_example_that_does_not_fit_its_class_is_named() -> None:
+async def test_an_example_that_does_not_fit_its_class_is_named_in_the_error() -> None:
     fill = metrics_for(Outfit, "fill", None)
     with pytest.raises(BaeError) as raised:
         await fill({**FILL, "size": "XXL"}, {"top": "shirt"}, index=4)
@@ -191,7 +191,7 @@ async def test_an_example_that_does_not_fit_its_class_is_named() -> None:
 
 
 @pytest.mark.parametrize("kind", ["def", "async def", "object"])
-async def test_a_metric_that_raises_is_reported_with_node_part_and_example(kind: str) -> None:
+async def test_a_failing_metric_is_reported_with_node_part_and_example(kind: str) -> None:
     def failing(expected: Outfit, given: Outfit) -> float:
         raise KeyError("colour")
 
@@ -213,7 +213,7 @@ async def test_a_metric_that_raises_is_reported_with_node_part_and_example(kind:
     assert error.fix
 
 
-async def test_errors_of_bae_pass_through_a_metric_as_they_are() -> None:
+async def test_bae_errors_pass_through_a_metric_unchanged() -> None:
     async def asking(expected: Outfit, given: Outfit) -> float:
         raise BudgetError("spent", limit="calls")
 
@@ -221,7 +221,7 @@ async def test_errors_of_bae_pass_through_a_metric_as_they_are() -> None:
         await metrics_for(Outfit, "fill", {Outfit: asking})(FILL, {"top": "shirt"})
 
 
-async def test_a_sync_metric_does_not_hold_up_the_loop() -> None:
+async def test_a_sync_metric_does_not_block_the_event_loop() -> None:
     loop_goes_on = threading.Event()
 
     def slow(expected: Outfit, given: Outfit) -> float:
@@ -247,7 +247,7 @@ async def test_every_form_of_a_score_is_accepted(said: Any) -> None:
 @pytest.mark.parametrize(
     "said", [None, "0.5", math.nan, math.inf, -0.1, 1.5, 10**400, Score(2.0), [1], {"points": 1}]
 )
-async def test_a_value_that_is_no_score_is_refused(said: Any) -> None:
+async def test_a_value_that_is_not_a_score_is_refused(said: Any) -> None:
     metric = metrics_for(Outfit, "fill", {Outfit: lambda expected, given: said})
     with pytest.raises(BaeError) as raised:
         await metric(FILL, {"top": "shirt"}, index=3)
@@ -256,7 +256,7 @@ async def test_a_value_that_is_no_score_is_refused(said: Any) -> None:
     assert "0 to 1" in str(raised.value.fix)
 
 
-def test_an_object_that_is_no_metric_is_refused_before_anything_is_scored() -> None:
+def test_an_object_that_is_not_a_metric_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="is no metric"):
         metrics_for(Outfit, "fill", "exact")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="by node class"):
@@ -268,12 +268,12 @@ def test_an_object_that_is_no_metric_is_refused_before_anything_is_scored() -> N
 
 
 @pytest.mark.parametrize("part", ["fill", "choice"])
-def test_a_function_of_two_that_may_be_meant_for_nodes_is_refused(part: Any) -> None:
+def test_a_metric_with_ambiguous_parameters_is_refused_with_a_fix(part: Any) -> None:
     for metric in (lambda expected, given: expected == given, lambda example: 1.0):
         with pytest.raises(TypeError, match=r"give \{NodeClass: function\}"):
             metrics_for(Waking, part, metric)
 
 
-async def test_an_example_without_a_choice_is_named() -> None:
+async def test_an_example_without_a_choice_is_named_in_the_error() -> None:
     with pytest.raises(BaeError, match="the choice after Waking, example 2: the example has no"):
         await metrics_for(Waking, "choice")({"known": {}}, {"choice": "Outfit"}, index=2)

@@ -58,9 +58,7 @@ async def test_corrections_by_people_are_learned(tmp_path: Path, refunds: list[C
 
 
 @pytest.mark.slow
-def test_the_local_model_improves_a_run_with_prompts_learned_from_collected_runs(
-    tmp_path: Path, refunds: list[Case]
-):
+def test_learned_prompts_improve_a_run_of_the_local_model(tmp_path: Path, refunds: list[Case]):
     triage = load_triage()
     known, new = refunds[:SEEN], refunds[SEEN : SEEN + 1]
     share = HELD_OUT / SEEN
@@ -98,7 +96,7 @@ def test_the_page_has_the_figures_of_a_complete_measurement():
     assert "optimized − local" in shown
 
 
-def test_new_figures_replace_the_old_figures_and_nothing_else(tmp_path: Path):
+def test_new_figures_replace_only_the_old_figures(tmp_path: Path):
     page = tmp_path / "page.md"
     page.write_text(f"above\n{BEGIN}\nold\n{END}\nbelow\n", encoding="utf-8")
     write(page, "new")

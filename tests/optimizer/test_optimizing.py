@@ -44,7 +44,7 @@ pytestmark = pytest.mark.once
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-async def test_each_optimizer_finds_the_prompt_that_corrects_a_deliberately_wrong_model(
+async def test_each_optimizer_finds_the_prompt_that_corrects_a_wrong_model(
     optimizer, student, teacher
 ):
     found = await aoptimize_node(
@@ -70,9 +70,7 @@ async def test_each_optimizer_finds_the_prompt_that_corrects_a_deliberately_wron
         assert HINT in found.fill.signature.instructions
 
 
-async def test_questions_while_optimizing_are_word_for_word_the_questions_of_a_run(
-    provider, student
-):
+async def test_an_optimizer_asks_exactly_the_questions_of_a_run(provider, student):
     from bae import Graph
     from bae.lm import WithPrompts
 
@@ -93,7 +91,7 @@ async def test_questions_while_optimizing_are_word_for_word_the_questions_of_a_r
     assert run[1] in asked
 
 
-async def test_an_example_is_asked_about_without_being_shown_itself(provider, student):
+async def test_an_example_is_not_shown_in_its_own_question(provider, student):
     await aoptimize_node(Coded, fills(), lm=student, max_labeled_demos=24)
 
     assert provider.received
@@ -118,9 +116,7 @@ async def test_corrections_by_people_are_shown_first(student):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-async def test_the_same_seed_finds_the_same_and_another_seed_something_else(
-    optimizer, student, teacher
-):
+async def test_the_seed_of_an_optimization_determines_its_result(optimizer, student, teacher):
     async def found(seed: int) -> Any:
         made = await aoptimize_node(
             Coded,
@@ -156,7 +152,7 @@ async def test_too_few_examples_leave_a_part_unchanged_and_are_reported(provider
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-async def test_a_budget_that_runs_out_ends_an_optimizer_with_the_best_until_then(
+async def test_a_spent_budget_ends_an_optimizer_with_its_best_result(
     optimizer, provider, student, teacher
 ):
     with Budget(calls=1000) as around:
@@ -178,7 +174,7 @@ async def test_a_budget_that_runs_out_ends_an_optimizer_with_the_best_until_then
         assert sum(demo.source["Parcel"]["colour"] in COLOURS for demo in found.fill.demos) == 8
 
 
-async def test_a_budget_that_runs_out_between_two_candidates_leaves_the_better_candidate(provider):
+async def test_a_budget_spent_between_two_candidates_leaves_the_better_candidate(provider):
     def half_right(received: Any) -> Any:
         said = answer(received)
         right = CODES["amber"], CODES["blue"]
@@ -201,7 +197,7 @@ async def test_a_budget_that_runs_out_between_two_candidates_leaves_the_better_c
     assert 0 < found.made.best["fill"] < 1
 
 
-async def test_gepa_ends_when_an_instruction_is_right_about_all(provider, student):
+async def test_gepa_ends_at_an_instruction_with_a_perfect_score(provider, student):
     heard: list[Progress] = []
 
     await aoptimize_node(Coded, fills(), lm=student, optimizer="gepa", progress=heard.append)
@@ -211,7 +207,7 @@ async def test_gepa_ends_when_an_instruction_is_right_about_all(provider, studen
     assert max(each.best or 0.0 for each in heard) == 1.0
 
 
-async def test_the_budget_of_a_caller_that_runs_out_is_an_error(student, teacher):
+async def test_a_spent_budget_of_the_caller_is_an_error(student, teacher):
     with pytest.raises(BudgetError) as caught, Budget(calls=3) as around:
         await aoptimize_node(
             Coded, fills(), lm=student, teacher=teacher, optimizer="gepa", budget=Budget(calls=99)
@@ -219,7 +215,7 @@ async def test_the_budget_of_a_caller_that_runs_out_is_an_error(student, teacher
     assert caught.value.budget is around
 
 
-async def test_gepa_reflects_on_the_reasons_of_a_metric(provider, student):
+async def test_gepa_reflects_on_the_feedback_of_a_metric(provider, student):
     def metric(expected: Coded, given: Coded) -> Score:
         right = expected.code == given.code
         return Score(float(right), "" if right else f"the book says {expected.code}, dear")
@@ -235,7 +231,7 @@ async def test_gepa_reflects_on_the_reasons_of_a_metric(provider, student):
     assert "the book says" in reflected[0]
 
 
-async def test_a_dspy_lm_is_optimized_as_any_other(provider):
+async def test_a_dspy_lm_is_optimized_like_any_lm(provider):
     import dspy
 
     lm = dspy.LM(
@@ -270,7 +266,7 @@ async def test_progress_reports_every_phase_with_its_counts(student, teacher):
     assert all(threading.current_thread() is threading.main_thread() for _ in told)
 
 
-async def test_a_listener_that_raises_is_not_called_again_and_ends_nothing(student, caplog):
+async def test_a_failing_progress_listener_does_not_end_the_optimization(student, caplog):
     told: list[Progress] = []
 
     def listen(progress: Progress) -> None:
@@ -286,9 +282,7 @@ async def test_a_listener_that_raises_is_not_called_again_and_ends_nothing(stude
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-async def test_nothing_that_dspy_prints_reaches_the_terminal_and_all_else_does(
-    optimizer, student, teacher, capfd
-):
+async def test_dspy_output_does_not_reach_the_terminal(optimizer, student, teacher, capfd):
     def listen(progress: Progress) -> None:
         if progress.phase == "done":
             print("said by the user")
@@ -331,7 +325,7 @@ async def test_an_lm_that_fails_ends_the_optimization_with_its_error(provider, s
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-async def test_cancelling_ends_at_once_and_leaves_no_thread_and_no_request(
+async def test_cancelling_an_optimization_leaves_no_thread_or_request(
     optimizer, provider, student, tmp_path, capfd
 ):
     calls = CallLog(tmp_path / "calls.sqlite")
@@ -383,13 +377,13 @@ async def test_two_nodes_can_be_optimized_at_once(student, teacher, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-async def test_the_sync_call_in_a_running_loop_is_an_error_that_shows_what_to_write():
+async def test_the_sync_call_in_a_running_loop_raises_an_error_with_a_fix():
     with pytest.raises(BaeError, match="await aoptimize_node") as caught:
         optimize_node(Coded, [], lm=ScriptedLM())
     assert caught.value.code == "bae-run-in-loop"
 
 
-def test_without_a_loop_it_can_be_called_as_it_is():
+def test_optimize_node_can_be_called_without_an_event_loop():
     scripted = ScriptedLM({Coded: lambda asked: {"code": CODES[asked.source.colour]}})
 
     found = optimize_node(Coded, fills(), lm=scripted, max_labeled_demos=0)
@@ -398,7 +392,7 @@ def test_without_a_loop_it_can_be_called_as_it_is():
     assert found.choice.signature.equals(fresh_predictor(Coded).choice.signature)
 
 
-def test_without_optuna_the_extra_that_brings_it_is_named(monkeypatch):
+def test_a_missing_optuna_is_an_error_that_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(BaeLMError) as caught:
         optimize_node(Coded, fills(), lm=ScriptedLM(), optimizer="miprov2")
@@ -406,7 +400,7 @@ def test_without_optuna_the_extra_that_brings_it_is_named(monkeypatch):
     assert ".[optimize]" in str(caught.value)
 
 
-async def test_an_answer_that_is_no_json_scores_nothing_and_ends_nothing(provider, student):
+async def test_an_answer_that_is_not_json_scores_zero(provider, student):
     provider.always(
         lambda received: "no idea" if "code" in received.schema["properties"] else answer(received)
     )

@@ -87,7 +87,7 @@ def coding(right: Callable[[Any], bool]) -> Callable[[Any], Any]:
 
 
 @pytest.mark.parametrize("teacher", ["wrong", "right"])
-async def test_a_correction_is_learned_for_every_equal_question(teacher):
+async def test_a_correction_is_learned_for_every_repetition_of_its_question(teacher):
     examples = [make_example("same", "wrong", f"run {n}") for n in range(11)]
     examples.insert(7, make_example("same", "right", "fork", corrected=True))
 
@@ -97,7 +97,7 @@ async def test_a_correction_is_learned_for_every_equal_question(teacher):
     assert (found.made.examples["fill"], found.made.questions["fill"]) == (12, 1)
 
 
-async def test_a_teachers_answer_that_is_good_enough_does_not_displace_a_persons():
+async def test_an_answer_of_a_person_has_precedence_over_the_teacher():
     examples = [
         make_example(f"nr {n}", "it is a red one", f"run {n}", corrected=n == 3) for n in range(12)
     ]
@@ -117,7 +117,7 @@ async def test_a_teachers_answer_that_is_good_enough_does_not_displace_a_persons
     assert len(answers) == 11
 
 
-async def test_each_question_is_asked_and_shown_once_with_the_answer_given_most_often():
+async def test_a_repeated_question_is_learned_once_with_its_most_frequent_answer():
     answers = ["no", "yes", "yes", "no", "yes"]
     examples = [make_example(f"nr {n % 4}", answers[n // 4], f"run {n}") for n in range(20)]
     lm = always("something else")
@@ -128,7 +128,7 @@ async def test_each_question_is_asked_and_shown_once_with_the_answer_given_most_
     assert lm.calls == 4
 
 
-async def test_ten_runs_of_one_question_are_no_ten_questions():
+async def test_ten_runs_of_one_question_give_one_training_question():
     lm = always("yes")
     examples = [make_example("same", "yes", f"run {n}") for n in range(10)]
 
@@ -145,7 +145,7 @@ async def test_ten_runs_of_one_question_are_no_ten_questions():
     assert not (await aoptimize_node(Told, more, lm=lm)).is_fresh
 
 
-async def test_no_lm_is_looked_for_where_there_is_nothing_to_learn(monkeypatch):
+async def test_no_lm_is_needed_if_there_is_nothing_to_learn(monkeypatch):
     monkeypatch.setenv("BAE_LM", "no-such-lm")
 
     found = await aoptimize_node(Told, [make_example("nr 1", "yes", "run 1")])
@@ -156,7 +156,7 @@ async def test_no_lm_is_looked_for_where_there_is_nothing_to_learn(monkeypatch):
         await aoptimize_node(Told, [make_example("nr 1", "yes", "run 1")], minimum=1)
 
 
-async def test_candidates_are_scored_on_other_runs_than_their_training_runs():
+async def test_candidates_are_not_scored_on_their_training_runs():
     examples: list[Any] = []
     for run in range(6):
         for place, colour in enumerate(COLOURS):
@@ -213,7 +213,7 @@ class Visit(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_a_field_with_its_default_is_not_shown_as_in_a_run():
+async def test_an_optimizer_omits_default_values_like_a_run():
     graph = Graph(start=Start)
     lm = ToyBackend(
         lambda prompt: {"choice": "Visit"} if prompt.name == "Choice" else {"what": "the tower"},
@@ -241,7 +241,7 @@ async def test_a_field_with_its_default_is_not_shown_as_in_a_run():
 # Metrics and scores
 
 
-async def test_a_metric_in_dspys_manner_has_a_trace_while_examples_are_bootstrapped_alone():
+async def test_a_dspy_metric_gets_a_trace_only_during_bootstrapping():
     traced: dict[str, set[bool]] = {"bootstrap": set(), "miprov2": set(), "gepa": set()}
 
     async def optimized(optimizer: str) -> None:
@@ -269,7 +269,7 @@ def too_long(prompt: Any) -> BaeLMError:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-async def test_questions_that_are_too_long_score_nothing_and_do_not_end_it(optimizer):
+async def test_overlong_questions_do_not_end_an_optimization(optimizer):
     say = coding(lambda prompt: HINT in prompt.text)
     lm = ToyBackend(lambda prompt: too_long(prompt) if len(prompt.examples) > 2 else say(prompt))
 
@@ -287,7 +287,7 @@ async def test_questions_that_are_too_long_score_nothing_and_do_not_end_it(optim
         assert HINT in found.fill.signature.instructions
 
 
-async def test_a_question_that_is_refused_is_counted_and_the_others_are_asked():
+async def test_a_refused_question_does_not_end_an_optimization():
     say = coding(lambda prompt: True)
 
     def picky(prompt: Any) -> Any:
@@ -314,7 +314,7 @@ async def test_a_question_that_is_refused_is_counted_and_the_others_are_asked():
         (413, "no", False),
     ],
 )
-async def test_an_lm_that_refuses_everything_fails_unless_it_is_all_too_long(status, said, ends):
+async def test_an_lm_that_refuses_every_question_ends_the_optimization(status, said, ends):
     lm = ToyBackend(
         lambda prompt: BaeLMError(said, code="bae-lm-request-refused", status=status, fix="pay")
     )
@@ -328,7 +328,7 @@ async def test_an_lm_that_refuses_everything_fails_unless_it_is_all_too_long(sta
         assert said in found.made.notes[0]
 
 
-async def test_a_teacher_that_refuses_to_propose_leaves_the_instruction():
+async def test_a_teacher_without_proposals_leaves_the_instruction_unchanged():
     lm = ToyBackend(
         lambda prompt: {"code": "??"} if code(prompt) else too_long(prompt),
     )
@@ -342,7 +342,7 @@ async def test_a_teacher_that_refuses_to_propose_leaves_the_instruction():
 # Teachers
 
 
-async def test_a_teacher_with_useless_answers_is_not_asked_again_and_a_note_explains_why():
+async def test_a_teacher_with_useless_answers_is_not_asked_again():
     examples = [make_example(f"nr {n}", f"a sunny day in {n}", f"run {n}") for n in range(40)]
     lm = always("a day")
 
@@ -359,7 +359,7 @@ async def test_a_teacher_with_useless_answers_is_not_asked_again_and_a_note_expl
     assert more.calls == 4 + 3
 
 
-async def test_a_further_round_asks_the_teacher_with_its_examples_in_another_order():
+async def test_a_further_round_shows_the_teacher_examples_in_another_order():
     lm = ToyBackend(coding(lambda prompt: False))
 
     await aoptimize_node(Coded, fills(10), lm=lm, max_rounds=3, max_fruitless=100)
@@ -375,7 +375,7 @@ async def test_a_further_round_asks_the_teacher_with_its_examples_in_another_ord
 # What is given
 
 
-async def test_traces_and_results_are_learned_from_as_they_are():
+async def test_traces_and_results_can_be_passed_as_training_examples():
     traces = right_traces(12)
     lm = ToyBackend(coding(lambda prompt: True))
 
@@ -396,7 +396,7 @@ def test_a_wrong_trainset_is_refused(given: Any):
 
 
 @pytest.mark.parametrize("given", [int, Told(text="x"), "Told"])
-def test_an_object_that_is_no_node_class_is_refused(given: Any):
+def test_an_object_that_is_not_a_node_class_is_refused(given: Any):
     with pytest.raises(TypeError, match="give a node class"):
         optimize_node(given, [], lm=always("x"))
 
@@ -417,7 +417,7 @@ def test_an_object_that_is_no_node_class_is_refused(given: Any):
         ({"optimizer": "miprov2", "max_bootstrapped_demos": 0}, "max_bootstrapped_demos=0"),
     ],
 )
-def test_a_wrong_option_is_refused_before_anything_is_asked(given: Any, said: str):
+def test_a_wrong_option_is_refused_before_any_call(given: Any, said: str):
     lm = always("x")
     with pytest.raises(ValueError, match=said):
         optimize_node(
@@ -442,7 +442,7 @@ class Rating(Node):
     async def __call__(self) -> Rated: ...
 
 
-async def test_an_optimized_instruction_replaces_the_written_one_with_a_note(caplog):
+async def test_an_optimized_instruction_replaces_the_written_instruction(caplog):
     def say(prompt: Any) -> Any:
         if "code" not in prompt.schema["properties"]:
             return dict.fromkeys(prompt.schema["properties"], f"Write the code {HINT}")
@@ -464,7 +464,7 @@ async def test_an_optimized_instruction_replaces_the_written_one_with_a_note(cap
     assert systems == {(True, "You keep the book."), (False, SYSTEM)}
 
 
-async def test_an_improvement_trains_and_compares_with_the_system_text_of_its_graph(tmp_path):
+async def test_an_improvement_uses_the_system_text_of_its_graph(tmp_path):
     graph, journal = Graph(start=Rating, system="You keep the book."), MemoryJournal()
     for n in range(20):
         await graph.arun(Rating(colour=f"nr {n}"), ToyBackend({"code": "K1"}), journal=journal)
@@ -475,7 +475,7 @@ async def test_an_improvement_trains_and_compares_with_the_system_text_of_its_gr
         assert {prompt.system for prompt in lm.prompts} == {"You keep the book."}
 
 
-async def test_warnings_of_dspy_are_silenced_for_the_time_of_an_optimization_alone():
+async def test_dspy_warnings_are_silenced_only_during_an_optimization():
     during: list[Any] = []
     examples = [make_example(f"nr {n}", "x", f"run {n}") for n in range(12)]
 
@@ -492,7 +492,7 @@ async def test_warnings_of_dspy_are_silenced_for_the_time_of_an_optimization_alo
     assert any(len(each) > len(before) + 1 for each in during)
 
 
-async def test_an_optimizer_that_raises_stop_iteration_ends():
+async def test_a_stop_iteration_in_an_optimizer_does_not_hang():
     from bae.optimizer.bridge import Bridge
 
     with pytest.raises(RuntimeError, match="raised StopIteration"):

@@ -62,7 +62,7 @@ class Holding:
                 self.changed.clear()
 
 
-async def test_killed_with_no_warning_and_resumed_each_optimizer_spends_no_call_twice(tmp_path):
+async def test_a_killed_and_resumed_optimizer_repeats_no_paid_call(tmp_path):
     # Each is stopped in the middle of something else: an optimizer that asks one at a time waits
     # for one answer, and the others, which are trying a candidate, for as many as they ask at once.
     at_work = {"bootstrap": 1, "miprov2": 4, "gepa": 4}
@@ -110,7 +110,7 @@ def read_rows(file: Path) -> list[Any]:
     return rows
 
 
-async def test_a_budget_is_charged_the_spending_of_earlier_processes(provider, student, tmp_path):
+async def test_a_budget_includes_the_spending_of_earlier_processes(provider, student, tmp_path):
     file = tmp_path / "calls.sqlite"
     given: dict[str, Any] = {"lm": student, "optimizer": "gepa", "calls": file, **SMALL["gepa"]}
     first = Budget(calls=10)
@@ -132,7 +132,7 @@ async def test_a_budget_is_charged_the_spending_of_earlier_processes(provider, s
     assert whole.made.best == {"fill": 1.0}
 
 
-async def test_answers_before_a_cancellation_are_not_asked_for_again(provider, student, tmp_path):
+async def test_answers_from_before_a_cancellation_are_reused(provider, student, tmp_path):
     given: dict[str, Any] = {"lm": student, "optimizer": "gepa", **SMALL["gepa"]}
     holding = Holding({"": 2})
     provider.always(holding)
@@ -154,7 +154,7 @@ async def test_answers_before_a_cancellation_are_not_asked_for_again(provider, s
     assert len(read_rows(tmp_path / "calls.sqlite")) == 2 + log.statistics().calls
 
 
-async def test_one_file_serves_optimizations_with_other_arguments(provider, student, tmp_path):
+async def test_one_call_log_serves_optimizations_with_different_lms(provider, student, tmp_path):
     async with CallLog(tmp_path / "calls.sqlite") as log:
         await aoptimize_node(Coded, fills(12), lm=student, calls=log, max_bootstrapped_demos=1)
         asked = provider.received
@@ -166,7 +166,7 @@ async def test_one_file_serves_optimizations_with_other_arguments(provider, stud
 
 
 @pytest.mark.parametrize("content", [b"no database at all" * 99, None])
-async def test_a_file_that_is_no_log_of_calls_is_refused_before_anything_is_asked(
+async def test_a_file_that_is_not_a_call_log_is_refused_at_once(
     content, provider, student, tmp_path
 ):
     file = tmp_path / "calls.sqlite"
@@ -186,9 +186,7 @@ def question(text: str = "What?") -> Prompt:
     return Prompt("", ask_in_text(text), {"type": "object"}, "Coded", Question())
 
 
-async def test_equal_questions_in_progress_are_asked_once_and_rollouts_by_themselves(
-    provider, student
-):
+async def test_concurrent_equal_questions_of_a_rollout_are_asked_once(provider, student):
     provider.always({"code": "K1"})
     log = CallLog()
     first, other = log.around(student, rollout=1), log.around(student, rollout=2)
@@ -202,7 +200,7 @@ async def test_equal_questions_in_progress_are_asked_once_and_rollouts_by_themse
     assert log.statistics() == type(log.statistics())(calls=2, from_log=1, joined=2)
 
 
-async def test_an_lm_without_settings_is_warned_of_once(tmp_path, caplog):
+async def test_an_lm_without_settings_causes_a_single_warning(tmp_path, caplog):
     scripted = ScriptedLM()
     with caplog.at_level(logging.WARNING, "bae.optimizer"):
         async with CallLog(tmp_path / "calls.sqlite") as log:

@@ -83,7 +83,7 @@ async def test_a_learned_prompt_is_in_every_round_of_a_conversation_with_tools(i
     assert lm.get_stats() == {"optimized": 1, "naive": 1}
 
 
-async def test_a_prompt_that_is_written_by_hand_is_saved_and_loaded_for_a_node_with_tools(
+async def test_a_handwritten_prompt_of_a_node_with_tools_can_be_saved(
     tmp_path,
 ):
     artifact = Artifact(node="Reply", schema=schema_of(Reply), fill=LEARNED)
@@ -96,7 +96,7 @@ async def test_a_prompt_that_is_written_by_hand_is_saved_and_loaded_for_a_node_w
     assert toy.prompts[1].text.startswith("Answer in one sentence.")
 
 
-async def test_a_file_for_other_tools_than_there_are_now_is_refused(tmp_path):
+async def test_a_saved_prompt_for_different_tools_is_refused(tmp_path):
     artifact = Artifact(node="Reply", schema=schema_of(Reply), fill=LEARNED)
     save_artifacts({Reply: artifact}, tmp_path, among=GRAPH)
 
@@ -125,7 +125,7 @@ async def record_runs(count: int = 12) -> MemoryJournal:
     return journal
 
 
-async def test_a_step_to_a_node_with_tools_is_an_example_of_the_choice_and_not_of_the_fill():
+async def test_a_step_to_a_node_with_tools_is_an_example_only_of_the_choice():
     pytest.importorskip("dspy")
     from bae.optimizer import examples_from, trace_to_examples
     from bae.optimizer.examples import choice_examples, fill_examples
@@ -152,7 +152,7 @@ async def test_a_step_to_a_node_with_tools_is_an_example_of_the_choice_and_not_o
 
 
 @pytest.mark.once
-async def test_optimizing_leaves_the_fill_of_a_node_with_tools_unchanged_and_explains_why():
+async def test_optimizing_leaves_the_fill_of_a_node_with_tools_unchanged():
     pytest.importorskip("dspy")
     from bae.optimizer import Progress, aoptimize_node, examples_from
 
@@ -165,7 +165,7 @@ async def test_optimizing_leaves_the_fill_of_a_node_with_tools_unchanged_and_exp
 
 
 @pytest.mark.once
-async def test_a_graph_with_such_a_node_is_improved_in_its_other_parts(tmp_path):
+async def test_a_graph_with_a_tool_node_is_improved_in_its_other_parts(tmp_path):
     pytest.importorskip("dspy")
     from bae.optimizer import Improvement, Progress
 

@@ -106,7 +106,7 @@ async def run_ticket(script: Sequence[Any] = REPLIED, **options: Any) -> Any:
 # What is in an example
 
 
-async def test_an_example_has_the_fields_and_the_two_types_and_knows_its_inputs():
+async def test_an_example_has_its_fields_its_types_and_its_inputs():
     first, second, third = trace_to_examples((await run_ticket(run_id="one")).trace)
     assert first.inputs().toDict() == {"text": "help", "root_": "mail", "node_type": "Ticket"}
     assert (first.node_type, first.next_node_type) == ("Ticket", "Sorted")
@@ -132,14 +132,14 @@ async def test_an_example_of_a_forked_run_names_the_run_it_comes_from():
     }
 
 
-async def test_traces_without_a_run_have_roots_of_their_own_that_stay_the_same():
+async def test_a_trace_without_a_run_has_its_own_stable_root():
     one, other = (await run_ticket()).trace, [Ticket(text="other"), *(await run_ticket()).trace[1:]]
     roots = [{example.root for example in trace_to_examples(t)} for t in (one, other, list(one))]
     assert [len(root) for root in roots] == [1, 1, 1]
     assert roots[0] == roots[2] != roots[1]
 
 
-async def test_known_and_context_are_word_for_word_the_question_to_the_model():
+async def test_an_example_contains_the_exact_question_to_the_model():
     lm = ToyBackend({"kind": "claim"}, {"choice": "Reply"}, {"body": "so"}, one_call=False)
     result = await tickets.arun(Ticket(text="h\u00e9lp \U0001f600"), lm)
     asked = [json.loads(prompt.text.partition("\n\n")[2]) for prompt in lm.prompts]
@@ -155,7 +155,7 @@ async def test_known_and_context_are_word_for_word_the_question_to_the_model():
 # What is trained with
 
 
-async def test_the_examples_of_a_fill_have_the_names_of_its_signature():
+async def test_examples_of_a_fill_use_the_names_of_its_signature():
     (example,) = fill_examples(Reply, trace_to_examples(await run_ticket(run_id="one")))
     signature = with_source(node_to_signature(Reply))
     assert example.inputs().keys() == list(signature.input_fields)
@@ -205,7 +205,7 @@ async def test_fields_with_names_that_dspy_reserves_are_renamed():
     }
 
 
-async def test_steps_of_written_bodies_are_examples_that_are_not_used_for_training():
+async def test_steps_of_written_bodies_are_not_used_for_training():
     examples = trace_to_examples(await run_ticket())
     assert examples[2].next_node == {"context": {}, "fields": {"letter": "Dear you, wait"}}
     assert fill_examples(Sent, examples) == choice_examples(Reply, examples) == []
@@ -220,7 +220,7 @@ async def test_the_choice_to_stop_is_a_training_example():
     assert example.inputs().keys() == ["known"]
 
 
-async def test_where_there_is_nothing_to_fill_there_are_no_examples_of_a_fill():
+async def test_a_step_without_fields_to_fill_gives_no_fill_example():
     class Begin(Node):
         value: int
 
@@ -273,7 +273,7 @@ class Answer(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_an_answer_is_in_a_form_that_the_class_accepts_from_a_model():
+async def test_an_example_answer_is_valid_for_its_class():
     said = {"reasoning": "since", "day": "2026-03-01", "pieces": ["a", "bc"]}
     graph = Graph(start=Thought)
     (whole,) = trace_to_examples(await graph.arun(Thought(text="?"), ScriptedLM([said])))
@@ -297,7 +297,7 @@ class Sample(Node):
     async def __call__(self) -> None: ...
 
 
-def test_an_answer_reads_back_as_the_same_value_where_it_can():
+def test_an_example_answer_keeps_the_original_values():
     (whole,) = trace_to_examples([Thought(text="?"), Sample(raw=b"a b", grams=2.53, loud="hey")])
     # Neither what a serializer makes less of, nor bytes as a journal has them; a set in one order.
     assert whole.next_node["fields"] == {
@@ -358,9 +358,7 @@ async def test_secrets_are_in_no_example():
 
 
 @pytest.mark.parametrize("secrets", [False, True])
-async def test_steps_that_show_a_secret_are_left_out_though_a_journal_keeps_it(
-    secrets: bool, tmp_path: Path
-):
+async def test_steps_that_show_a_journaled_secret_are_left_out(secrets: bool, tmp_path: Path):
     start = Login(user="ada", password=SecretStr("pa55"), diary="I cried")
     async with SQLiteJournal(tmp_path / "runs.db", secrets=secrets) as journal:
         graph = Graph(start=Login)
@@ -372,7 +370,7 @@ async def test_steps_that_show_a_secret_are_left_out_though_a_journal_keeps_it(
 # Out of journals
 
 
-async def test_a_journal_has_the_examples_of_a_trace_without_written_bodies():
+async def test_a_journal_gives_the_examples_of_a_trace_without_written_bodies():
     async with MemoryJournal() as journal:
         result = await run_ticket(journal=journal, run_id="one")
         found = await examples_from(journal, tickets)
@@ -381,7 +379,7 @@ async def test_a_journal_has_the_examples_of_a_trace_without_written_bodies():
     assert [e.inputs().toDict() for e in found] == [e.inputs().toDict() for e in expected]
 
 
-async def test_a_correction_is_the_answer_to_train_with():
+async def test_a_correction_replaces_the_original_training_answer():
     async with MemoryJournal() as journal:
         await run_ticket(journal=journal, run_id="one")
         await tickets.fork("one", at=2, journal=journal, new_id="two", body="soon")
@@ -426,7 +424,7 @@ async def test_a_step_that_depends_on_a_live_value_is_left_out(
     assert "steps in runs of Served were left out: 1 because" in caplog.text
 
 
-async def test_a_correction_answers_the_same_question_of_other_runs():
+async def test_a_correction_applies_to_the_same_question_of_other_runs():
     async with MemoryJournal() as journal:
         for name in ("one", "two", "three"):
             await run_ticket(run_id=name, journal=journal)
@@ -469,7 +467,7 @@ def texts(some: Sequence[Any]) -> list[str]:
 
 @settings(derandomize=True)
 @given(examples, shares, st.integers(0, 5), st.randoms(use_true_random=False))
-def test_any_examples_are_split_by_their_runs_and_no_question_is_on_both_sides(
+def test_no_run_or_question_is_on_both_sides_of_a_split(
     some: list[Any], share: float, seed: int, random: Random
 ):
     train, held_out, left_out = split_apart(some, share, seed)
@@ -494,7 +492,7 @@ def test_any_examples_are_split_by_their_runs_and_no_question_is_on_both_sides(
     assert split_apart(mixed, share, seed)[:2] == (train, held_out)
 
 
-def test_another_seed_holds_out_other_runs():
+def test_different_seeds_hold_out_different_runs():
     some = [{"text": n, "root": f"run {n}", "next_node_type": "Sorted"} for n in range(20)]
     held = {tuple(sorted(roots(split_apart(some, 0.3, seed).held_out))) for seed in range(5)}
     assert len(held) == 5
@@ -506,7 +504,7 @@ async def test_examples_of_one_run_all_go_to_training():
     assert (len(training), held) == (3, [])
 
 
-async def test_the_examples_of_a_part_are_split_by_their_runs_too():
+async def test_examples_of_a_part_are_split_by_their_runs_too():
     every = [
         example
         for n in range(4)
@@ -524,7 +522,7 @@ def steps(run: str, *nodes: Node) -> list[Any]:
     return [example.copy(run_id=run, root=run) for example in trace_to_examples(nodes)]
 
 
-def test_where_runs_repeat_themselves_nothing_is_held_out_and_a_log_explains_it(
+def test_repeated_runs_are_not_held_out(
     caplog: pytest.LogCaptureFixture,
 ):
     every = [e for n in range(20) for e in steps(f"run {n}", Ticket(text="help"), SORTED)]
@@ -534,7 +532,7 @@ def test_where_runs_repeat_themselves_nothing_is_held_out_and_a_log_explains_it(
     assert "12 of 12 held-out examples were left out, because they repeat a question" in caplog.text
 
 
-def test_a_node_with_the_same_question_each_time_does_not_keep_others_from_being_held_out():
+def test_a_repeated_question_does_not_prevent_holding_out_other_nodes():
     every = [e for n in range(20) for e in steps(f"run {n}", Ticket(text=f"nr {n}"), SORTED)]
     train, held, left_out = split_apart(every, 0.3)
     assert len(fill_examples(Sorted, train)) == 14
@@ -544,7 +542,7 @@ def test_a_node_with_the_same_question_each_time_does_not_keep_others_from_being
     assert fill_examples(Sorted, left_out) == []
 
 
-def test_an_example_can_be_held_out_for_its_fill_and_left_out_for_its_choice():
+def test_an_example_can_be_held_out_only_for_its_fill():
     every = [e for n in range(9) for e in steps(f"run {n}", SORTED, Refund(amount=n))]
     every += steps("run 9", SORTED, Reply(kind=Kind.BILL, body="wait"))
     splits = [split_apart(every, 0.3, seed) for seed in range(10)]

@@ -224,9 +224,7 @@ WAYS = [
 ]
 
 
-async def test_a_run_its_records_and_its_journal_give_the_same_spans_under_the_right_parents(
-    traced: Traced, journal: Journal
-):
+async def test_live_spans_equal_spans_from_records_and_journal(traced: Traced, journal: Journal):
     def look() -> list[tuple[Any, ...]]:
         assert traced.ways() == sorted(WAYS)
         found = [
@@ -278,7 +276,7 @@ async def test_the_run_span_has_the_run_its_graph_its_outcome_and_its_usage(
     assert [attributes_of(span)["bae.usage.calls"] for span in inside] == [1, 1]
 
 
-async def test_source_spans_name_the_field_they_work_for(traced: Traced):
+async def test_a_source_span_names_its_field(traced: Traced):
     with tracing(traced.provider):
         await graph.arun(start, script(), answer=yes)
     where = {"bae.node": "Day", "bae.step": 1, "bae.field": "weather", "bae.source": "dep"}
@@ -356,7 +354,7 @@ async def test_an_lm_call_is_a_client_span_by_the_conventions(traced: Traced):
     assert "gen_ai.usage.input_tokens" not in attributes_of(traced.one("invoke_agent Ask"))
 
 
-async def test_a_repeated_request_is_an_event_of_the_span_it_belongs_to(traced: Traced):
+async def test_a_repeated_request_is_an_event_of_its_span(traced: Traced):
     lm = Model(ConnectionError("gone"), {"text": "that"})
     with tracing(traced.provider):
         await telling.arun(Ask(question="what?"), lm)
@@ -384,7 +382,7 @@ async def test_a_fill_in_the_same_call_as_its_choice_is_a_child_of_the_choice(tr
     ]
 
 
-async def test_calls_of_bodies_and_dependencies_are_their_children(traced: Traced):
+async def test_lm_calls_in_bodies_and_dependencies_are_child_spans(traced: Traced):
     async def look(lm: LM) -> str:
         return (await lm.make(Ask(question="look"), Told)).text
 
@@ -426,7 +424,7 @@ async def fail() -> int:
     raise ConnectionError("the phone number is 555-0199")
 
 
-async def test_an_error_is_on_the_span_that_raised_it_and_on_all_spans_that_failed_with_it(
+async def test_an_error_is_on_every_span_that_failed_with_it(
     traced: Traced,
 ):
     class Broken(EndNode):
@@ -482,7 +480,7 @@ async def test_any_exception_text_leaves_complete_and_bounded_spans(
     assert len(traced.text().encode()) < 300_000
 
 
-async def test_no_span_has_the_words_of_a_function_that_takes_a_secret(traced: Traced):
+async def test_no_span_has_the_error_text_of_a_function_with_a_secret(traced: Traced):
     async def get_password() -> SecretStr:
         return SecretStr("hunter2")
 
@@ -498,7 +496,7 @@ async def test_no_span_has_the_words_of_a_function_that_takes_a_secret(traced: T
     assert "hunter2" not in traced.text()
 
 
-async def test_a_run_that_waits_for_a_person_has_not_failed(traced: Traced):
+async def test_the_span_of_a_run_that_waits_for_a_person_has_no_error(traced: Traced):
     class Inner(EndNode):
         ok: Annotated[bool, Gate("really?")]
 
@@ -541,7 +539,7 @@ async def test_a_cancelled_run_ends_all_its_spans_as_cancelled(traced: Traced):
     assert {outcome(span) for span in traced.spans} == {("cancelled", "UNSET")}
 
 
-async def test_a_run_of_which_no_more_is_heard_ends_its_spans_when_it_is_dropped(traced: Traced):
+async def test_an_abandoned_run_ends_its_spans_when_it_is_dropped(traced: Traced):
     ask = Ask(question="what?")
     with tracing(traced.provider):
         run = Run(run_id="r1")
@@ -582,7 +580,7 @@ async def test_a_run_is_a_child_of_the_current_span_at_its_start(traced: Traced)
         assert traced.parent(span) is traced.one("request")
 
 
-async def test_spans_made_by_bodies_dependencies_and_lms_are_their_children(
+async def test_custom_spans_are_children_of_the_code_that_created_them(
     traced: Traced,
 ):
     def mark(name: str) -> None:
@@ -644,7 +642,7 @@ async def test_spans_made_by_bodies_dependencies_and_lms_are_their_children(
     }
 
 
-async def test_a_process_is_instrumented_until_it_is_not(traced: Traced):
+async def test_uninstrumenting_a_process_stops_its_spans(traced: Traced):
     uninstrument = instrument(traced.provider)
     try:
         await telling.arun(Ask(question="what?"), Model({"text": "that"}))
@@ -693,7 +691,7 @@ async def test_each_process_of_a_resumed_run_has_a_span_that_links_to_the_previo
     assert {attributes_of(span)["bae.run.id"] for span in (first, second)} == {"r1"}
 
 
-async def test_a_replay_is_not_traced_since_nothing_happens_in_it(traced: Traced, journal: Journal):
+async def test_a_replay_is_not_traced(traced: Traced, journal: Journal):
     lm = Model({"text": "that"})
     await telling.arun(Ask(question="what?"), lm, journal=journal, run_id="r1")
     with tracing(traced.provider):
@@ -717,7 +715,7 @@ async def test_a_journal_that_stops_anywhere_makes_a_trace_with_every_span_ended
 # --- what leaves the process ------------------------------------------------------------------
 
 
-async def test_prompts_and_answers_are_messages_by_the_conventions_where_they_are_asked_for(
+async def test_prompts_and_answers_are_recorded_only_on_request(
     traced: Traced,
 ):
     async def ask(**options: Any) -> None:
@@ -744,7 +742,7 @@ async def test_prompts_and_answers_are_messages_by_the_conventions_where_they_ar
     assert attributes_of(wrong)["bae.errors"] == ("text: Input should be a valid string",)
 
 
-async def test_thinking_of_a_model_is_in_no_span(traced: Traced):
+async def test_no_span_contains_the_thinking_of_a_model(traced: Traced):
     lm = ScriptedLM({Told: Streamed({"text": "the answer"}, thinking="hush")})
     with tracing(traced.provider, content=True):
         await telling.arun(Ask(question="the question"), lm)
@@ -819,7 +817,7 @@ class AsksInDep(EndNode):
         lambda: AsksInDep(),
     ],
 )
-async def test_no_content_is_shown_of_calls_that_have_to_do_with_secrets(
+async def test_spans_of_calls_with_secrets_have_no_content(
     traced: Traced, make: Callable[[], Node]
 ):
     def repeat(prompt: Prompt) -> dict[str, Any]:
@@ -836,7 +834,7 @@ async def test_no_content_is_shown_of_calls_that_have_to_do_with_secrets(
     assert "s3cret" not in traced.text()
 
 
-async def test_spans_from_before_a_resume_are_not_forgotten(traced: Traced, journal: Journal):
+async def test_spans_from_before_a_resume_are_kept(traced: Traced, journal: Journal):
     tries: list[str] = []
 
     class Vault(Node):
@@ -868,7 +866,7 @@ async def test_spans_from_before_a_resume_are_not_forgotten(traced: Traced, jour
     assert "s3cret" not in traced.text()
 
 
-async def test_an_exception_or_a_restart_that_quotes_a_secret_is_not_quoted(traced: Traced):
+async def test_no_span_quotes_an_exception_with_a_secret(traced: Traced):
     class Leaks(Node):
         card: str = Field(repr=False)
 
@@ -888,7 +886,7 @@ async def test_an_exception_or_a_restart_that_quotes_a_secret_is_not_quoted(trac
     assert "s3cret" not in traced.text()
 
 
-async def test_secrets_of_a_class_outside_the_graph_are_in_no_span_live_or_of_a_journal(
+async def test_no_span_contains_secrets_of_a_class_outside_the_graph(
     traced: Traced, journal: Journal
 ):
     journal.secrets = True
@@ -904,7 +902,7 @@ async def test_secrets_of_a_class_outside_the_graph_are_in_no_span_live_or_of_a_
 # --- bounds and extras ------------------------------------------------------------------------
 
 
-async def test_a_long_run_keeps_a_bounded_part_of_itself_in_memory(traced: Traced):
+async def test_tracing_a_long_run_needs_bounded_memory(traced: Traced):
     class Count(Node):
         n: int
         word: Annotated[str, Dep(get_place)]
@@ -1003,7 +1001,7 @@ class Framed(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_content_has_the_names_and_sizes_of_files_and_never_their_bytes(traced: Traced):
+async def test_span_content_has_names_and_sizes_of_files_without_bytes(traced: Traced):
     class Seeing(Model):
         takes_files = frozenset({"image"})
 

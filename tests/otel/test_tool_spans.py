@@ -94,7 +94,7 @@ def about(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-async def test_a_call_is_a_span_inside_the_fill_live_and_from_records_and_from_a_journal(
+async def test_a_tool_call_is_a_span_inside_the_fill(
     traced: Traced,
 ):
     journal = MemoryJournal()
@@ -113,7 +113,7 @@ async def test_a_call_is_a_span_inside_the_fill_live_and_from_records_and_from_a
     assert of_journal.tree() == TREE
 
 
-async def test_a_call_has_the_attributes_of_the_conventions_and_no_content(traced: Traced):
+async def test_a_tool_call_span_has_the_standard_attributes_without_content(traced: Traced):
     with tracing(traced.provider):
         await tool_runs.run_to_end()
     [search] = traced.named("execute_tool search")
@@ -141,7 +141,7 @@ async def test_a_call_has_the_attributes_of_the_conventions_and_no_content(trace
     assert "no such page" not in traced.text()
 
 
-async def test_each_round_is_one_chat_span_with_its_usage_and_the_verdict_of_the_answer(
+async def test_each_round_is_a_chat_span_with_its_usage_and_verdict(
     traced: Traced,
 ):
     with tracing(traced.provider):
@@ -163,7 +163,7 @@ async def test_each_round_is_one_chat_span_with_its_usage_and_the_verdict_of_the
     assert about(fill)["bae.usage.calls"] == 3
 
 
-async def test_arguments_results_and_definitions_are_there_where_content_is_wanted(traced: Traced):
+async def test_spans_have_arguments_results_and_definitions_on_request(traced: Traced):
     with tracing(traced.provider, content=True):
         await tool_runs.run_to_end()
     [search] = traced.named("execute_tool search")
@@ -184,7 +184,7 @@ async def test_arguments_results_and_definitions_are_there_where_content_is_want
     }
 
 
-async def test_no_content_of_calls_is_shown_where_a_node_can_hold_a_secret(traced: Traced):
+async def test_tool_spans_of_a_node_with_a_secret_have_no_content(traced: Traced):
     class Start(Node):
         key: SecretStr
 
@@ -204,7 +204,7 @@ async def test_no_content_of_calls_is_shown_where_a_node_can_hold_a_secret(trace
     assert "hunter2" not in traced.text()
 
 
-async def test_no_content_is_shown_of_a_conversation_whose_tool_takes_a_secret(traced: Traced):
+async def test_spans_of_a_conversation_with_a_secret_tool_have_no_content(traced: Traced):
     async def get_key() -> SecretStr:
         return SecretStr("hunter2")
 
@@ -225,7 +225,7 @@ async def test_no_content_is_shown_of_a_conversation_whose_tool_takes_a_secret(t
     assert "hunter2" not in traced.text()
 
 
-async def test_a_span_of_a_tool_is_inside_its_own_call(traced: Traced):
+async def test_a_span_created_by_a_tool_is_inside_its_call(traced: Traced):
     both = Event()
 
     async def ask(shop: str) -> str:
@@ -262,7 +262,7 @@ async def test_a_span_of_a_tool_is_inside_its_own_call(traced: Traced):
     assert after.parent is None
 
 
-async def test_the_call_that_fails_a_run_has_the_error_and_calls_beside_it_are_cancelled(
+async def test_the_tool_call_that_fails_a_run_has_the_error_on_its_span(
     traced: Traced,
 ):
     started = Event()
@@ -295,7 +295,7 @@ async def test_the_call_that_fails_a_run_has_the_error_and_calls_beside_it_are_c
     assert "out of paper" not in traced.text()
 
 
-async def test_a_resumed_conversation_has_each_round_and_call_in_one_trace_only(traced: Traced):
+async def test_a_resumed_conversation_repeats_no_round_or_call_span(traced: Traced):
     fails = [True]
 
     async def good() -> str:
@@ -342,7 +342,7 @@ async def test_a_resumed_conversation_has_each_round_and_call_in_one_trace_only(
     assert trace.get_current_span() is trace.INVALID_SPAN
 
 
-async def test_a_wrong_answer_after_calls_is_a_chat_span_with_its_verdict_and_usage_counts_once(
+async def test_a_wrong_answer_after_calls_is_a_chat_span_with_its_verdict(
     traced: Traced,
 ):
     class Start(Node):
@@ -371,7 +371,7 @@ async def test_a_wrong_answer_after_calls_is_a_chat_span_with_its_verdict_and_us
     assert about(fill)["bae.usage.input_tokens"] == result.usage.input_tokens == 30
 
 
-async def test_a_call_that_waits_for_a_person_has_not_failed(traced: Traced):
+async def test_the_span_of_a_call_that_waits_for_a_person_has_no_error(traced: Traced):
     class Start(Node):
         async def __call__(self) -> Reply: ...
 

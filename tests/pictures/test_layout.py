@@ -80,7 +80,7 @@ def test_no_line_crosses_a_box_or_lies_on_another_line(graph: Graph, across: boo
 
 @settings(deadline=None, derandomize=True, max_examples=30)
 @given(graphs(8))
-def test_it_holds_in_cells_as_it_does_in_pixels(graph: Graph):
+def test_no_line_crosses_a_box_in_a_character_layout(graph: Graph):
     sizes, edges = graph
     small = [Size(size.width // 10, size.height // 10) for size in sizes]
     check((small, edges), arrange(small, edges, CELLS), False)
@@ -89,7 +89,7 @@ def test_it_holds_in_cells_as_it_does_in_pixels(graph: Graph):
 
 
 @pytest.mark.parametrize("length", [2, 7, 40])
-def test_a_cycle_of_any_length_goes_down_and_comes_back_by_one_line(length: int):
+def test_a_cycle_is_drawn_downwards_with_one_line_back(length: int):
     edges = [(place, (place + 1) % length) for place in range(length)]
     laid = arrange([Size(60, 40)] * length, edges, PIXELS)
 
@@ -106,7 +106,7 @@ def test_a_chain_is_drawn_in_one_straight_column():
     assert all(len(line) == 2 for line in laid.lines)
 
 
-def test_a_box_is_as_wide_as_the_lines_at_it_need():
+def test_a_box_is_wide_enough_for_its_lines():
     edges = [(0, place) for place in range(1, 20)]
     laid = arrange([Size(50, 40)] * 20, edges, PIXELS)
 

@@ -30,7 +30,7 @@ def read(graph: Graph[Any, Any]) -> tuple[dict[str, str], set[str], list[tuple[s
     return labels, {identifier for identifier, opening, _ in nodes if opening == "(["}, edges
 
 
-def test_two_classes_of_one_name_get_identifiers_of_their_own_and_their_module():
+def test_classes_that_share_a_name_get_unique_identifiers():
     classes = build([([1], False, False), ([2], False, False), ([], True, False)], name="Same")
     classes[2].__name__ = "Same_2"
     labels, _, edges = read(Graph(start=classes[0]))
@@ -53,13 +53,13 @@ def test_two_classes_of_one_name_get_identifiers_of_their_own_and_their_module()
         *((word, f"{word}_2", word) for word in ("eNd", "Subgraph", "linkStyle", "Default")),
     ],
 )
-def test_a_name_means_itself_and_nothing_of_mermaids(name: str, identifier: str, label: str):
+def test_a_class_name_has_no_special_meaning_in_mermaid(name: str, identifier: str, label: str):
     (cls,) = build([([], True, False)], name="N")
     cls.__name__ = name
     assert read(Graph(start=cls))[0] == {identifier: label}
 
 
-def test_a_flowchart_has_nodes_and_edges_and_with_fields_the_graphs_inside_too():
+def test_a_flowchart_with_fields_includes_the_inner_graphs():
     assert library.to_mermaid() == (
         "flowchart TD\n"
         '    Request["Request"]\n'

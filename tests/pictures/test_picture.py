@@ -42,7 +42,7 @@ def test_a_picture_has_exactly_the_nodes_and_edges_of_the_types(shape: Any):
 
 @settings(deadline=None, derandomize=True, max_examples=8)
 @given(random_graphs())
-def test_graphs_inside_have_the_edges_of_their_types_too(made: Made):
+def test_inner_graphs_have_the_edges_of_their_types_too(made: Made):
     made.build()
     picture = picture_of(made.graph)
 
@@ -59,7 +59,7 @@ def test_graphs_inside_have_the_edges_of_their_types_too(made: Made):
     assert to_mermaid(made.graph).count("subgraph ") == len(picture.inner)
 
 
-def test_boxes_show_how_a_run_continues_from_them():
+def test_a_box_shows_who_chooses_the_next_node():
     boxes = picture_of(library).boxes
 
     assert [(box.name, box.tags, box.chooser, box.lm) for box in boxes] == [
@@ -71,7 +71,7 @@ def test_boxes_show_how_a_run_continues_from_them():
     assert boxes[0].doc == "What a reader wants to know."
 
 
-def test_a_recalled_field_names_the_fields_that_it_may_come_from():
+def test_a_recalled_field_names_its_possible_sources():
     class Open(Node):
         mood: Literal["calm", "cross"]
 
@@ -102,7 +102,7 @@ def test_a_recalled_field_names_the_fields_that_it_may_come_from():
     ]
 
 
-def test_a_recall_in_an_inner_graph_names_no_source_that_the_outer_trace_could_belie():
+def test_a_recall_in_an_inner_graph_names_no_uncertain_source():
     class Topic(Node):
         text: str
 
@@ -169,7 +169,7 @@ def test_a_literal_is_shown_by_its_values(annotation: Any, text: str):
     assert picture_of(Graph(start=cls)).boxes[0].fields[0].type == text
 
 
-def test_graphs_inside_at_any_depth_are_pictures_of_their_own_each_once():
+def test_each_inner_graph_is_drawn_once():
     deepest = Graph(start=Summary, name="Deepest")
 
     class Middle(EndNode):
@@ -196,7 +196,7 @@ def test_graphs_inside_at_any_depth_are_pictures_of_their_own_each_once():
     assert fields["one"].graphs == fields["two"].graphs == (picture.inner[1].id,)
 
 
-def test_a_graph_that_is_its_own_dependency_is_drawn_all_the_same():
+def test_a_graph_that_is_its_own_dependency_can_be_drawn():
     class Snake(EndNode):
         tail: Annotated[Any, Dep(lambda: None)]
 
@@ -228,7 +228,7 @@ def test_a_graph_with_problems_is_drawn_as_far_as_possible():
     assert edges_of(picture_of(Graph(start=Astray))) == {("Astray", "Astray", "certain")}
 
 
-def test_control_characters_are_replaced_and_text_is_cut_by_its_columns():
+def test_control_characters_are_replaced_in_pictures():
     class Odd(EndNode):
         ok: Annotated[bool, Gate("a\x00b\nc\ud800d")]
 
@@ -238,7 +238,7 @@ def test_control_characters_are_replaced_and_text_is_cut_by_its_columns():
     assert cells("e\u0301té") == 3
 
 
-def test_every_picture_has_the_tools_of_a_node():
+def test_every_kind_of_picture_shows_the_tools_of_a_node():
     graph = tool_runs.GRAPH
     for drawn in (to_text(graph), to_svg(graph), to_mermaid(graph, fields=True)):
         assert "search, read_page, research" in str(drawn)

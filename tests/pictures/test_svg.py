@@ -80,7 +80,7 @@ def test_an_svg_has_the_edges_of_the_types(shape: Any, name: str, direction: Any
     assert len(ids) == len(set(ids))
 
 
-def test_the_graphs_inside_are_drawn_too_with_fields_or_without():
+def test_an_svg_includes_the_inner_graphs():
     expected = {edge for each in picture_of(library).all for edge in edges_of(each)}
 
     assert find_edges(read(library)) == expected
@@ -94,7 +94,7 @@ NAMES = ["Κόμβος", "节点分析", "N<b>&amp;", 'Q"uote\'', "A]B", "N\x1b[
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_name_breaks_a_picture(name: str):
+def test_no_class_name_breaks_an_svg(name: str):
     drawn = make_named_graph(name, name[::-1])
 
     assert find_edges(read(drawn)) == edges_of(picture_of(drawn))
@@ -105,7 +105,7 @@ def test_no_name_breaks_a_picture(name: str):
     assert to_text(drawn).width <= 80
 
 
-def test_an_svg_refers_to_nothing_and_describes_itself():
+def test_an_svg_has_no_external_references_and_a_description():
     text = to_svg(library)
     root = ElementTree.fromstring(text)
 
@@ -124,7 +124,7 @@ def test_an_svg_refers_to_nothing_and_describes_itself():
     assert "@import" not in text
 
 
-def test_an_svg_has_a_legend_of_its_symbols_and_nothing_else():
+def test_an_svg_legend_explains_only_the_used_symbols():
     def legend(drawn: Graph[Any, Any]) -> list[str | None]:
         found = groups(read(drawn), "legend")
         return [each.text for group in found for each in group.iter(f"{SVG}text")]
@@ -143,14 +143,14 @@ def test_an_svg_has_the_text_of_all_fields_and_descriptions_on_hovering():
     assert 'text: str\nLM\nshort & "sweet", <b>not</b> long' in titles
 
 
-def test_a_notebook_shows_a_graph_by_its_picture_which_follows_the_reader_unless_it_has_a_theme():
+def test_a_notebook_shows_the_picture_of_a_graph():
     assert library._repr_svg_() == library.to_svg() == to_svg(library)
     assert "prefers-color-scheme:dark" in to_svg(library)
     assert "prefers-color-scheme" not in to_svg(library, theme="dark")
     assert to_svg(library, theme="dark") != to_svg(library, theme="light")
 
 
-def test_the_picture_in_the_docs_is_of_the_graph_on_its_page():
+def test_the_picture_in_the_docs_shows_the_graph_on_its_page():
     docs = Path(__file__).parents[2] / "docs"
     page = (docs / "pictures.md").read_text("utf-8")
     code = re.search(r"```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)

@@ -202,7 +202,7 @@ Summary  end
 """
 
 
-def test_boxes_are_cut_before_a_list_takes_their_place():
+def test_text_in_boxes_is_cut_before_a_list_replaces_the_boxes():
     narrow = to_text(library, width=60)
 
     assert to_text(library, width=200).width > 60
@@ -217,7 +217,7 @@ def test_boxes_are_cut_before_a_list_takes_their_place():
 
 @pytest.mark.parametrize("width", [20, 40, 80, 160])
 @pytest.mark.parametrize("direction", ["TD", "LR"])
-def test_no_row_is_wider_than_asked_for(width: int, direction: Any):
+def test_no_row_is_wider_than_the_terminal(width: int, direction: Any):
     assert to_text(library, width=width, direction=direction).width <= width
     for drawn in (
         library,
@@ -254,7 +254,7 @@ SPELLED = """\
 
 
 @pytest.mark.parametrize("name", ["节点分析", "😀😀", "e\u0301té"])
-def test_boxes_with_wide_and_combining_letters_are_closed(name: str):
+def test_boxes_with_wide_and_combining_letters_have_aligned_borders(name: str):
     rows = str(to_text(make_named_graph(name, "B"), fields=False)).splitlines()
     (row,) = [row for row in rows if name in row]
     above = rows[rows.index(row) - 1]

@@ -32,7 +32,7 @@ from typing_extensions import TypedDict
 
 from bae import Dep, Graph, Map, Node
 from bae.prompts.schemas import choice_schema, fill_schema
-from bae.prompts.values import asked_fields
+from bae.prompts.values import list_fields_to_fill
 from end_node import EndNode
 from toy_backend import ToyBackend
 
@@ -49,12 +49,14 @@ def node_of(**fields: Any) -> type[Node]:
 
 
 def route_schema(options: dict[str, type[Node] | None]) -> dict[str, Any]:
-    asked = {n: None if cls is None else (cls, asked_fields(cls)) for n, cls in options.items()}
+    asked = {
+        n: None if cls is None else (cls, list_fields_to_fill(cls)) for n, cls in options.items()
+    }
     return choice_schema(asked)
 
 
 def schema_of(cls: type[Node]) -> dict[str, Any]:
-    return fill_schema(cls, asked_fields(cls))
+    return fill_schema(cls, list_fields_to_fill(cls))
 
 
 async def fill_node(cls: type[Node], answer: dict[str, Any] | str, **resolved: Any) -> Any:
@@ -153,7 +155,7 @@ class Full(Node):
     [schema_of(Full), route_schema({"Full": Full, "End": None})],
     ids=["fill", "route"],
 )
-def test_no_docstring_is_in_a_schema_and_every_description_is(schema: dict[str, Any]):
+def test_a_schema_has_every_description_and_no_docstring(schema: dict[str, Any]):
     said = json.dumps(schema)
 
     assert "DOC" not in said
@@ -161,7 +163,7 @@ def test_no_docstring_is_in_a_schema_and_every_description_is(schema: dict[str, 
     assert all(described in said for described in (*told, "some text"))
 
 
-def test_a_schema_is_a_closed_object_with_titles_of_classes_alone():
+def test_a_schema_is_a_closed_object_without_field_titles():
     class Page(BaseModel):
         """A page."""
 
@@ -307,7 +309,7 @@ def as_answered(cls: type[Node], node: Node) -> dict[str, Any]:
     and below them what the schema says."""
     said = node.model_dump(mode="json", by_alias=True)
     fields = cls.__pydantic_fields__
-    return {name: said[fields[name].alias or name] for name in asked_fields(cls)}
+    return {name: said[fields[name].alias or name] for name in list_fields_to_fill(cls)}
 
 
 def with_first_alias(value: Any) -> Any:
@@ -340,7 +342,7 @@ async def test_a_value_is_read_back_unchanged(annotation: Any, value: Any, stric
 # The way back: aliases
 
 
-async def test_a_node_is_asked_for_by_the_names_of_its_fields_and_never_by_their_aliases():
+async def test_a_schema_uses_field_names_instead_of_aliases():
     target = node_of(
         one=(int, Field(alias="two")),
         two=(int, Field(alias="one")),
@@ -388,7 +390,7 @@ async def test_unrequested_keys_are_left_out(extra: Any):
     assert "doubled" not in node.__dict__
 
 
-async def test_a_key_by_the_alias_of_a_resolved_field_does_not_override_it():
+async def test_the_alias_of_a_resolved_field_cannot_override_it():
     class Careful(EndNode):
         word: Annotated[str, Dep(lambda: "resolved")] = Field(alias="text")
         text: str = Field(alias="word")
@@ -444,7 +446,7 @@ async def test_every_kind_of_validator_runs_once(strict: bool):
     assert calls == ["model before '2024-01-01'", *["add one"] * 5, "model after"]
 
 
-async def test_a_strict_node_with_resolved_fields_and_maps_is_filled_and_completed():
+async def test_a_strict_node_with_resolved_fields_and_maps_can_be_filled():
     day = date(2024, 1, 1)
 
     def get_day() -> date:

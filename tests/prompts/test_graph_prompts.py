@@ -60,7 +60,7 @@ def headings(prompts: list[Prompt]) -> list[str]:
     ]
 
 
-def test_every_prompt_is_listed_with_samples_and_nothing_is_called():
+def test_listing_prompts_uses_samples_and_calls_no_code():
     prompts = GRAPH.prompts()
     assert headings(prompts) == [
         "Letter -> a choice",
@@ -75,7 +75,7 @@ def test_every_prompt_is_listed_with_samples_and_nothing_is_called():
     assert prompts[1].schema["properties"]["reply"]["description"] == "two polite sentences"
 
 
-def test_given_nodes_take_the_place_of_samples():
+def test_passed_nodes_replace_samples():
     given = Letter(text="It broke."), Answered(shop=Shop(name="Lamps"), reply="Sorry!")
     prompts = GRAPH.prompts(*given)
     shown = '{"Letter":{"text":"It broke."},"context":{"shop":{"name":"Lamps"}}}'
@@ -83,7 +83,7 @@ def test_given_nodes_take_the_place_of_samples():
     assert '"reply":"Sorry!"' in prompts[2].text
 
 
-def test_a_node_of_another_graph_and_a_graph_that_cannot_run_are_refused():
+def test_listing_prompts_of_an_invalid_graph_is_refused():
     class Lost(EndNode):
         mood: Annotated[int, Recall()]
 
@@ -96,7 +96,7 @@ def test_a_node_of_another_graph_and_a_graph_that_cannot_run_are_refused():
         Graph(start=Begin).prompts()
 
 
-async def test_the_prompts_are_the_prompts_of_a_run():
+async def test_listed_prompts_equal_the_prompts_of_a_run():
     class Found(EndNode):
         number: int = Field(gt=0)
 
@@ -145,7 +145,7 @@ async def test_the_prompts_are_the_prompts_of_a_run():
     assert [prompt.system for prompt in shown] == ["Be brief."] * 3 + ["Search."]
 
 
-def test_a_body_is_shown_with_the_questions_its_code_may_ask():
+def test_a_body_is_listed_with_the_questions_its_code_may_ask():
     class Note(EndNode):
         text: str
 
@@ -175,7 +175,7 @@ def test_a_body_is_shown_with_the_questions_its_code_may_ask():
     assert Graph(start=Silent).prompts() == []
 
 
-def test_values_that_samples_cannot_fulfill_are_shown_anyway():
+def test_fields_without_a_valid_sample_are_shown_anyway():
     class Client:
         pass
 
@@ -206,7 +206,7 @@ def test_values_that_samples_cannot_fulfill_are_shown_anyway():
     assert '"never":"sample Start.never"' in prompt.text
 
 
-def test_a_pinned_lm_is_not_made_and_learned_prompts_belong_to_the_lm_that_has_them():
+def test_listing_prompts_does_not_create_a_pinned_lm():
     class Other(EndNode):
         node_config = NodeConfig(lm="anthropic:claude-of-no-account")
         text: str
@@ -226,7 +226,7 @@ def test_a_pinned_lm_is_not_made_and_learned_prompts_belong_to_the_lm_that_has_t
 # --- assert_prompt ------------------------------------------------------------------------------
 
 
-def test_a_text_is_found_in_every_prompt_that_asks_for_a_node():
+def test_assert_prompt_finds_a_text_in_the_prompts_for_a_node():
     letter = 'It "broke".\nTwice.'
     assert_prompt(GRAPH.prompts(Letter(text=letter)), Answered, letter, "You carry out")
     with pytest.raises(AssertionError) as caught:
@@ -240,7 +240,7 @@ def test_a_text_is_found_in_every_prompt_that_asks_for_a_node():
         assert_prompt(GRAPH.prompts(), Letter, "text")
 
 
-async def test_the_prompts_of_a_run_on_a_script_are_looked_at():
+async def test_a_scripted_lm_records_the_prompts_of_a_run():
     async def shop() -> Shop:
         return Shop(name="Lamps")
 
@@ -252,7 +252,7 @@ async def test_the_prompts_of_a_run_on_a_script_are_looked_at():
     assert_prompt(lm.prompts, Answered, "It broke.")
 
 
-async def test_a_scripted_lm_that_chooses_in_its_own_way_is_asked_to():
+async def test_a_scripted_lm_can_override_choose_type():
     class Cautious(ScriptedLM):
         async def choose_type(self, types: Any, context: Any) -> Any:
             return HandedOver
@@ -261,7 +261,7 @@ async def test_a_scripted_lm_that_chooses_in_its_own_way_is_asked_to():
     assert type((await GRAPH.arun(Letter(text="It broke."), lm)).trace[1]) is HandedOver
 
 
-async def test_earlier_nodes_are_shown_where_the_graph_or_a_class_asks_for_it():
+async def test_earlier_nodes_are_shown_if_the_graph_or_a_class_requests_them():
     class Last(EndNode):
         node_config = NodeConfig(context="previous")
         text: str
@@ -316,7 +316,7 @@ class Needle(Node):
     async def __call__(self) -> None: ...
 
 
-def test_prompts_with_huge_values_show_short_values_at_once():
+def test_prompts_for_huge_samples_show_short_values_quickly():
     started = process_time()
     (prompt,) = Graph(start=Haystack).prompts()
     assert process_time() - started < 10

@@ -60,7 +60,7 @@ async def known_fields(source: Node) -> Any:
 # The shape of it
 
 
-async def test_the_source_is_shown_under_its_class_name_and_looked_up_values_under_context():
+async def test_the_previous_node_is_shown_under_its_class_name():
     def get_weather() -> str:
         return "rain"
 
@@ -87,7 +87,7 @@ async def test_the_source_is_shown_under_its_class_name_and_looked_up_values_und
     assert result.trace[-1].model_dump() == {"weather": "rain", "message": "hm", "top": "coat"}
 
 
-async def test_a_recalled_value_is_left_out_by_its_origin_and_not_by_its_text():
+async def test_a_recalled_value_is_left_out_only_if_its_own_node_is_shown():
     class Order(Node):
         note: str
 
@@ -111,7 +111,7 @@ async def test_a_recalled_value_is_left_out_by_its_origin_and_not_by_its_text():
     }
 
 
-async def test_a_recalled_value_stays_where_the_node_that_is_shown_hides_it_or_shows_it_otherwise():
+async def test_a_recalled_value_hidden_by_its_own_node_is_shown():
     class Login(Node):
         token: str = Field(repr=False)
         size: float
@@ -136,7 +136,7 @@ async def test_a_recalled_value_stays_where_the_node_that_is_shown_hides_it_or_s
     }
 
 
-async def test_a_choice_is_asked_for_with_the_source_and_explains_none():
+async def test_a_choice_prompt_shows_the_source_and_explains_none():
     class Fork(Node):
         x: int = 3
 
@@ -154,7 +154,7 @@ async def test_a_choice_is_asked_for_with_the_source_and_explains_none():
 
 
 @pytest.mark.parametrize("name", ["Größe", "Box[int]", "X" * 100, "a.b c/d"])
-def test_every_provider_takes_the_name_of_the_schema(name: str):
+def test_the_schema_name_is_valid_for_every_provider(name: str):
     target = type(name, (Out,), {"__module__": __name__})
 
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", fill_prompt(target, ("text",), {}, "", None).name)
@@ -195,7 +195,7 @@ class Holder(EndNode):
     secret: SecretStr = SecretStr("SECRET")
 
 
-async def test_live_objects_and_excluded_fields_are_left_out_and_secrets_are_not_shown():
+async def test_live_objects_excluded_fields_and_secrets_are_not_shown():
     prompt = await prompt_of(Holder())
 
     assert known(prompt) == {"Holder": {"word": "w", "secret": "**********"}}
@@ -204,7 +204,7 @@ async def test_live_objects_and_excluded_fields_are_left_out_and_secrets_are_not
 @pytest.mark.parametrize(
     "value", [Client(), {"a": [Client()]}, print, object()], ids=["object", "deep", "code", "bare"]
 )
-async def test_a_field_that_may_hold_anything_and_holds_no_json_is_a_teaching_error(value: Any):
+async def test_a_value_without_json_in_an_any_field_raises_an_error_with_a_fix(value: Any):
     class Loose(Node):
         anything: Any
 
@@ -231,7 +231,7 @@ async def test_a_value_that_can_be_read_only_once_is_not_read_for_the_prompt():
     assert list((await ToyBackend({"lines": [4, 5]}).fill(Reads, {}, "Reads")).lines) == [4, 5]
 
 
-async def test_computed_fields_are_shown_unless_they_are_no_data():
+async def test_computed_fields_with_data_are_shown():
     class Cart(EndNode):
         prices: list[int]
 
@@ -248,7 +248,7 @@ async def test_computed_fields_are_shown_unless_they_are_no_data():
     assert await known_fields(Cart(prices=[1, 2])) == {"prices": [1, 2], "total": 3}
 
 
-async def test_names_are_shown_and_aliases_are_not():
+async def test_prompts_show_field_names_instead_of_aliases():
     class Inner(BaseModel):
         model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
         deep: int = Field(alias="deepAlias")
@@ -267,7 +267,7 @@ async def test_names_are_shown_and_aliases_are_not():
 # A node that has code of its own
 
 
-async def test_looking_up_context_makes_no_defaults_and_runs_no_code_of_nodes():
+async def test_collecting_context_runs_no_code_of_nodes():
     made: list[str] = []
 
     def make() -> str:
@@ -290,7 +290,7 @@ async def test_looking_up_context_makes_no_defaults_and_runs_no_code_of_nodes():
     assert (node.shout, made) == ("N", ["default", "post n"])
 
 
-async def test_a_serializer_of_a_field_is_heeded_in_the_source_and_in_the_context():
+async def test_a_field_serializer_applies_in_source_and_context():
     class Money(EndNode):
         cents: Annotated[int, Dep(lambda: 150)]
         text: str = ""
@@ -473,7 +473,7 @@ print(list(set(words)))
 """
 
 
-def test_prompts_are_the_same_in_processes_that_hash_otherwise():
+def test_prompts_do_not_depend_on_the_hash_seed():
     said = []
     for seed in ("1", "2"):
         env = {**os.environ, "PYTHONHASHSEED": seed}
@@ -489,7 +489,7 @@ def test_prompts_are_the_same_in_processes_that_hash_otherwise():
     assert sum("alpha" in line for line in one[:-1]) == one.count("schema:") == 2
 
 
-async def test_a_serializer_of_the_node_is_used_where_the_node_is_complete():
+async def test_a_model_serializer_is_used_only_for_a_complete_node():
     class Short(EndNode):
         word: Annotated[str, Dep(lambda: "w")]
         text: str

@@ -63,7 +63,7 @@ def known(prompt: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("target", "field", "shown"), [(Plain, "plain", NAMES), (Open, "open", OUTCOMES)]
 )
-def test_the_next_question_and_a_recall_show_calls_as_their_field_asks(
+def test_tool_calls_are_shown_as_their_field_configures(
     target: type[Node], field: str, shown: list[Any]
 ):
     calls = [Call("halve", number=4), Call("halve", number=3)]

@@ -105,7 +105,7 @@ def only_of_ana(user: User, run: RunInfo) -> bool:
 
 @pytest.mark.parametrize("visible", [only_of_ana, "own"], ids=["by a function", "own"])
 @pytest.mark.parametrize("endpoint", ROWS)
-async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(
+async def test_every_endpoint_checks_the_rights_and_visible_runs_of_a_user(
     endpoint: Endpoint, visible: Any
 ):
     others = VERBS - {endpoint.verb, *endpoint.or_verbs}
@@ -155,7 +155,7 @@ FEED_NAMES = {"run": "run/asks", "runs": "runs"}
 
 
 @pytest.mark.parametrize("kind", FEEDS)
-async def test_a_feed_has_only_runs_that_the_user_sees(kind: str):
+async def test_a_feed_has_only_runs_visible_to_the_user(kind: str):
     async with serving(visible=only_of_ana) as served, asyncio.timeout(20):
         await served.start(MARK, count=20, run_id="asks")
         seen: dict[str, list[Any]] = {}
@@ -205,7 +205,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize(("headers", "code"), FOREIGN, ids=lambda each: str(each)[:40])
-async def test_a_page_of_another_site_gets_nothing_by_http_or_web_socket(headers, code):
+async def test_a_page_of_another_site_is_refused_by_http_and_web_socket(headers, code):
     async with serving(auth=public()) as served, asyncio.timeout(20):
         refused = await served.client.get("/runs", headers=headers)
         assert (refused.status_code, refused.json()["type"]) == (403, code)
@@ -221,7 +221,7 @@ async def test_a_page_of_another_site_gets_nothing_by_http_or_web_socket(headers
         assert (await served.client.get("/runs", headers=own)).status_code == 200
 
 
-async def test_an_origin_that_is_named_may_use_the_api():
+async def test_a_configured_origin_may_use_the_api():
     async with serving(auth=public(), origins=["https://shop.example"]) as served:
         headers = {"origin": "https://shop.example", "sec-fetch-site": "cross-site"}
         found = await served.client.get("/runs", headers=headers)
@@ -238,7 +238,7 @@ async def test_an_origin_that_is_named_may_use_the_api():
         assert "access-control-allow-origin" not in refused.headers
 
 
-async def test_requests_that_write_are_json_and_bounded():
+async def test_write_requests_must_be_json_of_limited_size():
     async with serving() as served:
         text = await served.client.post(
             "/graphs/orders/runs", content="{}", headers={"content-type": "text/plain"}
@@ -281,7 +281,7 @@ WRONG: list[tuple[str, str, dict[str, Any], list[str]]] = [
 ]
 
 
-async def test_bad_input_is_refused_with_the_wrong_part_and_a_fix():
+async def test_invalid_input_is_refused_with_its_place_and_a_fix():
     async with serving() as served:
         await served.start(MARK, 20, run_id="asks", thread="asks-t")
         await served.post("/graphs/slow/runs", {"run_id": "held", "start": {"name": "bad"}})
@@ -305,7 +305,7 @@ async def test_bad_input_is_refused_with_the_wrong_part_and_a_fix():
         assert len((await served.get("/runs"))["runs"]) == 2
 
 
-async def test_a_nul_character_is_in_no_name():
+async def test_a_name_with_a_nul_character_is_refused():
     async with serving() as served, asyncio.timeout(20):
         for query in ("graph", "thread", "before", "q", "meta.page", "meta.%00"):
             refused = await served.client.get(f"/runs?{query}=a%00")
@@ -319,7 +319,7 @@ async def test_a_nul_character_is_in_no_name():
             assert (refused["end"], refused["status"]) == ("refused", 404)
 
 
-async def test_names_of_hosts_and_origins_are_compared_as_browsers_send_them():
+async def test_hosts_and_origins_are_compared_as_browsers_send_them():
     async with serving(auth=public(), hosts=["Shop.Example"], origins=["http://Mine"]) as served:
         for host, status in (("shop.example:8800", 200), ("SHOP.example", 200), ("other", 403)):
             headers = {"host": host, "origin": "http://mine", "sec-fetch-site": "cross-site"}
@@ -329,7 +329,7 @@ async def test_names_of_hosts_and_origins_are_compared_as_browsers_send_them():
             router(orders, journal=MemoryJournal(), auth=public(), origins=[wrong])
 
 
-def test_auth_is_required_and_a_journal_with_secrets_is_refused():
+def test_serving_without_auth_is_refused():
     journal = MemoryJournal()
     with pytest.raises(TypeError, match="auth"):
         router(orders, journal=journal)  # type: ignore[call-arg]
@@ -358,7 +358,7 @@ def test_auth_is_required_and_a_journal_with_secrets_is_refused():
     ],
     ids=str,
 )
-def test_an_option_that_could_not_work_is_refused_before_the_first_request(option: Any, why: str):
+def test_an_impossible_option_is_refused_before_the_first_request(option: Any, why: str):
     options = {"journal": MemoryJournal(), "auth": public(), "graphs": orders, **option}
     with pytest.raises((TypeError, ValueError, BaeLMError), match=why):
         router(**options)

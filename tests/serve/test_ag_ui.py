@@ -33,7 +33,7 @@ def answers(*script: object) -> LM:
     return ScriptedLM({"Reply": [*script]})
 
 
-async def test_a_turn_has_its_steps_its_tool_calls_and_the_text_as_it_grows(browser: Browser):
+async def test_a_turn_streams_its_steps_tool_calls_and_text(browser: Browser):
     text = "It is a lamp, and it was shipped."
     lm = answers(Call("look_up", number="A-17"), Streamed({"text": text}, size=8, pause=0.06))
     async with pages(browser, lm) as page:
@@ -58,7 +58,7 @@ async def test_a_turn_has_its_steps_its_tool_calls_and_the_text_as_it_grows(brow
     assert run.state == {"mood": "calm"}
 
 
-async def test_thoughts_of_a_model_are_reasoning(browser: Browser):
+async def test_thinking_of_a_model_is_sent_as_reasoning_events(browser: Browser):
     thoughts = "A lamp, I think. " * 4
     thought = Streamed({"text": "Fine. " * 9}, size=4, pause=0.01, thinking=thoughts)
     async with pages(browser, answers(thought)) as page:
@@ -71,7 +71,7 @@ async def test_thoughts_of_a_model_are_reasoning(browser: Browser):
     assert begin["messageId"] in [message["id"] for message in run.messages]
 
 
-async def test_text_of_a_wrong_answer_is_removed(browser: Browser):
+async def test_the_text_of_a_wrong_answer_is_removed(browser: Browser):
     long = Streamed({"text": "It is wet. " * 8}, size=20, pause=0.06)
     right = Streamed({"text": "A lamp, shipped."}, size=8, pause=0.06)
     async with pages(browser, answers(long, right)) as page:
@@ -123,7 +123,7 @@ async def test_an_approval_is_an_interrupt_that_the_next_run_answers(browser: Br
 
 
 @pytest.mark.parametrize("status", ["resolved", "cancelled"])
-async def test_a_refused_call_is_not_made_and_the_model_reads_why(browser: Browser, status: str):
+async def test_a_refused_call_is_not_run(browser: Browser, status: str):
     lm = answers(Call("cancel", number="B-4"), {"text": "Not done."})
     async with pages(browser, lm) as page:
         [asked] = (await page.run("Cancel B-4.", forget=True)).pending
@@ -146,7 +146,7 @@ def resolve(run: Run, **payloads: object) -> list[dict[str, object]]:
     ]
 
 
-async def test_gates_are_interrupts_with_the_schema_of_the_answer(browser: Browser):
+async def test_a_gate_is_an_interrupt_with_the_schema_of_its_answer(browser: Browser):
     async with pages(browser) as page:
         run = await page.run("Plan it.", graph="plan", forget=True)
         assert run.outcome == "interrupt"
@@ -158,7 +158,7 @@ async def test_gates_are_interrupts_with_the_schema_of_the_answer(browser: Brows
         assert run.texts[-1] == ("assistant", "3 because of rain")
 
 
-async def test_a_wrong_answer_is_refused_with_a_reason_and_the_question_stays(browser: Browser):
+async def test_a_wrong_answer_to_a_question_is_refused_with_a_reason(browser: Browser):
     async with pages(browser) as page:
         first = await page.run("Plan it.", graph="plan", forget=True)
         run = await page.run(graph="plan", resume=resolve(first, count=30, why="rain"))
@@ -170,7 +170,7 @@ async def test_a_wrong_answer_is_refused_with_a_reason_and_the_question_stays(br
         assert run.texts[-1] == ("assistant", "3 because of rain")
 
 
-async def test_answers_to_some_questions_are_stored_and_the_others_are_asked_again(
+async def test_unanswered_questions_are_asked_again(
     browser: Browser,
 ):
     async with pages(browser) as page:
@@ -212,7 +212,7 @@ async def test_a_user_may_write_a_message_instead_of_an_answer(browser: Browser)
         assert [info.status for info in infos] == ["waiting", "cancelled"]
 
 
-async def test_a_client_before_1_0_gets_no_outcome_that_it_does_not_know(browser: Browser):
+async def test_a_client_before_1_0_gets_no_unknown_outcome(browser: Browser):
     async with pages(browser) as page:
         run = await page.run("Plan it.", graph="plan", forget=True)
         entries = [{"interruptId": each["id"], "status": "cancelled"} for each in run.pending]
@@ -221,7 +221,7 @@ async def test_a_client_before_1_0_gets_no_outcome_that_it_does_not_know(browser
     assert "RUN_FINISHED" not in old.text
 
 
-async def test_a_question_is_not_answered_again_after_another_user(browser: Browser):
+async def test_a_question_answered_by_another_user_cannot_be_answered_again(browser: Browser):
     async with pages(browser) as page:
         run = await page.run("Plan it.", graph="plan", forget=True)
         entries = resolve(run, count=3, why="rain")
@@ -239,7 +239,9 @@ async def test_a_question_is_not_answered_again_after_another_user(browser: Brow
         assert run.texts[-1] == ("assistant", "5 because of rain")
 
 
-async def test_a_page_with_closed_questions_gets_the_present_conversation(browser: Browser):
+async def test_a_late_answer_to_a_closed_question_returns_the_current_conversation(
+    browser: Browser,
+):
     async with pages(browser) as page:
         run = await page.run("Plan it.", graph="plan", forget=True)
         entries = resolve(run, count=3, why="rain")
@@ -260,7 +262,7 @@ async def test_a_page_with_closed_questions_gets_the_present_conversation(browse
         assert said.text.count('"message":"Why?"') == 1
 
 
-async def test_a_thread_that_waits_for_an_answer_takes_no_message(browser: Browser):
+async def test_a_thread_that_waits_for_an_answer_refuses_a_message(browser: Browser):
     async with pages(browser) as page:
         await page.run("Plan it.", graph="plan", forget=True)
         run = await page.run("Hello?", graph="plan", agent="other", forget=True)
@@ -299,7 +301,7 @@ async def test_the_model_sees_the_earlier_turns_and_the_page_keeps_its_messages(
         ]
 
 
-async def test_a_page_that_is_loaded_again_gets_the_conversation_without_a_new_run(
+async def test_a_reloaded_page_gets_the_conversation_without_a_new_run(
     browser: Browser,
 ):
     async with pages(browser, answers({"text": "Hello Ana!", "mood": "glad"})) as page:
@@ -330,7 +332,7 @@ async def test_a_reloaded_page_gets_open_questions_and_can_answer(browser: Brows
         assert run.texts[-1] == ("assistant", "Done.")
 
 
-async def test_messages_that_a_page_makes_up_are_not_used(browser: Browser):
+async def test_invented_messages_of_a_page_are_ignored(browser: Browser):
     lm = answers({"text": "Hello Ana!"}, {"text": "No."})
     async with pages(browser, lm) as page:
         await page.run("I am Ana.", forget=True)
@@ -370,7 +372,7 @@ async def test_a_client_that_loses_the_stream_continues_under_the_same_run_id(br
         assert len(await page.served.journal.runs()) == 1
 
 
-async def test_a_message_that_is_sent_again_replaces_its_turn(browser: Browser):
+async def test_a_resent_message_replaces_its_turn(browser: Browser):
     lm = answers({"text": "Hello Ana!"}, {"text": "Hi Ana!"}, {"text": "You are Ana."})
     async with pages(browser, lm) as page:
         first = await page.run("I am Ana.", forget=True)
@@ -389,7 +391,7 @@ async def test_a_message_that_is_sent_again_replaces_its_turn(browser: Browser):
         assert loaded.texts == run.texts
 
 
-async def test_a_message_that_is_sent_again_has_the_files_and_fields_that_come_with_it(
+async def test_a_resent_message_uses_its_new_files_and_fields(
     browser: Browser,
 ):
     lm = answers({"text": "A receipt."}, {"text": "No receipt."})
@@ -431,7 +433,7 @@ async def test_images_of_a_message_become_values_of_the_start_node(browser: Brow
         assert loaded.messages[0]["content"].endswith("What is it?")
 
 
-async def test_the_page_is_informed_about_parts_that_a_graph_does_not_use(
+async def test_the_page_is_notified_of_unused_message_parts(
     browser: Browser,
 ):
     image = {"type": "image", "source": DATA}
@@ -455,7 +457,7 @@ async def test_the_page_is_informed_about_parts_that_a_graph_does_not_use(
         assert photo["type"] == "image/png"
 
 
-async def test_the_page_is_informed_that_its_tools_and_context_are_not_used(browser: Browser):
+async def test_the_page_is_notified_that_its_tools_and_context_are_unused(browser: Browser):
     lm = answers({"text": "Hi."})
     async with pages(browser, lm) as page:
         tool = {"name": "paint", "description": "Paint the page.", "parameters": {}}
@@ -474,7 +476,7 @@ def says(text: object = "Hi.", **more: object) -> dict[str, object]:
     return {"messages": [{"id": "m1", "role": "user", "content": text}], **more}
 
 
-async def test_a_thread_or_a_run_of_another_user_is_not_there(browser: Browser):
+async def test_threads_and_runs_of_another_user_are_not_found(browser: Browser):
     ben = {"headers": {"authorization": "Bearer ben"}}
     async with pages(browser, visible="own") as page:
         run = await page.run("Plan it.", graph="plan", forget=True, runId="of-ana")
@@ -493,7 +495,7 @@ async def test_a_thread_or_a_run_of_another_user_is_not_there(browser: Browser):
         assert [gate.answered for gate in asked.waiting] == [False, False]
 
 
-async def test_to_answer_and_to_send_again_need_their_rights(browser: Browser):
+async def test_answering_and_resending_need_their_rights(browser: Browser):
     users = {TOKEN: User("ana"), "cat": User("cat", frozenset({"read", "run"}))}
     cat = {"headers": {"authorization": "Bearer cat"}}
     lm = answers({"text": "Hi."}, {"text": "Hello."})
@@ -547,7 +549,7 @@ WRONG = [
 ]
 
 
-async def test_a_wrong_request_is_refused_with_its_place_and_begins_nothing(browser: Browser):
+async def test_an_invalid_request_is_refused_with_its_place(browser: Browser):
     async with pages(browser) as page:
         for body, status, place in WRONG:
             refused = await page.post(body)
@@ -576,7 +578,7 @@ async def test_a_graph_without_a_field_for_the_message_is_refused(browser: Brows
         assert "NodeConfig(text=" in refused["fix"]
 
 
-async def test_a_page_that_joins_a_turn_gets_its_tool_calls_before_the_text(browser: Browser):
+async def test_a_page_that_joins_a_turn_gets_its_earlier_tool_calls(browser: Browser):
     slow = Streamed({"text": "It is a lamp. " * 4}, size=2, pause=0.03)
     lm = answers(Call("look_up", number="A-17"), slow)
     async with pages(browser, lm) as page:
@@ -591,10 +593,10 @@ async def test_a_page_that_joins_a_turn_gets_its_tool_calls_before_the_text(brow
     assert roles == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_a_page_that_reads_slowly_gets_all_of_a_long_run(
+async def test_a_slow_page_gets_every_event_of_a_long_run(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("bae.journal.feeds.KEPT", 10)
+    monkeypatch.setattr("bae.journal.feeds.MAX_KEPT_ITEMS", 10)
     async with pages(browser, max_iters=0) as page:
         sent: list[bytes] = []
         body = json.dumps({"threadId": "t", "runId": "r1", **says("Count.")}).encode()
@@ -641,7 +643,7 @@ async def test_two_pages_of_one_thread_see_one_run_at_a_time(browser: Browser):
         assert (other.status_code, other.json()["type"]) == (409, "bae-ag-ui-thread")
 
 
-async def test_the_capabilities_of_a_graph_are_shown(browser: Browser):
+async def test_an_endpoint_lists_the_capabilities_of_a_graph(browser: Browser):
     async with pages(browser) as page:
         shown = await page.served.get("/ag-ui/talk")
     assert shown["identity"]["name"] == "talk"
@@ -674,7 +676,7 @@ async def test_the_program_of_the_guide_has_a_conversation(browser: Browser, tmp
     ]
 
 
-def test_the_script_that_installs_the_client_prints_where_it_is_and_names_no_host():
+def test_the_client_install_script_prints_the_install_folder():
     tools = ROOT / "tools"
     done = subprocess.run(
         [tools / "ag_ui_client.sh", client_folder()], capture_output=True, text=True, check=True

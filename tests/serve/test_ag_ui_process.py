@@ -39,7 +39,7 @@ graph = Graph(start=Say, end=Done, name="works")
 """
 
 
-def test_the_example_of_a_chat_is_an_agent_whose_calls_a_user_approves(tmp_path: Path):
+def test_the_chat_example_asks_a_user_to_approve_tool_calls(tmp_path: Path):
     port, browser = free_port(), Browser()
     app = (ROOT / "examples" / "chat.py").read_text("utf-8")
     script = ROOT / "examples" / "scripted" / "chat.json"

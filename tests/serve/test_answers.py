@@ -95,7 +95,7 @@ async def call_of(journal: Any) -> Reply:
     ],
     ids=range(5),
 )
-async def test_a_decision_that_does_not_fit_is_refused_with_its_place_and_nothing_is_called(
+async def test_an_invalid_decision_is_refused_without_a_tool_call(
     body: dict[str, Any], loc: list[str]
 ):
     SENT.clear()
@@ -109,7 +109,7 @@ async def test_a_decision_that_does_not_fit_is_refused_with_its_place_and_nothin
         assert len((await served.get("/inbox"))["gates"]) == 1
 
 
-async def test_an_approval_for_the_run_holds_for_its_later_calls():
+async def test_an_approval_for_the_run_applies_to_its_later_calls():
     SENT.clear()
     async with serving(**asks(Call("refund", euros=1), Call("refund", euros=2))) as served:
         run = await served.post("/graphs/refunds/runs?wait=10", START)
@@ -119,7 +119,7 @@ async def test_an_approval_for_the_run_holds_for_its_later_calls():
         assert (end["reason"], SENT) == ("ended", [1, 2])
 
 
-async def test_a_gate_or_a_run_that_is_not_there_is_unknown():
+async def test_an_unknown_gate_or_run_is_not_found():
     async with serving() as served:
         await served.start(count=20, run_id="asks")
         for run, gate, code in (
@@ -130,7 +130,7 @@ async def test_a_gate_or_a_run_that_is_not_there_is_unknown():
             assert (refused.status_code, refused.json()["type"]) == (404, code)
 
 
-async def test_the_inbox_comes_in_pages_the_oldest_first():
+async def test_the_inbox_has_pages_with_the_oldest_question_first():
     async with serving() as served:
         for number in range(5):
             await served.start(count=20, run_id=f"asks-{number}")
@@ -156,7 +156,7 @@ class Counting(MemoryJournal):
 
 
 @pytest.mark.parametrize("path", ["/runs", "/inbox", "/threads"])
-async def test_the_store_leaves_out_runs_that_a_user_may_not_see(path: str):
+async def test_invisible_runs_are_filtered_by_the_store(path: str):
     journal = Counting()
     async with serving(journal, visible="own", recover=False) as served:
         for number in range(5):
@@ -170,7 +170,7 @@ async def test_the_store_leaves_out_runs_that_a_user_may_not_see(path: str):
         assert journal.listed <= 2
 
 
-async def test_requests_that_wait_are_answered_when_the_server_stops():
+async def test_waiting_requests_are_answered_when_the_server_stops():
     async with serving() as served, asyncio.timeout(20):
         async with connect(served.ws()) as socket:
             await socket.send(json.dumps({"token": TOKEN}))
@@ -192,7 +192,7 @@ async def test_requests_that_wait_are_answered_when_the_server_stops():
     assert (await served.journal.read("held")).info.standing() == "interrupted"
 
 
-async def test_a_server_that_stops_accepts_no_run_and_keeps_answers():
+async def test_a_stopping_server_accepts_no_run_and_keeps_answers():
     async with serving() as served:
         await served.start(count=20, run_id="asks")
         api: API = served.api

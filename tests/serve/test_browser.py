@@ -76,7 +76,7 @@ async def other_site() -> AsyncGenerator[str]:
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["another origin", "an origin that is named"])
-async def test_a_page_of_another_port_may_use_the_api_where_its_origin_is_named(named: bool):
+async def test_a_page_of_another_port_may_use_the_api_if_its_origin_is_allowed(named: bool):
     async with asyncio.timeout(60), other_site() as other:
         journal = MemoryJournal()
         origins = [other] if named else []

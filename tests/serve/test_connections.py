@@ -43,7 +43,7 @@ async def wait_for_checks(served: Served, count: int) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", HEAD, HEAD + b"\r\n" + HEAD], ids=range(3))
-async def test_a_connection_without_a_complete_request_is_closed(
+async def test_an_incomplete_request_closes_its_connection(
     sent: bytes, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.1)
@@ -58,7 +58,7 @@ START = (
 )
 
 
-async def test_a_connection_without_the_rest_of_a_body_is_closed(monkeypatch: pytest.MonkeyPatch):
+async def test_an_incomplete_body_closes_its_connection(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.1)
     async with serving() as served, asyncio.timeout(20):
         half = open_pipe(served.url, START + b'{"start": ')
@@ -67,7 +67,7 @@ async def test_a_connection_without_the_rest_of_a_body_is_closed(monkeypatch: py
                 assert b"201" not in await pipe.read()
 
 
-async def test_streams_outlive_the_time_for_a_request(monkeypatch: pytest.MonkeyPatch):
+async def test_streams_outlive_the_request_timeout(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.1)
     async with serving() as served, asyncio.timeout(20), connect(served.ws()) as feed:
         body = {"run_id": "long", "start": {"name": "long"}}
@@ -104,7 +104,7 @@ async def test_a_long_answer_is_sent_for_as_long_as_the_client_reads(
             assert (size == 16_000_000) is reads
 
 
-async def test_connections_beyond_the_bound_are_closed_at_once(monkeypatch: pytest.MonkeyPatch):
+async def test_connections_beyond_the_limit_are_closed_at_once(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server, "MOST_CONNECTIONS", 3)
     async with serving() as served, asyncio.timeout(20), AsyncExitStack() as opened:
         pipes = [await opened.enter_async_context(open_pipe(served.url, HEAD)) for _ in range(3)]

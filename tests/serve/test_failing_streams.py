@@ -52,7 +52,9 @@ async def messages_of(url: str, *frames: Any) -> tuple[list[Any], int | None, st
 
 
 @fails
-async def test_a_feed_ends_if_visible_fails(error: Exception, caplog: pytest.LogCaptureFixture):
+async def test_a_feed_ends_if_the_visibility_check_fails(
+    error: Exception, caplog: pytest.LogCaptureFixture
+):
     def sees(user: User, run: RunInfo) -> bool:
         if user.name == "ben":
             raise error
@@ -71,7 +73,7 @@ async def test_a_feed_ends_if_visible_fails(error: Exception, caplog: pytest.Log
 
 
 @fails
-async def test_a_web_socket_is_closed_as_failed_if_the_hook_fails(
+async def test_a_failing_auth_hook_closes_the_web_socket_as_failed(
     error: Exception, caplog: pytest.LogCaptureFixture
 ):
     known = bearer(USERS)
@@ -90,7 +92,7 @@ async def test_a_web_socket_is_closed_as_failed_if_the_hook_fails(
 
 
 @fails
-async def test_a_stream_of_records_ends_where_the_store_fails(
+async def test_a_stream_of_records_ends_if_the_store_fails(
     error: Exception, caplog: pytest.LogCaptureFixture
 ):
     journal = Failing()

@@ -77,7 +77,7 @@ async def journal(request, tmp_path):
         yield made
 
 
-async def test_a_file_is_sent_named_in_a_start_and_in_an_answer_and_got_back(journal):
+async def test_an_uploaded_file_can_be_used_in_a_start_and_an_answer(journal):
     async with files_served(journal=journal) as served:
         sent = await upload(served, DOT.data, "dot.png")
         assert sent.status_code == 201
@@ -134,7 +134,7 @@ async def test_a_user_can_neither_read_nor_name_a_file_of_another_user(journal):
         assert (refused.status_code, refused.json()["type"]) == (422, "bae-fork-field")
 
 
-async def test_a_fork_names_a_file_by_its_hash(journal):
+async def test_a_fork_refers_to_a_file_by_its_hash(journal):
     async with files_served(journal=journal) as served:
         await start(served, DOT.data_url)
         await upload(served, OTHER.data, "other.png")
@@ -164,7 +164,7 @@ async def test_a_fork_does_not_show_later_files_of_its_parent(journal):
         assert [*(await journal.read("fork")).files] == [DOT.hash]
 
 
-async def test_a_deleted_run_takes_its_files_with_it(journal):
+async def test_deleting_a_run_deletes_its_files(journal):
     async with files_served(journal=journal) as served:
         await start(served, DOT.data_url)
         assert (await served.client.get(f"/files/{DOT.hash}")).status_code == 200
@@ -187,7 +187,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("photo", HOSTILE, ids=range(len(HOSTILE)))
-async def test_a_start_names_no_path_no_address_and_no_unknown_hash(photo):
+async def test_a_start_with_a_path_address_or_unknown_hash_is_refused(photo):
     async with files_served() as served:
         refused = await start(served, photo)
         assert refused.status_code == 422
@@ -198,7 +198,7 @@ async def test_a_start_names_no_path_no_address_and_no_unknown_hash(photo):
 @pytest.mark.parametrize(
     "data", [b"", b"<svg/>\0", b"\x7fELF\2\1\1\0", b"\x00\x00\x00\x18ftypheic"]
 )
-async def test_bytes_of_other_types_are_refused(data):
+async def test_files_of_other_types_are_refused(data):
     async with files_served() as served:
         refused = await upload(served, data, "photo.png", **{"content-type": "image/png"})
         assert (refused.status_code, refused.json()["type"]) == (422, "bae-serve-input")
@@ -230,7 +230,7 @@ async def test_an_upload_is_bounded_and_a_page_of_another_site_cannot_send_one()
             assert (await upload(served, DOT.data, **by(token))).status_code == status
 
 
-async def test_a_hash_or_a_name_that_means_something_to_a_header_or_a_path_is_data():
+async def test_hostile_file_names_and_hashes_cannot_inject_headers_or_paths():
     async with files_served() as served:
         name = 'a"\r\nset-cookie: a=b\u202e.png'
         sent = (await upload(served, DOT.data, name)).json()
@@ -241,7 +241,7 @@ async def test_a_hash_or_a_name_that_means_something_to_a_header_or_a_path_is_da
             assert (await served.client.get(f"/files/{hash}")).status_code == 404
 
 
-async def test_a_user_who_may_only_answer_may_send_a_file():
+async def test_a_user_with_only_the_answer_right_can_upload_a_file():
     users = bearer({TOKEN: User("ana"), "ida": User("ida", frozenset({"answer"}))})
     async with files_served(auth=users) as served:
         assert (await upload(served, NOTE.data, **by("ida"))).status_code == 201
@@ -250,7 +250,7 @@ async def test_a_user_who_may_only_answer_may_send_a_file():
         ).status_code == 403
 
 
-async def test_the_document_explains_how_to_send_and_name_a_file():
+async def test_the_openapi_document_explains_file_uploads():
     async with files_served() as served:
         document = await served.get("/openapi.json")
         upload_it = document["paths"]["/files"]["post"]
@@ -259,7 +259,7 @@ async def test_the_document_explains_how_to_send_and_name_a_file():
         assert "data URL" in json.dumps(photo)
 
 
-def test_uploads_make_room_for_newer_uploads_of_the_same_user(monkeypatch):
+def test_new_uploads_replace_older_unused_uploads_of_the_same_user(monkeypatch):
     from bae.serve import files
 
     monkeypatch.setattr(files, "MOST_OF_USER", 2 * DOT.size)

@@ -20,7 +20,7 @@ from bae.serve.table import TABLE
 from serving import TOKEN, Served, held, serving
 
 
-async def test_runs_are_listed_by_every_filter_and_in_pages():
+async def test_runs_can_be_listed_by_every_filter():
     async with serving() as served:
         before = None
         for number in range(7):
@@ -62,7 +62,7 @@ async def test_runs_are_listed_by_every_filter_and_in_pages():
         held["busy"].set()
 
 
-async def test_records_come_as_json_as_lines_and_as_events_from_any_number_on():
+async def test_records_are_available_as_json_as_lines_and_as_events():
     async with serving() as served:
         await served.start(run_id="one")
         page = await served.get("/runs/one/records")
@@ -118,7 +118,7 @@ class Report(Node):
 reports = Graph(start=Ask, end=Report, name="reports")
 
 
-async def test_a_timeline_has_the_critical_path_and_the_slack_of_everything_else():
+async def test_a_timeline_shows_the_critical_path():
     async with serving(graphs={"reports": reports}) as served:
         await served.post("/graphs/reports/runs?wait=10", {"start": {}, "run_id": "one"})
         found = await served.get("/runs/one/timeline")
@@ -139,7 +139,7 @@ async def test_a_timeline_has_the_critical_path_and_the_slack_of_everything_else
         assert (await served.get("/runs/one/timeline?place=9"))["index"] is None
 
 
-async def test_steps_come_in_pages_around_a_number_and_values_are_cut_in_lists():
+async def test_steps_are_listed_in_pages_around_a_number():
     async with serving() as served:
         await served.start("x" * 40, run_id="one")
         page = await served.get("/runs/one/steps?around=1&limit=1")
@@ -157,7 +157,7 @@ async def test_steps_come_in_pages_around_a_number_and_values_are_cut_in_lists()
             assert unknown.status_code == 404, missing
 
 
-async def test_steps_are_found_by_their_class_and_by_a_text_in_them():
+async def test_steps_can_be_found_by_class_and_by_text():
     async with serving() as served:
         await served.start("blue kettle", 12, run_id="one")
 
@@ -194,7 +194,7 @@ class Forecast(Node):
 trips = Graph(start=Trip, end=Forecast, name="trips")
 
 
-async def test_a_failed_run_has_its_place_cause_and_fix(tmp_path):
+async def test_a_failed_run_shows_the_place_cause_and_fix_of_its_error(tmp_path):
     async with SQLiteJournal(tmp_path / "runs.db") as journal:
         async with serving(journal, graphs={"trips": trips}) as served:
             start = {"start": {"city": "Ghent"}, "run_id": "one"}
@@ -210,7 +210,7 @@ async def test_a_failed_run_has_its_place_cause_and_fix(tmp_path):
             assert kept == {**told, "path": None, "fix": None}
 
 
-async def test_a_run_is_deleted_unless_others_were_forked_from_it(tmp_path):
+async def test_a_run_with_forks_cannot_be_deleted(tmp_path):
     async with SQLiteJournal(tmp_path / "runs.db") as journal, serving(journal) as served:
         await served.start(run_id="old")
         await served.post("/runs/old/forks", {"at": 0, "run_id": "new", "go_on": False})
@@ -221,7 +221,7 @@ async def test_a_run_is_deleted_unless_others_were_forked_from_it(tmp_path):
         assert (await served.get("/runs"))["runs"] == []
 
 
-async def test_a_run_of_another_process_is_shown_cancelled_and_not_resumed(tmp_path):
+async def test_a_run_of_another_process_can_be_cancelled_but_not_resumed(tmp_path):
     file = tmp_path / "runs.db"
     async with (
         SQLiteJournal(file) as theirs,
@@ -284,7 +284,7 @@ def most_of(query: type[Form]) -> str:
     return "&".join(found)
 
 
-async def test_no_endpoint_returns_a_whole_long_run_and_its_pages_contain_everything(
+async def test_every_response_about_a_long_run_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("bae.serve.views.PAGE_SIZE", 20_000)
@@ -321,7 +321,7 @@ async def test_no_endpoint_returns_a_whole_long_run_and_its_pages_contain_everyt
         assert len(await all_of(path, "nodes")) == 42
 
 
-async def test_the_inbox_has_some_questions_of_a_run_and_counts_the_others(
+async def test_the_inbox_limits_the_questions_of_one_run(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("bae.serve.inbox._MOST_OF_RUN", 2)
@@ -359,9 +359,7 @@ async def wait_until_dropped(served: Served) -> None:
 
 
 @pytest.mark.parametrize("kind", ["events", "socket"])
-async def test_a_client_that_reads_nothing_is_dropped_and_costs_the_others_nothing(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_hanging_client_is_dropped(kind: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("bae.serve.records.SEND_SECONDS", 0.2)
     monkeypatch.setattr("bae.serve.live.SEND_SECONDS", 0.2)
     async with serving(graphs={"writes": writes}, max_iters=0) as served, asyncio.timeout(30):

@@ -68,7 +68,7 @@ async def hang(url: str, over: asyncio.Event) -> int:
 
 
 @pytest.mark.slow
-async def test_of_200_subscribers_the_hanging_are_dropped_and_the_others_miss_nothing(
+async def test_hanging_subscribers_do_not_delay_the_rest_of_200(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("bae.serve.live.SEND_SECONDS", 1.0)

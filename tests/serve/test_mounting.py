@@ -70,7 +70,7 @@ async def test_runs_are_found_below_any_prefix(
         assert document["servers"] == [{"url": address}]
 
 
-async def test_two_routers_in_one_application_know_nothing_of_each_other():
+async def test_two_routers_in_one_application_are_independent():
     first, second = make_api(), make_api(slow=slow)
     app = Starlette(routes=[Mount("/one", app=first), Mount("/two", app=second)])
     async with client_of(app, first, second) as client:
@@ -83,7 +83,7 @@ async def test_two_routers_in_one_application_know_nothing_of_each_other():
         assert (missing.status_code, missing.json()["type"]) == (404, "bae-serve-no-graph")
 
 
-async def test_a_run_is_refused_if_the_api_is_not_open():
+async def test_starting_a_run_before_the_api_is_open_is_refused():
     app = Starlette(routes=[Mount("/bae", app=make_api())])
     async with client_of(app) as client:
         refused = await client.post("/bae/graphs/orders/runs", json=BODY)
@@ -91,7 +91,7 @@ async def test_a_run_is_refused_if_the_api_is_not_open():
         assert "lifespan=api.open" in refused.json()["fix"]
 
 
-async def test_runs_of_a_graph_are_found_by_the_name_under_which_it_is_served():
+async def test_runs_of_a_graph_are_found_by_its_served_name():
     api = make_api(shop=orders)
     app = Starlette(routes=[Mount("/bae", app=api)])
     async with client_of(app, api) as client:
@@ -107,7 +107,7 @@ async def test_runs_of_a_graph_are_found_by_the_name_under_which_it_is_served():
         assert (await client.get("/bae/runs?graph=slow")).json()["runs"] == []
 
 
-def test_two_graphs_of_one_name_are_refused():
+def test_two_graphs_with_the_same_name_are_refused():
     with pytest.raises(ValueError, match="both graphs are named 'orders'"):
         make_api(one=orders, two=orders_with("count * 2", "count * 3"))
     assert len(make_api(one=orders, two=orders).graphs) == 2

@@ -98,7 +98,7 @@ DOCUMENT: dict[str, Any] = json.loads(api_of(MemoryJournal()).document())
 OPERATIONS = [(path, method) for path, each in DOCUMENT["paths"].items() for method in each]
 
 
-def test_the_document_has_every_endpoint_and_the_classes_of_each_graph():
+def test_the_openapi_document_has_every_endpoint_and_node_class():
     described = {(method.upper(), path) for path, method in OPERATIONS}
     for endpoint in TABLE:
         paths = [endpoint.path]
@@ -129,7 +129,7 @@ class Walk(Node):
     async def __call__(self) -> None: ...
 
 
-def test_every_schema_has_a_name_of_its_own_for_generated_clients():
+def test_every_openapi_schema_has_a_unique_name():
     walk = Graph(start=Walk, end=Walk, name="walk")
     graphs = {"a b": walk, "a-b": walk, "東京": walk, "京都": orders}
     api = router(graphs, journal=MemoryJournal(), auth=public())
@@ -147,7 +147,7 @@ def test_every_schema_has_a_name_of_its_own_for_generated_clients():
     assert "#/$defs" not in json.dumps(document)
 
 
-async def test_an_unknown_tag_of_a_union_is_one_fault():
+async def test_an_unknown_tag_of_a_union_is_reported_as_a_single_error():
     walk = Graph(start=Walk, end=Walk, name="walk")
     async with serving(graphs={"walk": walk}) as served:
         refused = await served.client.post(
@@ -216,7 +216,7 @@ def known(case: Any, run_id: str, new: dict[str, str], *, accepted: bool) -> Any
 
 
 @pytest.mark.parametrize(("path", "method"), OPERATIONS, ids=lambda each: each)
-def test_nothing_that_the_document_allows_makes_the_server_fail(
+def test_no_request_allowed_by_the_document_makes_the_server_fail(
     background: Background, path: str, method: str
 ):
     operation = schemathesis.openapi.from_dict(DOCUMENT)[path][method]

@@ -52,7 +52,7 @@ class Noting(MemoryJournal):
             raise
 
 
-async def test_queued_turns_of_one_thread_run_one_after_the_other(monkeypatch: pytest.MonkeyPatch):
+async def test_queued_turns_of_a_thread_run_in_sequence(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("bae.serve.owner.RECOVER", 0.02)
     journal = Noting()
     for name in ("first", "second"):
@@ -66,7 +66,7 @@ async def test_queued_turns_of_one_thread_run_one_after_the_other(monkeypatch: p
             await asyncio.sleep(0.01)
 
 
-async def test_a_fork_that_is_only_stored_waits_until_it_is_resumed(
+async def test_a_fork_stored_without_starting_waits_until_it_is_resumed(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("bae.serve.owner.RECOVER", 0.02)

@@ -78,7 +78,7 @@ def boxes_of(picture: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("is_served", [True, False], ids=["served", "journal alone"])
-async def test_a_picture_has_the_path_of_the_run_with_its_graph_or_without(is_served: bool):
+async def test_the_picture_of_a_run_has_its_path_even_if_its_graph_is_not_served(is_served: bool):
     journal = MemoryJournal()
     async with serving(journal, graphs={"essays": essays}) as served:
         body = {"run_id": "one", "start": START}
@@ -108,7 +108,7 @@ async def test_a_picture_has_the_path_of_the_run_with_its_graph_or_without(is_se
     assert picture["problems"] == (known["problems"] if is_served else [])
 
 
-async def test_graphs_inside_a_run_have_pictures_by_path_before_they_begin_too():
+async def test_inner_graphs_have_pictures_before_they_start():
     async with serving(graphs={"essays": essays}) as served:
         await served.post("/graphs/essays/runs?wait=10", {"run_id": "one", "start": START})
         picture = await served.get("/runs/one/graph")
@@ -134,7 +134,7 @@ async def test_graphs_inside_a_run_have_pictures_by_path_before_they_begin_too()
             assert (refused.status_code, refused.json()["type"]) == (404, "bae-serve-path"), path
 
 
-async def test_the_picture_of_a_run_shows_the_classes_it_began_with(tmp_path: Path):
+async def test_the_picture_of_a_run_shows_the_classes_at_its_start(tmp_path: Path):
     async with SQLiteJournal(str(tmp_path / "runs.db")) as journal:
         async with serving(journal) as served:
             await served.start(count=20, run_id="asks")

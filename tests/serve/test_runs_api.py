@@ -48,7 +48,7 @@ async def test_a_wrong_start_names_the_field_and_starts_nothing():
         assert (await served.get("/runs"))["runs"] == []
 
 
-async def test_a_run_is_followed_by_server_sent_events_that_always_end():
+async def test_a_stream_of_server_sent_events_ends_with_its_run():
     async with serving() as served:
         run = await served.post("/graphs/slow/runs", {"start": {"name": "sse"}})
         kinds: list[str] = []
@@ -86,7 +86,7 @@ async def test_the_web_socket_follows_a_run_and_the_list_of_runs():
         assert {each["run_id"] for each in found[1]} == {"one"}
 
 
-async def test_a_question_is_shown_with_everything_needed_to_decide_and_answered_once():
+async def test_a_question_can_be_answered_only_once():
     async with serving() as served:
         run = await served.start(count=20, run_id="asks")
         assert run["status"] == "waiting"
@@ -114,7 +114,7 @@ async def test_a_question_is_shown_with_everything_needed_to_decide_and_answered
         assert why["provenance"]["note"] == "answered by ana"
 
 
-async def test_steps_calls_and_why_come_in_pages_and_long_values_are_cut():
+async def test_steps_and_calls_are_listed_in_pages():
     async with serving() as served:
         await served.start(sku="x" * 40, run_id="one")
         page = await served.get("/runs/one/steps?cut=10")
@@ -129,7 +129,7 @@ async def test_steps_calls_and_why_come_in_pages_and_long_values_are_cut():
         assert (await served.client.get("/runs/one/steps/7")).status_code == 404
 
 
-async def test_a_run_is_forked_with_another_value_and_the_old_run_stays():
+async def test_forking_a_run_with_another_value_keeps_the_old_run():
     async with serving() as served:
         await served.start(count=2, run_id="old")
         made = await served.post(
@@ -162,7 +162,7 @@ class Parcel(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_a_repeated_fork_is_the_same_however_its_values_are_written():
+async def test_a_repeated_fork_request_creates_a_single_fork():
     parcels = Graph(start=Parcel, end=Parcel, name="parcels")
     async with serving(graphs={"parcels": parcels}) as served:
         start = {"to": {"name": "Mill"}, "when": "2026-01-01T10:00:00Z"}
@@ -178,7 +178,7 @@ async def test_a_repeated_fork_is_the_same_however_its_values_are_written():
         assert (other.status_code, other.json()["type"]) == (409, "bae-run-exists")
 
 
-async def test_a_start_of_another_form_names_the_part_that_is_wrong():
+async def test_a_start_that_is_not_an_object_is_refused_with_its_place():
     async with serving() as served:
         for start in ([], "lamp", 5, None):
             refused = await served.client.post("/graphs/orders/runs", json={"start": start})
@@ -187,7 +187,7 @@ async def test_a_start_of_another_form_names_the_part_that_is_wrong():
             ]
 
 
-async def test_a_run_is_cancelled_only_by_cancel():
+async def test_closing_the_connection_does_not_cancel_a_run():
     async with serving() as served:
         run = await served.post("/graphs/slow/runs", {"start": {"name": "held"}})
         async for _ in served.events(run["run_id"]):
@@ -198,7 +198,7 @@ async def test_a_run_is_cancelled_only_by_cancel():
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_a_server_that_stops_hands_its_runs_over_and_the_next_one_continues(tmp_path, times):
+async def test_the_next_server_continues_runs_of_a_stopped_server(tmp_path, times):
     held.clear()
     async with SQLiteJournal(tmp_path / "runs.db") as journal:
         for _ in range(times):
@@ -213,7 +213,7 @@ async def test_a_server_that_stops_hands_its_runs_over_and_the_next_one_continue
             assert ends[0]["reason"] == "ended"
 
 
-async def test_text_is_streamed_while_it_is_written_and_void_text_begins_again():
+async def test_text_is_streamed_while_it_is_written():
     lm = ScriptedLM([Streamed({"text": "It is wet and cold."}, size=4, pause=0.06, restarts=1)])
     async with serving(graphs={"talk": talk}, lm=lm) as served, asyncio.timeout(20):
         run = await served.post("/graphs/talk/runs", {"start": {"question": "Weather?"}})
@@ -232,7 +232,7 @@ async def test_text_is_streamed_while_it_is_written_and_void_text_begins_again()
         assert live[0] is True
 
 
-async def test_an_approval_for_a_thread_is_given_listed_and_revoked():
+async def test_an_approval_for_a_thread_can_be_listed_and_revoked():
     call = [Call("pay_back", euros=20)]
     lm = ScriptedLM({Credit: [call, {"text": "Paid."}, call, {"text": "Paid."}, call]})
     async with serving(graphs={"credits": credits}, lm=lm) as served:
@@ -256,7 +256,7 @@ async def test_an_approval_for_a_thread_is_given_listed_and_revoked():
         assert await turn("three") == "waiting"
 
 
-async def test_a_thread_has_its_turns_and_no_other_user_may_add_one():
+async def test_another_user_cannot_add_a_turn_to_a_thread():
     lm = ScriptedLM([{"text": "Hello."}, {"text": "Fine."}])
     async with serving(graphs={"talk": talk}, lm=lm, visible="own") as served:
         for question in ("Hi", "How are you?"):
@@ -313,7 +313,7 @@ async def test_listing_threads_reads_each_thread_once():
         assert sorted(looks) == ["a", "a", "b", "b", "c"]
 
 
-async def test_the_same_request_twice_at_once_starts_one_run():
+async def test_two_equal_concurrent_requests_start_one_run():
     async with serving() as served:
         body = {"run_id": "once", "start": {"name": "once"}}
         posts = [served.client.post("/graphs/slow/runs", json=body) for _ in range(5)]
@@ -328,7 +328,7 @@ async def test_the_same_request_twice_at_once_starts_one_run():
     assert (await served.journal.read("once")).info.standing() == "interrupted"
 
 
-async def test_refused_answers_have_the_field_or_who_answered():
+async def test_a_refused_answer_names_the_invalid_field_or_the_earlier_answerer():
     async with serving(graphs={"quantities": quantities}) as served:
         run = await served.post("/graphs/quantities/runs?wait=10", {"start": {}, "run_id": "q"})
         gate = run["waiting"][0]["gate"]
@@ -349,7 +349,7 @@ async def test_refused_answers_have_the_field_or_who_answered():
         assert end["reason"] == "ended"
 
 
-async def test_an_answer_is_stored_while_there_is_no_room_for_another_run():
+async def test_an_answer_is_stored_while_the_run_limit_is_reached():
     async with serving(at_once=1) as served:
         await served.start(count=20, run_id="asks")
         await served.post("/graphs/slow/runs", {"start": {"name": "full"}, "run_id": "full"})
@@ -360,7 +360,7 @@ async def test_an_answer_is_stored_while_there_is_no_room_for_another_run():
         held["full"].set()
 
 
-async def test_a_fork_that_does_not_fit_names_the_field():
+async def test_an_invalid_fork_names_the_field():
     async with serving() as served:
         await served.start(run_id="old")
         wrong = await served.client.post(
@@ -370,7 +370,7 @@ async def test_a_fork_that_does_not_fit_names_the_field():
         assert wrong.json()["errors"][0]["loc"] == ["body", "changed", "count"]
 
 
-async def test_a_run_whose_classes_have_changed_is_shown_without_its_result():
+async def test_a_run_with_changed_classes_is_shown_without_its_result():
     async with serving() as served:
         await served.start(run_id="old")
         journal = served.journal
@@ -383,7 +383,7 @@ async def test_a_run_whose_classes_have_changed_is_shown_without_its_result():
         assert (await served.get("/runs/old/steps"))["total"] == 2
 
 
-async def test_rows_of_a_list_are_small_and_a_page_of_long_records_ends_early(
+async def test_a_page_of_long_records_ends_early(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("bae.serve.views.PAGE_SIZE", 400)
@@ -404,7 +404,7 @@ async def test_rows_of_a_list_are_small_and_a_page_of_long_records_ends_early(
         assert found == [*range(len(found))]
 
 
-async def test_a_list_has_the_first_words_of_each_run_finds_runs_by_them_and_counts_them():
+async def test_runs_can_be_searched_by_their_first_words():
     async with serving() as served:
         long = {"name": "a  lamp\n" + "x" * 500}
         held.setdefault(long["name"], asyncio.Event()).set()
@@ -519,7 +519,7 @@ class Payment(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_a_form_for_the_start_has_the_names_of_the_classes_of_a_union():
+async def test_a_start_form_has_the_class_names_of_a_union():
     async with serving(graphs={"pay": Graph(start=Payment, end=Payment)}) as served:
         schema = (await served.get("/graphs/pay"))["start_schema"]
         card, cash = schema["properties"]["by"]["anyOf"]
@@ -538,7 +538,7 @@ class HouseModel(Backend):
         return Answer(text, Usage(1, 100, 20, cost=None))
 
 
-async def test_a_call_has_prompts_attempts_and_an_unknown_cost_of_null():
+async def test_a_call_shows_its_prompts_and_attempts():
     async with serving(graphs={"talk": talk}, lm=HouseModel()) as served:
         body = {"start": {"question": "Weather?"}, "run_id": "one"}
         await served.post("/graphs/talk/runs?wait=10", body)
@@ -571,7 +571,7 @@ async def test_a_run_has_its_node_limit_and_the_budgets_of_the_server():
         ]
 
 
-async def test_the_budgets_of_a_line_of_lms_are_the_budgets_that_all_of_them_share():
+async def test_a_run_with_fallback_lms_lists_only_their_shared_budgets():
     day = Budget(calls=500, scope="day")
     first = Budgeted(HouseModel(), Budget(calls=50, scope="first", within=day))
     second = Budgeted(HouseModel(), Budget(calls=70, scope="second", within=day))

@@ -62,7 +62,7 @@ QUERIES = {
 
 
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
-async def test_a_secret_is_in_no_response(accept: str):
+async def test_no_response_contains_a_secret(accept: str):
     order = {"GET": 0, "POST": 1, "DELETE": 2}
     async with serving(graphs={"login": login}) as served:
         await served.post("/graphs/login/runs?wait=10", BODIES["/graphs/{graph}/runs"])
@@ -86,7 +86,7 @@ async def test_a_secret_is_in_no_response(accept: str):
         assert seen > len(TABLE) / 2
 
 
-async def test_a_secret_is_in_no_refusal():
+async def test_no_refusal_contains_a_secret():
     async with serving(graphs={"login": login}) as served:
         for start in ({**START, "name": 7}, {**START, "pin": [SECRET]}, {"password": [SECRET]}):
             refused = await served.client.post("/graphs/login/runs", json={"start": start})
@@ -122,7 +122,7 @@ class Connected(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_a_default_that_is_a_secret_is_in_no_schema():
+async def test_no_schema_contains_a_secret_default():
     graph = Graph(start=Setup, end=Connected, name="setup")
     async with serving(graphs={"setup": graph}, lm=ScriptedLM()) as served:
         await served.post("/graphs/setup/runs?wait=10", {"run_id": "run", "start": {}})
@@ -136,7 +136,7 @@ async def test_a_default_that_is_a_secret_is_in_no_schema():
             assert SECRET not in json.dumps(await served.get(path)), path
 
 
-async def test_an_answer_to_a_run_that_needs_its_secrets_is_stored_and_explains_how_to_resume():
+async def test_an_answer_to_a_run_with_secrets_explains_how_to_resume():
     async with serving(graphs={"login": login}) as served, asyncio.timeout(20):
         await served.post("/graphs/login/runs?wait=10", BODIES["/graphs/{graph}/runs"])
         answer = BODIES["/runs/{run}/answers"]
@@ -154,7 +154,7 @@ async def test_an_answer_to_a_run_that_needs_its_secrets_is_stored_and_explains_
         assert ends[0]["reason"] == "ended"
 
 
-async def test_a_fork_of_a_run_with_secrets_explains_what_to_give_and_how_to_resume():
+async def test_a_fork_of_a_run_with_secrets_explains_how_to_resume():
     async with serving(graphs={"login": login}) as served, asyncio.timeout(20):
         await served.post("/graphs/login/runs?wait=10", BODIES["/graphs/{graph}/runs"])
         missing = await served.client.post("/runs/run/forks", json={"at": 0})
@@ -173,7 +173,7 @@ async def test_a_fork_of_a_run_with_secrets_explains_what_to_give_and_how_to_res
 
 
 @pytest.mark.parametrize("kind", FEEDS)
-async def test_a_secret_is_in_no_feed(kind: str):
+async def test_no_feed_contains_a_secret(kind: str):
     async with serving(graphs={"login": login}) as served, asyncio.timeout(20):
         await served.post("/graphs/login/runs?wait=10", BODIES["/graphs/{graph}/runs"])
         async with connect(served.ws()) as socket:

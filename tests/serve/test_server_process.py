@@ -181,7 +181,7 @@ def client_of(port: int) -> httpx.Client:
         ("--token", "short", "at least 8"),
     ],
 )
-def test_an_option_that_would_never_work_is_refused(
+def test_an_impossible_option_of_the_serve_command_is_refused(
     option: str, wrong: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     main = pytest.importorskip("bae.cli").main
@@ -192,7 +192,7 @@ def test_an_option_that_would_never_work_is_refused(
     assert why in " ".join(error.replace("│", " ").split())
 
 
-def test_clients_that_come_back_miss_nothing_when_the_server_is_killed(tmp_path: Path):
+def test_reconnecting_clients_miss_no_event_after_a_killed_server(tmp_path: Path):
     port = free_port()
     with client_of(port) as client, ThreadPoolExecutor() as threads:
         with run_server(tmp_path, port) as process:
@@ -217,7 +217,7 @@ def test_clients_that_come_back_miss_nothing_when_the_server_is_killed(tmp_path:
 
 
 @pytest.mark.parametrize("mounted", [False, True], ids=["alone", "mounted"])
-def test_a_server_that_stops_ends_its_streams_and_cancels_no_run(tmp_path: Path, mounted: bool):
+def test_stopping_the_server_ends_its_streams_and_cancels_no_run(tmp_path: Path, mounted: bool):
     port = free_port()
     with client_of(port) as client, ThreadPoolExecutor() as threads:
         with run_server(tmp_path, port, mounted=mounted) as process:

@@ -29,7 +29,7 @@ async def test_a_first_message_without_a_token_closes_the_connection_with_a_reas
 
 
 @pytest.mark.parametrize("later", ["garbage", b"\x00\xff", "x" * 5_000], ids=range(3))
-async def test_a_later_senseless_message_closes_the_connection_with_a_reason(
+async def test_an_invalid_later_message_closes_the_connection_with_a_reason(
     later: str | bytes, caplog: pytest.LogCaptureFixture
 ):
     async with serving() as served, asyncio.timeout(20), connect(served.ws()) as socket:
@@ -40,7 +40,7 @@ async def test_a_later_senseless_message_closes_the_connection_with_a_reason(
     assert not caplog.records
 
 
-async def test_a_finished_feed_makes_room_for_another():
+async def test_a_finished_feed_does_not_use_up_the_feed_limit():
     async with serving() as served, asyncio.timeout(20), connect(served.ws()) as socket:
         await served.start(run_id="one")
         await say(socket, {"token": TOKEN})
@@ -51,7 +51,7 @@ async def test_a_finished_feed_makes_room_for_another():
             assert (message["sub"], message["end"]) == (number, "ended")
 
 
-async def test_more_feeds_than_a_connection_may_follow_close_it():
+async def test_too_many_feeds_close_the_connection():
     async with serving() as served, asyncio.timeout(20), connect(served.ws()) as socket:
         await say(socket, {"token": TOKEN})
         for number in range(51):
@@ -62,7 +62,7 @@ async def test_more_feeds_than_a_connection_may_follow_close_it():
         assert (socket.close_code, "50" in (socket.close_reason or "")) == (1008, True)
 
 
-async def test_a_feed_can_be_left_and_an_invalid_feed_is_refused_with_a_reason():
+async def test_an_invalid_feed_is_refused_with_a_reason():
     async with serving() as served, asyncio.timeout(20), connect(served.ws()) as socket:
         await say(socket, {"token": TOKEN})
         await say(socket, {"sub": 1, "feed": "runs", "after": "now"})
@@ -81,7 +81,7 @@ async def test_a_feed_can_be_left_and_an_invalid_feed_is_refused_with_a_reason()
         assert messages[-1]["end"] == "reset"
 
 
-async def test_clients_get_pings(monkeypatch: pytest.MonkeyPatch):
+async def test_web_socket_clients_get_pings(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("bae.serve.live.HEARTBEAT", 0.01)
     async with serving() as served, asyncio.timeout(20), connect(served.ws()) as socket:
         await say(socket, {"token": TOKEN})

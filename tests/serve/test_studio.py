@@ -25,7 +25,7 @@ from studio_pages import SCRIPT, SCRIPT_TOKEN, OpenStudio, open_studio
 
 
 @pytest.mark.parametrize("path", ["/", "/inbox", "/runs/r1?tab=graph", "/chat/a%2Fb", "/team/x.y"])
-async def test_every_path_that_is_no_file_is_the_page(path: str, tmp_path: Path):
+async def test_every_path_without_a_file_serves_the_page(path: str, tmp_path: Path):
     async with open_studio(tmp_path) as studio:
         found = await studio.client.get(path)
     assert (found.status_code, found.headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -99,7 +99,7 @@ async def test_assets_are_compressed_and_cached_forever_and_other_files_are_reva
         "/.\\secret.txt",
     ],
 )
-async def test_no_path_leads_to_another_file(path: str, tmp_path: Path):
+async def test_no_path_escapes_the_folder_of_the_page(path: str, tmp_path: Path):
     async with open_studio(tmp_path) as studio:
         host, port = studio.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -114,7 +114,7 @@ async def test_no_path_leads_to_another_file(path: str, tmp_path: Path):
         assert "<title>bae studio" in answer
 
 
-async def test_the_page_is_only_read(tmp_path: Path):
+async def test_the_page_accepts_only_get_and_head_requests(tmp_path: Path):
     async with open_studio(tmp_path) as studio:
         sent = await studio.client.post("/inbox", json={})
         head = await studio.client.head("/")
@@ -145,7 +145,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("headers", FOREIGN, ids=lambda each: str(each)[:60])
-async def test_another_site_gets_neither_page_nor_api_nor_login_nor_socket(
+async def test_requests_of_another_site_are_refused_everywhere(
     headers: dict[str, str], tmp_path: Path
 ):
     async with open_studio(tmp_path) as studio, asyncio.timeout(20):
@@ -208,7 +208,7 @@ async def can_read(studio: OpenStudio, headers: dict[str, str]) -> bool:
     return found.status_code == 200
 
 
-async def test_the_token_of_a_link_is_exchanged_once_and_reads_nothing_by_itself(tmp_path: Path):
+async def test_a_link_token_can_be_exchanged_only_once(tmp_path: Path):
     async with open_studio(tmp_path) as studio:
         link = studio.studio.logins.make_link_token()
         assert not await can_read(studio, {"authorization": f"Bearer {link}"})
@@ -240,7 +240,7 @@ async def test_links_and_logins_expire(tmp_path: Path):
         assert not await can_read(studio, headers)
 
 
-async def test_after_ten_wrong_tokens_no_token_is_taken_for_a_minute(tmp_path: Path):
+async def test_ten_wrong_tokens_block_logins_for_a_minute(tmp_path: Path):
     clock = Clock()
     async with open_studio(tmp_path, clock=clock) as studio:
         link = studio.studio.logins.make_link_token()
@@ -251,7 +251,7 @@ async def test_after_ten_wrong_tokens_no_token_is_taken_for_a_minute(tmp_path: P
         assert (await studio.log_in(link)).status_code == 200
 
 
-async def test_a_login_holds_after_a_restart_and_its_file_has_no_token(tmp_path: Path):
+async def test_a_login_survives_a_restart(tmp_path: Path):
     file = tmp_path / "state" / "bae" / "studio.db"
     async with open_studio(tmp_path, file=file) as studio:
         headers, unused = await studio.headers(), studio.studio.logins.make_link_token()
@@ -267,7 +267,7 @@ async def test_a_login_holds_after_a_restart_and_its_file_has_no_token(tmp_path:
         assert not await can_read(studio, headers)
 
 
-async def test_a_browser_logs_out_alone_or_with_all_others(tmp_path: Path):
+async def test_a_browser_can_log_out_all_browsers(tmp_path: Path):
     async with open_studio(tmp_path) as studio:
         one, two, three = [await studio.headers() for _ in range(3)]
         link = studio.studio.logins.make_link_token()
@@ -278,7 +278,7 @@ async def test_a_browser_logs_out_alone_or_with_all_others(tmp_path: Path):
         assert (await studio.log_in(link)).status_code == 401
 
 
-async def test_a_socket_takes_the_token_of_a_login_and_no_other(tmp_path: Path):
+async def test_a_web_socket_accepts_only_the_token_of_a_login(tmp_path: Path):
     async with open_studio(tmp_path) as studio, asyncio.timeout(20):
         token = (await studio.headers())["authorization"].removeprefix("Bearer ")
         link = studio.studio.logins.make_link_token()
@@ -293,7 +293,7 @@ async def test_a_socket_takes_the_token_of_a_login_and_no_other(tmp_path: Path):
                     assert socket.close_code == 4401
 
 
-async def test_the_socket_of_a_browser_that_logged_out_is_closed(
+async def test_logging_out_closes_the_web_socket_of_the_browser(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("bae.serve.live.HEARTBEAT", 0.01)
@@ -352,7 +352,7 @@ async def studio_of_runs(tmp_path: Path) -> AsyncIterator[OpenStudio]:
         yield studio
 
 
-async def test_without_graphs_runs_are_shown_and_nothing_can_be_done_to_them(tmp_path: Path):
+async def test_a_studio_without_graphs_is_read_only(tmp_path: Path):
     async with studio_of_runs(tmp_path) as studio:
         told = await studio.get("/api/studio")
         assert (told["graphs"], told["can"]) == ([], ["read"])

@@ -144,7 +144,7 @@ def test_a_browser_stays_logged_in_when_the_studio_is_killed_and_started_again(f
         process.returncode = 143  # of the outer block
 
 
-def test_calling_the_same_command_again_prints_another_link_of_the_studio_that_runs(folder: Path):
+def test_repeating_the_command_prints_a_new_link_to_the_running_studio(folder: Path):
     with studio(folder, "app.py", "--port", free_port()) as (told, _):
         port = told["url"].rpartition(":")[2]
         again = run_studio(folder, "app.py", "--port", port)
@@ -161,7 +161,7 @@ def test_calling_the_same_command_again_prints_another_link_of_the_studio_that_r
         assert (other.returncode, "bae-serve-address" in other.stderr) == (1, True)
 
 
-def test_without_a_port_the_next_free_one_is_taken_and_named(folder: Path):
+def test_the_studio_uses_the_next_free_port_by_default(folder: Path):
     with closing(socket.socket()) as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -179,7 +179,7 @@ def test_without_a_port_the_next_free_one_is_taken_and_named(folder: Path):
             process.returncode = 143
 
 
-def test_several_graphs_are_served_and_two_of_one_name_are_refused(folder: Path):
+def test_a_studio_serves_several_graphs_with_distinct_names(folder: Path):
     with studio(folder, "app.py", "refunds.py", "--port", "0") as (told, _):
         assert told["graphs"] == ["app", "refunds"]
         with client_of(told) as client:
@@ -190,7 +190,7 @@ def test_several_graphs_are_served_and_two_of_one_name_are_refused(folder: Path)
     assert "same name, app" in " ".join(refused.stderr.split())
 
 
-def test_a_journal_alone_is_only_read_and_the_page_knows_the_command_for_more(folder: Path):
+def test_a_studio_with_only_a_journal_is_read_only(folder: Path):
     started = studio(folder, "app.py", "--port", "0", "--journal", "runs.db")
     with started as (told, _), client_of(told) as client:
         body = {"run_id": "hello", "start": {"text": "hello"}}
@@ -219,7 +219,7 @@ def run_bae(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_given_token_is_for_scripts(folder: Path):
+def test_a_token_from_the_environment_gives_scripts_access(folder: Path):
     started = studio(folder, "app.py", "--port", "0", BAE_STUDIO_TOKEN=TOKEN)
     with started as (told, _), client_of(told, TOKEN) as client:
         assert client.get("/api/runs").status_code == 200
@@ -227,7 +227,7 @@ def test_a_given_token_is_for_scripts(folder: Path):
     assert (short.returncode, "at least 8" in " ".join(short.stderr.split())) == (2, True)
 
 
-def test_open_has_the_browser_open_the_link(folder: Path):
+def test_the_open_option_opens_the_link_in_the_browser(folder: Path):
     browser = folder / "browser.sh"
     browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {folder}/opened\n')
     browser.chmod(0o755)
@@ -236,7 +236,7 @@ def test_open_has_the_browser_open_the_link(folder: Path):
         assert (folder / "opened").read_text() == told["link"]
 
 
-def test_a_studio_starts_without_a_place_for_logins(folder: Path):
+def test_a_studio_starts_without_a_writable_state_folder(folder: Path):
     (folder / "state").write_text("a file where the folder should be")
     with studio(folder, "app.py", "--port", "0") as (told, process):
         assert log_in(told)
@@ -245,7 +245,7 @@ def test_a_studio_starts_without_a_place_for_logins(folder: Path):
         process.returncode = 143
 
 
-def test_a_module_that_cannot_run_is_refused_before_anything_is_served(folder: Path):
+def test_an_invalid_module_is_refused_before_the_studio_starts(folder: Path):
     (folder / "bad.py").write_text("x = 1\n")
     refused = run_studio(folder, "bad.py")
     assert refused.returncode == 1
@@ -254,7 +254,7 @@ def test_a_module_that_cannot_run_is_refused_before_anything_is_served(folder: P
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
-def test_at_a_terminal_enter_prints_another_link(folder: Path):
+def test_pressing_enter_prints_another_link(folder: Path):
     pytest.importorskip("pyte")
     terminal = pytest.importorskip("terminal_session")
     program = ("-c", PROGRAM.format(page=str(folder / "page")))

@@ -69,7 +69,7 @@ async def test_a_turn_shows_its_fields_tool_calls_and_reply():
             assert (refused.status_code, refused.json()["type"]) == (404, "bae-run-unknown")
 
 
-async def test_a_turn_that_was_sent_again_names_the_turn_that_it_replaces():
+async def test_a_resent_turn_names_the_turn_it_replaces():
     async with serving(**replies({"text": "One."}, {"text": "Two."})) as served:
         await served.post("/graphs/support/runs?wait=10", turn("one", "Hello."))
         fork = {"at": 0, "thread": "ana", "run_id": "two", "go_on": True}
@@ -84,7 +84,7 @@ async def test_a_turn_that_was_sent_again_names_the_turn_that_it_replaces():
         assert len((await served.get("/threads/ana"))["turns"]) == 2
 
 
-async def test_threads_are_found_by_their_graph_and_a_part_of_their_id():
+async def test_threads_can_be_found_by_graph_and_part_of_the_id():
     async with serving(**replies({"text": "One."}, {"text": "Two."})) as served:
         for run_id, thread in (("one", "Ana-42"), ("two", "ben-7")):
             await served.post("/graphs/support/runs?wait=10", turn(run_id, "Hello.", thread))
@@ -94,7 +94,7 @@ async def test_threads_are_found_by_their_graph_and_a_part_of_their_id():
         assert (await served.get("/threads?graph=other"))["threads"] == []
 
 
-async def test_a_waiting_tool_call_shows_the_arguments_of_the_tool_and_later_who_approved_it():
+async def test_a_tool_call_shows_its_arguments_and_its_approver():
     calls = Call("refund", euros=20), Call("ask_person", question="Which color?")
     async with serving(**replies(*calls, {"text": "Sent."})) as served:
         await served.post("/graphs/support/runs?wait=10", turn("one", "It is wet."))
@@ -124,7 +124,7 @@ async def test_a_waiting_tool_call_shows_the_arguments_of_the_tool_and_later_who
         ]
 
 
-async def test_a_turn_shows_the_thoughts_that_the_journal_keeps():
+async def test_a_turn_shows_the_thinking_kept_by_the_journal():
     thinks = Streamed({"text": "Hello."}, thinking="They greet me.")
     for keeps, thoughts in ((True, ["They greet me."]), (False, [])):
         journal = MemoryJournal(thinking=keeps)

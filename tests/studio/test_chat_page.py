@@ -61,7 +61,7 @@ class Seen(Node):
 photos = Graph(start=Photo, end=Seen, name="photos")
 
 
-async def test_a_turn_grows_calls_tools_and_asks_before_one_of_them(page: Any) -> None:
+async def test_a_streaming_turn_asks_for_approval_of_a_tool_call(page: Any) -> None:
     long = "\n\n".join(f"Paragraph {number} of the reply." for number in range(90))
     lm = ScriptedLM(
         {
@@ -117,7 +117,7 @@ async def test_a_turn_grows_calls_tools_and_asks_before_one_of_them(page: Any) -
         assert len(more.prompts[-1].conversation) == 3
 
 
-async def test_a_turn_is_stopped_tried_again_and_sent_with_another_text(page: Any) -> None:
+async def test_a_turn_can_be_stopped_retried_and_edited(page: Any) -> None:
     answers = [Streamed({"text": "word " * 5_000}, size=5, pause=0.02)]
     answers += [{"text": "A first reply."}, {"text": "A second reply."}, {"text": "A third reply."}]
     lm = ScriptedLM({Reply: answers})
@@ -153,7 +153,7 @@ async def test_a_turn_is_stopped_tried_again_and_sent_with_another_text(page: An
         assert '"language":"French"' in lm.prompts[-1].conversation[-1].text
 
 
-async def test_an_image_is_pasted_into_a_chat_and_shown_in_its_turn(page: Any) -> None:
+async def test_an_image_pasted_into_a_chat_is_shown_in_its_turn(page: Any) -> None:
     lm = ScriptedLM({Seen: [{"text": "A dot."}]})
     async with open_studio(photos, lm=lm) as opened:
         await opened.show(page, "/chat")
@@ -177,7 +177,7 @@ async def test_an_image_is_pasted_into_a_chat_and_shown_in_its_turn(page: Any) -
         assert len((await opened.journal.read(run.run_id)).files) == 1
 
 
-async def test_hostile_markdown_is_text_makes_no_request_and_does_not_freeze(page: Any) -> None:
+async def test_hostile_markdown_is_shown_as_text(page: Any) -> None:
     hostile = "\n\n".join(
         [
             "<script>window.hit = 1</script> <img src='https://evil.test/a.png' onerror='hit = 1'>",

@@ -41,7 +41,7 @@ class Box(Node):
 boxes = Graph(start=Box, end=Box, name="boxes")
 
 
-async def test_an_expired_login_or_a_void_link_loses_no_typed_text(page: Any):
+async def test_an_expired_login_does_not_lose_typed_text(page: Any):
     journal, logins = MemoryJournal(), Logins(None)
     await wishes.arun(Wish(text="A lamp."), journal=journal, run_id="wish-1")
     async with open_studio(wishes, journal=journal, logins=logins) as opened:
@@ -65,7 +65,7 @@ async def test_an_expired_login_or_a_void_link_loses_no_typed_text(page: Any):
         await expect(other).to_have_title("bae studio")
 
 
-async def test_values_of_any_size_are_shown_as_they_are(page: Any):
+async def test_values_of_any_size_are_shown_unchanged(page: Any):
     journal = MemoryJournal()
     value = {
         "__proto__": {"polluted": "a name like others"},
@@ -91,7 +91,7 @@ async def test_values_of_any_size_are_shown_as_they_are(page: Any):
         assert await page.evaluate("({}).polluted") is None
 
 
-async def test_a_silent_connection_is_opened_again(page: Any):
+async def test_a_silent_connection_is_reopened(page: Any):
     journal, sockets, silent = MemoryJournal(), [], []
 
     async def carry(socket: Any) -> None:

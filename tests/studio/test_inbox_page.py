@@ -78,7 +78,7 @@ async def ask(opened: OpenedStudio, run: str, text: str) -> None:
     await refunds.arun(Complaint(text=text), journal=opened.journal, run_id=run)
 
 
-async def test_a_gate_is_answered_with_a_form_of_its_type(page: Any) -> None:
+async def test_a_gate_has_an_answer_form_for_its_type(page: Any) -> None:
     async with open_studio(refunds) as opened:
         await ask(opened, "wet", "It arrived wet.")
         await ask(opened, "late", "It is late.")
@@ -106,7 +106,7 @@ async def test_a_gate_is_answered_with_a_form_of_its_type(page: Any) -> None:
         assert run.result == Refunded(approved=True, euros=20, method="voucher", notes=["a gift"])
 
 
-async def test_a_tool_call_is_approved_with_other_arguments(page: Any) -> None:
+async def test_a_tool_call_can_be_approved_with_edited_arguments(page: Any) -> None:
     call = Call("pay", order="A-17", euros=90, reason="broken")
     lm = ScriptedLM({Reply: [call, {"text": "Paid."}]})
     paid.clear()
@@ -128,7 +128,7 @@ async def test_a_tool_call_is_approved_with_other_arguments(page: Any) -> None:
         assert paid == [("A-17", 45.5, "broken")]
 
 
-async def test_answers_of_others_do_not_move_the_page_while_a_person_types(page: Any) -> None:
+async def test_answers_of_other_users_do_not_move_the_page_during_typing(page: Any) -> None:
     async with open_studio(refunds) as opened:
         for run in ("one", "two", "three"):
             await ask(opened, run, f"This is {run}.")
@@ -157,7 +157,7 @@ async def test_answers_of_others_do_not_move_the_page_while_a_person_types(page:
         await page.unroute("**/api/inbox**")
 
 
-async def test_a_team_is_answered_on_a_phone(phone: Any, tmp_path: Path) -> None:
+async def test_questions_of_a_team_can_be_answered_on_a_phone(phone: Any, tmp_path: Path) -> None:
     repository = await Repository.create(tmp_path / "shop")
     about = {"name": "shop", "root": str(repository.root), "branch": "bae/team"}
     async with await Store.open(tmp_path / "team.db") as store, store.journal() as journal:

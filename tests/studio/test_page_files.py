@@ -26,14 +26,14 @@ class Hello(Node):
 hello = Graph(start=Hello, end=Hello, name="hello")
 
 
-def test_the_lock_of_the_page_names_no_address():
+def test_the_lock_file_of_the_page_contains_no_url():
     text = (ROOT / "studio" / "package-lock.json").read_text("utf-8")
     assert "://" not in text
     packages = json.loads(text)["packages"]
     assert all(each.get("integrity") for name, each in packages.items() if name)
 
 
-async def test_the_first_view_is_small_and_asks_no_other_host(page: Any):
+async def test_the_first_view_is_small_and_loads_from_no_other_host(page: Any):
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     async with open_studio(hello) as opened:

@@ -133,7 +133,7 @@ async def start(opened: OpenedStudio, graph: Graph[Any, Any], node: Node, run_id
         await opened.api.owner.start(graph, node, run_id)
 
 
-async def test_a_run_is_watched_to_its_end_while_its_text_grows_and_nothing_else_moves(page: Any):
+async def test_streamed_text_of_a_run_does_not_move_the_page(page: Any):
     may_send.clear()
     lm = Budgeted(writer(pause=0.03), Budget(calls=20))
     async with open_studio(letters, lm=lm) as opened:
@@ -161,7 +161,7 @@ async def test_a_run_is_watched_to_its_end_while_its_text_grows_and_nothing_else
         await page.get_by_role("button", name="Sent, a run can end here, visited once").wait_for()
 
 
-async def test_why_leads_from_a_value_through_a_function_to_the_answer_of_a_model(page: Any):
+async def test_the_origin_of_a_value_leads_back_to_a_model_answer(page: Any):
     may_send.set()
     async with open_studio(letters, lm=writer()) as opened:
         await start(opened, letters, Complaint(message="It is broken."), "letter-1")
@@ -222,7 +222,7 @@ async def test_a_fork_with_an_edited_field_is_a_new_run_that_shows_the_change(pa
         await page.get_by_role("heading", name="trip-1").wait_for()
 
 
-async def test_a_timeline_names_the_critical_path_and_cuts_out_the_wait_for_a_person(page: Any):
+async def test_a_timeline_cuts_out_the_wait_for_a_person(page: Any):
     async with open_studio(refunds) as opened:
         await start(opened, refunds, Request(), "refund-1")
         await opened.api.owner.wait("refund-1", 20)
@@ -247,7 +247,7 @@ async def test_a_timeline_names_the_critical_path_and_cuts_out_the_wait_for_a_pe
         await page.get_by_text("Send the money?").first.wait_for()
 
 
-async def test_a_run_of_5000_steps_is_few_elements_and_every_step_can_be_reached(page: Any):
+async def test_every_step_of_a_5000_step_run_can_be_reached(page: Any):
     async with open_studio(counts, journal=MemoryJournal()) as opened:
         await counts.arun(Count(number=0), journal=opened.journal, run_id="long", max_iters=6000)
         page.set_default_timeout(30_000)
@@ -273,9 +273,7 @@ async def test_a_run_of_5000_steps_is_few_elements_and_every_step_can_be_reached
         await page.get_by_text("1 node", exact=True).wait_for()
 
 
-async def test_a_link_opens_the_same_view_again_also_after_the_server_was_started_again(
-    page: Any, tmp_path: Any
-):
+async def test_a_link_opens_the_same_view_after_a_server_restart(page: Any, tmp_path: Any):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

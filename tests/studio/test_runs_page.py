@@ -101,9 +101,7 @@ def expect() -> Any:
     return pytest.importorskip("playwright.async_api").expect
 
 
-async def test_ten_thousand_runs_are_a_list_of_few_elements_that_scrolls_to_the_last(
-    page: Any, expect: Any
-):
+async def test_a_list_of_ten_thousand_runs_scrolls_to_the_last_run(page: Any, expect: Any):
     journal = MemoryJournal()
     await fill(journal, MANY)
     async with open_studio(orders, journal=journal) as opened:
@@ -162,7 +160,7 @@ async def test_new_runs_wait_behind_a_bar_and_changed_rows_stay_in_their_places(
         await expect(bar).to_have_count(0)
 
 
-async def test_filter_and_search_are_in_the_address_and_survive_a_reload(page: Any, expect: Any):
+async def test_filter_and_search_survive_a_reload(page: Any, expect: Any):
     async with open_studio(orders) as opened:
         await order(opened, "one", "a red lamp")
         await order(opened, "two", "a kettle", 20)
@@ -184,9 +182,7 @@ async def test_filter_and_search_are_in_the_address_and_survive_a_reload(page: A
         assert page.url == f"{opened.url}/runs"
 
 
-async def test_a_run_is_started_from_a_form_that_shows_faults_at_their_fields(
-    phone: Any, expect: Any
-):
+async def test_the_start_form_shows_errors_at_their_fields(phone: Any, expect: Any):
     page = phone
     async with open_studio(orders, parcels) as opened:
         await opened.show(page, "/runs?start=orders")
@@ -252,7 +248,7 @@ async def test_a_run_is_started_from_a_form_that_shows_faults_at_their_fields(
         )
 
 
-async def test_two_selected_runs_are_compared_and_one_is_replayed(page: Any, expect: Any):
+async def test_two_selected_runs_can_be_compared(page: Any, expect: Any):
     async with open_studio(orders) as opened:
         await order(opened, "cheap", "lamp", 2)
         await order(opened, "dear", "lamp", 5)
@@ -270,7 +266,7 @@ async def test_two_selected_runs_are_compared_and_one_is_replayed(page: Any, exp
         await expect(page.get_by_text("The current code takes the same path.")).to_be_visible()
 
 
-async def test_hostile_ids_metadata_and_errors_are_text(page: Any, expect: Any):
+async def test_hostile_ids_metadata_and_errors_are_shown_as_text(page: Any, expect: Any):
     journal = MemoryJournal()
     async with open_studio(orders, journal=journal) as opened:
         thread = "'\"><svg/onload=alert(1)>"
@@ -307,7 +303,7 @@ async def test_hostile_ids_metadata_and_errors_are_text(page: Any, expect: Any):
         await expect(question).to_be_visible()
 
 
-async def test_without_a_module_the_page_names_the_command_that_enables_actions(
+async def test_a_page_without_a_module_names_the_command_that_enables_actions(
     page: Any, expect: Any
 ):
     journal, reader = MemoryJournal(), User("ana", frozenset({"read"}))

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-def test_the_demo_shows_runs_a_team_at_work_and_answers_in_a_chat(tmp_path: Path):
+def test_the_demo_shows_runs_a_team_and_a_chat(tmp_path: Path):
     process = subprocess.Popen(
         [sys.executable, ROOT / "examples" / "studio" / "demo.py", tmp_path, "--json"],
         env={**os.environ, "DEMO_SECONDS": "0", "BAE_STUDIO_TOKEN": "token-of-a-test"},

@@ -106,7 +106,7 @@ def column(page: Any, name: str) -> Any:
     return page.get_by_role("region", name=re.compile(f"^{name}, "))
 
 
-async def test_a_plan_is_approved_and_its_run_is_watched_to_the_end(page: Any, tmp_path: Path):
+async def test_a_plan_can_be_approved_and_watched_to_the_end(page: Any, tmp_path: Path):
     lm = HeldLM(Call("look", path="calc.sh"), RIGHT, Call("check", tests=["sub.test.sh"]), DONE)
     async with open_team(tmp_path, approved=False) as team:
         await team.studio.show(page, "/team")
@@ -133,7 +133,7 @@ async def test_a_plan_is_approved_and_its_run_is_watched_to_the_end(page: Any, t
         await expect(page.get_by_text("All tasks are done.")).to_be_visible()
 
 
-async def test_a_question_is_answered_and_the_first_answerer_is_shown_beside_the_typed_text(
+async def test_the_first_answerer_of_a_question_is_shown_beside_the_typed_text(
     page: Any, tmp_path: Path
 ):
     async with open_team(tmp_path) as team:
@@ -162,7 +162,7 @@ async def test_a_question_is_answered_and_the_first_answerer_is_shown_beside_the
         assert (last.answer, last.answered_by) == ("At once.", "ana")
 
 
-async def test_failed_tests_and_their_correction_are_shown_with_the_diff_of_each(
+async def test_failed_tests_and_their_correction_are_shown_with_their_diffs(
     page: Any, tmp_path: Path
 ):
     lm = HeldLM(WRONG_EDIT, "I added sub.", RIGHT, DONE)
@@ -229,9 +229,7 @@ async def test_a_note_about_a_line_of_the_change_reaches_the_agent_at_work(
         assert any("nobody wants halves" in each for each in lm.seen)
 
 
-async def test_tasks_are_added_edited_and_dropped_and_a_fault_is_shown_at_its_field(
-    page: Any, tmp_path: Path
-):
+async def test_a_plan_can_be_edited_on_the_page(page: Any, tmp_path: Path):
     async with open_team(tmp_path) as team:
         await team.studio.show(page, "/team/calc?view=plan")
         await page.get_by_role("button", name="Add a task").click()
@@ -265,9 +263,7 @@ async def test_tasks_are_added_edited_and_dropped_and_a_fault_is_shown_at_its_fi
         await expect(page.get_by_role("link", name="Subtract")).to_be_focused()
 
 
-async def test_hostile_titles_paths_and_lines_are_text_and_a_long_diff_stays_quick(
-    page: Any, tmp_path: Path
-):
+async def test_hostile_titles_paths_and_lines_are_shown_as_text(page: Any, tmp_path: Path):
     image = "<img src=x onerror=document.title='owned'>"
     task = PlannedTask(
         key="bad",

@@ -59,11 +59,11 @@ INIT = ["bae", "team", "init"]
 IN_VENV = ["--test", ".venv/bin/python -m pytest"]
 
 
-def test_a_project_that_is_not_installed_has_the_setup_that_installs_it(tmp_path: Path) -> None:
+def test_a_missing_installation_of_the_project_is_fixed_by_setup(tmp_path: Path) -> None:
     assert read_command(explain(tmp_path, OWN)) == [*INIT, "--setup", VENV + "pytest", *IN_VENV]
 
 
-def test_a_dependency_is_added_to_the_setup_or_to_the_environment_of_the_checkout(
+def test_a_missing_dependency_is_fixed_by_setup_or_environment(
     tmp_path: Path,
 ) -> None:
     found = explain(tmp_path, OTHER)
@@ -80,18 +80,18 @@ def test_a_dependency_is_added_to_the_setup_or_to_the_environment_of_the_checkou
     assert read_command(found) == ["uv", "pip", "install", "--python", command[0], "-e", "."]
 
 
-def test_a_test_program_that_is_missing_is_installed_by_setup(tmp_path: Path) -> None:
+def test_a_missing_test_program_is_fixed_by_setup(tmp_path: Path) -> None:
     for text in ("/usr/bin/python: No module named pytest", "error: Failed to spawn: `pytest`"):
         found = explain(tmp_path, output=text)
         assert read_command(found) == [*INIT, "--setup", VENV + "pytest", *IN_VENV]
 
 
-def test_a_plugin_is_named_by_the_option_that_pytest_does_not_know(tmp_path: Path) -> None:
+def test_an_unknown_pytest_option_names_the_missing_plugin(tmp_path: Path) -> None:
     found = explain(tmp_path, output="pytest: error: unrecognized arguments: --cov=shop -n auto")
     assert "pytest-cov pytest-xdist" in read_command(found)[4]
 
 
-def test_packages_of_javascript_are_installed_by_setup(tmp_path: Path) -> None:
+def test_missing_javascript_packages_are_fixed_by_setup(tmp_path: Path) -> None:
     package = json.dumps({"dependencies": {"left": "1"}})
     files = {"package.json": package, "a.test.js": ""}
     text = "Error: Cannot find module '@own/left/sub'"
@@ -103,7 +103,7 @@ def test_packages_of_javascript_are_installed_by_setup(tmp_path: Path) -> None:
     assert read_command(found) == [*INIT, "--setup", added]
 
 
-def test_tests_for_mocha_have_a_command_with_a_report(tmp_path: Path) -> None:
+def test_mocha_tests_get_a_command_with_a_report(tmp_path: Path) -> None:
     package = json.dumps({"scripts": {"test": "mocha test.js"}})
     files = {"package.json": package, "test.js": ""}
     write(tmp_path, files)
@@ -116,7 +116,7 @@ def test_tests_for_mocha_have_a_command_with_a_report(tmp_path: Path) -> None:
     assert "--report junit:report.xml" in found.fix
 
 
-def test_a_junit_file_that_was_not_written_is_named_by_its_path(tmp_path: Path) -> None:
+def test_an_unwritten_junit_file_is_named_by_its_path(tmp_path: Path) -> None:
     missing = "no verdict (exit code 0): it wrote no JUnit file at out/a.xml"
     command = ("make", "test")
     report = TestReport(command=command, exit_code=0, reported=False, problem=missing)
@@ -129,7 +129,7 @@ def test_a_junit_file_that_was_not_written_is_named_by_its_path(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("outcome", "is_problem"), [("failed", True), ("passed", False)])
-def test_nothing_that_passes_beside_files_that_cannot_be_loaded_is_a_problem(
+def test_unloadable_files_without_any_passed_test_are_a_problem(
     outcome: Any, is_problem: bool, tmp_path: Path
 ) -> None:
     """As doctests that fail, since the package cannot be imported."""
@@ -137,6 +137,6 @@ def test_nothing_that_passes_beside_files_that_cannot_be_loaded_is_a_problem(
     assert (explain(tmp_path, OWN, more=[doctest]) is not None) == is_problem
 
 
-def test_tests_that_fail_beside_a_file_of_another_error_are_no_problem(tmp_path: Path) -> None:
+def test_failed_tests_beside_an_unloadable_file_are_no_problem(tmp_path: Path) -> None:
     failed = TestCase(id="tests/test_a.py::test_a", outcome="failed", message="assert 1 == 2")
     assert explain(tmp_path, "SyntaxError: invalid syntax", more=[failed]) is None

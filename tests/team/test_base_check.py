@@ -96,7 +96,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("files", "command", "problem", "fix"), FAILURES.values(), ids=FAILURES)
-async def test_tests_that_cannot_be_run_have_a_likely_cause_and_a_fix(
+async def test_unrunnable_tests_are_reported_with_a_likely_cause_and_a_fix(
     tmp_path: Path, files: Mapping[str, str], command: tuple[str, ...], problem: str, fix: str
 ) -> None:
     found = await check(tmp_path, files, command)
@@ -107,7 +107,7 @@ async def test_tests_that_cannot_be_run_have_a_likely_cause_and_a_fix(
         found.raise_problem()
 
 
-async def test_a_generated_file_of_the_checkout_is_named_and_including_it_is_enough(
+async def test_a_missing_generated_file_is_fixed_by_including_it(
     tmp_path: Path,
 ) -> None:
     async with a_bench(tmp_path, files=GENERATED, command=PYTEST) as (bench, _):
@@ -126,7 +126,7 @@ async def test_a_src_layout_passes_with_the_command_that_is_printed(tmp_path: Pa
     assert (await check(tmp_path, SRC_LAYOUT, command)).problem == ""
 
 
-async def test_a_setup_that_fails_twice_is_the_problem(tmp_path: Path) -> None:
+async def test_a_setup_that_fails_twice_is_reported_as_the_problem(tmp_path: Path) -> None:
     async with a_project(tmp_path) as (store, project, _):
         setup = ("sh", "-c", "echo x >> ../times; echo could not resolve host; exit 1")
         project = await store.save_project(project.model_copy(update={"setup": setup}))
@@ -136,7 +136,7 @@ async def test_a_setup_that_fails_twice_is_the_problem(tmp_path: Path) -> None:
         assert lm.asked == []
 
 
-async def test_a_long_output_of_setup_is_shown_by_its_errors_and_stored(tmp_path: Path) -> None:
+async def test_a_long_setup_output_is_reduced_to_its_errors(tmp_path: Path) -> None:
     script = """
         for n in 1 2 3 4 5 6 7 8 9; do echo "got package $n"; done
         echo 'npm error code EUSAGE'
@@ -162,7 +162,7 @@ async def test_a_long_output_of_setup_is_shown_by_its_errors_and_stored(tmp_path
         assert len(shown.splitlines()) < 20
 
 
-def test_a_short_output_is_shown_as_it_is() -> None:
+def test_a_short_setup_output_is_shown_unchanged() -> None:
     output = "the setup command make failed with 2\n\nmake: *** no rule to make target\n"
     assert shorten_output(output) == output
 
@@ -174,7 +174,7 @@ async def test_a_new_project_may_have_no_tests_yet(
     assert (await check(tmp_path, files, PYTEST)).text == "no tests yet"
 
 
-async def test_files_that_cannot_be_loaded_beside_others_are_named_and_the_team_starts(
+async def test_a_team_starts_despite_some_unloadable_test_files(
     tmp_path: Path,
 ) -> None:
     broken = "import nowhere_at_all\n"
@@ -183,7 +183,7 @@ async def test_files_that_cannot_be_loaded_beside_others_are_named_and_the_team_
     assert found.text == "1 test; could not be loaded before any work: tests/test_b.py"
 
 
-async def test_tests_of_code_that_a_task_is_to_write_need_not_load(tmp_path: Path) -> None:
+async def test_tests_of_unwritten_code_need_not_load(tmp_path: Path) -> None:
     files = {"test_shop.py": TEST_SHOP}
     tasks = [PlannedTask(key="shop", title="Write shop", tests=("test_shop.py",))]
     answer = edits({"shop.py": "PRICE = 3\n"})
@@ -195,7 +195,7 @@ async def test_tests_of_code_that_a_task_is_to_write_need_not_load(tmp_path: Pat
 # --- what a team does with it ---------------------------------------------------------------------
 
 
-async def test_a_team_asks_no_llm_where_tests_cannot_be_run_and_starts_when_they_can(
+async def test_a_team_asks_no_llm_if_tests_cannot_be_run(
     tmp_path: Path,
 ) -> None:
     answer = edits({"src/shop/__init__.py": "PRICE = 3\nTAX = 1\n", "tests/test_tax.py": TAX})
@@ -223,7 +223,7 @@ TAX = "import shop\n\n\ndef test_tax():\n    assert shop.TAX == 1\n"
 TAX_TASK = PlannedTask(key="tax", title="Add TAX")
 
 
-async def test_a_worker_alone_asks_no_llm_either(tmp_path: Path) -> None:
+async def test_a_worker_asks_no_llm_if_tests_cannot_be_run(tmp_path: Path) -> None:
     options = {"files": SRC_LAYOUT, "command": PYTEST}
     async with a_project(tmp_path, TAX_TASK, **options) as (store, project, [task]):
         worker = BackendWorkerAgent(project_id=project.id, db=store, lm=ScriptedLM())
@@ -258,7 +258,7 @@ async def test_a_task_does_not_fail_for_tests_that_failed_before(tmp_path: Path)
 # --- reports that are kept ------------------------------------------------------------------------
 
 
-async def test_a_report_is_stored_for_the_next_run_by_commit_command_and_environment(
+async def test_a_base_report_is_reused_for_the_same_commit_command_and_environment(
     tmp_path: Path,
 ) -> None:
     async with a_project(tmp_path) as (store, project, _):
@@ -286,7 +286,7 @@ async def test_a_report_is_stored_for_the_next_run_by_commit_command_and_environ
     assert await count(("env", *project.test_command)) == 3
 
 
-async def test_a_report_of_tests_that_cannot_be_run_is_not_stored(tmp_path: Path) -> None:
+async def test_a_report_of_unrunnable_tests_is_not_stored(tmp_path: Path) -> None:
     options = {"files": SRC_LAYOUT, "command": PYTEST}
     async with a_bench(tmp_path, TAX_TASK, **options) as (bench, _):
         await bench.check_base("HEAD")
@@ -294,7 +294,7 @@ async def test_a_report_of_tests_that_cannot_be_run_is_not_stored(tmp_path: Path
         assert list((bench.store.path.parent / "base-reports").iterdir()) == []
 
 
-def test_a_plugin_whose_warning_is_an_error_is_the_cause() -> None:
+def test_a_plugin_warning_turned_into_an_error_is_named_as_the_cause() -> None:
     printed = "INTERNALERROR> pytest.PytestDeprecationWarning: The hook is old\n"
     report = TestReport(command=PYTEST, exit_code=3, output=printed, problem="no verdict")
     project = Project(id=1, name="a", root="/nowhere", branch="b", test_command=PYTEST)
@@ -302,7 +302,7 @@ def test_a_plugin_whose_warning_is_an_error_is_the_cause() -> None:
     assert "a warning, such as one of a plugin, is an error" in found.problem
 
 
-def test_limits_that_end_the_tests_of_the_base_are_causes() -> None:
+def test_a_limit_that_ends_the_base_tests_is_named_as_the_cause() -> None:
     project = Project(id=1, name="a", root="/nowhere", branch="b", test_command=PYTEST)
     for limit, text in {"timeout": "in time", "memory": "memory", "output": "printed"}.items():
         report = TestReport(command=PYTEST, exit_code=None, ended_by=limit)
@@ -312,7 +312,7 @@ def test_limits_that_end_the_tests_of_the_base_are_causes() -> None:
     assert not examine_base(report, "c" * 40, project=project).problem
 
 
-async def test_nothing_is_tested_where_nothing_is_to_be_done(tmp_path: Path) -> None:
+async def test_a_team_without_open_tasks_runs_no_tests(tmp_path: Path) -> None:
     async with a_bench(tmp_path, files=SRC_LAYOUT, command=PYTEST) as (bench, [task]):
         await bench.store.move(task.id, TaskStatus.PENDING, TaskStatus.SKIPPED)
         summary = await LeadAgent(bench, TeamScript({})).run()

@@ -115,14 +115,14 @@ async def test_the_board_has_tasks_with_reasons_agents_questions_and_events(
     assert lines_of(board, width, now=now) == expected.splitlines()
 
 
-def test_a_sum_with_calls_of_unknown_cost_is_the_least():
+def test_a_sum_with_unknown_costs_is_shown_as_a_minimum():
     assert spent_text(Spent(2, 1204, 0.42)) == "2 LM calls, 1,204 tokens, $0.42"
     assert spent_text(Spent(2, 1204, 0.42, 1)) == "2 LM calls, 1,204 tokens, at least $0.42"
     assert spent_text(Spent(2, 1204, None, 2)) == "2 LM calls, 1,204 tokens, cost unknown"
     assert spent_text(Spent(2, 1204, 0.0)) == "2 LM calls, 1,204 tokens"
 
 
-async def test_a_low_terminal_has_the_tasks_that_matter_most(store: Store):
+async def test_a_low_terminal_shows_the_most_important_tasks(store: Store):
     await work(store)
     board, now = await board_of(store)
     lines = lines_of(board, 80, 12, now)
@@ -142,7 +142,7 @@ async def test_a_terminal_without_unicode_gets_ascii(store: Store):
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\u202edrowssap\x9b31m\ud800[bold]x[/bold]"
 
 
-async def test_texts_of_others_cannot_control_the_terminal(store: Store):
+async def test_hostile_text_cannot_control_the_terminal(store: Store):
     await start(store, 1)
     await store.move(2, PENDING, BLOCKED, reason=HOSTILE)
     await store.add_blocker(1, HOSTILE)
@@ -180,7 +180,7 @@ async def until(output: io.StringIO, text: str) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_without_a_terminal_each_event_is_a_line(store: Store):
+async def test_events_are_printed_as_lines_without_a_terminal(store: Store):
     await start(store, 1)
     output = io.StringIO()
     task = asyncio.create_task(watch(store, 1, Console(file=output, width=40), after=3))
@@ -199,9 +199,7 @@ async def test_without_a_terminal_each_event_is_a_line(store: Store):
 
 
 @pytest.mark.parametrize("kind", [io.StringIO, Terminal])
-async def test_the_last_events_are_shown_however_soon_the_end_comes(
-    store: Store, kind: type[io.StringIO]
-):
+async def test_the_last_events_before_the_end_are_shown(store: Store, kind: type[io.StringIO]):
     output = kind()
     console = Console(file=output, width=80, height=30, color_system=None)
     task = asyncio.create_task(watch(store, 1, console, after=0))
@@ -231,7 +229,7 @@ async def test_the_board_shows_changes_of_another_process_at_once(store: Store):
     assert "shop: 7 pending" in output.getvalue()
 
 
-async def test_at_a_terminal_the_board_changes_and_stays_as_it_was_last(store: Store):
+async def test_the_final_board_stays_on_the_terminal(store: Store):
     output = Terminal()
     console = Console(file=output, width=80, height=30, force_terminal=True, color_system=None)
     task = asyncio.create_task(watch(store, 1, console))

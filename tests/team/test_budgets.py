@@ -87,7 +87,7 @@ async def test_the_usage_of_a_call_replaces_its_reservation(store: Store):
     assert await read_spent(store, run=run) == Spent(1, 150, 0.15)
 
 
-async def test_requests_that_an_lm_makes_by_itself_are_counted(store: Store):
+async def test_retries_inside_an_lm_are_counted(store: Store):
     task, _ = await two_tasks(store)
     budgets = Budgets(store, await begin_run(store, task.project_id), per_task=Budget(calls=3))
 
@@ -98,7 +98,7 @@ async def test_requests_that_an_lm_makes_by_itself_are_counted(store: Store):
         await ask(budgets.limit(task, Priced()))
 
 
-async def test_a_call_that_may_cost_more_than_is_left_is_not_sent(store: Store):
+async def test_a_call_that_may_exceed_the_budget_is_not_sent(store: Store):
     task, other = await two_tasks(store)
     lm = Priced(Usage(1, 100, 400, cost=0.5), Usage(1, 100, 400, cost=0.5))
     run = await begin_run(store, task.project_id)
@@ -117,7 +117,7 @@ async def test_a_call_that_may_cost_more_than_is_left_is_not_sent(store: Store):
     assert budgets.refused == {task.id: "task", other.id: "run"}
 
 
-async def test_a_restart_does_not_reset_a_budget_and_a_finished_run_does(tmp_path: Path):
+async def test_a_restart_does_not_reset_a_budget(tmp_path: Path):
     held = Watched()
     async with await Store.open(tmp_path / "team.db") as store:
         task, _ = await two_tasks(store)
@@ -159,7 +159,7 @@ async def test_concurrent_calls_wait_for_reservations_and_never_exceed_the_budge
     assert await read_spent(store, run=budgets.run) == Spent(3, 60, 0.0)
 
 
-async def test_an_unsent_call_costs_nothing_and_a_lost_call_costs_its_maximum(store: Store):
+async def test_a_lost_call_costs_its_maximum(store: Store):
     task, _ = await two_tasks(store)
     unsent, lost = BaeLMError("no key", sent=False), BaeLMError("cut off")
     lm = Budgets(store, await begin_run(store, 1)).limit(task, Priced(unsent, lost))
@@ -175,7 +175,7 @@ async def test_an_unsent_call_costs_nothing_and_a_lost_call_costs_its_maximum(st
     assert spent.tokens > 400
 
 
-async def test_an_lm_that_reports_nothing_is_charged_an_estimate(store: Store):
+async def test_an_lm_without_reported_usage_is_charged_an_estimate(store: Store):
     task, _ = await two_tasks(store)
     lm = ScriptedLM({Reply: [{"text": "this"}]})
     budgets = Budgets(store, await begin_run(store, 1), per_task=Budget(tokens=5000))
@@ -198,7 +198,7 @@ async def test_an_answer_without_prompt_tokens_or_cost_is_charged_an_estimate(st
     assert spent.cost == spent.tokens / 1000
 
 
-async def test_an_unknown_cost_is_none_and_a_sum_counts_the_calls_without_a_cost(store: Store):
+async def test_a_sum_counts_the_calls_with_unknown_cost(store: Store):
     class Unpriced(Priced):
         def least_cost(self, usage: Usage) -> float | None:
             return None
@@ -222,14 +222,14 @@ async def test_an_unknown_cost_is_none_and_a_sum_counts_the_calls_without_a_cost
     assert (await read_spent(store)).unpriced == 4
 
 
-async def test_a_model_that_is_free_costs_nothing(store: Store):
+async def test_a_free_model_costs_nothing(store: Store):
     task, _ = await two_tasks(store)
     budgets = Budgets(store, await begin_run(store, 1))
     await ask(budgets.limit(task, Priced(Usage(1, 100, 50, cost=0.0))))
     assert await read_spent(store) == Spent(1, 150, 0.0)
 
 
-async def test_the_lm_of_a_task_lists_the_budgets_inside_it(store: Store):
+async def test_the_lm_of_a_task_lists_its_inner_budgets(store: Store):
     task, _ = await two_tasks(store)
     budgets = Budgets(store, await begin_run(store, 1))
     inside = Budget(calls=3)
@@ -238,7 +238,7 @@ async def test_the_lm_of_a_task_lists_the_budgets_inside_it(store: Store):
     assert limited.budgets() == [inside]
 
 
-async def test_a_limit_on_cost_needs_a_price_and_time_is_limited_elsewhere(store: Store):
+async def test_a_cost_limit_needs_a_price(store: Store):
     task, _ = await two_tasks(store)
 
     class Unknown(Held):

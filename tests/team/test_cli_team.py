@@ -121,7 +121,7 @@ def keys(bae: Bae) -> list[str]:
 # Set up
 
 
-def test_a_repository_with_tests_needs_no_words(bae: Bae, tmp_path: Path):
+def test_init_needs_no_options_in_a_repository_with_tests(bae: Bae, tmp_path: Path):
     said = bae("init").out
     assert f"folder       {tmp_path / 'shop'}" in said
     assert "python -m pytest" in said
@@ -131,7 +131,7 @@ def test_a_repository_with_tests_needs_no_words(bae: Bae, tmp_path: Path):
     assert git(tmp_path / "shop", "status", "--porcelain") == ""
 
 
-def test_a_directory_without_a_repository_gets_one(bae: Bae, tmp_path: Path):
+def test_init_creates_a_repository_in_a_plain_directory(bae: Bae, tmp_path: Path):
     failed = bae("init", str(tmp_path / "new"), code=1)
     assert "--test" in failed.err
     bae("init", str(tmp_path / "new"), "--test", "make test", code=1)
@@ -142,7 +142,7 @@ def test_a_directory_without_a_repository_gets_one(bae: Bae, tmp_path: Path):
 
 
 @pytest.mark.parametrize("inside", ["bare.git", "bare.git/hooks", "shop/.git"])
-def test_a_bare_repository_is_refused_and_left_as_it_is(bae: Bae, tmp_path: Path, inside: str):
+def test_a_bare_repository_is_refused_unchanged(bae: Bae, tmp_path: Path, inside: str):
     git(tmp_path, "clone", "--quiet", "--bare", "shop", "bare.git")
     (tmp_path / "bare.git/hooks").mkdir(exist_ok=True)
     failed = bae("init", str(tmp_path / inside), "--test", "python -m pytest -q", code=1)
@@ -151,7 +151,7 @@ def test_a_bare_repository_is_refused_and_left_as_it_is(bae: Bae, tmp_path: Path
     assert not (tmp_path / inside / ".git").exists()
 
 
-def test_a_project_can_be_a_folder_of_its_repository_and_report_by_junit(bae: Bae, tmp_path: Path):
+def test_a_project_can_be_a_folder_of_its_repository(bae: Bae, tmp_path: Path):
     git(tmp_path / "shop", "commit", "--quiet", "--allow-empty", "-m", "empty")
     (tmp_path / "shop/packages/a").mkdir(parents=True)
     (tmp_path / "shop/packages/a/package.json").write_text('{"scripts": {"test": "mocha"}}')
@@ -185,12 +185,12 @@ def test_a_command_that_reports_no_tests_is_refused(bae: Bae):
     assert "close its quotes" in bae("init", "--test", "pytest '", code=1).err
 
 
-def test_work_that_is_not_committed_is_pointed_out(bae: Bae):
+def test_uncommitted_work_causes_a_warning(bae: Bae):
     Path("prices.py").write_text("")
     assert "the team does not see it: prices.py" in bae("init").err
 
 
-def test_a_setup_command_that_was_found_can_be_left_out(bae: Bae):
+def test_a_detected_setup_command_can_be_disabled(bae: Bae):
     Path("package.json").write_text('{"devDependencies": {"vitest": "1"}}')
     assert "npm install" in bae("init", "--no-check").out
     assert "npm install" in bae("init", "--no-check").out
@@ -219,7 +219,7 @@ def test_tests_that_cannot_be_run_are_reported_before_anything_is_planned(bae: B
     bae("init", "--test", "env PYTHONPATH=src python -m pytest")
 
 
-def test_a_repository_that_was_moved_keeps_its_tasks(
+def test_a_moved_repository_keeps_its_tasks(
     shop: Bae, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "shop").rename(tmp_path / "store")
@@ -230,7 +230,7 @@ def test_a_repository_that_was_moved_keeps_its_tasks(
     assert len(keys(shop)) == 4
 
 
-def test_init_again_changes_the_settings_and_keeps_the_plan(shop: Bae):
+def test_repeating_init_keeps_the_plan(shop: Bae):
     shop("init", "--test", "python -m pytest -x")
     assert "python -m pytest -x" in shop("status").out
     assert "Prices in euros." in shop("requirements").out
@@ -238,11 +238,11 @@ def test_init_again_changes_the_settings_and_keeps_the_plan(shop: Bae):
 
 
 @pytest.mark.parametrize("command", [["status"], ["tasks"], ["plan", "a goal"], ["requirements"]])
-def test_without_a_team_every_command_explains_how_to_make_a_team(bae: Bae, command: list[str]):
+def test_every_command_explains_how_to_create_a_missing_team(bae: Bae, command: list[str]):
     assert "bae team init" in bae(*command, code=1).err
 
 
-def test_a_team_is_found_from_anywhere_in_the_repository(shop: Bae, monkeypatch: Any):
+def test_a_team_is_found_from_any_folder_of_the_repository(shop: Bae, monkeypatch: Any):
     Path("deep/down").mkdir(parents=True)
     monkeypatch.chdir("deep/down")
     assert len(keys(shop)) == 4
@@ -266,9 +266,7 @@ def test_a_goal_is_planned_and_drawn_and_waits_for_approval(ready: Bae):
     assert "not approved" not in ready("tasks").out
 
 
-def test_open_questions_are_written_into_a_file_and_answered_from_a_file(
-    ready: Bae, tmp_path: Path
-):
+def test_open_questions_can_be_answered_from_a_file(ready: Bae, tmp_path: Path):
     said = ready("plan", "A shop", *ASKS, code=3)
     file = tmp_path / ".shop.team" / "questions.md"
     assert f"bae team plan --answers {file}" in said.err
@@ -334,7 +332,7 @@ def test_a_task_of_a_person_names_files_that_exist_or_are_marked_as_new(shop: Ba
     assert "which exists" in said.err
 
 
-def test_tasks_without_tests_are_listed_first_and_approved_only_by_name(shop: Bae):
+def test_tasks_without_tests_are_approved_only_by_name(shop: Bae):
     said = shop("tasks", "add", "Guide", "--proof", "none", "--new-file", "guide.md")
     first = said.out.splitlines()[0]
     assert first == "to be approved without tests: guide  Guide"
@@ -349,7 +347,7 @@ def test_tasks_without_tests_are_listed_first_and_approved_only_by_name(shop: Ba
     assert (task["approved"], task["proof"]) == (True, "none")
 
 
-def test_a_task_has_its_proof_and_its_level(shop: Bae):
+def test_the_proof_and_the_permission_level_of_a_task_can_be_edited(shop: Bae):
     def read() -> tuple[str, str]:
         task = json.loads(shop("tasks", "show", "prices", "--json").out)
         return task["proof"], task["may"]
@@ -365,12 +363,12 @@ def test_a_task_has_its_proof_and_its_level(shop: Bae):
     assert "named-tests needs the names in tests" in said.err
 
 
-def test_a_kind_that_has_no_worker_is_pointed_out(shop: Bae):
+def test_a_task_kind_without_a_worker_causes_a_warning(shop: Bae):
     assert "no worker of the kind 'bakend'" in shop("tasks", "add", "Pay", "--kind", "bakend").err
     assert "no worker" not in shop("tasks", "edit", "pay", "--kind", "backend").err
 
 
-def test_tasks_come_from_a_file_too(shop: Bae):
+def test_tasks_can_be_added_from_a_file(shop: Bae):
     tasks = [{"title": "Stock", "depends_on": ["refill"]}, {"title": "Refill"}]
     Path("tasks.json").write_text(json.dumps(tasks))
     shop("tasks", "add", "--from", "tasks.json")
@@ -389,7 +387,7 @@ def test_tasks_come_from_a_file_too(shop: Bae):
         (("add", "--from", "../lm.py"), "is not a list of tasks"),
     ],
 )
-def test_a_change_that_does_not_fit_the_plan_is_refused_by_name(
+def test_a_plan_change_that_does_not_fit_is_refused_by_name(
     shop: Bae, arguments: tuple[str, ...], said: str
 ):
     assert said in shop("tasks", *arguments, code=1).err

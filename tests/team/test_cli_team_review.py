@@ -117,7 +117,7 @@ def head(branch: str = "main") -> str:
 # The change of a task
 
 
-def test_the_diff_of_a_merged_task_is_its_merge_and_can_be_applied(bae: Bae):
+def test_the_diff_of_a_merged_task_can_be_applied(bae: Bae):
     text = bae("diff", "prices").out
     assert "+name() { echo prices; }\n" in text
     assert "wrong" not in text
@@ -126,13 +126,13 @@ def test_the_diff_of_a_merged_task_is_its_merge_and_can_be_applied(bae: Bae):
     assert Path("prices.sh").read_text() == "name() { echo prices; }\n"
 
 
-def test_the_diff_of_a_task_that_is_not_merged_is_its_branch_since_it_started(bae: Bae):
+def test_the_diff_of_an_unmerged_task_is_its_branch_since_its_start(bae: Bae):
     text = bae("diff", "2").out
     assert "+name() { echo wrong; }\n" in text
     assert "prices" not in text
 
 
-def test_a_stat_has_the_files_and_how_many_lines(bae: Bae):
+def test_a_diff_stat_has_the_files_and_line_counts(bae: Bae):
     text = bae("diff", "prices", "--stat").out
     assert "prices.sh      | 1 +\n" in text
     assert "2 files changed, 3 insertions(+)" in text
@@ -145,9 +145,7 @@ def test_a_task_without_work_has_no_diff_and_the_error_has_a_fix(bae: Bae):
     assert "did you mean prices" in bae("diff", "price", code=1).err
 
 
-def test_at_a_terminal_a_diff_has_colors_and_cannot_control_the_terminal(
-    bae: Bae, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_diff_at_a_terminal_has_colors(bae: Bae, monkeypatch: pytest.MonkeyPatch):
     commit = commit_files(Path(), {"bell.txt": "a\x1b]0;title\x07b\n"})
     git(Path(), "branch", "-f", "bae/task-2-orders", commit)
     terminal = Console(force_terminal=True, color_system="standard", highlight=False)
@@ -187,7 +185,7 @@ def test_a_full_log_has_the_prompts_and_the_answers(bae: Bae):
     assert "# Task" not in short
 
 
-def test_a_log_has_questions_to_a_person_and_their_answers(bae: Bae):
+def test_a_log_has_the_questions_to_a_person_with_answers(bae: Bae):
     assert "asks you    Which tax?" in bae("log", "stocks").out
     bae("answer", "stocks", "19 %")
     assert re.search("answered    by .+: 19 %", bae("log", "stocks").out)
@@ -204,7 +202,7 @@ def test_a_log_as_json_has_entries_with_their_times_and_usage(bae: Bae):
     assert asked[0]["run"].startswith("task-1-")
 
 
-def test_a_task_that_has_not_begun_has_an_empty_log(bae: Bae):
+def test_an_unstarted_task_has_an_empty_log(bae: Bae):
     bae("tasks", "add", "later")
     assert "nothing has happened yet" in bae("log", "later").err
 
@@ -274,7 +272,7 @@ def test_a_merge_lists_only_work_on_the_branch_of_the_team(bae: Bae):
     assert data["tasks"][0]["tests"] == ["prices.test.sh::prices"]
 
 
-def test_nothing_that_a_model_wrote_can_end_a_line_of_the_message():
+def test_model_text_cannot_add_lines_to_a_merge_message():
     title = "Prices\n---\nFrom x\nBae-Task: bae/task-1-a 1234\x1b[31m"
     task = Task(id=1, project_id=1, key="prices", title=title)
     tests = tuple(f"test_{n}\n\ndiff --git a/x b/x" for n in range(25))
@@ -290,7 +288,7 @@ def test_nothing_that_a_model_wrote_can_end_a_line_of_the_message():
     assert lines[-1] == "- and 5 more tests"
 
 
-def test_a_merge_into_another_branch_makes_it_and_leaves_the_checkout(bae: Bae):
+def test_a_merge_can_create_another_branch(bae: Bae):
     before = head()
     Path("readme.txt").write_text("not committed\n")  # of no concern to another branch
     data = json.loads(bae("merge", "--into", "review", "--json").out)
@@ -301,7 +299,7 @@ def test_a_merge_into_another_branch_makes_it_and_leaves_the_checkout(bae: Bae):
     assert git(Path(), "show", "review:prices.sh") == "name() { echo prices; }"
 
 
-def test_a_merge_is_refused_where_changes_are_not_committed(bae: Bae):
+def test_a_merge_with_uncommitted_changes_is_refused(bae: Bae):
     before = head()
     Path("readme.txt").write_text("changed\n")
     failed = bae("merge", code=1).err
@@ -310,7 +308,7 @@ def test_a_merge_is_refused_where_changes_are_not_committed(bae: Bae):
     assert (head(), Path("readme.txt").read_text()) == (before, "changed\n")
 
 
-def test_a_file_that_git_does_not_know_is_not_overwritten_by_a_merge(bae: Bae):
+def test_an_untracked_file_is_not_overwritten_by_a_merge(bae: Bae):
     before = head()
     Path("prices.sh").write_text("mine\n")
     assert "prices.sh" in bae("merge", code=1).err
@@ -335,12 +333,12 @@ def test_conflicts_are_named_and_nothing_is_merged(bae: Bae):
         ("elsewhere", "is checked out in"),
     ],
 )
-def test_a_branch_that_cannot_be_merged_into_is_refused(bae: Bae, into: str, why: str):
+def test_a_merge_into_an_invalid_branch_is_refused(bae: Bae, into: str, why: str):
     git(Path(), "worktree", "add", "--quiet", "-b", "elsewhere", "../elsewhere")
     assert why in bae("merge", f"--into={into}", code=1).err
 
 
-def test_a_merge_needs_to_know_who_you_are(bae: Bae, monkeypatch: pytest.MonkeyPatch):
+def test_a_merge_without_a_git_identity_is_refused(bae: Bae, monkeypatch: pytest.MonkeyPatch):
     git(Path(), "config", "--unset", "user.name")
     assert "git config user.name" in bae("merge", code=1).err
     monkeypatch.setenv("GIT_AUTHOR_NAME", "Bea")
@@ -348,13 +346,13 @@ def test_a_merge_needs_to_know_who_you_are(bae: Bae, monkeypatch: pytest.MonkeyP
     assert git(Path(), "log", "-1", "--format=%an") == "Bea"
 
 
-def test_without_a_branch_the_user_must_name_a_branch(bae: Bae):
+def test_a_merge_from_a_detached_head_needs_a_branch_name(bae: Bae):
     git(Path(), "checkout", "--quiet", "--detach")
     assert "name a branch with --into" in bae("merge", code=1).err
     bae("merge", "--into", "main")
 
 
-def test_a_patch_has_the_message_in_its_header_and_is_applied_by_git_am(bae: Bae, tmp_path: Path):
+def test_a_patch_can_be_applied_by_git_am(bae: Bae, tmp_path: Path):
     before = head()
     said = bae("patch", str(tmp_path / "work.patch"))
     assert "has 2 tasks for main" in said.err
@@ -366,7 +364,7 @@ def test_a_patch_has_the_message_in_its_header_and_is_applied_by_git_am(bae: Bae
     assert git(Path(), "diff", "--stat", "HEAD", "bae/team") == ""
 
 
-def test_a_patch_goes_to_stdout_and_a_file_that_cannot_be_written_is_named(bae: Bae):
+def test_an_unwritable_patch_file_is_named_in_the_error(bae: Bae):
     assert "Subject: Merge 2 tasks of bae/team" in bae("patch").out
     assert "cannot be written" in bae("patch", "no/such/folder.patch", code=1).err
 
@@ -388,7 +386,7 @@ def test_status_has_the_cost_of_each_task(bae: Bae):
     assert sum(task["spent"]["calls"] for task in tasks.values()) == data["spent"]["calls"]
 
 
-def test_branches_of_merged_tasks_are_deleted_on_request_and_no_others(bae: Bae):
+def test_only_branches_of_merged_tasks_are_deleted_on_request(bae: Bae):
     listed = ["bae/task-1-prices", "bae/task-4-guide"]
     assert bae("clean", "--dry-run").out.split() == listed
     assert head("bae/task-1-prices")
@@ -399,7 +397,7 @@ def test_branches_of_merged_tasks_are_deleted_on_request_and_no_others(bae: Bae)
     assert "prices.sh" in bae("diff", "prices", "--stat").out
 
 
-def test_a_branch_with_newer_work_or_a_worktree_stays(bae: Bae):
+def test_a_branch_with_newer_work_or_a_worktree_is_not_deleted(bae: Bae):
     git(Path(), "worktree", "add", "--quiet", "../guide", "bae/task-4-guide")
     git(Path(), "switch", "--quiet", "bae/task-1-prices")
     commit_files(Path(), {"more.txt": "more\n"})
@@ -407,5 +405,5 @@ def test_a_branch_with_newer_work_or_a_worktree_stays(bae: Bae):
     assert bae("clean").out == ""
 
 
-def test_a_mistyped_option_is_a_misuse(bae: Bae):
+def test_a_mistyped_option_exits_with_the_usage_code(bae: Bae):
     assert "--stat" in bae("diff", "prices", "--stats", code=2).err

@@ -152,7 +152,7 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(f"{text!r} was not printed: {''.join(read)}")
 
 
-def test_the_users_branch_and_files_stay_and_the_summary_explains_how_to_take_the_work(bae: Bae):
+def test_a_run_does_not_change_the_users_branch_or_files(bae: Bae):
     add(bae, "prices")
     before = git(Path(), "rev-parse", "main"), sorted(os.listdir())
     said = bae("run", *LM)
@@ -164,14 +164,14 @@ def test_the_users_branch_and_files_stay_and_the_summary_explains_how_to_take_th
     assert "takes it" not in bae("run", *LM).out  # it is taken
 
 
-def test_a_checkout_of_the_teams_branch_is_not_moved_either(bae: Bae):
+def test_a_checkout_of_the_teams_branch_is_not_moved(bae: Bae):
     add(bae, "prices")
     git(Path(), "switch", "--quiet", "-c", "bae/team")
     assert "--update-checkout" in bae("run", *LM, code=1).err
     assert statuses(bae) == {"prices": "pending"}
 
 
-def test_a_setting_of_init_has_the_checkout_follow(bae: Bae):
+def test_the_checkout_follows_the_team_if_init_enables_it(bae: Bae):
     bae("init", "--update-checkout")
     bae("init")  # keeps the setting
     add(bae, "prices")
@@ -183,7 +183,7 @@ def test_a_setting_of_init_has_the_checkout_follow(bae: Bae):
     assert not Path("page.sh").exists()
 
 
-def test_all_tasks_are_merged_one_commit_each_and_are_in_the_users_checkout_if_asked(bae: Bae):
+def test_all_tasks_are_merged_with_one_commit_each(bae: Bae):
     add(bae, "prices", "page")
     said = bae("run", "--update-checkout", *LM)
     assert statuses(bae) == {"prices": "completed", "page": "completed"}
@@ -246,11 +246,11 @@ def test_missing_requirements_are_reported_before_anything_is_spent(
     assert statuses(bae) == {"prices": "pending"}
 
 
-def test_without_tasks_there_is_nothing_to_run(bae: Bae):
+def test_a_run_without_tasks_explains_how_to_add_them(bae: Bae):
     assert "bae team plan" in bae("run", *LM, code=1).err
 
 
-def test_tasks_that_are_not_approved_do_not_run(bae: Bae, tmp_path: Path):
+def test_unapproved_tasks_do_not_run(bae: Bae, tmp_path: Path):
     wanted = {"criteria": ["it works"]}
     plan = {"tasks": [{"key": key, "title": key, **wanted} for key in ("prices", "page")]}
     answers = {"OpenQuestions": {"questions": []}, "Requirements": "A shop.", "Plan": plan}
@@ -265,7 +265,7 @@ def test_tasks_that_are_not_approved_do_not_run(bae: Bae, tmp_path: Path):
     assert found["prices"] != "completed"
 
 
-def test_a_task_that_is_skipped_holds_up_no_other(bae: Bae):
+def test_a_skipped_task_does_not_block_unrelated_tasks(bae: Bae):
     add(bae, "orders", "page")
     bae("skip", "orders")
     bae("run", *LM)
@@ -281,13 +281,13 @@ def test_a_note_is_shown_to_the_next_attempt(bae: Bae):
     assert "- Mind the tax." in bae("tasks", "show", "prices").out
 
 
-def test_a_worker_of_your_own_takes_tasks_of_its_kind(bae: Bae):
+def test_a_custom_worker_takes_tasks_of_its_kind(bae: Bae):
     bae("tasks", "add", "verse", "--kind", "verse")
     bae("run", "--workers", "../lm.py", *LM)
     assert statuses(bae) == {"verse": "completed"}
 
 
-def test_documentation_has_a_worker_and_is_merged_without_tests_if_a_person_allowed_it(bae: Bae):
+def test_documentation_is_merged_without_tests_if_a_person_allowed_it(bae: Bae):
     bae("tasks", "add", "guide", "--kind", "docs", "--proof", "none")
     bae("tasks", "approve", "guide", "--without-tests")
     bae("run", "--lm", "python:../lm.py:untested")
@@ -308,7 +308,7 @@ def test_staged_work_is_not_reported_as_merged(bae: Bae):
         assert "staged: bae/feature-tax, until the feature is complete" in bae(command).err
 
 
-def test_tasks_are_approved_only_where_there_are_some(bae: Bae):
+def test_approving_without_tasks_is_an_error_with_a_fix(bae: Bae):
     said = bae("tasks", "approve", code=1)
     assert "there are no tasks" in said.err
     assert "bae team plan" in said.err
@@ -335,16 +335,14 @@ def test_refused_work_is_reported_in_a_sentence_with_a_fix(bae: Bae):
     assert edited.out.count("Nothing tests this work") == 1
 
 
-def test_tests_that_init_has_run_are_not_run_again_before_the_work(bae: Bae):
+def test_tests_run_by_init_are_not_repeated_before_the_work(bae: Bae):
     add_test(bae)
     add(bae, "prices")
     assert "before any work" not in bae("run", *LM).err
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_run_that_is_interrupted_leaves_nothing_and_continues(
-    bae: Bae, number: int, code: int, tmp_path: Path
-):
+def test_an_interrupted_run_can_continue(bae: Bae, number: int, code: int, tmp_path: Path):
     add(bae, "prices")
     with start_command("run", "--lm", "python:../lm.py:endless") as process:
         read_until(process, "asked")
@@ -360,7 +358,7 @@ def test_a_run_that_is_interrupted_leaves_nothing_and_continues(
         assert statuses(bae) == {"prices": "completed"}
 
 
-def test_one_run_at_a_time_and_another_process_kills_it(bae: Bae):
+def test_another_process_can_kill_the_only_run(bae: Bae):
     add(bae, "prices")
     with start_command("run", "--lm", "python:../lm.py:endless") as process:
         read_until(process, "asked")
@@ -375,7 +373,7 @@ def test_one_run_at_a_time_and_another_process_kills_it(bae: Bae):
     assert "the next run takes it" in bae("skip", "prices").err
 
 
-def test_a_run_that_was_killed_is_shown_as_interrupted(bae: Bae):
+def test_a_killed_run_is_shown_as_interrupted(bae: Bae):
     add(bae, "prices")
     with start_command("run", "--lm", "python:../lm.py:endless") as process:
         read_until(process, "asked")
@@ -458,7 +456,7 @@ def test_the_local_model_is_refused_unless_it_is_named(bae: Bae, monkeypatch: py
     assert statuses(bae) == {"prices": "pending"}
 
 
-def test_the_work_that_a_checkout_does_not_get_is_pointed_out(bae: Bae):
+def test_a_checkout_that_cannot_follow_the_team_causes_a_warning(bae: Bae):
     git(Path(), "checkout", "--quiet", "--detach")
     add(bae, "prices")
     said = bae("run", "--update-checkout", *LM).out
@@ -468,7 +466,7 @@ def test_the_work_that_a_checkout_does_not_get_is_pointed_out(bae: Bae):
         assert "prices is completed" in bae(*command, code=1).err
 
 
-def test_a_token_that_was_given_is_not_printed():
+def test_a_passed_token_is_not_printed():
     from bae.cli.team_output import print_address
     from bae.team import Address
 
@@ -562,7 +560,7 @@ tell(type="turn.completed", usage={"input_tokens": 1000, "output_tokens": 234})
 """
 
 
-def test_a_program_works_after_a_person_let_it_use_the_network(
+def test_an_external_agent_runs_after_network_access_was_allowed(
     bae: Bae, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bin").mkdir()

@@ -71,7 +71,7 @@ def block(path: str, search: str, replace: str) -> str:
 
 @some
 @given(st.dictionaries(paths, lines, min_size=1))
-def test_a_complete_file_is_written_unchanged_whatever_it_contains(
+def test_a_complete_file_with_any_content_is_written_unchanged(
     files: dict[str, tuple[str, ...]],
 ):
     edits = [WholeFile(path, text) for path, text in files.items()]
@@ -87,7 +87,7 @@ def test_a_complete_file_is_written_unchanged_whatever_it_contains(
 
 @some
 @given(lines, lines, lines, lines, st.sampled_from(["\n", "\r\n"]), st.booleans())
-def test_a_replaced_block_leaves_every_other_byte_as_it_was(
+def test_a_replaced_block_leaves_every_other_byte_unchanged(
     above: tuple[str, ...],
     old: tuple[str, ...],
     new: tuple[str, ...],
@@ -113,7 +113,9 @@ def test_a_replaced_block_leaves_every_other_byte_as_it_was(
 
 @some
 @given(st.lists(st.tuples(paths, lines), min_size=1, max_size=4), st.integers(0, 4))
-def test_one_bad_edit_among_many_changes_nothing(files: list[tuple[str, tuple[str, ...]]], at: int):
+def test_a_bad_edit_among_many_prevents_all_changes(
+    files: list[tuple[str, tuple[str, ...]]], at: int
+):
     bad = [Replacement("here.txt", ("not there",), ("x",)), Deletion("nowhere.txt")]
     bad += [WholeFile("../out.txt", ("x",)), WholeFile("here.txt/below", ("x",))]
     for each in bad:
@@ -216,7 +218,7 @@ def test_a_failed_write_reverts_the_writes_before_it(tmp_path: Path):
     assert os.access(tmp_path / "run.sh", os.X_OK)
 
 
-def test_a_file_that_is_rewritten_keeps_its_permissions_and_its_other_name_the_old_text(
+def test_a_rewritten_file_keeps_its_permissions(
     tmp_path: Path,
 ):
     root = tmp_path / "root"
@@ -234,7 +236,7 @@ def test_a_file_that_is_rewritten_keeps_its_permissions_and_its_other_name_the_o
 PYTHON = "class A:\n    def f(self):\n        x  = 1\n        return x\n\n    def g(self): ...\n"
 
 
-def test_lines_are_found_without_their_indentation_and_indented_as_the_file_is(tmp_path: Path):
+def test_wrongly_indented_lines_are_found_and_reindented(tmp_path: Path):
     (tmp_path / "a.py").write_text(PYTHON)
     search = "def f(self):\n    x = 1\n    return x"
     replace = "def f(self):\n    x = 1\n    if x:\n        x += 1\n    return x"
@@ -245,7 +247,7 @@ def test_lines_are_found_without_their_indentation_and_indented_as_the_file_is(t
     assert after == PYTHON.replace("        x  = 1\n", expected)
 
 
-def test_tabs_stay_where_the_llm_wrote_spaces(tmp_path: Path):
+def test_tabs_are_kept_if_the_llm_wrote_spaces(tmp_path: Path):
     (tmp_path / "a.py").write_text("if a:\n\tif b:\n\t\tc()\n")
 
     after = apply_to(
@@ -255,7 +257,7 @@ def test_tabs_stay_where_the_llm_wrote_spaces(tmp_path: Path):
     assert after == {"a.py": "if a:\n\tif d:\n\t\tc()\n"}
 
 
-def test_a_miss_names_the_nearest_lines_that_there_are(tmp_path: Path):
+def test_a_missing_search_block_names_the_nearest_lines(tmp_path: Path):
     text = "".join(f"def f{n}(value):\n    return value + {n}\n\n\n" for n in range(500))
     (tmp_path / "a.py").write_text(text)
 
@@ -267,14 +269,14 @@ def test_a_miss_names_the_nearest_lines_that_there_are(tmp_path: Path):
     assert len(raised.value.reasons[0]) < 1000
 
 
-def test_ambiguous_lines_are_not_guessed(tmp_path: Path):
+def test_an_ambiguous_search_block_is_refused(tmp_path: Path):
     (tmp_path / "a.py").write_text("a\nb\na\n")
 
     with pytest.raises(EditError, match=r"more than once \(from lines 1, 3\)"):
         apply_to(tmp_path, block("a.py", "a", "x"))
 
 
-def test_all_reasons_against_an_answer_are_reported_together(tmp_path: Path):
+def test_all_errors_of_an_answer_are_reported_together(tmp_path: Path):
     (tmp_path / "a.py").write_text("a\n")
     answer = block("a.py", "b", "c") + block("gone.py", "b", "c") + "<<<<<<< DELETE ../x\n"
 
@@ -285,7 +287,7 @@ def test_all_reasons_against_an_answer_are_reported_together(tmp_path: Path):
     assert all(problem in str(raised.value) for problem in raised.value.reasons)
 
 
-def test_later_blocks_see_the_writes_of_earlier_blocks_and_deletions_remove(tmp_path: Path):
+def test_later_blocks_see_the_writes_of_earlier_blocks(tmp_path: Path):
     (tmp_path / "a.py").write_text("a\n")
     (tmp_path / "b.py").write_text("b\n")
     answer = block("a.py", "a", "x\ny") + block("./a.py", "y", "z") + "<<<<<<< DELETE b.py\n"
@@ -294,7 +296,7 @@ def test_later_blocks_see_the_writes_of_earlier_blocks_and_deletions_remove(tmp_
     assert contents(tmp_path) == {"a.py": b"x\nz\n"}
 
 
-def test_a_file_may_have_the_name_of_a_folder_whose_files_are_removed(tmp_path: Path):
+def test_a_file_can_replace_a_folder_whose_files_are_removed(tmp_path: Path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "c.txt").write_text("c\n")
 
@@ -308,14 +310,14 @@ def test_a_file_may_have_the_name_of_a_folder_whose_files_are_removed(tmp_path: 
     "line",
     ["# ... rest of the file unchanged", "// … existing code …", "    # ... same as before"],
 )
-def test_a_file_with_parts_left_out_is_refused(tmp_path: Path, line: str):
+def test_a_file_with_omitted_parts_is_refused(tmp_path: Path, line: str):
     (tmp_path / "a.py").write_text("a\nb\n")
 
     with pytest.raises(EditError, match="in place of code"):
         apply_to(tmp_path, render_answer([whole_file("a.py", f"a\n{line}\n")]))
 
 
-def test_the_way_other_tools_write_blocks_is_read_too():
+def test_edit_blocks_in_the_style_of_other_tools_are_read():
     answer = (
         "Sure!\n\n**src/a.py**\n```python\n<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE\n```\n"
         "and\n<<<<<<< SEARCH\nc\n=======\n>>>>>>> REPLACE\n"
@@ -381,7 +383,7 @@ def test_a_diff_of_any_two_texts_produces_the_new_text(old: str, new: str, aroun
 
 @settings(some, max_examples=8)
 @given(st.dictionaries(paths, st.tuples(texts, texts), min_size=1))
-def test_a_diff_that_git_writes_makes_the_new_files(files: dict[str, tuple[str, str]]):
+def test_a_diff_by_git_reproduces_the_new_files(files: dict[str, tuple[str, str]]):
     with tempfile.TemporaryDirectory() as folder:
         trees = [Path(folder, name) for name in "ab"]
         for number, tree in enumerate(trees):
@@ -412,7 +414,7 @@ def test_a_diff_that_git_writes_makes_the_new_files(files: dict[str, tuple[str, 
         max_size=5,
     )
 )
-def test_edits_of_every_kind_are_read_as_they_were_written(edits: list[Edit]):
+def test_edits_of_every_kind_survive_a_round_trip(edits: list[Edit]):
     assert parse_answer(f"Here:\n\n{render_answer(edits)}\nDone.") == tuple(edits)
 
 
@@ -432,7 +434,7 @@ fenced = st.builds(
 
 @some
 @given(st.lists(fenced))
-def test_fenced_files_below_their_paths_are_read_completely_or_refused(files: list[WholeFile]):
+def test_fenced_files_are_read_completely_or_refused(files: list[WholeFile]):
     edits = read_or_refuse("\nand\n".join(map(render_fenced, files)))
 
     # Refused where a file has edits or fences in it.
@@ -449,7 +451,7 @@ def test_fenced_files_below_their_paths_are_read_completely_or_refused(files: li
         | line
     ).map("\n".join)
 )
-def test_any_text_is_read_or_refused(answer: str):
+def test_any_answer_is_read_or_refused(answer: str):
     assert read_or_refuse(answer)
 
 
@@ -468,7 +470,7 @@ def test_a_diff_with_wrong_numbers_is_applied_by_its_lines(tmp_path: Path):
         assert after == CODE.replace("value + 7\n", "value + 70\n")
 
 
-def test_lines_of_a_hunk_that_are_not_there_are_answered_with_the_nearest(tmp_path: Path):
+def test_missing_lines_of_a_hunk_are_refused_with_the_nearest_lines(tmp_path: Path):
     (tmp_path / "a.py").write_text(CODE)
     answer = "--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,1 @@\n def f32(value, more):\n-    return value\n"
 
@@ -490,7 +492,7 @@ def test_a_hunk_that_fits_twice_is_refused_unless_its_line_number_decides(tmp_pa
     }
 
 
-def test_a_diff_makes_and_removes_files(tmp_path: Path):
+def test_a_diff_can_create_and_remove_files(tmp_path: Path):
     (tmp_path / "old.txt").write_text("old\n")
     answer = (
         "```diff\n--- /dev/null\n+++ b/new/x.txt\n@@ -0,0 +1,2 @@\n+one\n+two\n"
@@ -513,7 +515,7 @@ def test_a_diff_makes_and_removes_files(tmp_path: Path):
         ("**a.py**\n```python\nx = 1\n", "has no end"),
     ],
 )
-def test_a_diff_or_a_fenced_file_that_is_not_clear_is_refused(answer: str, reason: str):
+def test_an_unclear_diff_or_fenced_file_is_refused(answer: str, reason: str):
     with pytest.raises(EditError, match=reason):
         parse_answer(answer)
 
@@ -531,7 +533,7 @@ def test_a_fenced_block_below_a_path_is_the_complete_file(above: str):
     assert parse_answer(answer) == (WholeFile("src/a.py", ("x = 1",)),)
 
 
-def test_fenced_blocks_that_hold_no_file_are_left_out():
+def test_fenced_blocks_without_a_file_are_ignored():
     answer = (
         "The files:\n```\nsrc/a.py\nsrc/b.py\n```\nIn `src/a.py`:\n```python\nold\n```\n"
         "`src/__init__.py`\n```\n```\n"
@@ -556,7 +558,7 @@ def test_an_edit_that_breaks_the_syntax_is_refused_and_nothing_is_written(tmp_pa
 
 
 @pytest.mark.parametrize("form", ["auto", "whole", "blocks"])
-def test_the_format_that_an_llm_is_shown_can_be_read(form: EditFormat):
+def test_the_edit_format_shown_to_an_llm_can_be_read(form: EditFormat):
     edits = parse_answer(format_instructions(form))
 
     assert {edit.path for edit in edits} == {"path/to/file.py"}
@@ -575,7 +577,7 @@ def test_a_huge_search_in_a_huge_file_is_answered_in_seconds(tmp_path: Path):
     assert len(raised.value.reasons) == 2
 
 
-def test_a_diff_that_deletes_other_lines_or_makes_a_link_is_refused(tmp_path: Path) -> None:
+def test_a_diff_that_deletes_wrong_lines_or_creates_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\n")
     deletes = "--- a/a.txt\n+++ /dev/null\n@@ -1 +0,0 @@\n-two\n"
     link = (

@@ -164,7 +164,7 @@ def path_of(row: Endpoint) -> str:
     return row.path.format(team="shop", task=task, attempt="1", blocker="1")
 
 
-async def test_every_endpoint_is_for_users_who_may_and_who_see_the_team(tmp_path: Path):
+async def test_every_endpoint_checks_the_rights_and_visible_teams_of_a_user(tmp_path: Path):
     others = {f"not-{verb}": User("other", VERBS - {verb}) for verb in VERBS}
     async with serve_shop(tmp_path, USERS | others) as shop:
         before = await shop.store.last_event(1), await shop.store.tasks(1)
@@ -203,7 +203,7 @@ async def test_no_refusal_names_a_file_of_the_server(tmp_path: Path):
 HOSTILE = ("%00", "%ff", "-1", "9" * 30, "..%2f..", "%27%20or%201=1", "%F0%9F%90%91")
 
 
-async def test_no_hostile_path_query_or_body_is_an_error_of_the_server(tmp_path: Path):
+async def test_no_hostile_request_causes_a_server_error(tmp_path: Path):
     async with serve_shop(tmp_path) as shop:
         for number, row in enumerate(rows()):
             for bad in (HOSTILE[(number + more) % len(HOSTILE)] for more in (0, 3)):
@@ -219,7 +219,7 @@ async def test_no_hostile_path_query_or_body_is_an_error_of_the_server(tmp_path:
                     assert answer.status_code < 500, (row.method, path, answer.text)
 
 
-async def test_the_feed_and_the_inbox_have_only_teams_that_the_user_sees(tmp_path: Path):
+async def test_the_feed_and_the_inbox_have_only_visible_teams(tmp_path: Path):
     async with serve_shop(tmp_path) as shop, asyncio.timeout(20):
         kinds = [each["kind"] for each in (await shop.get("/inbox"))["gates"]]
         assert sorted(kinds) == ["blocker", "plan"]
@@ -253,7 +253,7 @@ async def test_the_feed_and_the_inbox_have_only_teams_that_the_user_sees(tmp_pat
 # The plan
 
 
-async def test_the_plan_is_added_edited_approved_and_dropped(tmp_path: Path):
+async def test_a_plan_can_be_edited_approved_and_dropped(tmp_path: Path):
     async with serve_shop(tmp_path) as shop:
         plan = await shop.get("/teams/shop/plan")
         assert (plan["unapproved"], plan["without_tests"]) == (["guide"], ["guide"])
@@ -290,7 +290,7 @@ async def test_the_plan_is_added_edited_approved_and_dropped(tmp_path: Path):
         ] == ["guide"]
 
 
-async def test_a_user_who_may_edit_and_not_answer_approves_nothing(tmp_path: Path):
+async def test_a_user_without_the_answer_right_cannot_approve(tmp_path: Path):
     async with serve_shop(tmp_path) as shop:
         task = {"key": "mul", "title": "Multiply"}
         body = {"tasks": [task], "approve": True}
@@ -304,7 +304,7 @@ async def test_a_user_who_may_edit_and_not_answer_approves_nothing(tmp_path: Pat
         assert kept.json()["task"]["approved"] is True
 
 
-async def test_tasks_that_cannot_be_are_refused_with_the_place(tmp_path: Path):
+async def test_impossible_tasks_are_refused_with_their_place(tmp_path: Path):
     async with serve_shop(tmp_path) as shop:
         for task, code, said in (
             ({"key": "X", "title": "x"}, "bae-serve-input", "body.tasks.0.key"),
@@ -329,7 +329,7 @@ async def test_tasks_that_cannot_be_are_refused_with_the_place(tmp_path: Path):
 # What was done
 
 
-async def test_a_task_has_its_attempts_tests_reviews_log_and_cost(tmp_path: Path):
+async def test_a_task_shows_its_attempts_tests_reviews_log_and_cost(tmp_path: Path):
     async with serve_shop(tmp_path) as shop:
         task = await shop.get("/teams/shop/tasks/1")
         assert (task["task"]["key"], task["reviews"]) == ("sub", 1)
@@ -352,7 +352,7 @@ async def test_a_task_has_its_attempts_tests_reviews_log_and_cost(tmp_path: Path
         assert (first["total"], first["next"]) == (2, 1)
 
 
-async def test_the_list_of_tasks_shows_the_state_of_each_task_and_the_work_of_its_agent(
+async def test_the_list_of_tasks_shows_the_state_of_each_task(
     tmp_path: Path,
 ):
     async with serve_shop(tmp_path) as shop:
@@ -385,7 +385,7 @@ async def test_a_team_shows_the_spending_of_its_last_run_and_its_budget(tmp_path
         assert (run["calls"], run["tokens"], run["cost"]) == (None, None, 5.0)
 
 
-async def test_a_request_is_listed_until_a_run_takes_it(tmp_path: Path):
+async def test_a_pending_request_is_listed(tmp_path: Path):
     async with serve_shop(tmp_path) as shop:
         for body in ({"action": "retry"}, {"action": "pause", "task": "report"}):
             assert (await shop.ask("POST", "/teams/shop/actions", body)).status_code == 202
@@ -406,7 +406,7 @@ async def test_a_plan_has_a_picture_of_its_tasks(tmp_path: Path):
         assert {"key", "title"} <= set(plan["task_schema"]["required"])
 
 
-async def test_an_unknown_cost_is_null_and_a_sum_counts_the_calls_without_a_cost(tmp_path: Path):
+async def test_a_cost_sum_counts_the_calls_with_unknown_cost(tmp_path: Path):
     async with serve_shop(tmp_path) as shop:
         about: Any = {"project_id": 1, "task_id": 1, "run_id": 1, "tokens": 500}
 
@@ -421,7 +421,7 @@ async def test_an_unknown_cost_is_null_and_a_sum_counts_the_calls_without_a_cost
         assert (await shop.get("/teams/shop"))["spent"] == some
 
 
-async def test_tasks_and_questions_of_another_project_are_unknown(tmp_path: Path):
+async def test_tasks_and_questions_of_another_project_are_not_found(tmp_path: Path):
     async with serve_shop(tmp_path) as shop:
         about = {"root": "/bank", "branch": "b", "test_command": ("t",)}
         bank = await shop.store.save_project(Project(id=0, name="bank", **about))
@@ -444,7 +444,7 @@ async def test_tasks_and_questions_of_another_project_are_unknown(tmp_path: Path
         assert "Which key?" not in str(await shop.get("/inbox"))
 
 
-async def test_the_change_of_an_attempt_comes_as_hunks_and_long_files_are_cut(tmp_path: Path):
+async def test_the_change_of_an_attempt_is_a_list_of_hunks(tmp_path: Path):
     async with serve_shop(tmp_path) as shop:
         for path in ("tasks/sub/attempts/2/diff", "tasks/sub/diff"):
             code, notes = (await shop.get(f"/teams/shop/{path}"))["files"]
@@ -461,7 +461,7 @@ async def test_the_change_of_an_attempt_comes_as_hunks_and_long_files_are_cut(tm
         assert (none.status_code, none.json()["type"]) == (404, "bae-team-unknown")
 
 
-async def test_files_with_odd_names_and_contents_are_shown_and_found_by_their_path(tmp_path: Path):
+async def test_files_with_odd_names_are_found_by_their_path(tmp_path: Path):
     async with serve_shop(tmp_path) as shop:
         root = Path((await shop.store.project(1)).root)
         git(root, "checkout", "--quiet", "-b", "bae/task-2-report")
@@ -504,7 +504,7 @@ async def test_files_with_odd_names_and_contents_are_shown_and_found_by_their_pa
 # Questions and actions
 
 
-async def test_the_answerer_is_stored_and_a_different_second_answer_is_refused(tmp_path: Path):
+async def test_a_different_second_answer_is_refused(tmp_path: Path):
     async with serve_shop(tmp_path) as shop:
         [blocker] = (await shop.get("/teams/shop/blockers"))["blockers"]
         assert (blocker["task"], blocker["answer"]) == ("sub", None)
@@ -523,7 +523,7 @@ async def test_the_answerer_is_stored_and_a_different_second_answer_is_refused(t
         assert getattr(event, "by", None) == "ana"
 
 
-async def test_of_many_answers_at_once_the_first_holds_and_the_others_read_who_gave_it(
+async def test_the_first_of_many_concurrent_answers_wins(
     tmp_path: Path,
 ):
     users = USERS | {f"user-{n}": User(f"user-{n}") for n in range(20)}
@@ -560,7 +560,7 @@ async def test_a_question_in_the_inbox_has_its_task_and_the_path_that_takes_the_
         assert (await shop.get("/inbox"))["gates"] == []
 
 
-async def test_the_question_of_a_worker_is_in_the_inbox_once(tmp_path: Path):
+async def test_the_inbox_shows_a_question_of_a_worker_only_once(tmp_path: Path):
     asking = Graph(start=Asking, end=Asking, name=worker_graph.name)
     async with serve_shop(tmp_path) as shop:
         before = (await shop.get("/inbox"))["gates"]
@@ -569,7 +569,7 @@ async def test_the_question_of_a_worker_is_in_the_inbox_once(tmp_path: Path):
         assert (await shop.get("/inbox"))["gates"] == before
 
 
-async def test_nothing_is_asked_of_a_task_that_is_merged_and_notes_are_bounded(tmp_path: Path):
+async def test_actions_on_a_merged_task_are_refused(tmp_path: Path):
     async with serve_shop(tmp_path) as shop:
         for before, after in ((Status.PENDING, Status.READY), (Status.READY, Status.IN_PROGRESS)):
             await shop.store.move(1, before, after)

@@ -54,7 +54,7 @@ async def carry_out(bench: Workbench, task: Task, *answers: str) -> TaskResult:
     [(KILLS, "killed"), (FILLS, "no space left"), (FILLS_TMP, "no space left")],
     ids=["killed", "file size", "full disk"],
 )
-async def test_a_failure_of_the_environment_is_a_question_after_one_llm_call(
+async def test_an_environment_failure_is_a_question_after_one_llm_call(
     tmp_path: Path, test: str, cause: str
 ) -> None:
     answer = edits({"sub.py": SUB_PY, "tests/test_sub.py": test})
@@ -76,7 +76,7 @@ if [ ! -e there ]; then kill -9 $$; fi
 """
 
 
-async def test_work_that_was_never_judged_is_judged_by_the_next_run_without_an_llm_call(
+async def test_untested_work_is_tested_by_the_next_run_without_an_llm_call(
     tmp_path: Path,
 ) -> None:
     included = {**SHELL, ".worktreeinclude": "there\n", ".gitignore": "there\n"}
@@ -103,14 +103,14 @@ class Unlucky(BackendWorkerAgent):
         return await super().run_tests(task)
 
 
-async def test_a_killed_process_is_tried_once_more_before_a_person_is_asked(tmp_path: Path) -> None:
+async def test_killed_tests_run_again_before_a_person_is_asked(tmp_path: Path) -> None:
     lm = ScriptedLM({WorkerAnswer: [edits({"calc.sh": SUB, "sub.test.sh": TEST_SUB})]})
     async with a_bench(tmp_path) as (bench, [task]):
         result = await Unlucky(project_id=bench.project.id, bench=bench, lm=lm).execute_task(task)
         assert (result.status, result.attempts, result.usage.calls) == ("completed", 1, 1)
 
 
-async def test_a_setup_that_fails_for_a_task_is_a_question_and_no_failure(tmp_path: Path) -> None:
+async def test_a_failed_setup_of_a_task_becomes_a_question(tmp_path: Path) -> None:
     async with a_project(tmp_path) as (store, project, [task]):
         setup = ("sh", "-c", "echo broken; exit 3")
         await store.save_project(project.model_copy(update={"setup": setup}))
@@ -124,7 +124,7 @@ async def test_a_setup_that_fails_for_a_task_is_a_question_and_no_failure(tmp_pa
         assert left == []
 
 
-async def test_a_test_that_fails_by_itself_is_the_llms_to_correct(tmp_path: Path) -> None:
+async def test_an_ordinary_test_failure_is_corrected_by_the_llm(tmp_path: Path) -> None:
     wanted = PlannedTask(key="sub", title="Subtract")
     wrong = {"calc.sh": CALC, "sub.test.sh": TEST_SUB + "# No space left on device\n"}
     async with a_bench(tmp_path, wanted) as (bench, [task]):
@@ -167,12 +167,14 @@ CAUSES: Mapping[str, tuple[TestReport, str | None]] = {
 
 
 @pytest.mark.parametrize(("found", "kind"), CAUSES.values(), ids=CAUSES)
-def test_causes_are_found_by_exit_codes_and_by_output(found: TestReport, kind: str | None) -> None:
+def test_environment_failures_are_recognized_by_exit_code_and_output(
+    found: TestReport, kind: str | None
+) -> None:
     cause = find_cause(found)
     assert (cause.kind if cause else None) == kind
 
 
-def test_a_time_limit_is_of_the_environment_where_the_base_takes_nearly_as_long() -> None:
+def test_a_timeout_is_environmental_if_the_base_is_nearly_as_slow() -> None:
     slow = report(None, ended_by="timeout", seconds=300.0)
     cause = find_cause(slow, report(0, seconds=200.0))
     assert cause is not None
@@ -190,7 +192,7 @@ def test_a_time_limit_is_of_the_environment_where_the_base_takes_nearly_as_long(
         (1, "error: metadata-generation-failed", "setup"),
     ],
 )
-def test_a_setup_that_fails_has_a_cause(code: int, output: str, kind: str) -> None:
+def test_a_failed_setup_is_reported_with_a_cause(code: int, output: str, kind: str) -> None:
     cause = find_setup_cause(Ran(code, output, 1.0, "exit", "bubblewrap"))
     assert cause.kind == kind
     assert "the setup command failed" in cause.text

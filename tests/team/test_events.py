@@ -20,7 +20,7 @@ ALL = get_args(get_args(events.Event)[0])
 REPORT = TestReport(command=("t",), exit_code=0, cases=(TestCase(id="a", outcome="passed"),))
 
 
-async def test_every_event_of_a_team_is_sent_as_plain_values_that_read_back():
+async def test_every_team_event_is_sent_as_json_values():
     to = Messages()
     await events.broadcast(
         to, events.TaskStatusChanged(1, 2, TaskStatus.READY, before=TaskStatus.PENDING)
@@ -50,7 +50,7 @@ async def test_every_event_of_a_team_is_sent_as_plain_values_that_read_back():
     assert [events.read_event(message).to_message() for message in to.messages] == to.messages
 
 
-async def test_each_function_for_an_event_sends_what_the_event_has():
+async def test_each_broadcast_function_sends_the_message_of_its_event():
     by_function, by_event = Messages(), Messages()
     await bae.team.broadcast_task_status(by_function, 1, 2, TaskStatus.READY)
     await bae.team.broadcast_task_assigned(by_function, 1, 2, "a")
@@ -66,14 +66,16 @@ async def test_each_function_for_an_event_sends_what_the_event_has():
     assert by_function.messages == by_event.messages
 
 
-async def test_a_broadcast_that_fails_is_logged_and_fails_nothing(caplog: pytest.LogCaptureFixture):
+async def test_a_failed_broadcast_is_logged_without_failing_the_run(
+    caplog: pytest.LogCaptureFixture,
+):
     with caplog.at_level(logging.WARNING):
         await events.broadcast(Messages(OSError("gone")), events.TaskUnblocked(1, 2))
     assert "task_unblocked was not sent" in caplog.text
     await events.broadcast(None, events.TaskUnblocked(1, 2))
 
 
-async def test_a_broadcast_that_hangs_is_given_up(
+async def test_a_hanging_broadcast_times_out(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     class Hanging:
@@ -86,7 +88,7 @@ async def test_a_broadcast_that_hangs_is_given_up(
     assert "task_unblocked was not sent" in caplog.text
 
 
-async def test_a_ws_manager_that_hangs_is_waited_for_once(
+async def test_a_hanging_ws_manager_delays_a_run_only_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     asked: list[dict[str, Any]] = []
@@ -108,7 +110,7 @@ async def test_a_ws_manager_that_hangs_is_waited_for_once(
     assert caplog.text.count("gets no more events") == 1
 
 
-async def test_messages_carry_the_number_and_the_time_of_their_event(tmp_path: Path):
+async def test_messages_have_the_number_and_time_of_their_event(tmp_path: Path):
     heard = Messages()
     async with await Store.open(tmp_path / "team.db") as store:
         project = Project(id=1, name="p", root="/p", branch="b", test_command=("t",))
@@ -124,7 +126,7 @@ async def test_a_cancelled_broadcast_is_cancelled():
         await events.broadcast(Messages(asyncio.CancelledError()), events.TaskUnblocked(1, 2))
 
 
-def test_a_message_has_the_number_of_its_event_whatever_the_event_contains():
+def test_event_content_cannot_overwrite_the_number_of_a_message():
     event = events.CorrectionAttempt(project_id=1, task_id=2, attempt=3, failure="boom")
     message = events.StoredEvent(number=70, at=1.5, event=event).to_message()
     assert (message["number"], message["time"], message["attempt"]) == (70, 1.5, 3)

@@ -38,7 +38,7 @@ def outcomes(report: TestReport, tests: str) -> set[str]:
 
 
 @pytest.mark.slow
-async def test_the_tests_of_an_exercise_distinguish_a_right_answer_from_others(
+async def test_exercise_tests_distinguish_right_from_wrong_answers(
     tmp_path: Path,
 ) -> None:
     assert [exercise.is_python for exercise in exercises()] == [True] * 12 + [False] * 8
@@ -82,7 +82,7 @@ def cheating(chosen: Sequence[Exercise]) -> dict[str, list[str]]:
     }
 
 
-async def test_right_answers_are_merged_wrong_answers_corrected_and_cheating_answers_refused(
+async def test_exercise_answers_are_merged_corrected_or_refused(
     tmp_path: Path,
 ) -> None:
     """With three exercises in Python, with and without a stub; all twenty are slow tests."""
@@ -144,12 +144,12 @@ async def play_with_tools(
     assert list_leftovers(Path(project.root)) == []
 
 
-async def test_exercises_are_done_in_one_submission_each(tmp_path: Path) -> None:
+async def test_tool_workers_solve_exercises_with_a_single_submission(tmp_path: Path) -> None:
     await play_with_tools(tmp_path, [exercises()[4], exercises()[5]], command=PYTEST)
 
 
 @pytest.mark.slow
-async def test_all_exercises_are_done_in_one_submission_each(tmp_path: Path) -> None:
+async def test_tool_workers_solve_all_exercises_with_a_single_submission(tmp_path: Path) -> None:
     await play_with_tools(tmp_path, exercises())
 
 

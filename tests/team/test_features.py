@@ -89,7 +89,7 @@ def names_of(root: Path, branch: str) -> set[str]:
     return set(git(root, "ls-tree", "-r", "--name-only", branch).split())
 
 
-async def test_a_feature_reaches_the_teams_branch_in_one_piece_and_others_wait_for_it(
+async def test_a_feature_reaches_the_teams_branch_in_one_merge(
     tmp_path: Path,
 ):
     async with a_team(tmp_path, *FEATURE, OUTSIDE) as (store, project, _):
@@ -156,7 +156,7 @@ async def test_a_failed_task_keeps_its_feature_out_of_the_teams_branch(tmp_path:
         assert names_of(root, TEAM) >= {*TESTS, *STUBS, "use.py"}
 
 
-async def test_the_acceptance_tests_cannot_be_changed_by_the_workers_who_make_them_pass(
+async def test_workers_cannot_change_the_acceptance_tests_of_their_feature(
     tmp_path: Path,
 ):
     cheat = edits(
@@ -202,7 +202,7 @@ async def test_a_kill_between_the_last_merge_and_the_delivery_is_recovered(
         assert names_of(root, TEAM) >= {*TESTS, *STUBS}
 
 
-async def test_a_feature_is_delivered_when_a_person_skips_the_task_that_is_left(tmp_path: Path):
+async def test_skipping_the_last_open_task_delivers_the_feature(tmp_path: Path):
     extra = a_part("extra").model_copy(update={"tests": ("tests/test_half.py",), "files": ()})
     async with a_team(tmp_path, *FEATURE, extra) as (store, project, tasks):
         asks = {**ANSWERS, "extra": "QUESTION: Which?"}
@@ -222,7 +222,7 @@ async def skip_the_second_task(store: Store, project: Any, tasks: Any) -> None:
     await add_request(store, project.id, "skip", tasks[-1].id)
 
 
-async def test_where_tests_of_a_skipped_task_fail_a_person_decides_and_may_retry_it(tmp_path: Path):
+async def test_a_person_decides_about_failed_tests_of_a_skipped_task(tmp_path: Path):
     async with a_team(tmp_path) as (store, project, tasks):
         await skip_the_second_task(store, project, tasks)
         lm = TeamScript(ANSWERS)
@@ -239,7 +239,7 @@ async def test_where_tests_of_a_skipped_task_fail_a_person_decides_and_may_retry
         assert names_of(Path(project.root), TEAM) >= {*TESTS, *STUBS}
 
 
-async def test_a_feature_is_delivered_without_the_tests_that_a_person_removes(tmp_path: Path):
+async def test_a_person_can_remove_tests_to_deliver_a_feature(tmp_path: Path):
     async with a_team(tmp_path) as (store, project, tasks):
         await skip_the_second_task(store, project, tasks)
         lm = TeamScript({})
@@ -256,7 +256,7 @@ async def test_a_feature_is_delivered_without_the_tests_that_a_person_removes(tm
         assert "tests/test_twice.py" not in names_of(root, TEAM)
 
 
-async def test_a_reverted_correction_does_not_keep_a_feature_back(tmp_path: Path):
+async def test_a_reverted_correction_does_not_block_a_feature(tmp_path: Path):
     rule = "import os\n\n\ndef test_docs():\n    assert os.path.exists('docs.md')\n"
     rule = rule.replace("assert", "assert not os.path.exists('twice.py') or")
     async with a_team(tmp_path) as (store, project, tasks):
@@ -330,7 +330,7 @@ async def test_a_reverted_correction_does_not_keep_a_feature_back(tmp_path: Path
         *("no-name", "constant", "base", "existing-function"),
     ],
 )
-async def test_acceptance_tests_load_and_fail_and_stubs_have_no_behavior(
+async def test_acceptance_tests_must_fail_and_stubs_must_be_empty(
     tmp_path: Path, files: dict[str, str], said: str
 ):
     existing = {**PYTHON, "shop.py": SHOP}
@@ -342,7 +342,7 @@ async def test_acceptance_tests_load_and_fail_and_stubs_have_no_behavior(
         assert await statuses(store) == {"accept": "blocked"}
 
 
-async def test_stubs_may_add_members_imports_and_names_to_code_that_exists(tmp_path: Path):
+async def test_stubs_may_add_members_imports_and_names_to_existing_code(tmp_path: Path):
     more = SHOP.replace("import add", "import __name__ as calc, add").replace(
         "    pass\n", "    tax: int = 5\n\n    def total(self) -> int:\n        ...\n"
     )
@@ -355,7 +355,7 @@ async def test_stubs_may_add_members_imports_and_names_to_code_that_exists(tmp_p
         assert await statuses(store) == {"accept": "staged"}
 
 
-async def test_a_person_may_approve_the_acceptance_tests(tmp_path: Path):
+async def test_acceptance_tests_wait_for_approval_if_configured(tmp_path: Path):
     async with a_team(tmp_path) as (store, project, _):
         lm = TeamScript(ANSWERS)
         await run_team(project, store, lm, approve_tests=True)
@@ -368,7 +368,7 @@ async def test_a_person_may_approve_the_acceptance_tests(tmp_path: Path):
         assert [key for key, _ in lm.asked].count("accept") == 1
 
 
-async def test_a_feature_that_fails_with_the_work_of_others_is_corrected_by_its_last_task(
+async def test_a_conflicting_feature_is_corrected_by_its_last_task(
     tmp_path: Path,
 ):
     documented = "import os\n\n\ndef test_documented():\n    name = 'twice.py'\n"
@@ -416,5 +416,5 @@ async def test_features_that_wait_for_each_other_are_refused(tmp_path: Path):
             await store.add_tasks(project.id, [one, two, three])
 
 
-def test_staged_is_a_status_of_its_own():
+def test_staged_is_a_separate_status():
     assert TaskStatus.STAGED.label == "staged"

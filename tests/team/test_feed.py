@@ -43,7 +43,7 @@ async def take(events: Subscriber[StoredEvent], count: int) -> list[StoredEvent]
     return taken
 
 
-async def test_a_subscriber_gets_stored_events_and_then_new_events(store: Store):
+async def test_a_subscriber_gets_stored_events_before_new_events(store: Store):
     before = await add(store, 3)
     await add(store, 2, project_id=2)
     async with subscribe(store.feed(1), before[0]) as events:
@@ -55,7 +55,7 @@ async def test_a_subscriber_gets_stored_events_and_then_new_events(store: Store)
     assert events.number == new[-1]
 
 
-async def test_a_long_past_comes_in_pages_while_new_events_are_stored(
+async def test_many_stored_events_are_delivered_in_pages(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(feeds, "PAGE", 40)
@@ -73,7 +73,7 @@ async def test_a_long_past_comes_in_pages_while_new_events_are_stored(
     assert [e.number for e in half.result()] == expected[151:]
 
 
-async def test_events_that_another_process_stores_come_too_and_in_order(store: Store):
+async def test_events_stored_by_another_process_arrive_in_order(store: Store):
     mine = 0
     async with subscribe(store.feed(1)) as events:
         run = (sys.executable, str(PROCESS), str(store.path), "1", "0", "60")
@@ -91,21 +91,21 @@ async def test_events_that_another_process_stores_come_too_and_in_order(store: S
     assert others == [f"other {i}" for i in range(60)]
 
 
-async def test_a_number_that_is_not_there_yet_ends_the_subscription(store: Store):
+async def test_a_subscription_after_an_unknown_event_number_ends(store: Store):
     await add(store, 3)
     async with subscribe(store.feed(1), 4) as events:
         assert [batch async for batch in events] == []
     assert events.end == "reset"
 
 
-async def test_the_past_can_be_left_out(store: Store):
+async def test_a_subscription_can_skip_stored_events(store: Store):
     await add(store, 3)
     async with subscribe(store.feed(1), None) as events:
         new = await add(store, 2)
         assert [e.number for e in await take(events, 2)] == new
 
 
-async def test_subscribers_share_a_reader_that_ends_with_the_last_of_them(store: Store):
+async def test_subscribers_share_a_reader(store: Store):
     before = asyncio.all_tasks()
     assert store.feed(1) is store.feed(1) is not store.feed(2)
     async with subscribe(store.feed(1)) as first, subscribe(store.feed(1)):
@@ -126,7 +126,7 @@ async def test_a_cancelled_wait_loses_no_event(store: Store):
         assert [e.number for e in await take(events, 5)] == numbers
 
 
-async def test_a_subscriber_that_reads_nothing_misses_nothing(store: Store):
+async def test_a_slow_subscriber_misses_no_event(store: Store):
     async with subscribe(store.feed(1)) as stalled, subscribe(store.feed(1)) as quick:
         for _ in range(4):
             await add(store, 20)

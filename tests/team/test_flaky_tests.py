@@ -77,7 +77,7 @@ async def test_a_flaky_test_costs_no_correction_and_is_reported(
     assert any("flaky" in text and FLAKY in text for text in told)
 
 
-async def test_a_test_that_fails_twice_counts(tmp_path: Path, runs: list[str]) -> None:
+async def test_a_test_that_fails_twice_rejects_the_work(tmp_path: Path, runs: list[str]) -> None:
     files = {**SHELL, FLAKY: failing_in(2, 3)}
     async with a_bench(tmp_path, ADD_SUB, files=files) as (bench, [task]):
         result = await work_on(bench, task, NEW, NEW)
@@ -86,7 +86,7 @@ async def test_a_test_that_fails_twice_counts(tmp_path: Path, runs: list[str]) -
         assert len(runs) == 3
 
 
-async def test_another_test_that_fails_in_the_second_run_counts(
+async def test_a_different_failure_in_the_second_run_rejects_the_work(
     tmp_path: Path, runs: list[str]
 ) -> None:
     files = {**SHELL, FLAKY: failing_in(2), "other.test.sh": failing_in(3)}
@@ -95,7 +95,7 @@ async def test_another_test_that_fails_in_the_second_run_counts(
 
 
 @pytest.mark.parametrize("name", ["sub.test.sh", "calc.test.sh"])
-async def test_a_new_or_changed_test_has_no_second_chance(
+async def test_a_new_or_changed_test_is_not_repeated(
     tmp_path: Path, runs: list[str], name: str
 ) -> None:
     test = {"sub.test.sh": TEST_SUB} | {name: SHELL.get(name, TEST_SUB) + failing_in(2)}
@@ -107,7 +107,7 @@ async def test_a_new_or_changed_test_has_no_second_chance(
         assert len(runs) == 2
 
 
-async def test_a_named_test_has_no_second_chance(tmp_path: Path, runs: list[str]) -> None:
+async def test_a_named_test_is_not_repeated(tmp_path: Path, runs: list[str]) -> None:
     planned = PlannedTask(key="sub", title="Subtract", tests=(FLAKY,))
     files = {**SHELL, FLAKY: failing_in(2)}
     async with a_bench(tmp_path, planned, files=files) as (bench, [task]):
@@ -116,7 +116,7 @@ async def test_a_named_test_has_no_second_chance(tmp_path: Path, runs: list[str]
         assert len(runs) == 2
 
 
-async def test_many_failed_tests_are_no_accident(tmp_path: Path, runs: list[str]) -> None:
+async def test_many_failed_tests_are_not_repeated(tmp_path: Path, runs: list[str]) -> None:
     names = [f"flaky{n}.test.sh" for n in range(MOST_FLAKY + 1)]
     files = {**SHELL, **dict.fromkeys(names, failing_in(2))}
     async with a_bench(tmp_path, ADD_SUB, files=files) as (bench, [task]):
@@ -133,7 +133,7 @@ async def test_work_that_breaks_a_test_fails_in_both_runs(tmp_path: Path, runs: 
         assert len(runs) == 3
 
 
-async def test_a_flaky_test_of_the_base_with_the_work_is_reported(
+async def test_a_test_that_fails_once_with_the_work_is_reported_as_flaky(
     tmp_path: Path, runs: list[str]
 ) -> None:
     async with a_bench(tmp_path, ADD_SUB, files={**SHELL, FLAKY: failing_in(3)}) as (bench, [task]):

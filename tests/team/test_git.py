@@ -43,7 +43,7 @@ async def test_a_repository_without_a_commit_is_refused_with_a_fix(tmp_path: Pat
         await repository.commit_id("HEAD")
 
 
-async def test_a_new_repository_has_a_first_commit_and_leaves_files_alone(tmp_path: Path):
+async def test_a_new_repository_has_a_first_commit(tmp_path: Path):
     write(tmp_path / "new", {"mine.txt": "mine"})
 
     repository = await Repository.create(tmp_path / "new")
@@ -53,7 +53,7 @@ async def test_a_new_repository_has_a_first_commit_and_leaves_files_alone(tmp_pa
     assert git(tmp_path / "new", "status", "--porcelain") == "?? mine.txt"
 
 
-async def test_the_environment_of_the_caller_does_not_reach_git(
+async def test_git_ignores_the_environment_of_the_caller(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     other = make_repository(tmp_path / "other")
@@ -80,7 +80,7 @@ async def test_only_named_files_are_committed(root: Path):
     assert git(root, "status", "--porcelain").split("\n") == [" M b.txt", "?? d.txt"]
 
 
-async def test_a_named_file_that_was_deleted_is_removed_and_no_change_is_no_commit(root: Path):
+async def test_a_deleted_file_is_removed_by_a_commit(root: Path):
     repository = await Repository.open(root)
     (root / "b.txt").unlink()
 
@@ -100,7 +100,7 @@ async def test_a_file_can_become_a_directory(root: Path):
     assert await repository.read_files("HEAD", ["b.txt", "b.txt/inside"]) == [None, b"x"]
 
 
-async def test_names_are_taken_literally(root: Path):
+async def test_odd_file_names_are_committed_literally(root: Path):
     repository = await Repository.open(root)
     names = ["-f", "*", ":(glob)x", "with\nline", "ü ñ.txt", " space ", 'quo"te', "[a-z].txt"]
     write(root, dict.fromkeys(names, "x"))
@@ -118,12 +118,12 @@ async def test_names_are_taken_literally(root: Path):
         *(".git/config", "sub/.git/hooks/pre-commit", ".GIT/config", ".git./config"),
     ],
 )
-def test_a_path_outside_or_of_git_itself_is_refused(path: str):
+def test_a_path_outside_the_repository_or_inside_git_is_refused(path: str):
     with pytest.raises(GitError):
         named_path(path)
 
 
-async def test_links_and_directories_are_not_committed(root: Path):
+async def test_committing_links_or_directories_is_refused(root: Path):
     repository = await Repository.open(root)
     write(root, {"folder/x": "x"})
     (root / "link").symlink_to("/etc/passwd")
@@ -137,7 +137,7 @@ async def test_links_and_directories_are_not_committed(root: Path):
     assert git(root, "rev-list", "--count", "HEAD") == "1"
 
 
-async def test_a_merge_needs_no_checkout_and_moves_nothing(root: Path):
+async def test_a_merge_needs_no_checkout_and_moves_no_branch(root: Path):
     repository = await Repository.open(root)
     git(root, "switch", "--quiet", "-c", "work")
     commit_files(root, {"a.txt": "one\ntwo\nTHREE\n"})
@@ -187,7 +187,7 @@ async def test_a_conflict_of_binary_files_is_named_without_their_bytes(root: Pat
     assert "\0" not in conflict.text
 
 
-async def test_a_ref_is_moved_only_from_where_it_was_thought_to_be(root: Path):
+async def test_a_ref_is_moved_only_from_its_expected_commit(root: Path):
     repository = await Repository.open(root)
     first = git(root, "rev-parse", "HEAD")
     second = commit_files(root, {"b.txt": "2\n"})
@@ -200,7 +200,7 @@ async def test_a_ref_is_moved_only_from_where_it_was_thought_to_be(root: Path):
         await repository.move(BRANCHES + "x/y", first, None)
 
 
-async def test_git_is_asked_once_for_constants_and_each_time_for_branches(
+async def test_constant_git_settings_are_read_only_once(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     log, shim = tmp_path / "log", tmp_path / "bin" / "git"
@@ -244,7 +244,7 @@ async def test_git_is_asked_once_for_constants_and_each_time_for_branches(
     assert await repository.find_commit("more", f"{first}..{BRANCHES}main") == third
 
 
-async def test_a_cancelled_commit_leaves_no_lock_and_no_half(root: Path):
+async def test_a_cancelled_commit_leaves_no_lock(root: Path):
     repository = await Repository.open(root)
     cancelled = 0
     for number in range(12):
@@ -263,7 +263,7 @@ async def test_a_cancelled_commit_leaves_no_lock_and_no_half(root: Path):
     assert git(root, "fsck", "--no-dangling") == ""
 
 
-async def test_a_command_that_takes_too_long_is_ended_and_leaves_no_lock(root: Path):
+async def test_a_slow_git_command_is_ended_without_leaving_a_lock(root: Path):
     repository = await Repository.open(root, timeout=0.5)
     write(root, {".gitattributes": "*.slow filter=slow\n", "x.slow": "x"})
     git(root, "config", "filter.slow.clean", "sleep 60")
@@ -275,7 +275,7 @@ async def test_a_command_that_takes_too_long_is_ended_and_leaves_no_lock(root: P
 
 
 @pytest.mark.parametrize("command", ["python3 tools/clean.py", "python3 -m tools.clean"])
-async def test_a_filter_runs_the_script_of_the_user_and_not_a_script_of_a_worktree(
+async def test_a_filter_does_not_run_a_script_of_a_worktree(
     command: str, root: Path, tmp_path: Path
 ):
     copy = "import sys\nsys.stdout.write(sys.stdin.read())\n"
@@ -297,7 +297,7 @@ async def test_a_filter_runs_the_script_of_the_user_and_not_a_script_of_a_worktr
     assert not ran.exists()
 
 
-async def test_git_in_a_worktree_does_not_follow_a_replaced_git_file(root: Path, tmp_path: Path):
+async def test_a_replaced_git_file_in_a_worktree_is_ignored(root: Path, tmp_path: Path):
     repository = await Repository.open(root)
     git(root, "worktree", "add", "--quiet", "-b", "task", str(tmp_path / "tree"))
     evil = make_repository(tmp_path / "evil")

@@ -104,7 +104,7 @@ class Watcher:
         return self._seen.setdefault(what, asyncio.Event())
 
 
-async def test_a_goal_of_eight_tasks(tmp_path: Path) -> None:
+async def test_a_team_completes_a_goal_of_eight_tasks(tmp_path: Path) -> None:
     watcher = Watcher()
     async with a_project(tmp_path, *PLAN, files=FILES, update_checkout=True) as (
         store,

@@ -46,9 +46,7 @@ async def answer(store: Store, project_id: int, text: str) -> Blocker:
         ("sub/.VSCode/tasks.json", "{}\n"),
     ],
 )
-async def test_a_task_that_changes_a_guarded_file_waits_for_approval_while_other_tasks_continue(
-    tmp_path: Path, name: str, text: str
-):
+async def test_a_change_of_a_guarded_file_waits_for_approval(tmp_path: Path, name: str, text: str):
     lm = TeamScript({"mul": edits({**MUL, name: text}), "div": edits(DIV)})
     async with a_project(tmp_path, *TASKS) as (store, project, _):
         summary = await run_team(project, store, lm)
@@ -68,7 +66,7 @@ async def test_a_task_that_changes_a_guarded_file_waits_for_approval_while_other
     assert len(lm.asked) == 2
 
 
-async def test_any_other_answer_is_guidance_and_another_content_asks_again(tmp_path: Path):
+async def test_an_answer_without_approval_is_guidance(tmp_path: Path):
     def write(prompt: str) -> str:
         polite = "Be polite.\n" if "Answer: Yes, but politely" in prompt else "Be rude.\n"
         if "Answer: Without it" in prompt:
@@ -88,7 +86,7 @@ async def test_any_other_answer_is_guidance_and_another_content_asks_again(tmp_p
     assert git(Path(project.root), "show", "bae/team:AGENTS.md") == "Be polite."
 
 
-async def test_an_approval_is_for_one_content_and_not_for_later_writes(tmp_path: Path):
+async def test_an_approval_applies_only_to_the_approved_content(tmp_path: Path):
     lm = TeamScript({"mul": edits({**MUL, "AGENTS.md": "Be kind.\n"})})
     async with a_project(tmp_path, TASKS[0]) as (store, project, [task]):
         await run_team(project, store, lm)
@@ -104,7 +102,7 @@ async def test_an_approval_is_for_one_content_and_not_for_later_writes(tmp_path:
         assert "+Be evil." in asked.question
 
 
-async def test_patterns_of_the_project_give_the_yes_beforehand(tmp_path: Path):
+async def test_allowed_patterns_of_the_project_need_no_approval(tmp_path: Path):
     given = {".github/workflows/ci.yml": "on: push\n", "docs/AGENTS.md": "Be kind.\n"}
     lm = TeamScript({"mul": edits({**MUL, **given}), "div": edits({**DIV, "setup.py": ""})})
     allow = (".github/**", "agents.md")
@@ -124,7 +122,7 @@ def test_instructions_of_other_agents_and_build_files_of_other_languages_are_gua
     assert is_guarded(path)
 
 
-def test_patterns_fit_names_and_folders_at_any_depth_without_regard_to_case():
+def test_patterns_match_case_insensitively_at_any_depth():
     assert is_guarded("Makefile")
     assert not is_guarded("src/make.py")
     assert matches("a/b/AGENTS.md", "agents.MD")
@@ -132,7 +130,7 @@ def test_patterns_fit_names_and_folders_at_any_depth_without_regard_to_case():
     assert not matches("x/.github", ".github/")
 
 
-def test_hidden_files_are_guarded_unless_they_are_known_to_be_harmless():
+def test_hidden_files_are_guarded_unless_known_as_harmless():
     names = ".editorconfig .cargo/config.toml .zed/tasks.json .pylintrc .roo/rules.md .exrc a/.x/b"
     assert all(map(is_guarded, names.split()))
     assert not any(map(is_guarded, (".gitignore", "web/.dockerignore", ".changeset/new.md")))
@@ -146,7 +144,7 @@ def test_hidden_files_are_guarded_unless_they_are_known_to_be_harmless():
         ("merge.lock.driver", "'tools/git/hook' %O %A %B"),
     ],
 )
-async def test_files_that_the_git_of_the_user_runs_are_guarded(
+async def test_files_executed_by_the_users_git_are_guarded(
     tmp_path: Path, setting: str, value: str
 ):
     lm = TeamScript({"mul": edits({**MUL, "tools/git/hook": "x\n"}), "div": edits(DIV)})
@@ -171,7 +169,7 @@ PACKAGE = {"name": "x", "version": "1", "scripts": {"test": "node --test"}, "dep
         ({"workspaces": ["evil"]}, True),
     ],
 )
-def test_only_files_that_install_or_run_by_themselves_are_guarded_in_a_package(
+def test_only_files_that_run_automatically_are_guarded_in_a_package(
     change: dict[str, Any], asks: bool
 ):
     before, after = (json.dumps(each).encode() for each in (PACKAGE, PACKAGE | change))
@@ -189,7 +187,7 @@ def test_only_files_that_install_or_run_by_themselves_are_guarded_in_a_package(
         ("not [toml", True),
     ],
 )
-def test_only_parts_that_install_or_build_are_guarded_in_a_pyproject(text: str, asks: bool):
+def test_only_install_and_build_parts_of_a_pyproject_are_guarded(text: str, asks: bool):
     before = read_essence("pyproject.toml", b"[project]\nversion='1'\n")
     if "project" not in text:
         before = read_essence("pyproject.toml", b"")

@@ -66,7 +66,7 @@ LONG = "".join(f"line {number} of a long file\n" for number in range(2_500))
     ],
     ids=["unknown tools", "long edits"],
 )
-async def test_a_conversation_that_cannot_continue_asks_a_person_and_begins_again(
+async def test_a_conversation_that_cannot_continue_asks_a_person(
     tmp_path: Path, rounds: list[list[tuple[str, dict[str, Any]]]], why: str
 ) -> None:
     right: list[Any] = [[("edit", {"text": edits({"calc.sh": SUB})})], "sub is there"]
@@ -104,7 +104,7 @@ async def test_results_of_many_calls_in_one_round_fit_into_the_conversation(tmp_
     ],
     ids=["deep folders", "pipes", "modes"],
 )
-async def test_no_command_leaves_a_folder_that_stops_the_team(tmp_path: Path, command: str) -> None:
+async def test_no_command_can_create_an_undeletable_folder(tmp_path: Path, command: str) -> None:
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
         bench.repository.timeout = 10
         workspace = await bench.workspaces.start(task.branch)
@@ -136,7 +136,7 @@ def test_a_folder_of_any_depth_and_with_any_modes_is_deleted(tmp_path: Path) -> 
     ["*" * 100_000, "a.py" + "*" * 100_000 + "!", "`" * 100_000 + "x"],
     ids=["a line of stars", "a path with stars", "backticks"],
 )
-def test_a_line_above_a_fence_is_read_in_time(text: str) -> None:
+def test_a_hostile_line_above_a_fence_is_parsed_quickly(text: str) -> None:
     began = time.monotonic()
     with pytest.raises(EditError):
         parse_answer(f"{text}\n```\nx\n```\n")
@@ -148,7 +148,7 @@ def test_a_line_above_a_fence_is_read_in_time(text: str) -> None:
     ["\n" * 100_000, "import a\n" * 20_000, "/* " * 60_000, "// a /*\n" * 20_000],
     ids=["blank lines", "imports", "comments that do not end", "comments in comments"],
 )
-def test_a_changed_test_in_javascript_is_compared_in_time(added: str) -> None:
+def test_a_changed_javascript_test_is_compared_quickly(added: str) -> None:
     test = b'test("a", () => {});\n'
     change = FileChange("tests/a.test.js", test, test + added.encode())
     began = time.monotonic()
@@ -156,7 +156,7 @@ def test_a_changed_test_in_javascript_is_compared_in_time(added: str) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_text_between_comments_that_begin_in_comments_cannot_be_changed() -> None:
+def test_nested_comment_markers_cannot_hide_a_changed_test() -> None:
     old = b"// a /*\nequal(1, 1);\n// */\nequal(2, 2); /* b */ equal(3, 3);\n"
     for number in (b"1", b"2", b"3"):
         new = old.replace(b"equal(%b, %b)" % (number, number), b"equal(0, 0)")
@@ -164,7 +164,7 @@ def test_text_between_comments_that_begin_in_comments_cannot_be_changed() -> Non
         assert find_edits([change], ["tests/a.test.js"], "add-tests").problems
 
 
-async def test_a_pattern_with_alternatives_in_groups_cannot_stop_the_team(tmp_path: Path) -> None:
+async def test_a_slow_search_pattern_cannot_stop_the_team(tmp_path: Path) -> None:
     async with a_bench(tmp_path, files={**FAILING, "a.txt": "a" * 200 + "\n"}) as (bench, _):
         tree = CodeTree(CodeReader(bench.repository))
         began = time.monotonic()
@@ -173,7 +173,7 @@ async def test_a_pattern_with_alternatives_in_groups_cannot_stop_the_team(tmp_pa
         assert time.monotonic() - began < 15
 
 
-async def test_a_pattern_that_python_warns_about_is_searched_for(tmp_path: Path) -> None:
+async def test_a_search_pattern_with_a_python_warning_works(tmp_path: Path) -> None:
     async with a_bench(tmp_path, files={**FAILING, "a.txt": "x [a]\n"}) as (bench, _):
         assert "a.txt:1" in await find("[[a]", tree=CodeTree(CodeReader(bench.repository)))
 
@@ -183,7 +183,7 @@ async def test_a_pattern_that_python_warns_about_is_searched_for(tmp_path: Path)
     ["x = " + "+".join("1" * 1_500), "x = " + "-" * 20_000 + "1", "x = a" + ".b" * 1_500],
     ids=["a long sum", "a stack of signs", "a chain of attributes"],
 )
-def test_code_that_is_nested_too_deeply_is_refused_or_shown_to_a_person(deep: str) -> None:
+def test_deeply_nested_code_is_refused_or_shown_to_a_person(deep: str) -> None:
     content = f"{deep}\n".encode()
     report = TestReport(command=("pytest",), exit_code=0)
     tests = [FileChange("tests/test_a.py", b"def test_a(): pass\n", content)]
@@ -195,7 +195,7 @@ def test_code_that_is_nested_too_deeply_is_refused_or_shown_to_a_person(deep: st
         assert find_concerns(code) == (("a.py", "is nested too deeply to be read"),)
 
 
-async def test_a_conversation_whose_budget_was_spent_continues_when_it_is_raised(
+async def test_a_conversation_continues_after_its_budget_is_raised(
     tmp_path: Path,
 ) -> None:
     rounds: list[Any] = [
@@ -218,7 +218,7 @@ async def test_a_conversation_whose_budget_was_spent_continues_when_it_is_raised
     assert lm.asked == 4
 
 
-async def test_each_round_of_a_script_is_reserved_in_the_budget_of_its_task(
+async def test_each_round_is_reserved_in_the_budget_of_its_task(
     tmp_path: Path,
 ) -> None:
     looks = [Call("look", path="calc.sh", lines=str(n + 1)) for n in range(5)]

@@ -59,7 +59,7 @@ async def work(workspaces: Workspaces, branch: str, files: dict[str, str]) -> Wo
     return workspace
 
 
-async def test_ten_tasks_at_once_are_ten_commits_each_tested_as_merged(root: Path):
+async def test_ten_concurrent_tasks_become_ten_tested_commits(root: Path):
     tested: list[list[str]] = []
     at_once = 0
 
@@ -96,7 +96,7 @@ async def test_ten_tasks_at_once_are_ten_commits_each_tested_as_merged(root: Pat
     assert git(root, "status", "--porcelain") == ""
 
 
-async def test_a_failure_of_the_merged_code_leaves_the_branch_and_is_reported_as_text(root: Path):
+async def test_failed_tests_of_merged_code_leave_the_branch_unchanged(root: Path):
     commit_files(root, {"price.py": "def price():\n    return 1\n"})
     workspaces, integration = await open_team(root, run_tests=real_tests)
     use = {"test_use.py": "from price import price\ndef test_it():\n    assert price() == 1\n"}
@@ -116,7 +116,7 @@ async def test_a_failure_of_the_merged_code_leaves_the_branch_and_is_reported_as
     assert list_leftovers(root) == []
 
 
-async def test_tests_that_fail_on_the_teams_branch_may_fail_after_the_merge_of_another_task(
+async def test_tests_that_failed_before_a_merge_may_fail_after_it(
     root: Path,
 ):
     async def run_tests(workspace: Workspace) -> TestReport:
@@ -146,7 +146,7 @@ async def test_tests_that_fail_on_the_teams_branch_may_fail_after_the_merge_of_a
     assert list_leftovers(root) == []
 
 
-async def test_a_conflict_is_reported_as_text_and_is_resolved_in_the_worktree(root: Path):
+async def test_a_merge_conflict_is_resolved_in_the_worktree(root: Path):
     workspaces, integration = await open_team(root)
     one = await work(workspaces, "bae/task-1-x", {"a.txt": "one\nTWO\nthree\n"})
     two = await work(workspaces, "bae/task-2-y", {"a.txt": "one\nzwei\nthree\n"})
@@ -174,7 +174,7 @@ async def test_a_conflict_is_reported_as_text_and_is_resolved_in_the_worktree(ro
         await workspaces.remove(workspace)
 
 
-async def test_work_is_merged_once(root: Path):
+async def test_work_is_merged_only_once(root: Path):
     workspaces, integration = await open_team(root)
     workspace = await work(workspaces, "bae/task-1-x", {"b.txt": "b\n"})
 
@@ -232,7 +232,7 @@ async def test_a_cancelled_integration_changes_nothing_and_leaves_nothing(root: 
     assert list_leftovers(root) == []
 
 
-async def test_the_team_merges_commits_of_the_user_and_delivers_its_own_work(root: Path):
+async def test_the_team_merges_commits_of_the_user(root: Path):
     workspaces, integration = await open_team(root)
     assert await integration.catch_up() is None
     newer = commit_files(root, {"mine.txt": "mine\n"})
@@ -252,7 +252,7 @@ async def test_the_team_merges_commits_of_the_user_and_delivers_its_own_work(roo
     await workspaces.remove(workspace)
 
 
-async def test_a_commit_of_the_user_against_the_team_is_a_conflict(root: Path):
+async def test_a_contradicting_commit_of_the_user_is_reported_as_a_conflict(root: Path):
     workspaces, integration = await open_team(root)
     workspace = await work(workspaces, "bae/task-1-x", {"a.txt": "theirs\n"})
     await integration.integrate("bae/task-1-x", "One")
@@ -265,7 +265,7 @@ async def test_a_commit_of_the_user_against_the_team_is_a_conflict(root: Path):
     await workspaces.remove(workspace)
 
 
-async def test_the_teams_branch_can_be_looked_at_but_not_edited_while_it_moves(root: Path):
+async def test_a_merge_keeps_edits_in_a_checkout_of_the_teams_branch(root: Path):
     workspaces, integration = await open_team(root, update_checkout=True)
     git(root, "switch", "--quiet", TEAM)
     one = await work(workspaces, "bae/task-1-x", {"b.txt": "b\n"})
@@ -293,7 +293,7 @@ HOOKS = (
 )
 
 
-async def test_no_hook_ever_runs(root: Path, tmp_path: Path):
+async def test_integration_never_runs_git_hooks(root: Path, tmp_path: Path):
     ran = tmp_path / "ran"
     for folder in (root / ".git" / "hooks", tmp_path / "hooks"):
         folder.mkdir(exist_ok=True)
@@ -366,11 +366,11 @@ def check_that_all_is_done(root: Path, tasks: int) -> None:
     assert git(root, "fsck", "--no-dangling") == ""
 
 
-async def test_a_team_that_is_killed_again_and_again_ends_as_one_that_was_not(root: Path):
+async def test_a_repeatedly_killed_team_ends_like_an_undisturbed_team(root: Path):
     check_that_all_is_done(root, await run_with_kills(root, kills=2, seed=1))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 12))
-async def test_fifty_kills(root: Path, seed: int):
+async def test_a_team_survives_fifty_kills(root: Path, seed: int):
     check_that_all_is_done(root, await run_with_kills(root, kills=5, seed=seed))

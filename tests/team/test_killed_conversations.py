@@ -75,11 +75,11 @@ async def run_killed(tmp_path: Path, seed: int, most: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_a_killed_conversation_continues_where_it_was(tmp_path: Path, seed: int) -> None:
+async def test_a_killed_conversation_resumes_at_its_last_round(tmp_path: Path, seed: int) -> None:
     await run_killed(tmp_path, seed, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 150))
-async def test_fifty_killed_conversations(tmp_path: Path, seed: int) -> None:
+async def test_conversations_survive_fifty_kills(tmp_path: Path, seed: int) -> None:
     await run_killed(tmp_path, seed, 6)

@@ -128,7 +128,7 @@ async def test_a_failed_prerequisite_blocks_dependents_until_it_is_retried_and_m
         assert status_of(summary) == {"base": COMPLETED, "on-it": COMPLETED}
 
 
-async def test_an_answer_lets_a_task_continue_by_itself(tmp_path: Path):
+async def test_a_waiting_run_continues_a_task_after_its_answer(tmp_path: Path):
     lm = TeamLM(ask=lambda n: "QUESTION: Which number?" if n == 1 else right("ask"))
     async with a_bench(tmp_path, a_task("ask"), a_task("after", "ask")) as (bench, _):
         run = asyncio.create_task(LeadAgent(bench, lm, wait=True, poll=0.02).run())
@@ -144,7 +144,7 @@ async def test_an_answer_lets_a_task_continue_by_itself(tmp_path: Path):
     assert status_of(summary) == {"ask": COMPLETED, "after": COMPLETED}
 
 
-async def test_without_waiting_a_run_ends_at_questions_and_the_next_run_continues(tmp_path: Path):
+async def test_a_run_without_waiting_ends_at_open_questions(tmp_path: Path):
     lm = TeamLM(ask=lambda n: "QUESTION: Which number?" if n == 1 else right("ask"))
     lm.answers["other"] = right("other")
     async with a_bench(tmp_path, a_task("ask"), a_task("other")) as (bench, _):
@@ -156,7 +156,7 @@ async def test_without_waiting_a_run_ends_at_questions_and_the_next_run_continue
         assert (await LeadAgent(bench, lm).run()).done
 
 
-async def test_a_cancelled_run_ends_every_worker_and_leaves_the_status_true(tmp_path: Path):
+async def test_a_cancelled_run_ends_every_worker(tmp_path: Path):
     lm = TeamLM(a=never, b=never)
     async with a_bench(tmp_path, a_task("a"), a_task("b"), a_task("c", "a")) as (bench, _):
         run = asyncio.create_task(LeadAgent(bench, lm).run())
@@ -183,7 +183,7 @@ async def test_a_cancelled_run_ends_every_worker_and_leaves_the_status_true(tmp_
         assert set(status_of(summary).values()) == {COMPLETED}
 
 
-async def test_the_time_of_a_run_is_over(tmp_path: Path):
+async def test_a_run_ends_at_its_timeout(tmp_path: Path):
     async with a_bench(tmp_path, a_task("a")) as (bench, _):
         summary = await LeadAgent(bench, TeamLM(a=never), timeout=1.0).run()
         assert summary.ended == "timeout"
@@ -192,7 +192,7 @@ async def test_the_time_of_a_run_is_over(tmp_path: Path):
     assert list_leftovers(Path(bench.project.root)) == []
 
 
-async def test_a_task_without_progress_fails_and_is_tried_again(tmp_path: Path):
+async def test_a_task_without_progress_fails_and_can_be_retried(tmp_path: Path):
     async with a_bench(tmp_path, a_task("a")) as (bench, _):
         summary = await LeadAgent(
             bench, TeamLM(a=lambda n: never() if n == 1 else right("a")), task_timeout=3.0
@@ -203,7 +203,7 @@ async def test_a_task_without_progress_fails_and_is_tried_again(tmp_path: Path):
         assert any("no progress for 3 s" in str(event) for event in failed)
 
 
-async def test_the_budget_of_a_run_stops_it_and_a_larger_budget_continues_it(tmp_path: Path):
+async def test_a_run_stopped_by_its_budget_continues_with_a_larger_budget(tmp_path: Path):
     lm = TeamLM()
     tasks = [a_task("a"), a_task("b", "a"), a_task("c", "b")]
     async with a_bench(tmp_path, *tasks) as (bench, _):
@@ -218,7 +218,7 @@ async def test_the_budget_of_a_run_stops_it_and_a_larger_budget_continues_it(tmp
         assert summary.spent.cost == pytest.approx(0.3)
 
 
-async def test_the_budget_of_a_task_fails_that_task_alone(tmp_path: Path):
+async def test_the_budget_of_a_task_fails_only_that_task(tmp_path: Path):
     lm = TeamLM(a=break_code)
     async with a_bench(tmp_path, a_task("a"), a_task("b")) as (bench, _):
         summary = await LeadAgent(bench, lm, task_budget=Budget(cost=0.15)).run()
@@ -227,7 +227,7 @@ async def test_the_budget_of_a_task_fails_that_task_alone(tmp_path: Path):
         assert lm.asked.count("a") == 1
 
 
-async def test_people_pause_resume_and_stop_a_run(tmp_path: Path):
+async def test_a_person_can_pause_resume_and_stop_a_run(tmp_path: Path):
     held: dict[str, asyncio.Event] = {"a": asyncio.Event(), "b": asyncio.Event()}
 
     def wait(key: str) -> Callable[[int], Awaitable[str]]:
@@ -262,7 +262,7 @@ async def test_people_pause_resume_and_stop_a_run(tmp_path: Path):
         assert status_of(summary) == {"a": COMPLETED, "b": COMPLETED, "c": READY}
 
 
-async def test_people_kill_and_skip_single_tasks(tmp_path: Path):
+async def test_a_person_can_kill_and_skip_single_tasks(tmp_path: Path):
     lm = TeamLM(a=never, b=never)
     tasks = [a_task("a"), a_task("b"), a_task("on-a", "a"), a_task("on-b", "b")]
     async with a_bench(tmp_path, *tasks) as (bench, [a, b, *_]):
@@ -287,7 +287,7 @@ async def test_people_kill_and_skip_single_tasks(tmp_path: Path):
     assert list_leftovers(Path(bench.project.root)) == []
 
 
-async def test_a_task_stops_after_the_attempt_that_is_in_progress(tmp_path: Path):
+async def test_stopping_a_task_finishes_its_current_attempt(tmp_path: Path):
     go_on = asyncio.Event()
 
     async def answer(count: int) -> str:
@@ -324,7 +324,7 @@ async def test_a_second_lead_on_the_same_project_is_refused(tmp_path: Path):
         assert (await run).ended == "killed"
 
 
-async def test_impossible_work_is_refused_before_anything_is_spent(tmp_path: Path):
+async def test_a_task_without_a_worker_is_refused_before_any_call(tmp_path: Path):
     lm = TeamLM()
     async with a_bench(tmp_path, a_task("a"), a_task("b", kind="poet")) as (bench, _):
         with pytest.raises(TeamError, match="no worker for tasks of the kind 'poet'"):
@@ -332,7 +332,7 @@ async def test_impossible_work_is_refused_before_anything_is_spent(tmp_path: Pat
     assert lm.asked == []
 
 
-async def test_a_run_without_an_lm_is_refused_before_anything_is_started(
+async def test_a_run_without_an_lm_is_refused_before_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("BAE_LM", "no-such-model")
@@ -342,7 +342,7 @@ async def test_a_run_without_an_lm_is_refused_before_anything_is_started(
         assert await bench.store.events(1, 1) == []  # nothing but the plan
 
 
-async def test_a_worker_that_lies_does_not_complete_its_task(tmp_path: Path):
+async def test_a_worker_cannot_complete_its_task_by_a_false_result(tmp_path: Path):
     class Liar(worker.WorkerAgent):
         kind = "liar"
 
@@ -382,7 +382,7 @@ async def test_a_users_commit_during_a_run_is_merged_by_the_next_run(tmp_path: P
     assert git(root, "rev-parse", "HEAD") == summary.head
 
 
-async def test_tasks_are_added_edited_and_dropped_while_others_are_in_progress(tmp_path: Path):
+async def test_tasks_can_be_edited_while_other_tasks_run(tmp_path: Path):
     go_on = asyncio.Event()
 
     async def answer(_: int) -> str:
@@ -431,7 +431,7 @@ async def read_until(process: asyncio.subprocess.Process, text: str) -> str:
     raise AssertionError(f"the process ended before {text}")
 
 
-async def test_a_killed_run_is_continued_and_ends_like_an_undisturbed_run(tmp_path: Path):
+async def test_a_continued_killed_run_ends_like_an_undisturbed_run(tmp_path: Path):
     tasks = [a_task("a"), a_task("b"), a_task("c", "a", "b")]
     async with a_bench(tmp_path, *tasks) as (bench, _):
         async with a_process(bench) as process:
@@ -450,7 +450,7 @@ async def test_a_killed_run_is_continued_and_ends_like_an_undisturbed_run(tmp_pa
     assert list_leftovers(Path(bench.project.root)) == []
 
 
-async def test_requests_and_answers_come_from_other_processes(tmp_path: Path):
+async def test_other_processes_can_send_requests_and_answers(tmp_path: Path):
     async with a_bench(tmp_path, a_task("a"), a_task("b", "a")) as (bench, [a, _]):
         async with a_process(bench, "a") as process:
             await read_until(process, "task_assigned")
@@ -462,7 +462,7 @@ async def test_requests_and_answers_come_from_other_processes(tmp_path: Path):
         assert [task.status for task in await bench.store.tasks(1)] == [SKIPPED, COMPLETED]
 
 
-async def test_a_task_that_was_to_stop_when_the_run_was_killed_is_not_resumed(tmp_path: Path):
+async def test_a_stopping_task_of_a_killed_run_is_not_resumed(tmp_path: Path):
     async with a_bench(tmp_path, a_task("a"), a_task("b")) as (bench, [a, _]):
         async with a_process(bench, "a") as process:
             await read_until(process, "task_assigned")

@@ -47,7 +47,7 @@ async def work_on(bench: Workbench, task: Task, *answers: str) -> TaskResult:
     return await worker.execute_task(task)
 
 
-async def test_a_tree_that_was_just_tested_is_not_tested_again_at_the_merge(
+async def test_a_tested_tree_is_not_tested_again_at_the_merge(
     tmp_path: Path, runs: list[list[str]]
 ) -> None:
     async with a_bench(tmp_path, *TASKS, files=PYTHON, command=PYTEST) as (bench, [one, two]):
@@ -66,7 +66,7 @@ async def test_a_tree_that_was_just_tested_is_not_tested_again_at_the_merge(
         assert len(runs) == 3  # the merged tree is the base of the next
 
 
-async def test_where_the_branch_has_moved_changed_tests_come_first_and_all_are_run(
+async def test_changed_tests_run_first_if_the_branch_has_moved(
     tmp_path: Path, runs: list[list[str]]
 ) -> None:
     async with a_bench(tmp_path, *TASKS, files=PYTHON, command=PYTEST) as (bench, [one, two]):
@@ -85,7 +85,7 @@ async def test_where_the_branch_has_moved_changed_tests_come_first_and_all_are_r
         assert names == {"test_add", "test_one", "test_two"}
 
 
-async def test_where_a_changed_test_fails_after_the_merge_the_others_are_not_run(
+async def test_a_failed_changed_test_skips_the_other_tests_of_a_merge(
     tmp_path: Path, runs: list[list[str]]
 ) -> None:
     async with a_bench(tmp_path, *TASKS, files=PYTHON, command=PYTEST) as (bench, [one, two]):
@@ -104,7 +104,7 @@ async def test_where_a_changed_test_fails_after_the_merge_the_others_are_not_run
 
 
 @pytest.mark.parametrize("may", ["add-tests", "change-tests"])
-async def test_a_merge_may_not_lose_tests_that_others_have_merged(tmp_path: Path, may: str) -> None:
+async def test_a_merge_that_loses_merged_tests_is_refused(tmp_path: Path, may: str) -> None:
     tasks = [TASKS[0], PlannedTask.model_validate({"key": "two", "title": "Two", "may": may})]
     files = {**PYTHON, "fast.py": ""}
     skips = "import pytest\npytest.importorskip('fast')\n\ndef test_one():\n    import one\n"
@@ -122,7 +122,7 @@ async def test_a_merge_may_not_lose_tests_that_others_have_merged(tmp_path: Path
             assert await bench.integration.head() != head
 
 
-async def test_the_tests_of_the_work_itself_have_to_run_after_the_merge(tmp_path: Path) -> None:
+async def test_tests_of_the_work_must_run_after_the_merge(tmp_path: Path) -> None:
     skips = "import pytest\npytest.importorskip('fast')\n\ndef test_two():\n    import two\n"
     files = {**PYTHON, "fast.py": ""}
     async with a_bench(tmp_path, *TASKS, files=files, command=PYTEST) as (bench, [one, two]):
@@ -135,7 +135,7 @@ async def test_the_tests_of_the_work_itself_have_to_run_after_the_merge(tmp_path
         assert "skipped or missing: tests/test_two.py::test_two" in outcome.text
 
 
-async def test_every_run_of_tests_leaves_their_files_alone(
+async def test_files_are_read_only_in_every_test_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fixed: list[list[str]] = []
@@ -171,7 +171,7 @@ async def judge(bench: Workbench, task: Task, answer: str) -> None:
         await bench.reports.remember(await (await worker.workspace(task)).head(), verdict.report)
 
 
-def test_a_command_that_names_files_itself_is_not_split() -> None:
+def test_a_test_command_that_names_files_is_not_split() -> None:
     assert split_command(("pytest", "-q", "-m", "not slow"), ["a.py"]) == (
         ("pytest", "-q", "-m", "not slow", "a.py"),
         ("pytest", "-q", "-m", "not slow", "--ignore=a.py"),

@@ -37,19 +37,19 @@ def test_a_missing_package_is_reported_with_how_to_install_it():
     assert "pip install '.[team]' in a clone of bae" in said
 
 
-def test_every_public_name_is_there():
+def test_every_public_name_can_be_imported():
     pytest.importorskip("sqlalchemy")
     for name in bae.team.__all__:
         assert getattr(bae.team, name) is not None
 
 
-def test_every_status_has_its_transitions_and_completed_is_final():
+def test_completed_is_a_final_status():
     assert set(TRANSITIONS) == set(TaskStatus)
     assert TRANSITIONS[TaskStatus.COMPLETED] == frozenset()
     assert not any(may_move(status, status) for status in TaskStatus)
 
 
-def test_only_a_task_in_progress_or_staged_is_completed():
+def test_only_a_task_in_progress_or_staged_can_be_completed():
     before = [s for s in TaskStatus if may_move(s, TaskStatus.COMPLETED)]
     assert before == [TaskStatus.IN_PROGRESS, TaskStatus.STAGED]
 
@@ -59,14 +59,14 @@ def test_every_task_is_in_exactly_one_count_of_the_summary(statuses: list[TaskSt
     assert sum(summary(statuses).values()) == len(statuses)
 
 
-def test_a_result_goes_through_its_plain_form_unchanged():
+def test_a_result_survives_a_round_trip_through_a_dict():
     result = TaskResult(status="blocked", task_id=3, question="Which port?")
     assert TaskResult.from_dict(result.to_dict()) == result
     assert TaskResult.from_dict({"status": "completed", "task_id": 3}).status == "completed"
 
 
 @pytest.mark.parametrize("status", ["blocked", "failed"])
-def test_an_unsuccessful_result_explains_why(status: str):
+def test_an_unsuccessful_result_without_a_reason_is_refused(status: str):
     with pytest.raises(ValidationError):
         TaskResult.from_dict({"status": status, "task_id": 1})
 
@@ -83,7 +83,7 @@ def test_an_unsuccessful_result_explains_why(status: str):
         (["passed"], None, False),
     ],
 )
-def test_tests_pass_where_some_ran_none_failed_and_the_program_ended_well(
+def test_a_report_passes_if_tests_ran_and_none_failed(
     outcomes: list[str], exit_code: int | None, passed: bool
 ):
     cases = tuple(
@@ -114,9 +114,7 @@ def report(exit_code: int, **outcomes: str) -> TestReport:
         (report(2, a__1="passed", b__1="failed", c="passed"), False),
     ],
 )
-def test_a_task_that_names_its_tests_answers_for_these_and_for_all_that_passed(
-    after: TestReport, accepted: bool
-):
+def test_named_tests_and_earlier_passed_tests_must_pass(after: TestReport, accepted: bool):
     before = report(1, a__1="failed", b__1="failed", c="passed")
     assert after.for_task(["a"], before).passed is accepted
 

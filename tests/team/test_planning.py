@@ -90,7 +90,7 @@ def test_the_planning_graph_has_no_problems():
     assert planning.validate() == []
 
 
-async def test_a_clear_goal_is_planned_without_questions_and_waits_for_approval(team: Team):
+async def test_the_plan_of_a_clear_goal_waits_for_approval(team: Team):
     lm = script({"questions": []}, "# Shop\nIt ships.", {"tasks": TASKS})
     planned = await team.plan(lm)
     assert planned.questions == ()
@@ -103,7 +103,7 @@ async def test_a_clear_goal_is_planned_without_questions_and_waits_for_approval(
     assert [task.approved for task in stored] == [True, False, False]
 
 
-async def test_the_llm_sees_the_repository_and_its_conventions_but_no_secret(team: Team):
+async def test_the_planning_llm_sees_the_repository_without_secrets(team: Team):
     lm = script({"questions": []}, "It ships.", {"tasks": TASKS})
     await team.plan(lm)
     for prompt in lm.prompts:
@@ -114,7 +114,7 @@ async def test_the_llm_sees_the_repository_and_its_conventions_but_no_secret(tea
     assert "It ships." in text_of(lm.prompts[-1])
 
 
-async def test_open_questions_are_asked_and_their_answers_are_shown_to_the_llm(team: Team):
+async def test_answers_to_open_questions_are_shown_to_the_llm(team: Team):
     asked: list[str] = []
 
     async def answer(gate: Any) -> str:
@@ -128,7 +128,7 @@ async def test_open_questions_are_asked_and_their_answers_are_shown_to_the_llm(t
     assert len(planned.tasks) == 3
 
 
-async def test_questions_without_an_answer_park_the_plan_and_a_file_answers_them(team: Team):
+async def test_unanswered_questions_park_the_plan(team: Team):
     questions = ["Where to?", "By which courier?"]
     planned = await team.plan(script({"questions": questions}))
     assert planned.questions == tuple(questions)
@@ -148,7 +148,7 @@ async def test_questions_without_an_answer_park_the_plan_and_a_file_answers_them
     assert await open_goals(team.journal) == []
 
 
-async def test_planning_of_another_version_of_bae_begins_again_with_a_warning(
+async def test_planning_by_another_bae_version_restarts_with_a_warning(
     team: Team, caplog: pytest.LogCaptureFixture
 ):
     class Asked(Node):
@@ -196,7 +196,7 @@ async def test_a_person_may_leave_the_questions_to_the_llm(team: Team):
         ([{**TASKS[0], "criteria": [" "]}], "prices: has no criterion"),
     ],
 )
-async def test_a_plan_that_does_not_fit_is_asked_for_again_with_its_faults(
+async def test_an_invalid_plan_is_asked_for_again_with_its_errors(
     team: Team, tasks: list[Any], said: str
 ):
     lm = script({"questions": []}, "It ships.", {"tasks": tasks}, {"tasks": TASKS})
@@ -259,7 +259,7 @@ async def test_the_planner_reads_the_repository_before_it_asks_and_plans(team: T
     assert await team.keys() == ["prices", "orders", "page"]
 
 
-async def test_planning_that_was_interrupted_reads_nothing_again(team: Team):
+async def test_interrupted_planning_does_not_read_files_again(team: Team):
     lm = script({"questions": []}, "It ships.", Call("look", path="shop.py"), TimeoutError("busy"))
     with pytest.raises(BaeLMError, match="busy"):
         await team.plan(lm)
@@ -307,7 +307,7 @@ async def test_the_author_of_acceptance_tests_gets_the_criteria_of_the_feature(t
         ([FEATURE[0], FEATURE[1] | {"may": "change-tests"}], "by tests that it changed"),
     ],
 )
-async def test_a_plan_whose_features_lack_something_is_asked_for_again(
+async def test_a_plan_with_incomplete_features_is_asked_for_again(
     team: Team, tasks: list[Any], said: str
 ):
     lm = script({"questions": []}, "It ships.", {"tasks": tasks}, {"tasks": FEATURE})
@@ -336,7 +336,7 @@ async def test_acceptance_tests_can_be_switched_off(team: Team):
     assert await team.keys() == ["prices", "orders", "page"]
 
 
-async def test_a_plan_that_never_fits_stores_nothing(team: Team):
+async def test_a_plan_that_stays_invalid_is_not_stored(team: Team):
     lm = script({"questions": []}, "It ships.", *[{"tasks": [TASKS[1]]}] * 3)
     with pytest.raises(ToolCallError, match="no such task"):
         await team.plan(lm)
@@ -356,7 +356,7 @@ async def test_a_second_goal_builds_on_the_tasks_of_the_first(team: Team):
     assert (await team.store.project(team.project.id)).requirements == "It ships, and takes back."
 
 
-async def test_planning_that_failed_continues_without_paying_again(team: Team):
+async def test_failed_planning_continues_without_repeated_calls(team: Team):
     lm = script({"questions": []}, "It ships.", TimeoutError("overloaded"))
     with pytest.raises(BaeLMError, match="overloaded"):
         await team.plan(lm)
@@ -365,7 +365,7 @@ async def test_planning_that_failed_continues_without_paying_again(team: Team):
     assert len(await team.keys()) == 3
 
 
-async def test_a_plan_is_stored_once_though_storing_it_was_interrupted(
+async def test_a_plan_is_stored_only_once_after_an_interruption(
     team: Team, monkeypatch: pytest.MonkeyPatch
 ):
     async def save_project(project: Project) -> Project:
@@ -380,7 +380,7 @@ async def test_a_plan_is_stored_once_though_storing_it_was_interrupted(
     assert (await team.store.project(team.project.id)).requirements == "It ships."
 
 
-async def test_the_same_goal_is_planned_afresh_once_its_plan_is_stored(team: Team):
+async def test_a_repeated_goal_is_planned_again_after_its_plan_is_stored(team: Team):
     await team.plan(script({"questions": []}, "It ships.", {"tasks": TASKS[:1]}))
     planned = await team.plan(script({"questions": []}, "It ships.", {"tasks": TASKS[1:2]}))
     assert [task.key for task in planned.tasks] == ["orders"]
@@ -394,6 +394,6 @@ def test_a_task_may_need_an_existing_task():
     assert plan.tasks[0].depends_on == ("prices",)
 
 
-def test_answers_are_found_by_the_words_of_their_questions():
+def test_answers_in_a_file_are_matched_by_their_questions():
     document = "# Where  to\n\nPortugal\nand Spain\n\n## Unanswered?\n\n## How?\nBy sea.\n"
     assert read_answers(document) == {"where to": "Portugal\nand Spain", "how": "By sea."}

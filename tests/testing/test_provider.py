@@ -78,9 +78,7 @@ def message(**more):
 
 
 @every_way
-async def test_an_answer_comes_by_the_channel_that_was_asked_for_and_the_request_is_kept(
-    provider, way
-):
+async def test_an_answer_uses_the_requested_channel(provider, way):
     provider.script(SHIRT)
     async with asking(way, provider) as ask:
         got = await ask("what to wear?", SCHEMA)
@@ -102,7 +100,7 @@ async def test_an_answer_comes_by_the_channel_that_was_asked_for_and_the_request
 
 
 @every_api
-async def test_a_text_is_sent_as_it_is_and_four_characters_are_a_token(provider, way):
+async def test_a_text_is_sent_unchanged_and_four_characters_are_a_token(provider, way):
     text = 'naïve — "quoted"\nand {not json, 41 letters'
     provider.script(text)
     async with asking(way, provider) as ask:
@@ -112,7 +110,7 @@ async def test_a_text_is_sent_as_it_is_and_four_characters_are_a_token(provider,
     assert tokens_in("12345") == 2
 
 
-async def test_answers_are_taken_in_order_and_then_the_one_for_always(provider):
+async def test_answers_are_used_in_order_before_the_answer_of_always(provider):
     provider.script({"n": 1}, [2], Outfit(**SHIRT), 4)
     provider.always("ever")
     async with asking(WAYS[0], provider) as ask:
@@ -125,7 +123,7 @@ async def test_answers_are_taken_in_order_and_then_the_one_for_always(provider):
         provider.assert_complete()
 
 
-async def test_a_function_answers_by_what_it_is_asked(provider):
+async def test_a_function_can_answer_a_request(provider):
     def loud(received: Received):
         return Status(400) if "fail" in received.text else received.text.upper()
 
@@ -146,7 +144,7 @@ async def test_a_function_answers_by_what_it_is_asked(provider):
     [None, object(), {1, 2}, {"a": {1}}, {"a": float("nan")}, Status, b"bytes"],
     ids=describe_value,
 )
-def test_an_answer_that_cannot_be_sent_fails_where_it_is_scripted(wrong):
+def test_an_answer_that_cannot_be_sent_is_refused_by_script(wrong):
     provider = Provider()
     with pytest.raises(ScriptError, match="cannot be sent as the answer of a model") as caught:
         provider.script(SHIRT, wrong)
@@ -154,7 +152,7 @@ def test_an_answer_that_cannot_be_sent_fails_where_it_is_scripted(wrong):
     provider.assert_complete()  # nothing of a wrong script is taken
 
 
-async def test_the_failure_of_a_tests_own_function_is_raised_at_the_end():
+async def test_an_error_in_a_tests_answer_function_is_raised_at_the_end():
     def broken(received: Received):
         raise LookupError("a mistake in the test")
 
@@ -168,7 +166,7 @@ async def test_the_failure_of_a_tests_own_function_is_raised_at_the_end():
 # --- channels ---------------------------------------------------------------------------------
 
 
-async def test_a_tool_that_must_be_called_is_even_where_a_format_is_given(client, provider):
+async def test_a_required_tool_is_called_even_with_a_response_format(client, provider):
     tool = {"type": "function", "function": {"name": "wear", "parameters": SCHEMA}}
     told = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
     for choice, called in (("required", ["wear"]), ("auto", []), ("none", [])):
@@ -179,7 +177,7 @@ async def test_a_tool_that_must_be_called_is_even_where_a_format_is_given(client
         assert provider.requests[-1].tool == (called[0] if called else None)
 
 
-async def test_the_allowed_tool_that_has_not_been_called_yet_is_called(client):
+async def test_the_provider_calls_its_only_or_required_tool_once(client):
     one = {"name": "wear", "input_schema": SCHEMA}
     other = {"name": "ask", "input_schema": SCHEMA}
     called = {"type": "tool_use", "id": "t", "name": "wear", "input": {}}
@@ -199,7 +197,7 @@ async def test_the_allowed_tool_that_has_not_been_called_yet_is_called(client):
         assert done["stop_reason"] == stop
 
 
-async def test_structured_output_as_the_claude_cli_asks_for_it(client, provider):
+async def test_the_provider_supports_the_structured_output_of_the_claude_cli(client, provider):
     """The CLI offers a tool among others, and tells the model when its answer was taken."""
     tools = [{"name": name, "input_schema": SCHEMA} for name in ("Read", "StructuredOutput")]
     provider.script(SHIRT, {"top": "again", "pieces": 1})
@@ -223,7 +221,7 @@ async def test_structured_output_as_the_claude_cli_asks_for_it(client, provider)
     provider.assert_complete()
 
 
-async def test_usage_is_streamed_only_where_it_is_asked_for(client):
+async def test_usage_is_streamed_only_on_request(client):
     for options, last in ((None, "finish_reason"), ({"include_usage": True}, "usage")):
         asked = chat(stream=True, stream_options=options)
         body = (await client.post("/v1/chat/completions", json=asked)).text
@@ -242,7 +240,7 @@ def caching(*texts: str) -> list[dict]:
     ]
 
 
-async def test_a_prefix_that_anthropic_is_asked_to_cache_is_written_once_and_then_read(client):
+async def test_a_cached_prefix_for_anthropic_is_written_once_and_then_read(client):
     async def usage(**more) -> tuple[int, int, int]:
         found = (await client.post("/v1/messages", json=message(**more))).json()["usage"]
         return (
@@ -264,7 +262,7 @@ async def test_a_prefix_that_anthropic_is_asked_to_cache_is_written_once_and_the
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streaming"])
-async def test_a_long_prompt_is_cached_by_openai_unasked(provider, stream):
+async def test_openai_caches_a_long_prompt_automatically(provider, stream):
     async with asking(Way("chat", stream, tool=False), provider) as ask:
         assert (await ask("a" * 4000, None)).cached == 0
         assert (await ask("a" * 4000, None)).cached == 0  # too short to be cached
@@ -286,7 +284,7 @@ STATUSES = {
 
 
 @every_way
-async def test_a_faulty_answer_is_reported_as_the_api_reports_it(provider, way):
+async def test_a_faulty_answer_is_reported_in_the_form_of_the_api(provider, way):
     right = sample(SCHEMA)
     provider.script(Malformed(), WrongSchema(), Refusal("not that"), Empty(), Overlong())
     async with asking(way, provider) as ask:
@@ -328,7 +326,7 @@ async def test_a_status_is_an_error_in_the_shape_of_the_api(provider, way):
 
 
 @every_way
-async def test_a_cut_answer_is_a_connection_that_broke_off(provider, way):
+async def test_a_cut_answer_is_a_connection_error(provider, way):
     provider.script(Cut(after=2), SHIRT)
     broke = openai.APIConnectionError if way.api != "messages" else anthropic.APIConnectionError
     async with asking(way, provider) as ask:
@@ -340,7 +338,7 @@ async def test_a_cut_answer_is_a_connection_that_broke_off(provider, way):
 
 
 @every_way
-async def test_a_client_that_leaves_a_stalled_answer_is_noticed(provider, way):
+async def test_the_provider_notices_a_client_that_leaves_a_stalled_answer(provider, way):
     provider.script(Stall(after=1))
     async with asking(way, provider) as ask:
         task = asyncio.create_task(ask("?", SCHEMA))
@@ -353,7 +351,7 @@ async def test_a_client_that_leaves_a_stalled_answer_is_noticed(provider, way):
     assert (provider.open_connections, provider.waiting) == (0, 0)
 
 
-async def test_a_stalled_stream_has_sent_so_many_events(provider, client):
+async def test_a_stalled_stream_sends_the_scripted_number_of_events_first(provider, client):
     provider.always(Stall(after=3))
     async with client.stream("POST", "/v1/messages", json=message(stream=True)) as response:
         assert response.headers["content-type"] == "text/event-stream"
@@ -370,7 +368,7 @@ async def test_a_stalled_stream_has_sent_so_many_events(provider, client):
 # --- holding ----------------------------------------------------------------------------------
 
 
-async def test_two_hundred_held_requests_of_which_half_are_cancelled(provider):
+async def test_the_provider_handles_200_held_requests_with_100_cancellations(provider):
     async with httpx.AsyncClient(
         base_url=provider.url,
         timeout=BOUND,
@@ -396,7 +394,7 @@ async def test_two_hundred_held_requests_of_which_half_are_cancelled(provider):
     assert provider.received == len(provider.requests) == 200
 
 
-async def test_a_wait_in_vain_reports_how_far_it_got(provider, client):
+async def test_a_timed_out_wait_reports_its_progress(provider, client):
     with provider.held():
         task = asyncio.create_task(client.post("/v1/messages", json=message()))
         await provider.arrived(1)
@@ -448,16 +446,14 @@ async def test_an_unknown_address_is_an_error_in_the_shape_of_the_api(client, pr
         ("/v1/responses", json.dumps(chat()).encode(), "input: this parameter is required"),
     ],
 )
-async def test_a_request_that_is_wrong_is_refused_as_a_provider_does(
-    client, provider, path, body, why
-):
+async def test_a_wrong_request_is_refused_in_the_form_of_the_api(client, provider, path, body, why):
     response = await client.post(path, content=body)
     assert response.status_code == 400
     assert why in response.json()["error"]["message"]
     assert provider.requests == []
 
 
-async def test_it_listens_on_loopback_only_and_closes_what_is_no_http(provider):
+async def test_the_provider_listens_on_loopback_only_and_closes_other_protocols(provider):
     port = int(provider.url.removeprefix("http://127.0.0.1:"))
     # Another address of the same machine, which a server for all of them would have, too.
     with pytest.raises(OSError):
@@ -473,7 +469,7 @@ async def test_it_listens_on_loopback_only_and_closes_what_is_no_http(provider):
 # --- beginning and end ------------------------------------------------------------------------
 
 
-async def test_closing_ends_every_connection_and_task_and_leaves_none():
+async def test_closing_the_provider_ends_every_connection_and_task():
     before = asyncio.all_tasks()
     async with httpx.AsyncClient(timeout=BOUND, verify=TLS) as client:
         with ExitStack() as past_its_end:
@@ -512,7 +508,7 @@ async def test_a_provider_can_be_used_again_and_not_twice_at_once():
 # --- in a thread ------------------------------------------------------------------------------
 
 
-def test_in_a_thread_it_serves_tests_that_are_not_async():
+def test_a_threaded_provider_serves_sync_tests():
     def broken(received: Received):
         raise LookupError("a mistake in the test")
 
@@ -575,7 +571,7 @@ assert "h11" in sys.modules
     assert done.returncode == 0, done.stderr
 
 
-def test_without_h11_the_error_shows_how_to_install_it(monkeypatch):
+def test_a_provider_without_h11_raises_an_error_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "h11", None)
     with pytest.raises(BaeLMError, match="Provider needs the package h11") as caught:
         Provider()

@@ -123,9 +123,7 @@ CUT = {"chat": "length", "responses": "incomplete", "messages": "max_tokens"}
 
 
 @every_way
-async def test_calls_arrive_as_they_are_scripted(
-    provider: Provider, api: str, stream: bool
-) -> None:
+async def test_tool_calls_arrive_as_scripted(provider: Provider, api: str, stream: bool) -> None:
     for size in (1, 7, 100):
         calls = Call("search", **NASTY), Call("search"), Call("search", query="b")
         provider.script(Calls(*calls, text="Well.", thinking="Hm.", ids=["a", "b", "c"], size=size))
@@ -139,7 +137,7 @@ async def test_calls_arrive_as_they_are_scripted(
 
 
 @every_way
-async def test_a_call_alone_or_a_list_of_calls_is_a_message(
+async def test_a_script_accepts_a_single_call_or_a_list_of_calls(
     provider: Provider, api: str, stream: bool
 ) -> None:
     provider.script(Call("search", query="a"), [Call("search"), Call("search")], "done")
@@ -153,7 +151,7 @@ async def test_a_call_alone_or_a_list_of_calls_is_a_message(
 
 
 @every_way
-async def test_a_message_that_is_cut_off_has_half_a_call(
+async def test_a_cut_message_has_an_incomplete_call(
     provider: Provider, api: str, stream: bool
 ) -> None:
     provider.script(Calls(Call("search", query="whole"), Call("search", query="half"), cut=True))
@@ -163,14 +161,14 @@ async def test_a_message_that_is_cut_off_has_half_a_call(
     assert half[2] != {"query": "half"}
 
 
-async def test_arguments_may_be_no_json(provider: Provider) -> None:
+async def test_scripted_arguments_may_be_invalid_json(provider: Provider) -> None:
     for api in ("chat", "responses"):
         provider.script(Calls(Call("search"), raw='{"query": '))
         _, calls, _ = await next_message(provider, api, stream=False)
         assert calls[0][2] == '{"query": '
 
 
-async def test_calls_that_cannot_be_are_refused_where_they_are_scripted() -> None:
+async def test_impossible_scripted_calls_are_refused_at_construction() -> None:
     with pytest.raises(ValueError, match="one id for each of 2 calls"):
         Calls(Call("a"), Call("b"), ids=["1"])
     with pytest.raises(ValueError, match="size=0"):
@@ -294,7 +292,7 @@ async def test_a_complete_conversation_is_accepted(provider: Provider) -> None:
 
 
 @every_way
-async def test_nothing_is_called_where_the_client_forbids_it(
+async def test_no_tool_is_called_if_the_client_forbids_calls(
     provider: Provider, api: str, stream: bool
 ) -> None:
     """Without a script, a model calls the only tool there is; not so where it may not."""

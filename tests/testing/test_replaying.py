@@ -150,7 +150,7 @@ def test_a_replay_runs_a_recorded_run_again_without_outside_calls_or_writes(writ
 
 
 @WRITERS
-async def test_it_is_used_in_async_tests_too(write, tmp_path):
+async def test_a_replay_works_in_async_tests_too(write, tmp_path):
     path = await asyncio.to_thread(write, tmp_path, "one")
     with replaying(path) as recorded:
         assert (await recorded.arun(graph)).result.items[0] == "a thick jumper"
@@ -163,7 +163,7 @@ async def test_it_is_used_in_async_tests_too(write, tmp_path):
 
 
 @WRITERS
-def test_the_runs_of_a_file_are_listed_and_one_is_chosen(write, tmp_path):
+def test_a_replayed_file_lists_its_runs_for_a_choice(write, tmp_path):
     path = write(tmp_path, "one", "two")
     other = Graph(start=Morning, end=(Worn, Rest), name="Other")
     with replaying(path) as recorded:
@@ -181,7 +181,7 @@ def test_the_runs_of_a_file_are_listed_and_one_is_chosen(write, tmp_path):
         assert raised.value.code == "bae-run-unknown"
 
 
-def test_a_deviation_is_reported_with_a_diff(tmp_path, monkeypatch):
+def test_a_deviation_of_a_replay_is_reported_with_a_diff(tmp_path, monkeypatch):
     path = in_lines(tmp_path, "one")
     monkeypatch.setattr(f"{__name__}.EXTRA", ["hat"])
     with replaying(path) as recorded, pytest.raises(ReplayError) as raised:
@@ -202,7 +202,7 @@ async def test_a_journal_that_is_being_written_is_replayed_too(tmp_path):
             assert [info.run_id for info in recorded.runs] == ["two", "one"]
 
 
-def test_secrets_and_what_no_journal_holds_are_given(tmp_path):
+def test_a_replay_takes_secrets_and_unstorable_values_from_the_test(tmp_path):
     class Client:
         pass
 

@@ -12,7 +12,7 @@ class Summary(Node):
     async def __call__(self) -> None: ...
 
 
-def test_a_script_by_type_names_the_classes_it_has_answers_left_for() -> None:
+def test_has_answers_is_true_for_the_classes_with_answers_left_in_a_script_by_type() -> None:
     lm = ScriptedLM({Summary: [{"text": "short"}], "Review": lambda asked: {}, "Outfit": []})
     assert lm.has_answers(Summary)
     assert lm.has_answers("Review")

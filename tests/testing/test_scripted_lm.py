@@ -111,7 +111,7 @@ async def test_a_choice_of_none_ends_the_run_and_a_node_without_fields_takes_no_
     lm.assert_complete()
 
 
-async def test_a_node_fills_as_well_as_its_values_do_by_its_plain_fields():
+async def test_a_node_in_a_script_fills_plain_fields_like_a_dict():
     class Resolved(EndNode):
         text: str
         number: Annotated[int, Dep(get_number)]
@@ -125,7 +125,7 @@ async def test_a_node_fills_as_well_as_its_values_do_by_its_plain_fields():
     assert filled.model_dump() == {"text": "x", "number": 7}
 
 
-async def test_without_choices_the_only_offered_type_with_answers_left_is_chosen():
+async def test_a_script_without_choices_chooses_the_only_type_with_answers_left():
     lm = ScriptedLM({"Draft": {"text": "one"}, Review: lambda question: {"fine": True}})
     assert await lm.choose_type([Draft, Refusal, NoneType], {}) is Draft
     with pytest.raises(ScriptError) as caught:
@@ -169,7 +169,7 @@ class Doubling(Node):
 
 
 @pytest.mark.parametrize("is_by_type", [False, True])
-async def test_a_call_in_a_script_file_is_a_round_and_so_is_a_list_of_calls(
+async def test_a_call_or_a_list_of_calls_in_a_script_file_is_a_round(
     tmp_path: Path, is_by_type: bool
 ):
     script: Any = [
@@ -207,7 +207,7 @@ NO_CALL = '[[{"name": "double"}]]'
 @pytest.mark.parametrize(
     "script", ["[1,", '"text"', "3", '{"Draft": []}', '{"choices": [3]}', NO_CALL]
 )
-def test_a_file_that_is_no_script_is_refused(tmp_path: Path, script: str):
+def test_a_file_that_is_not_a_script_is_refused(tmp_path: Path, script: str):
     path = tmp_path / "script.json"
     path.write_text(script, encoding="utf-8")
     with pytest.raises(ScriptError) as caught:
@@ -220,7 +220,7 @@ def test_a_file_that_is_no_script_is_refused(tmp_path: Path, script: str):
 # Wrong answers
 
 
-async def test_a_wrong_answer_is_followed_by_the_next_and_all_are_in_the_journal():
+async def test_the_next_scripted_answer_follows_a_wrong_answer():
     lm = ScriptedLM([Draft, {"text": "no"}, {}, {"text": "long enough"}, {"fine": True}, None])
     result = await graph.arun(Start(), lm)
 
@@ -243,7 +243,7 @@ async def test_a_wrong_answer_is_followed_by_the_next_and_all_are_in_the_journal
     assert result.usage == Usage(calls=6, attempts=6)
 
 
-async def test_answers_that_stay_wrong_are_a_fill_error_after_the_attempts():
+async def test_repeated_wrong_answers_in_a_script_are_a_fill_error():
     lm = ScriptedLM(["Draft", {"text": "no"}, {"text": "no"}, {"text": 3, "stars": "x"}])
     with pytest.raises(FillError) as caught:
         await graph.arun(Start(), lm)
@@ -322,7 +322,9 @@ NO_FILLS: list[Any] = [Review, None, "Review", Review(fine=True)]
         *(([Draft, answer], "mismatch", f"{NO_FIELDS}{answer!r}") for answer in NO_FILLS),
     ],
 )
-async def test_asked_what_it_has_no_answer_for_it_fails_loudly(script: Any, code: str, says: str):
+async def test_a_script_without_a_fitting_answer_raises_a_script_error(
+    script: Any, code: str, says: str
+):
     choices = [Draft] if isinstance(script, dict) else []
     with pytest.raises(ScriptError) as caught:
         await graph.arun(Start(), ScriptedLM(script, choices=choices))
@@ -332,7 +334,7 @@ async def test_asked_what_it_has_no_answer_for_it_fails_loudly(script: Any, code
     assert ("fix the answer; if" in (caught.value.fix or "")) == ("again" in says)
 
 
-def test_a_script_that_was_not_used_up_is_an_assertion_error_that_lists_what_is_left():
+def test_a_script_with_unused_answers_is_an_assertion_error_that_lists_them():
     with pytest.raises(AssertionError, match=r"2 in order: \['Draft', \{'text': 'x'\}\]"):
         ScriptedLM(["Draft", {"text": "x"}]).assert_complete()
     with pytest.raises(AssertionError, match=r"1 for Draft: \[\{'text': 'x'\}\]"):
@@ -341,7 +343,7 @@ def test_a_script_that_was_not_used_up_is_an_assertion_error_that_lists_what_is_
         ScriptedLM(choices=[Refusal]).assert_complete()
 
 
-def test_a_script_that_cannot_be_meant_is_refused():
+def test_an_invalid_script_is_refused():
     with pytest.raises(TypeError, match="give a list of answers"):
         ScriptedLM("Draft")
     with pytest.raises(ValueError, match="attempts=0"):
@@ -351,7 +353,7 @@ def test_a_script_that_cannot_be_meant_is_refused():
 # What is remembered and counted
 
 
-async def test_every_part_of_every_question_is_remembered():
+async def test_a_scripted_lm_records_every_part_of_every_question():
     class Ask(Node):
         word: str
 
@@ -373,7 +375,7 @@ async def test_every_part_of_every_question_is_remembered():
     ]
 
 
-async def test_every_answer_that_was_asked_for_is_one_call_and_one_attempt_if_it_is_an_answer():
+async def test_a_scripted_lm_counts_calls_and_attempts():
     lm = ScriptedLM([{"text": ""}, {"text": "fine"}, "Draft", ConnectionError("down")])
     with metered() as used:
         await lm.fill(Draft, {}, "Draft")
@@ -403,7 +405,7 @@ class Middle(Node):
         return await lm.decide(self)
 
 
-async def test_make_and_decide_answer_from_the_script_in_a_written_body():
+async def test_make_and_decide_in_a_body_take_answers_from_the_script():
     lm = ScriptedLM([{"text": "made"}, Draft, {"text": "decided"}, {"fine": True}, None])
     result = await Graph(start=Begin).arun(Begin(), lm)
 
@@ -417,7 +419,7 @@ async def test_make_and_decide_answer_from_the_script_in_a_written_body():
     lm.assert_complete()
 
 
-async def test_what_make_leaves_out_is_resolved_when_the_run_gets_there():
+async def test_fields_that_make_leaves_out_are_resolved_by_the_run():
     def double(n: int) -> int:
         return 2 * n
 
@@ -435,7 +437,7 @@ async def test_what_make_leaves_out_is_resolved_when_the_run_gets_there():
     assert result.trace[-1].model_dump() == {"number": 7, "counts": [1, 2], "doubled": [2, 4]}
 
 
-def test_a_script_sees_why_its_answer_was_refused():
+def test_a_scripted_function_sees_why_its_answer_was_refused():
     def check(reply: Total) -> None:
         if reply.euros != 7:
             raise ToolError("it has to be 7")

@@ -80,7 +80,7 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the called command. If the name is unknown, the error suggests a similar name."""
         if args and args[0] not in COMMANDS:
-            whole_command()
+            load_all_commands()
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -188,7 +188,7 @@ def _skip_missing_options(group: Any) -> None:
     group.get_help_option = get_help_option
 
 
-def whole_command() -> Any:
+def load_all_commands() -> Any:
     """Import every command, and return the group. For docs, tests and suggestions of names."""
     group = _get_group()
     for name in COMMANDS:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.text import Text
 
 from bae.cli.exits import refusal
-from bae.cli.journals import run_meant, use
+from bae.cli.journals import find_run_id, use
 from bae.cli.options import AsJSON, JournalFile, OneRun, Quiet, argument, option, parse_duration
 from bae.cli.printing import note, out, print_hanging, print_json
 from bae.cli.wording import in_one_line
@@ -34,7 +34,7 @@ def tell(
     """
 
     async def send_message(runs: Journal) -> tuple[str, int]:
-        run_id = await run_meant(runs, run)
+        run_id = await find_run_id(runs, run)
         return run_id, await tell_run(run_id, text, runs)
 
     run_id, number = use(journal, send_message, write=True)
@@ -60,7 +60,7 @@ def approvals(
     """
 
     async def read_grants(runs: Journal) -> tuple[str, list[Grant]]:
-        run_id = await run_meant(runs, run)
+        run_id = await find_run_id(runs, run)
         if revoke is not None:
             await runs.revoke(run_id, revoke)
         return run_id, await runs.approvals(run_id)
@@ -111,7 +111,9 @@ def cancel(
     """
 
     async def cancel_run(runs: Journal) -> RunInfo:
-        return await runs.cancel(await run_meant(runs, run), timeout=10.0 if wait is None else wait)
+        return await runs.cancel(
+            await find_run_id(runs, run), timeout=10.0 if wait is None else wait
+        )
 
     info = use(journal, cancel_run, write=True)
     if as_json:

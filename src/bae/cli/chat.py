@@ -121,9 +121,9 @@ def chat(
     converse = (
         partial(_chat_at_terminal, talk, line, thread) if asks else partial(_chat_over_pipes, talk)
     )
-    outcome = work(partial(_chat_in_journal, talk, file, limits, converse), talk, talk.last_words)
+    outcome = work(partial(_chat_in_journal, talk, file, limits, converse), talk, talk.resume_hint)
     if asks and talk.stored and not quiet:
-        note(talk.last_words())
+        note(talk.resume_hint())
     if outcome.error is not None:
         raise outcome.error
     if code := outcome.code or outcome.value:

@@ -250,7 +250,7 @@ class ChatCommands:
     async def _new(self, rest: str) -> LineOutcome:
         talk = self._talk
         if talk.stored:
-            note(talk.last_words())
+            note(talk.resume_hint())
         talk.thread = new_thread_id(talk.graph.name)
         talk.last, talk.stored = LastTurn(), False
         return await self.begin(is_new=True), ""

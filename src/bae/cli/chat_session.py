@@ -103,7 +103,7 @@ class ChatSession:
     _display: Display | None = None
 
     def __post_init__(self) -> None:
-        self.signals = Signals(self.last_words)
+        self.signals = Signals(self.resume_hint)
 
     def listen(self, *, ends_at_ctrl_c: bool) -> None:
         """Make signals end the chat between turns. A signal before this call ends the chat at once.
@@ -138,7 +138,7 @@ class ChatSession:
         else:
             self._display.say(text)
 
-    def last_words(self) -> str:
+    def resume_hint(self) -> str:
         """Return a hint with the command that continues the conversation. Return an empty text if
         the thread has no turn."""
         return f"continue with: {self.command_line.chat(self.thread)}" if self.stored else ""

@@ -247,12 +247,12 @@ def stored_run(file: str | None, run: str | None, *, write: bool = False) -> Sto
     """Read the run that a command names."""
 
     async def read(journal: Journal) -> StoredRun:
-        return await journal.read(await run_meant(journal, run))
+        return await journal.read(await find_run_id(journal, run))
 
     return use(file, read, write=write)
 
 
-async def run_meant(journal: Journal, reference: str | None) -> str:
+async def find_run_id(journal: Journal, reference: str | None) -> str:
     """Find a run by its id, the beginning of its id, or "last", and return the id. None means the
     newest run."""
     word = reference or NEWEST

@@ -130,7 +130,7 @@ def try_(
         lm = cached_lm(name) if name else find_default_lm("this call needs one")
     except BaeLMError as error:
         if not name:
-            error.fix = lm_named(error, "as in `bae lm try local`")
+            error.fix = rewrite_lm_fix(error, "as in `bae lm try local`")
         raise
     began = perf_counter()
     with err().status(f"asking {name} …"):
@@ -251,7 +251,7 @@ def check_lm(graph: Graph[Any, Any], named: str | None, *, begins: bool = False)
             find_default_lm(graph.needs_lm)
         except BaeLMError as error:
             if error.code == "bae-lm-missing":
-                error.fix = lm_named(error, "with --lm, as --lm local")
+                error.fix = rewrite_lm_fix(error, "with --lm, as --lm local")
             raise
 
 
@@ -315,7 +315,7 @@ def has_answered(model: str, models: tuple[str, ...]) -> bool:
     return bool(last) and any(last in model.lower() for model in models)
 
 
-def lm_named(error: BaeError, how: str) -> str:
+def rewrite_lm_fix(error: BaeError, how: str) -> str:
     """Rewrite the fix of an error about a missing LM for a command. `how` is the syntax that names
     an LM. The lines about what each LM lacks stay."""
     _, line_end, lacking = (error.fix or "").partition("\n")

@@ -137,7 +137,7 @@ def serve(
     """Serve a graph as an MCP tool over stdin and stdout.
 
     The fields of the start node are the arguments of the tool. The last node is the tool's result.
-    The server reports progress. It writes only the protocol to stdout, and what the graph prints to
+    The server reports progress. Only the protocol is written to stdout: output of the graph goes to
     stderr. The server ends when stdin is closed.
     """
     from bae.lm.extras import install_line, is_there

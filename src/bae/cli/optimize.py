@@ -11,7 +11,7 @@ import typer
 
 from bae.cli.eval import refusing_metric
 from bae.cli.exits import refusal
-from bae.cli.journals import file_to_read, open_to_read, run_meant
+from bae.cli.journals import file_to_read, find_run_id, open_to_read
 from bae.cli.live.screen import ProgressLine
 from bae.cli.lm import check_lm, make_lm
 from bae.cli.loading import load_object, load_proved
@@ -206,7 +206,7 @@ def optimize(
                 optimizer,
                 options,
                 nodes=classes,
-                without=[await run_meant(opened, reference) for reference in without or ()],
+                without=[await find_run_id(opened, reference) for reference in without or ()],
                 evals=with_evals,
                 held_out=held_out,
                 minimum=minimum,

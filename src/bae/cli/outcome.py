@@ -17,7 +17,7 @@ from rich.text import Text
 from bae.assignable import type_name
 from bae.cli import exits
 from bae.cli.journals import default
-from bae.cli.lm import lm_named
+from bae.cli.lm import rewrite_lm_fix
 from bae.cli.printing import as_data, err, error_data, iso, note, out, print_hanging, print_json
 from bae.cli.questions import describe_deadline
 from bae.cli.values import answer_field, describe_type, example_of, fields_of, print_node
@@ -308,7 +308,7 @@ def advise(
             pass
     other = replace(command_line, module="MODULE").resume(run_id)
     fixes = {
-        "bae-lm-missing": lm_named(error, "with --lm, as --lm local"),
+        "bae-lm-missing": rewrite_lm_fix(error, "with --lm, as --lm local"),
         "bae-run-exists": f"give another --run-id, or resume that one: {resume}",
         "bae-journal-secret": f"resume the run at a terminal, which asks for it: {resume}",
         "bae-run-owned": "leave it to the process that has it, or end that one and try again",

@@ -123,7 +123,7 @@ def _print_misfit(why: str, *, forget: bool = True) -> None:
 async def _ask_for_answer(cls: type[Node], name: str, *, in_thread: bool = False) -> Any:
     """Ask for the answer to a gate, and return it in the form that the run takes."""
     typed = await _ask_for_field(cls, name, with_default=False, in_thread=in_thread)
-    return None if typed is None else typed.given_to(cls, name)
+    return None if typed is None else typed.to_input(cls, name)
 
 
 async def _ask_for_field(

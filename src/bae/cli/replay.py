@@ -35,7 +35,7 @@ from bae.cli.wording import in_one_line
 from bae.exceptions import BaeError, JournalError
 from bae.graph import Graph
 from bae.journal.decoder import decode_run
-from bae.journal.earlier_turns import runs_shown
+from bae.journal.earlier_turns import read_earlier_runs
 from bae.journal.gates import describe_status
 from bae.journal.replay import repeat
 from bae.journal.written_test import GraphName, write_test
@@ -121,7 +121,7 @@ def make_test(
 
 def _read_earlier_runs(journal: str | None, stored: StoredRun) -> list[StoredRun]:
     """Return the earlier runs of the conversation that a run showed to the LLM."""
-    return use(journal, lambda runs: runs_shown(runs, stored))
+    return use(journal, lambda runs: read_earlier_runs(runs, stored))
 
 
 def _find_graph_name(loaded: Loaded, target: Path) -> GraphName:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.text import Text
 
 from bae.cli.exits import refusal
-from bae.cli.journals import file_to_read, run_meant, stored_run, use
+from bae.cli.journals import file_to_read, find_run_id, stored_run, use
 from bae.cli.learned import check_optimized, lm_with_learned
 from bae.cli.lm import check_lm, lm_for
 from bae.cli.loading import load
@@ -109,7 +109,7 @@ def fork(
     graph, command_line = _load_checked(module, journal, lm, optimized)
 
     async def make_fork(runs: Journal) -> StoredRun:
-        run_id = await run_meant(runs, run)
+        run_id = await find_run_id(runs, run)
         changed: dict[str, Any] = {}
         if sets:
             stored = await runs.read(run_id)
@@ -356,7 +356,7 @@ def _read_answer(
     cls, name = class_and_field
     if value is not None:
         try:
-            return read(cls, name, value).given_to(cls, name)
+            return read(cls, name, value).to_input(cls, name)
         except UnfitText as misfit:
             answer_text = "the given value" if is_secret(cls, name) else repr(value)
             raise GateError(

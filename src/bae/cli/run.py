@@ -160,7 +160,7 @@ def carry_out(
     display = display_for(err(), quiet=options.quiet)
     results: list[GraphResult[Any]] = []
 
-    def last_words() -> str:
+    def resume_hint() -> str:
         # The journal stores a run before its first value: a run with a value can be resumed.
         history = display.history_of(run_id)
         stored = history is not None and any(s.whole or s.sources for s in history.steps())
@@ -182,7 +182,7 @@ def carry_out(
                 results.append(await going(journal, AtTerminal(display) if asks else None))
 
     began = perf_counter()
-    ended_work = work(begin, display, last_words, options.budget)
+    ended_work = work(begin, display, resume_hint, options.budget)
     outcome = RunOutcome(graph.name, run_id, code=ended_work.code, seconds=perf_counter() - began)
     outcome.copies = plan_of_graph(graph).hidden
     error = outcome.error = ended_work.error

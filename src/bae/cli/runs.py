@@ -14,7 +14,14 @@ from rich.text import Text
 
 from bae.cli.approvals import approvals, cancel, tell
 from bae.cli.exits import refusal
-from bae.cli.journals import can_be_written, file_to_read, file_to_write, run_meant, stored_run, use
+from bae.cli.journals import (
+    can_be_written,
+    file_to_read,
+    file_to_write,
+    find_run_id,
+    stored_run,
+    use,
+)
 from bae.cli.loading import is_configured
 from bae.cli.options import (
     AsJSON,
@@ -261,7 +268,7 @@ def why(
     """Show where a value came from."""
 
     async def read_provenance(runs: Journal) -> Provenance:
-        return await runs.why(await run_meant(runs, run), place, step=step)
+        return await runs.why(await find_run_id(runs, run), place, step=step)
 
     origin = use(journal, read_provenance)
     if as_json:
@@ -333,7 +340,7 @@ def export(
         refuse_existing(to, force=force)
 
     async def write_runs(runs: Journal) -> int:
-        chosen = [await run_meant(runs, run_name) for run_name in run or ()] or None
+        chosen = [await find_run_id(runs, run_name) for run_name in run or ()] or None
         if chosen is None and status == "running":
             chosen = [info.run_id async for info in _select_runs(runs, status, graph, thread)]
             chosen = chosen[::-1]

@@ -39,12 +39,12 @@ CAUGHT: Final = ("SIGINT", "SIGTERM", "SIGHUP")
 
 class Signals:
     """Handles Ctrl-C, SIGTERM and SIGHUP in its block. `code` is 0 until a signal comes, and then
-    the signal's exit code. `last_words` returns the text to print if a second signal ends the
+    the signal's exit code. `resume_hint` returns the text to print if a second signal ends the
     process."""
 
-    def __init__(self, last_words: Callable[[], str]) -> None:
+    def __init__(self, resume_hint: Callable[[], str]) -> None:
         self.code = 0
-        self._last_words = last_words
+        self._resume_hint = resume_hint
         self._old_handlers: dict[signal.Signals, Any] = {}
         self._stop: Callable[[], object] | None = None
         self._terminal_settings: Any = None
@@ -113,7 +113,7 @@ class Signals:
             if os.isatty(2) and os.environ.get("TERM") != "dumb":
                 os.write(2, b"\x1b[?25h")
         with suppress(OSError):  # write without the locks of the stream
-            message = without_controls(f"\nended at once\n{self._last_words()}".rstrip())
+            message = without_controls(f"\nended at once\n{self._resume_hint()}".rstrip())
             os.write(2, message.encode() + b"\n")
         os._exit(self.code)
 
@@ -171,12 +171,12 @@ class EndedWork(Generic[T]):
 def work(
     begin: Callable[[], Coroutine[Any, Any, T]],
     display: Showing,
-    last_words: Callable[[], str],
+    resume_hint: Callable[[], str],
     budget: Budget | None = None,
 ) -> EndedWork[T]:
     """Run the coroutine of `begin` in a new event loop, inside `display`. The first signal cancels
-    the work and lets it close its resources. A second signal prints `last_words` and exits at once.
-    If the seconds of `budget` are used up, the work is cancelled too."""
+    the work and lets it close its resources. A second signal prints `resume_hint` and exits at
+    once. If the seconds of `budget` are used up, the work is cancelled too."""
     ended: EndedWork[T] = EndedWork()
     reasons: list[BaeError] = []
     worker: list[asyncio.Task[T]] = []
@@ -224,7 +224,7 @@ def work(
                 clock.cancel()
         ended.code = signals.code
 
-    with Signals(last_words) as signals, display, _log_to(display), asyncio.Runner() as runner:
+    with Signals(resume_hint) as signals, display, _log_to(display), asyncio.Runner() as runner:
         main = runner.get_loop().create_task(supervise())
         while not main.done():
             try:

@@ -19,7 +19,7 @@ from bae.journal.node_codec import is_node
 from bae.journal.provenance import JudgedAnswer, MadeCall, Provenance, ToolRound, long, when
 from bae.journal.report import GraphReport, NodeReport, RunReport
 from bae.journal.stored_runs import RunInfo
-from bae.sources import Told, kind_named
+from bae.sources import SourceFacts, find_source_kind
 from bae.usage import Usage
 
 STYLES: Final = {
@@ -331,8 +331,10 @@ def _describe_source(field: Provenance) -> str:
     if field.state in by_state or field.source in by_source:
         return by_state.get(field.state) or by_source[field.source]
     item_count = len(field.items) or len(field.calls)
-    source_facts = Told(field.by, item_count, is_repeated=field.origin is not None, took=took)
-    return kind_named(field.source).phrase(source_facts)
+    source_facts = SourceFacts(
+        field.by, item_count, is_repeated=field.origin is not None, took=took
+    )
+    return find_source_kind(field.source).phrase(source_facts)
 
 
 def _describe_value(field: Provenance) -> str:

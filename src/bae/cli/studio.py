@@ -128,7 +128,7 @@ def studio(
         named=arguments,
         file=file,
         team=None if team is None else Path(team).resolve(),
-        named_lm=None if lm is None else absolute_lm(lm),
+        lm_name=None if lm is None else absolute_lm(lm),
         lm=name,
         model=cached_lm(name) if name and graphs else None,
         max_iters=max_iters,

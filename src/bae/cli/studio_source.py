@@ -70,7 +70,7 @@ class StudioSource:
     file: str | None
     """The journal, or None for the journal of the team."""
     team: Path | None
-    named_lm: str | None
+    lm_name: str | None
     lm: str
     model: LM | None
     max_iters: int
@@ -109,7 +109,7 @@ class StudioSource:
                 name = team.project.name
                 teams = {name: ServedTeam(team.store, team.project, team.repository, agents)}
                 add_teams(api, teams)
-                jobs = await stack.enter_async_context(TeamJobs(self.named_lm))
+                jobs = await stack.enter_async_context(TeamJobs(self.lm_name))
                 add_team_jobs(api, teams, jobs)
                 names.append(name)
                 if run_journal is not agents:

@@ -16,7 +16,7 @@ from bae.cli.wording import in_one_line
 from bae.journal.critical_paths import CriticalPath
 from bae.journal.provenance import long
 from bae.journal.report import Span, Timeline, TimelineEntry
-from bae.sources import Style, Told, kind_named
+from bae.sources import SourceFacts, Style, find_source_kind
 
 BarRow = tuple[str, TimelineEntry]
 """The label of a row, and the work that its bar shows."""
@@ -159,7 +159,7 @@ class _Scale:
 def _draw_bar(work: TimelineEntry, scale: _Scale, pen: Pen) -> Text:
     covered = scale.columns_of(work.spans)
     sign = pen.node if work.kind == "node" else pen.work
-    role = _ENTRIES.get(work.kind) or kind_named(work.kind).style
+    role = _ENTRIES.get(work.kind) or find_source_kind(work.kind).style
     style = "red" if work.outcome == "failed" else _STYLES[role]
     line = Text()
     for column in range(scale.columns):
@@ -244,7 +244,7 @@ def _make_label(work: TimelineEntry) -> str:
     field = name.partition(".")[2]
     items = sum(entry.kind == "item" for entry in work.inside) + len(work.marks)
     if work.kind not in _ENTRIES:
-        return f"{field} <- {kind_named(work.kind).row(Told(work.name, items))}"
+        return f"{field} <- {find_source_kind(work.kind).row(SourceFacts(work.name, items))}"
     return {
         "node": f"{step} {work.name}",
         "item": work.name,

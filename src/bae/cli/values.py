@@ -49,7 +49,7 @@ class Typed:
     value: Any
     """The validated value of the field."""
 
-    def given_to(self, cls: type[Node], name: str) -> Any:
+    def to_input(self, cls: type[Node], name: str) -> Any:
         """Return the value for code that validates the value again. This is the JSON value if the
         field accepts it as a Python value too, otherwise the validated value."""
         try:

@@ -111,12 +111,12 @@ def worker(
             if as_json:
                 facts: dict[str, Any] = {
                     "graphs": [*active_worker.graphs],
-                    "journal": shown_of(run_journal),
+                    "journal": describe_journal(run_journal),
                 }
                 print_json({**facts, "concurrency": concurrency})
             else:
                 note(
-                    f"carrying out runs of {served} from {shown_of(run_journal)}; "
+                    f"carrying out runs of {served} from {describe_journal(run_journal)}; "
                     "Ctrl-C stops the worker"
                 )
             try:
@@ -135,6 +135,6 @@ def worker(
         raise typer.Exit(exits.DONE)
 
 
-def shown_of(journal: Any) -> str:
+def describe_journal(journal: Any) -> str:
     """Return the path or the address of a journal, without a password."""
     return str(getattr(journal, "url", None) or getattr(journal, "path", journal))

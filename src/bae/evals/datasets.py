@@ -22,7 +22,7 @@ from bae.given_files import read_text
 from bae.lm.extras import need
 from bae.node import Node
 from bae.plan import plan_of
-from bae.prompts.values import asked_fields
+from bae.prompts.values import list_fields_to_fill
 
 if TYPE_CHECKING:
     from bae.evals.case_types import Checked
@@ -138,7 +138,7 @@ class _Reader:
             kind = ""
             if isinstance(expected, Node):
                 cls = type(expected)
-                fields = {name: getattr(expected, name) for name in asked_fields(cls)}
+                fields = {name: getattr(expected, name) for name in list_fields_to_fill(cls)}
                 kind = self._types.names.get(cls, cls.__name__)
             elif self._is_plain(expected):
                 fields = None if self._only is None else {self._only: expected}

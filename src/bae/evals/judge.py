@@ -13,11 +13,11 @@ from pydantic import BeforeValidator, Field
 
 from bae.evals.metrics import Score
 from bae.exceptions import BaeError, BaeLMError, FillError
-from bae.failures import awaitable, not_an_lm
+from bae.failures import check_awaitable, not_an_lm_error
 from bae.language_model import is_lm
 from bae.lm.registry import cached_lm, name_error
 from bae.node import Node
-from bae.prompts.values import asked_fields, seen_of
+from bae.prompts.values import list_fields_to_fill, show_node
 from bae.secrets import secret_fields
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ class Judge:
         _ = self._made_lm
 
     def asking(self, lm: LM, note: Callable[[str], None]) -> Judge:
-        """Return a copy for an optimization that asks `lm`. If the LM gives no verdict, the copy
-        scores 0 and calls `note` with a message."""
+        """Return a copy of the judge for use in an optimization. The copy asks `lm`. If `lm` gives
+        no verdict, the copy scores 0 and calls `note` with a message."""
         judge = copy(self)
         judge.lm, judge._note, judge._refusals = lm, note, Refusals()
         return judge
@@ -127,7 +127,7 @@ class Judge:
     async def __call__(self, expected: Node, given: Node) -> Score:
         """Have the LM compare two nodes of the same class. If their fields are equal, the LM is not
         asked."""
-        names = asked_fields(type(expected))
+        names = list_fields_to_fill(type(expected))
         if type(expected) is type(given) and all(
             getattr(expected, name) == getattr(given, name) for name in names
         ):
@@ -136,7 +136,7 @@ class Judge:
         lm = self._made_lm
         try:
             filling = lm.fill(Verdict, {}, INSTRUCTION, source=judged)
-            verdict = await awaitable(filling, lm, "fill")
+            verdict = await check_awaitable(filling, lm, "fill")
         except FillError as error:
             if self._note is None:
                 fix = "give the judge an LM that can give structured answers, or a shorter rubric"
@@ -168,12 +168,12 @@ class Judge:
     def _show(self, node: Node) -> dict[str, Any] | str:
         """Return the fields that an LLM fills, as a prompt shows them. If they are too long, return
         a cut text."""
-        fields = seen_of(node)
+        fields = show_node(node)
         filled: dict[str, Any] = {type(node).__name__: fields}
         if isinstance(fields, dict):  # unless the node has its own serializer
             values = cast("dict[str, Any]", fields)
             hidden = secret_fields(type(node))
-            names = [name for name in asked_fields(type(node)) if name not in hidden]
+            names = [name for name in list_fields_to_fill(type(node)) if name not in hidden]
             filled = {name: values[name] for name in names if name in values}
         text = json.dumps(filled, ensure_ascii=False)
         return filled if len(text) <= self.longest else f"{text[: self.longest]} … (cut off here)"
@@ -208,8 +208,8 @@ _TOO_LONG: Final = re.compile(
     r"|exceeds? .{0,40}(tokens|length|limit)",
     re.IGNORECASE,
 )
-"""Matches providers' messages for a prompt that is too long. They have no separate status for this
-error."""
+"""Matches providers' messages for a prompt that is too long. Few providers send the status 413 for
+this error."""
 
 
 def _check_lm(lm: Any) -> LM | str:
@@ -226,7 +226,7 @@ def _check_lm(lm: Any) -> LM | str:
 
         return DSPyBackend(lm)
     if isinstance(lm, type) or not is_lm(lm):
-        raise not_an_lm(cast(object, lm))
+        raise not_an_lm_error(cast(object, lm))
     return lm
 
 

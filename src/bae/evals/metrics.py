@@ -20,7 +20,7 @@ from bae.assignable import union_members
 from bae.draft import validate_values
 from bae.exceptions import BaeError
 from bae.node import Node
-from bae.prompts.values import asked_fields
+from bae.prompts.values import list_fields_to_fill
 from bae.secrets import secret_fields
 from bae.threads import in_thread
 
@@ -66,7 +66,7 @@ def fields_metric(
     hidden = () if cls is None else secret_fields(cls)
     scores: list[float] = []
     different: list[str] = []
-    for name in asked_fields(type(expected)) if isinstance(expected, Node) else expected:
+    for name in list_fields_to_fill(type(expected)) if isinstance(expected, Node) else expected:
         expected_value, given_value = (
             _read_field(expected, name, cls),
             _read_field(given, name, cls),
@@ -344,9 +344,9 @@ def _read_field(holder: Node | Mapping[str, Any], name: str, cls: type[Node] | N
 
 
 def _next_node(given: Any, read: bool = False) -> str | None:
-    """Return the name of the next node, or None if `given` has no such name. If `given` is None,
-    the run ends. If DSPy has `read` the prediction `given` from an answer, keys with the value None
-    are ignored."""
+    """Return the name of the next node that `given` chooses, or the text "None" if it chooses to
+    end the run. Return None if `given` is no choice. If `read`, `given` is a prediction that DSPy
+    read from an answer, and its keys with the value None are ignored."""
     if given is None or given is NoneType:
         return "None"
     if isinstance(given, str):

@@ -20,7 +20,7 @@ from bae.journal.store import Journal
 from bae.journal.stored_runs import CANCEL, Claim, Line, RunInfo, StoredRun
 from bae.tasks import finish_despite_cancel, wait_until_ended
 
-LOOKED_EVERY: Final = 0.5
+LOOK_INTERVAL: Final = 0.5
 """Seconds until a run first looks for a request to cancel it. This is also the shortest pause
 between two looks."""
 _LOOKS_A_SECOND: Final = 1000
@@ -164,7 +164,7 @@ class CancelWatch:
         self._run_task, self._before = task, task.cancelling()
         self._wake: asyncio.Event | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._timer = self._loop.call_later(LOOKED_EVERY, self._begin)
+        self._timer = self._loop.call_later(LOOK_INTERVAL, self._begin)
         self._has_cancelled = False
         _watches[self] = run_id
 
@@ -192,7 +192,7 @@ class CancelWatch:
                 self._has_cancelled = True
                 self._run_task.cancel()
                 return
-            pause = max(LOOKED_EVERY, len(_watches) / _LOOKS_A_SECOND)
+            pause = max(LOOK_INTERVAL, len(_watches) / _LOOKS_A_SECOND)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await wake.wait()

@@ -24,7 +24,7 @@ from bae.journal.store import Journal
 from bae.journal.stored_runs import RunInfo, RunStatus
 from bae.plan import plan_of
 from bae.records import LIVE, Record
-from bae.sources import kind_named
+from bae.sources import find_source_kind
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -337,12 +337,12 @@ def _describe_parts(shape: ShapeView) -> dict[_Part, _Described]:
             for target in [*drawn["next"], *(["None"] if drawn["ends"] else [])]:
                 parts[name, cls, f" -> {target}"] = _Described([])
             for field, use in drawn["fields"].items():
-                kind = kind_named(use["kind"])
+                kind = find_source_kind(use["kind"])
                 properties = [kind.noun, f"the type {use['type']}", f"#{use.get('schema')}"]
                 properties.append("no default" if use["required"] else "a default")
                 is_needed = use["required"] and kind.fills != "source"
                 parts[name, cls, f".{field}"] = _Described(properties, is_needed)
-                for parameter, call in shape.calls_behind(use):
+                for parameter, call in shape.walk_calls(use):
                     part = name, cls, f".{field}{parameter}"
                     properties = parts.setdefault(part, _Described([])).words
                     properties += [f"the function {call['by']}", f"#{call.get('schema')}"]

@@ -20,7 +20,7 @@ from bae.journal.shape import ShapeView
 from bae.journal.stored_runs import CANCEL, DEATH, LATEST, MESSAGE, Line, StoredRun, messages_in
 from bae.place import Place
 from bae.records import Record, Unstored
-from bae.sources import kind_named
+from bae.sources import find_source_kind
 from bae.usage import Usage
 from bae.work import CALL_ID
 
@@ -187,7 +187,7 @@ class RunCheck:
         call = self._history.shape.call_at(
             place._replace(parameter=getattr(record, "parameter", ""))
         )
-        classes = None if call is None else self._history.shape.classes_behind(call)
+        classes = None if call is None else self._history.shape.find_classes(call)
         has_value = getattr(record, "error", None) is None and not getattr(record, "called_at", "")
         value = record.value
         if classes is None or not has_value or isinstance(value, Unstored | list):
@@ -209,7 +209,7 @@ class RunCheck:
             return ""
         cls = self._history.shape.class_at(record.path, node.type) or {"fields": {}}
         for name, drawn in cls["fields"].items():
-            is_needed = drawn["required"] and kind_named(drawn["kind"]).stored == "node"
+            is_needed = drawn["required"] and find_source_kind(drawn["kind"]).stored == "node"
             if is_needed and name not in node.fields and name not in node.withheld:
                 return f"the node {node.type} lacks {name}"
         return ""

@@ -19,8 +19,8 @@ from bae.files import visible
 from bae.graph_plan import plan_of_graph
 from bae.history import History
 from bae.journal.lines import AskerData, ErrorData, StoredNode, damaged_line_error, parse_line
-from bae.journal.node_codec import call_codec, node_codec, secret_needed, unreadable
-from bae.journal.outside_nodes import CallName, named_call
+from bae.journal.node_codec import call_codec, missing_secrets_error, node_codec, unreadable
+from bae.journal.outside_nodes import CallName, resolve_call_name
 from bae.journal.shape import Json, ShapeView
 from bae.markers import OpenGate
 from bae.node import Node
@@ -38,8 +38,8 @@ from bae.records import (
     Unstored,
 )
 from bae.run import Waiting
-from bae.run_tree import Exit, call_behind
-from bae.sources import kind_named
+from bae.run_tree import Exit, find_call
+from bae.sources import find_source_kind
 from bae.threads import in_thread
 from bae.tools import ToolCall
 from bae.turns import Messages, turns_in_use
@@ -84,7 +84,7 @@ def decode(
     finally:
         turns_in_use.reset(token)
     if reader.missing_secrets:
-        raise secret_needed(reader.missing_secrets)
+        raise missing_secrets_error(reader.missing_secrets)
     reader.history.replaying = False
     return records, reader.history
 
@@ -128,11 +128,11 @@ def graph_at(graph: Graph[Any, Any], path: str) -> Graph[Any, Any]:
     """Return the graph that runs at a path of another graph. An empty path leads to that graph
     itself. Raises `JournalError` (`bae-journal-unreadable`) if no graph runs there."""
     for part in path.split("/") if path else ():
-        graph = _graph_behind(graph, part)
+        graph = _find_part_graph(graph, part)
     return graph
 
 
-def _graph_behind(outer: Graph[Any, Any], part: str) -> Graph[Any, Any]:
+def _find_part_graph(outer: Graph[Any, Any], part: str) -> Graph[Any, Any]:
     """Return the subgraph that runs for a field. `part` is the place of the field in the outer
     graph."""
     place = Place.parse(part)
@@ -149,7 +149,7 @@ def _graph_behind(outer: Graph[Any, Any], part: str) -> Graph[Any, Any]:
 
 def _call_at(cls: type[Node], place: Place) -> CallPlan | None:
     try:
-        return call_behind(cls, place)[0]
+        return find_call(cls, place)[0]
     except KeyError:
         missing = f"{cls.__name__}.{place.field}{place.parameter}"
         raise Gone(f"there is no {missing}") from None
@@ -308,7 +308,7 @@ class LineReader:
         field = plan_of(data["node_type"]).fields[data["field"]]
         earlier = Messages() if self.history.turn is None else self._turns
         turns = (
-            None if earlier is None else field.shown_turns(earlier, data["count"], data["omitted"])
+            None if earlier is None else field.select_turns(earlier, data["count"], data["omitted"])
         )
         is_same = turns is not None and turns.ends == (data["first"], data["last"])
         data[name] = turns if is_same else LIVE
@@ -353,7 +353,9 @@ class LineReader:
         if classes is None:
             outer, _, part = path.rpartition("/")
             around = self._graphs.get(outer) if part else None
-            graph = graph_at(self._graph, path) if around is None else _graph_behind(around, part)
+            graph = (
+                graph_at(self._graph, path) if around is None else _find_part_graph(around, part)
+            )
             self._graphs[path] = graph
             classes = self._classes[path] = {cls.__name__: cls for cls in reversed(graph.nodes)}
         return classes
@@ -388,10 +390,10 @@ class LineReader:
         if self._graph is None:
             shape = getattr(self.history, "shape", None)
             data["key"] = (
-                None if shape is None else shape.call_named(call_name.graph, call_name.place)
+                None if shape is None else shape.find_call(call_name.graph, call_name.place)
             )
             return
-        target = named_call(self._graph, call_name)
+        target = resolve_call_name(self._graph, call_name)
         if target is None or target.call is None or is_by_value(target):
             return
         data["key"] = target.call.key
@@ -541,10 +543,10 @@ class LineReader:
             source is not None
             and source.node_type is cls
             and source.state == "done"
-            and kind_named(source.kind).is_immediate is field.is_immediate
+            and find_source_kind(source.kind).is_immediate is field.is_immediate
         ):
             return source.value
-        call, is_shared = call_behind(cls, Place(field=field.name))
+        call, is_shared = find_call(cls, Place(field=field.name))
         shared = self.history.shared.get(call.key) if call is not None and is_shared else None
         if shared is not None:
             return shared.value
@@ -614,7 +616,7 @@ class LineReader:
 
     def _call_gate(self, line: Line, place: Place, cls: type[Node], data: Json) -> OpenGate:
         """Return the gate of a tool call, with the arguments of the call."""
-        recorded_call = self.history.asked_call(place)
+        recorded_call = self.history.find_gate_call(place)
         call, answer_type = None, Any
         *parameters, key = place.parameters
         if recorded_call is not None:

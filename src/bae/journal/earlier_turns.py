@@ -42,7 +42,7 @@ async def begin_turn(
     before = next((info.run_id for info in ended if info.run_id != run_id), "")
     number = 0
     if before:
-        number = (await known_turn(journal, graph, before))[2] + 1
+        number = (await get_turn(journal, graph, before))[2] + 1
     return before, number, await earlier_turns(journal, graph, thread, before, number)
 
 
@@ -85,7 +85,7 @@ async def earlier_turns(
     run_id = previous
     while run_id and len(turns) < wanted:
         try:
-            turn, before, _ = await known_turn(journal, graph, run_id)
+            turn, before, _ = await get_turn(journal, graph, run_id)
         except JournalError as error:
             if error.code != "bae-run-unknown":
                 raise
@@ -104,7 +104,7 @@ async def earlier_turns(
     return Messages(turns[::-1], thread, max(0, number - len(turns)))
 
 
-async def known_turn(
+async def get_turn(
     journal: Journal, graph: Graph[Any, Any], run_id: str, change: int | None = None
 ) -> tuple[Turn, str, int]:
     """Return a finished turn, the run of the turn before it, and the number of turns before it.
@@ -134,7 +134,7 @@ _caches: WeakKeyDictionary[Graph[Any, Any], WeakKeyDictionary[Journal, _Cache]] 
 journal and the id of the run."""
 
 
-async def runs_shown(journal: Journal, stored: StoredRun) -> list[StoredRun]:
+async def read_earlier_runs(journal: Journal, stored: StoredRun) -> list[StoredRun]:
     """Return the runs of the earlier turns that a run has shown, the oldest first. A replay with
     another journal needs these runs."""
     history = await off_loop(len(stored.lines), read_history, stored)

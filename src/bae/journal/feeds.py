@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 PAGE: Final = 500
 """How many items are read, or yielded, at once at most."""
-KEPT: Final = 5_000
+MAX_KEPT_ITEMS: Final = 5_000
 """How many of its newest items a feed keeps in memory for its subscribers."""
-KEPT_SIZE: Final = 32 << 20
+MAX_KEPT_BYTES: Final = 32 << 20
 """How large the items that a feed keeps in memory may be together. Older items are read from the
 store again."""
 GATHER: Final = 0.05
@@ -227,8 +227,8 @@ class Tail(Generic[T]):
 
     def _keep(self, items: list[FeedItem[T]]) -> None:
         """Keep the newest of these items."""
-        first = max(0, len(items) - KEPT)
-        room = KEPT_SIZE
+        first = max(0, len(items) - MAX_KEPT_ITEMS)
+        room = MAX_KEPT_BYTES
         for index in range(len(items) - 1, first - 1, -1):
             room -= items[index].size
             if room < 0 and index < len(items) - 1:
@@ -278,7 +278,9 @@ class Subscriber(Generic[T]):
                 self.end = tail.end
                 if not self.end:
                     await news.wait()
-            elif (KEPT if self._live else self._behind or _LAST) < tail.last - self.number:
+            elif (
+                MAX_KEPT_ITEMS if self._live else self._behind or _LAST
+            ) < tail.last - self.number:
                 self.end = "gap"
             else:
                 page = await feed.read(self.number, PAGE)

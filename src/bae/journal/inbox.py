@@ -10,7 +10,7 @@ from bae.journal.decoder import StoredHistory, off_loop, read_history
 from bae.journal.shape import Json, ShapeView
 from bae.journal.store import Journal
 from bae.journal.stored_runs import MESSAGE, StoredRun
-from bae.sources import kind_named
+from bae.sources import find_source_kind
 
 
 async def tell_run(run_id: str, text: str, journal: Journal) -> int:
@@ -65,7 +65,7 @@ def _has_conversation_ahead(history: StoredHistory) -> bool:
 
 def _has_tools(shape: ShapeView, use: Json, visited: set[int]) -> bool:
     """Return whether a field has tools, or depends on a field with tools."""
-    if "kind" in use and kind_named(use["kind"]).fills == "calls":
+    if "kind" in use and find_source_kind(use["kind"]).fills == "calls":
         return True
     number: int | None = use.get("call")
     if number is None or number in visited:

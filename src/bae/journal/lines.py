@@ -30,7 +30,7 @@ from bae.records import (
 )
 from bae.run import Waiting
 from bae.secrets import Secrets
-from bae.sources import STARTED, kind_named
+from bae.sources import STARTED, find_source_kind
 from bae.unicode import LONGEST_INT, readable
 from bae.usage import AnswerVerdict, Usage
 
@@ -321,7 +321,7 @@ class Encoder:
     def _has_items(self, record: records.SourceEnded) -> bool:
         is_text = isinstance(record.value, str)  # most values are texts, but a map's value is not
         may_be_map = not is_text and not record.parameter
-        return may_be_map and kind_named(record.source).stored == "items"
+        return may_be_map and find_source_kind(record.source).stored == "items"
 
     @_writes(_VALUE, "value", "called value")
     def _write_value(self, record: Any, name: str, data: Json) -> str:
@@ -388,7 +388,7 @@ class Encoder:
             data["prompt"] = sha256(encoded).hexdigest()[:16]
         if self._hides_messages and self._secrets.asks(record.asker):
             # The message of a validator may quote the value.
-            data["errors"] = [self._secrets.field_named(error) for error in attempt.errors]
+            data["errors"] = [self._secrets.find_field_name(error) for error in attempt.errors]
             return
         if self._prompts:
             data |= {"asked": attempt.asked, "answer": attempt.answer}

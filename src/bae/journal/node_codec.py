@@ -185,7 +185,8 @@ class NodeCodec:
             raise self.unfit(name, why) from error
 
     def load(self, stored: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> Node:
-        """Return a node, or its draft, from the JSON of `dump`.
+        """Return a node from the JSON of `dump`. If fields with a source are missing, return a
+        draft: a node without these fields, not yet validated.
 
         `given` has the values of withheld fields, by `Class.field`. A withheld field without a
         value is left out. Raises `JournalError` if today's class refuses the node.
@@ -461,7 +462,7 @@ def unreadable(place: str, error: BaseException) -> JournalError:
     )
 
 
-def secret_needed(names: Iterable[str]) -> JournalError:
+def missing_secrets_error(names: Iterable[str]) -> JournalError:
     """Return the error for plain fields that were withheld and need a value from the caller."""
     listed = list(names)
     example = ", ".join(f'"{name}": …' for name in listed)

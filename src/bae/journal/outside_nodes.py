@@ -22,7 +22,7 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from bae.arguments import freeze
-from bae.calls import asked_at, call_at, is_by_value, recalled_behind, routes, siblings_of
+from bae.calls import asked_at, call_at, is_by_value, routes, siblings_of, walk_recalls
 from bae.graph_plan import plan_of_graph
 from bae.place import Place
 from bae.plan import plan_of
@@ -92,7 +92,7 @@ class OutsideWriter(Writer):
         for record in records:
             self.write(record)
 
-    def write_shared(self, ended: SourceEnded, is_given: bool) -> None:
+    def write_shared_value(self, ended: SourceEnded, is_given: bool) -> None:
         """Have the journal store a shared value, if the caller gave the value."""
         call = self._call(ended, None) if is_given else None
         if call is not None:
@@ -126,7 +126,7 @@ class OutsideWriter(Writer):
         secrets = Secrets.of(self._graph).including(cls)
         names = {field for _, field in siblings_of(asked)}
         return not names.isdisjoint(secrets.fields(cls)) or any(
-            secrets.recalls(field) for _, _, field in recalled_behind(asked)
+            secrets.recalls(field) for _, _, field in walk_recalls(asked)
         )
 
 
@@ -196,7 +196,7 @@ _PLACES: WeakKeyDictionary[Graph[Any, Any], dict[Hashable, tuple[str, str]]] = W
 """The first places of functions, by graph."""
 
 
-def named_call(graph: Graph[Any, Any], name: CallName) -> FieldPlan | Input | None:
+def resolve_call_name(graph: Graph[Any, Any], name: CallName) -> FieldPlan | Input | None:
     """Return the field or input that a call name stands for, in a graph or its subgraphs. None if
     there is none."""
     place = Place.parse(name.place) if name.place else None
@@ -214,7 +214,7 @@ def _hash_arguments(asked: FieldPlan | Input, arguments: Arguments) -> str | Non
     """Return a hash of the arguments that come from the run. Equal arguments have the same hash in
     every process. None if a value has no hash that is the same in every process."""
     values = dict(arguments.own)
-    for route, key, _ in recalled_behind(asked):
+    for route, key, _ in walk_recalls(asked):
         if key in arguments.below:
             values[route] = arguments.below[key]
     text = _make_unique_text(freeze(values))

@@ -10,7 +10,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
 
 from bae.arguments import Arguments
-from bae.calls import asked_at, is_by_value, recalled_behind, siblings_of
+from bae.calls import asked_at, is_by_value, siblings_of, walk_recalls
 from bae.draft import validate_values
 from bae.history import History
 from bae.journal.node_codec import call_codec, node_codec, read_gate_answer, unreadable
@@ -193,7 +193,7 @@ class RecordedPast(Past):
         place, target = first.place, _find_input(first)
         for name, field in siblings_of(target):
             own[name] = self._field_value(place._replace(field=field, parameter=""), first)
-        for route, key, field in recalled_behind(target):
+        for route, key, field in walk_recalls(target):
             argument = self._argument(first, Place(parameter=route).parameters)
             if argument is None and not field.required:
                 continue  # the default of the parameter was used
@@ -365,7 +365,7 @@ class ResumedPast(RecordedPast):
             return NOTHING
         return read_gate_answer(gate, answer)
 
-    def fields_left_out(
+    def find_unrecorded_fields(
         self, run: Run, plan: NodePlan, absent: Sequence[FieldPlan]
     ) -> Sequence[FieldPlan]:
         """Return the fields that had no value in a recorded node either. Their defaults were used,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from bae.sources import KINDS, Told, kind_named
+from bae.sources import KINDS, SourceFacts, find_source_kind
 from bae.usage import Usage
 from bae.work import NOTHING_USED
 
@@ -268,7 +268,7 @@ def _lines(of: Provenance, indent: str, deeper: int) -> Iterator[str]:
         yield f"{indent}  look inside with {of.inside}/…"
     if deeper == 0:
         return
-    is_recalled = of.source in KINDS and kind_named(of.source).stored == "origin"
+    is_recalled = of.source in KINDS and find_source_kind(of.source).stored == "origin"
     if of.origin is not None and is_recalled:
         yield from _lines(of.origin, f"{indent}  ", deeper - 1)
     for name, argument in of.inputs.items():
@@ -294,8 +294,8 @@ def _describe_making(of: Provenance) -> str:
         case "fork":
             return f"changed when the run was forked from {of.by}"
         case _:
-            facts = Told(of.by, len(of.items) or len(of.calls), is_inside=bool(of.inside))
-            return kind_named(of.source).sentence(facts)
+            facts = SourceFacts(of.by, len(of.items) or len(of.calls), is_inside=bool(of.inside))
+            return find_source_kind(of.source).sentence(facts)
 
 
 def _facts(of: Provenance) -> Iterator[str]:

@@ -22,7 +22,7 @@ from bae.journal.store import Journal, check_replaces
 from bae.journal.stored_runs import MESSAGE, Claim, Line, RunInfo, StoredRun
 from bae.place import Place
 from bae.records import KINDS, WITHHELD_MESSAGE, kinds_with
-from bae.sources import kind_named
+from bae.sources import find_source_kind
 
 _WITHHELD: Final = WITHHELD_MESSAGE
 
@@ -227,14 +227,14 @@ class _ParsedRun:
         if not parameter:
             return name, field
         stored_field = self._shape.field_at(Place(line.path, line.step, name, field)) or {}
-        start = self._shape.start_behind(stored_field) if "call" in stored_field else ""
+        start = self._shape.find_start(stored_field) if "call" in stored_field else ""
         argument = parameter[1:-1]
         return (start, argument) if start and argument in stored_field.get("bound", {}) else None
 
     def _find_start_fields(self, name: str, stored_field: Json) -> Iterator[tuple[_Field, _Field]]:
         """Yield the fields of the class `name` whose values a graph starts with, each with the
         field of the start node that gets the value. The graph computes the field `stored_field`."""
-        start = self._shape.start_behind(stored_field) if "call" in stored_field else ""
+        start = self._shape.find_start(stored_field) if "call" in stored_field else ""
         if not start:
             return
         bound = cast(Json, stored_field.get("bound", {}))
@@ -254,7 +254,7 @@ class _ParsedRun:
             more = {
                 (name, field)
                 for name, field, use in self._shape.fields()
-                if "call" in use and not classes.isdisjoint(self._shape.ends_behind(use))
+                if "call" in use and not classes.isdisjoint(self._shape.find_ends(use))
             }
             if more <= fields:
                 return fields
@@ -322,7 +322,7 @@ class _ParsedRun:
     ) -> bool:
         """Whether the value in a line must be removed."""
         if line.kind in _OUTSIDE:  # arguments of calls outside the graph may have any value
-            call = self._shape.call_named(data.get("graph", ""), data.get("place", ""))
+            call = self._shape.find_call(data.get("graph", ""), data.get("place", ""))
             return call is None or bool(data.get("arguments")) or call in shared_calls
         names = data["node"], data["field"], data.get("parameter", "")
         place = Place(line.path, line.step, *names)
@@ -353,7 +353,7 @@ class _ParsedRun:
 
 
 def _is_shared(field: Json) -> bool:
-    has_call = "call" in field and kind_named(field["kind"]).stored == "call"
+    has_call = "call" in field and find_source_kind(field["kind"]).stored == "call"
     return has_call and field.get("cache", True)
 
 

@@ -32,7 +32,7 @@ from bae.records import NOTHING, Asker, RecordedError, RunEnded, Unstored
 from bae.resolver import find_ahead
 from bae.result import GraphResult
 from bae.run import Run, RunOptions, Waiting
-from bae.run_tree import call_behind
+from bae.run_tree import find_call
 from bae.runner import run_graph
 from bae.unicode import readable
 from bae.writer import Writer
@@ -284,7 +284,7 @@ class ReplayedPast(RecordedPast):
         """Return the recorded value of a source, or raise its recorded error. Return `NOTHING` for
         a graph that runs at this place, because the graph runs again. If the graph ran for another
         field with the same value, return that value."""
-        call, is_shared = call_behind(node_type, place)
+        call, is_shared = find_call(node_type, place)
         key = call.key if call is not None and is_shared else None
         if call is not None and call.graph is not None:
             ran_here = str(place) in self._history.graphs
@@ -337,7 +337,7 @@ class ReplayedPast(RecordedPast):
     def items(self, place: Place, node_type: type[Node]) -> Mapping[int, Any]:
         """Return the values of the items of a map, by number. If the items are computed by graphs,
         return no values, because the graphs run again."""
-        call, _ = call_behind(node_type, place)
+        call, _ = find_call(node_type, place)
         is_graph = call is None or call.graph is not None
         return {} if is_graph else super().items(place, node_type)
 

@@ -24,7 +24,7 @@ def thread_busy(thread: str, run_id: str) -> JournalError:
     )
 
 
-def not_replaced(run_id: str, owner: str | None) -> JournalError:
+def not_replaced_error(run_id: str, owner: str | None) -> JournalError:
     """Return the error for a run that cannot be replaced. Either a living `owner` works on the run,
     or forks share its lines."""
     if owner is not None:

@@ -11,7 +11,7 @@ from bae.exceptions import JournalError
 from bae.journal.stored_runs import Listed, RunInfo, Scalar
 
 
-def check_listed(status: str | None, known: Sequence[str] = get_args(Listed)) -> None:
+def check_status(status: str | None, known: Sequence[str] = get_args(Listed)) -> None:
     """Raise a ValueError if `status` is not one of `known`. By default, these are the statuses by
     which runs can be listed."""
     if status is not None and status not in known:
@@ -20,7 +20,7 @@ def check_listed(status: str | None, known: Sequence[str] = get_args(Listed)) ->
 
 def check_page(status: str | None, limit: int, before: str | None, after: int | None) -> None:
     """Raise a ValueError for invalid arguments of `Journal.runs`."""
-    check_listed(status)
+    check_status(status)
     if limit < 0:
         raise ValueError(f"runs(limit={limit}): give 0 or more")
     if before is not None and after is not None:

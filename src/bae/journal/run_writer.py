@@ -281,11 +281,11 @@ class JournalWriter(Writer):
         self.log.append(ended)
         await self.store_unlogged(ended)
 
-    def write_shared(self, ended: SourceEnded, is_given: bool) -> None:
+    def write_shared_value(self, ended: SourceEnded, is_given: bool) -> None:
         """Record a value that existed before a field asked for it."""
         self.write(ended)
 
-    async def store_returned(self, run: Run, node: Node) -> None:
+    async def store_returned_node(self, run: Run, node: Node) -> None:
         """Store the node that a body has returned, before its fields are resolved."""
         await self.store(Returned(time(), run.path, run.step, node))
 
@@ -329,7 +329,8 @@ class JournalWriter(Writer):
         return await self._journal.answers(run.run_id)
 
     async def grants(self, run: Run) -> Sequence[Grant]:
-        """Return the approvals for all calls of a tool, in the run or in its thread."""
+        """Return the approvals that hold for every call of a tool, in the run or in its thread.
+        Revoked approvals are included."""
         return await self._journal.approvals(run.run_id)
 
     async def take_told(self, run: Run, record: Callable[[str], RoundReplied]) -> Sequence[str]:

@@ -23,7 +23,7 @@ from bae.exceptions import JournalError
 from bae.graph_plan import plan_of_graph
 from bae.place import Place
 from bae.plan import FieldPlan, NodePlan
-from bae.sources import kind_named
+from bae.sources import find_source_kind
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -123,14 +123,14 @@ class ShapeView:
         return (
             max(calls, default=-1) < len(self.calls)
             and max(graphs, default=-1) < len(self.graphs)
-            and all("call" in use for use in fields if kind_named(use["kind"]).is_called)
+            and all("call" in use for use in fields if find_source_kind(use["kind"]).is_called)
         )
 
     def graph_at(self, path: str) -> Json | None:
         """Return the graph that runs at a path. At the empty path, this is the graph of the run."""
         if path not in self._at:
             place = Place.parse(path)
-            call: int | None = None if place is None else self._use(place).get("call")
+            call: int | None = None if place is None else self._find_use(place).get("call")
             graph: int | None = None if call is None else self.calls[call].get("graph")
             self._at[path] = None if graph is None else self.graphs[graph]
         return self._at[path]
@@ -147,19 +147,21 @@ class ShapeView:
 
     def call_at(self, place: Place) -> int | None:
         """Return the number of the call that computes the field or parameter at a place."""
-        return self._use(place).get("call")
+        return self._find_use(place).get("call")
 
-    def call_named(self, graph: str, place: str) -> int | None:
+    def find_call(self, graph: str, place: str) -> int | None:
         """Return the number of the call at a place, such as `Reply.policy(shop)`, in the graph with
         the name `graph`."""
         parsed = Place.parse(place) or Place()
         for entry in self.graphs:
             cls = cast(Json, entry["classes"]).get(parsed.node) if entry["name"] == graph else None
             if cls is not None:
-                return self._behind(cls["fields"].get(parsed.field) or {}, parsed).get("call")
+                return self._find_inner_use(cls["fields"].get(parsed.field) or {}, parsed).get(
+                    "call"
+                )
         return None
 
-    def classes_behind(self, call: int) -> Json | None:
+    def find_classes(self, call: int) -> Json | None:
         """Return the classes of the graph that runs for a call, or None if a function is called."""
         graph: int | None = self.calls[call].get("graph")
         return None if graph is None else self.graphs[graph]["classes"]
@@ -167,21 +169,21 @@ class ShapeView:
     def is_shared(self, place: Place) -> bool:
         """Whether the value at a place is computed once for the whole run, for all fields that need
         it."""
-        use = self._use(place)
-        is_call = "kind" not in use or kind_named(use["kind"]).stored == "call"
+        use = self._find_use(place)
+        is_call = "kind" not in use or find_source_kind(use["kind"]).stored == "call"
         return is_call and "call" in use and bool(use.get("cache", True))
 
     def is_by_value(self, place: Place) -> bool:
         """Whether the value at a place is computed from values of the run, once for equal
         arguments."""
-        use = self._use(place)
+        use = self._find_use(place)
         call = cast(Json, self.calls[use["call"]] if "call" in use else {})
         return bool(use.get("bound") or call.get("by_value"))
 
     def arguments(self, place: Place) -> dict[str, Place]:
         """Return the places of the arguments of the function that computes a place, by
         parameter."""
-        use = self._use(place)
+        use = self._find_use(place)
         inputs = cast(Json, self.calls[use["call"]]["inputs"] if "call" in use else {})
         bound = cast(Json, use.get("bound", {}))
         places = {name: place.below(name) for name in {**inputs, **bound}}
@@ -209,14 +211,14 @@ class ShapeView:
                 for field_name, stored_field in cls["fields"].items():
                     yield name, field_name, stored_field
 
-    def start_behind(self, use: Json) -> str:
+    def find_start(self, use: Json) -> str:
         """Return the name of the class at which the graph that computes a field starts. Return an
         empty name if a function computes the field."""
         call: int = use["call"]
         graph: int | None = self.calls[call].get("graph")
         return "" if graph is None else self.graphs[graph]["start"]
 
-    def ends_behind(self, use: Json) -> set[str]:
+    def find_ends(self, use: Json) -> set[str]:
         """Return the names of the classes at which the graph that computes a field may end. Return
         no names if a function computes the field."""
         call: int = use["call"]
@@ -224,7 +226,7 @@ class ShapeView:
         classes: Json = {} if graph is None else self.graphs[graph]["classes"]
         return {name for name, cls in classes.items() if cls["ends"]}
 
-    def calls_behind(self, use: Json) -> Iterator[tuple[str, Json]]:
+    def walk_calls(self, use: Json) -> Iterator[tuple[str, Json]]:
         """Yield each call that computes a field or an argument behind the field, once. Before the
         call comes its parameter, as `(city)`, which is empty for the field itself."""
         ahead, yielded = [("", use)], set[int]()
@@ -237,11 +239,11 @@ class ShapeView:
                 inputs: Json = self.calls[number]["inputs"]
                 ahead += [(f"{parameter}({name})", below) for name, below in inputs.items()]
 
-    def _use(self, place: Place) -> Json:
+    def _find_use(self, place: Place) -> Json:
         """Return the stored field or parameter at a place."""
-        return self._behind(self.field_at(place) or {}, place)
+        return self._find_inner_use(self.field_at(place) or {}, place)
 
-    def _behind(self, use: Json, place: Place) -> Json:
+    def _find_inner_use(self, use: Json, place: Place) -> Json:
         for parameter in place.parameters:
             call: int | None = use.get("call")
             use = {} if call is None else self.calls[call]["inputs"].get(parameter, {})

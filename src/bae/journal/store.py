@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, get_args
 
 from bae.exceptions import JournalError
 from bae.journal.run_checks import check_fork, check_run
-from bae.journal.run_lists import check_listed
+from bae.journal.run_lists import check_status
 from bae.journal.stored_runs import (
     NO_FILES,
     Claim,
@@ -438,7 +438,7 @@ class Journal(ABC):
         stay."""
         age = older_than if isinstance(older_than, int | float) else older_than.total_seconds()
         for status in statuses:
-            check_listed(status, get_args(RunStatus))
+            check_status(status, get_args(RunStatus))
         return await self.delete(await self.older(time() - age, statuses))
 
     async def export(

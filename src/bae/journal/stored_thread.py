@@ -12,7 +12,7 @@ from bae import records
 from bae.approvals import Grant, for_run_alone, grants_in, revoke_grants
 from bae.exceptions import JournalError
 from bae.journal.decoder import off_loop
-from bae.journal.earlier_turns import known_turn, read_turn
+from bae.journal.earlier_turns import get_turn, read_turn
 from bae.journal.run_checks import check_thread
 from bae.journal.shape import Json
 from bae.journal.store import Journal
@@ -167,7 +167,7 @@ class StoredThread:
 
     async def _read_turn(self, info: RunInfo) -> tuple[Turn, str, int]:
         if info.status not in ("queued", *OPEN):
-            return await known_turn(self._journal, self._graph, info.run_id, info.change)
+            return await get_turn(self._journal, self._graph, info.run_id, info.change)
         stored = await self._journal.read_texts(info.run_id)
         secrets = self._journal.secrets
         return await off_loop(len(stored.lines), read_turn, stored, self._graph, secrets)

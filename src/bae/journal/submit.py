@@ -10,7 +10,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bae.exceptions import BaeError, JournalError, RunCancelled, RunFailed, describe
-from bae.failures import other_start
+from bae.failures import wrong_start_error
 from bae.files import File, collect_files
 from bae.journal.lines import line_of
 from bae.journal.node_codec import node_codec
@@ -88,7 +88,7 @@ def queued_run(
 ) -> StoredRun:
     """Return a queued run in stored form. Raise the errors that starting the run would raise."""
     if type(start) is not graph.start:
-        raise other_start(graph, start)
+        raise wrong_start_error(graph, start)
     graph.prove()
     check_names(run_id, graph.name)
     if thread is not None:

@@ -37,7 +37,7 @@ from bae.records import (
     TurnsShown,
     error_text,
 )
-from bae.sources import kind_named
+from bae.sources import find_source_kind
 from bae.usage import Usage
 from bae.work import GraphRun, LMQuestion, Source, Step, ToolLoop, ToolRun
 
@@ -190,7 +190,7 @@ class Search:
         """Return the source of a field that an LM fills: "tools" for the list of tool calls, "lm"
         for every other field."""
         field = self._shape.field_at(place)
-        is_calls = field is not None and kind_named(field["kind"]).fills == "calls"
+        is_calls = field is not None and find_source_kind(field["kind"]).fills == "calls"
         return field["kind"] if field is not None and is_calls else "lm"
 
     def _recalled_value(self, place: Place, source: Source) -> Provenance:
@@ -335,7 +335,7 @@ class Search:
         a fork, the line of the fork may have the value, because the original line belongs only to
         the other run."""
         field, fork = self._shape.field_at(place), step.forked
-        has_source = field is not None and kind_named(field["kind"]).fills == "source"
+        has_source = field is not None and find_source_kind(field["kind"]).fills == "source"
         value = None if fork is None else _field_value(fork, place.field)
         if fork is not None and value is not None:
             value["note"] = f"in the run {fork.parent}, which this was forked from"
@@ -429,7 +429,7 @@ class Search:
         or more than one."""
         cls = self._shape.class_at(step.place.path, step.name) or {"fields": {}}
         uses: Json = cls["fields"]
-        kinds = {name: kind_named(use["kind"]) for name, use in uses.items()}
+        kinds = {name: find_source_kind(use["kind"]) for name, use in uses.items()}
         names = [
             name
             for name in self.field_names(step)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from pydantic_core import from_json
 
-from bae.failures import filled_other, no_tools, not_an_lm, undeclared_route_error
+from bae.failures import no_tools_error, not_an_lm_error, undeclared_route_error, wrong_node_error
 from bae.language_model import RoutingLM, ask_lm, is_lm, scene_around
 from bae.lm.answers import Wrong, attempt, build, choice_error, read_choice, read_fill, read_json
 from bae.lm.backend import Backend, ask_to_fill, record_wrong
@@ -21,8 +21,8 @@ from bae.node import Node
 from bae.plan import plan_of
 from bae.prompts.messages import Prompt, Question
 from bae.prompts.questions import choice_of, fill_question, names_of
-from bae.prompts.values import asked_fields
-from bae.secrets import shown_values
+from bae.prompts.values import list_fields_to_fill
+from bae.secrets import mask_values
 from bae.usage import Usage, tell
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class LMAdapter(Backend):
 
     def __init__(self, lm: LM) -> None:
         if isinstance(lm, type) or not is_lm(lm):
-            raise not_an_lm(lm)
+            raise not_an_lm_error(lm)
         super().__init__(attempts=0, retries=0, one_call=False)
         self.lm = lm
         self.native_tools = lm.native_tools if isinstance(lm, RoutingLM) else frozenset()
@@ -80,7 +80,7 @@ class LMAdapter(Backend):
                 context = (
                     {}
                     if question.previous is None
-                    else shown_values(question.previous, question.scene.hidden)
+                    else mask_values(question.previous, question.scene.hidden)
                 )
             chosen = await ask_lm(
                 self.lm, "choose_type", question.scene, [*question.types], context
@@ -129,7 +129,7 @@ class LMAdapter(Backend):
     async def _build(self, question: Question, target: type[Node]) -> Node:
         previous, scene = question.previous, question.scene
         if scene.toolbox is not None and not isinstance(self.lm, RoutingLM):
-            raise no_tools(self.lm, target)
+            raise no_tools_error(self.lm, target)
         if question.method == "make":
             node = await ask_lm(self.lm, "make", scene, previous, target)
             is_right = isinstance(cast(object, node), target)
@@ -140,7 +140,7 @@ class LMAdapter(Backend):
             )
             is_right = type(node) is target
         if not is_right:
-            raise filled_other(plan_of(target), node)
+            raise wrong_node_error(plan_of(target), node)
         return node
 
     async def _decide(self, question: Question) -> tuple[Any, str]:
@@ -201,11 +201,11 @@ def is_lossless(prompt: Prompt, answer: Answer) -> bool:
     cls = type(node)
     try:
         if prompt.schema is None:  # the one field is parsed from the text
-            fields = {asked_fields(cls)[0]: answer.text}
+            fields = {list_fields_to_fill(cls)[0]: answer.text}
         else:
             data = from_json(answer.text)
             fields = data["fields"] if question.method == "decide" else data
-        rebuilt = build(question.target or cls, asked_fields(cls), fields, question.resolved)
+        rebuilt = build(question.target or cls, list_fields_to_fill(cls), fields, question.resolved)
         # Equal values may still differ, such as True and 1, so compare their texts too.
         return rebuilt == node and repr(rebuilt) == repr(node)
     except Exception:  # the node's own validators and comparisons may raise anything
@@ -215,7 +215,7 @@ def is_lossless(prompt: Prompt, answer: Answer) -> bool:
 def _json_of(node: Node) -> str:
     """Return the LM-filled fields of a node as JSON. Empty if JSON cannot express the values."""
     try:
-        fields = set(asked_fields(type(node)))
+        fields = set(list_fields_to_fill(type(node)))
         return node.model_dump_json(include=fields, by_alias=False, round_trip=True, warnings=False)
     except Exception:  # the node's own serializers may raise anything
         return ""
@@ -223,7 +223,7 @@ def _json_of(node: Node) -> str:
 
 def _text_of(node: Node) -> str:
     """Return the value of a node's free-text field, or JSON if the value is no string."""
-    value = getattr(node, asked_fields(type(node))[0])
+    value = getattr(node, list_fields_to_fill(type(node))[0])
     return value if isinstance(value, str) else _json_of(node)
 
 

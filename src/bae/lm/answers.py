@@ -25,8 +25,8 @@ from bae.node import Node
 from bae.plan import plan_of
 from bae.prompts.messages import Correction
 from bae.prompts.questions import names_of
-from bae.prompts.values import asked_fields, once
-from bae.unicode import join_surrogates, readable, whole_json
+from bae.prompts.values import list_fields_to_fill, once
+from bae.unicode import join_json_surrogates, join_surrogates, readable
 from bae.usage import Attempt
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def read_json(answer: Answer) -> dict[str, Any] | Wrong:
             text = answer.text
             value = from_json(text if text.isascii() else join_surrogates(text))
         else:
-            value = whole_json(value)
+            value = join_json_surrogates(value)
     except ValueError as error:
         if answer.stop == "cut-off":
             return no_text(answer)
@@ -181,7 +181,7 @@ def _fields_from_json(target: type[Node]) -> frozenset[str] | None:
         if target.__init__ is not Node.__init__:
             return None
         parsed = any(field.is_parsed for field in plan_of(target).plain)
-        return frozenset(() if parsed else asked_fields(target))
+        return frozenset(() if parsed else list_fields_to_fill(target))
 
     return once(target, "from JSON", find)
 

@@ -26,9 +26,9 @@ the tool accepts this version. For a newer version write
 `Native("web_search", type="web_search_20260318")`."""
 
 CACHED: Final[ContentBlock] = {"type": "ephemeral"}
-LOOKED_BACK: Final = 18
+CACHE_LOOKBACK: Final = 18
 """How many blocks back the API finds a cached prefix: the documented 20, less a margin."""
-_NOT_TAKEN: Final = "This answer was not taken. Read what follows."
+_NOT_ACCEPTED: Final = "This answer was not taken. Read what follows."
 
 
 def tool_params(specs: Sequence[ToolSpec]) -> list[ContentBlock]:
@@ -131,7 +131,7 @@ def _user_content(
 
 def _blocks(message: Message, ids: Mapping[str, str], untaken: Sequence[str]) -> list[ContentBlock]:
     results: list[ContentBlock] = [
-        {"type": "tool_result", "tool_use_id": id, "content": _NOT_TAKEN, "is_error": True}
+        {"type": "tool_result", "tool_use_id": id, "content": _NOT_ACCEPTED, "is_error": True}
         for id in untaken
     ]
     files: list[FilePart] = []
@@ -196,7 +196,7 @@ def _mark_cached(prompt: Prompt, messages: list[ContentBlock]) -> None:
     added = 0
     for index in range(len(messages) - 1, -1, -1):
         if prompt.tools and messages[index]["role"] == "user" and added:
-            if added > LOOKED_BACK:
+            if added > CACHE_LOOKBACK:
                 _mark(messages[index])
             return
         content: str | list[ContentBlock] = messages[index]["content"]

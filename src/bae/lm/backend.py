@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from bae.draft import from_resolved, with_resolved
+from bae.draft import from_resolved, set_resolved_values
 from bae.language_model import RoutingLM, ask_lm, scene_around
 from bae.lm.answers import (
     Wrong,
@@ -38,8 +38,8 @@ from bae.prompts.messages import (
     ToolSpec,
 )
 from bae.prompts.questions import Choice, Resolved, choice_of, fill_prompt, text_form
-from bae.prompts.values import asked_fields, offers_tools
-from bae.secrets import shown_values
+from bae.prompts.values import list_fields_to_fill, offers_tools
+from bae.secrets import mask_values
 from bae.usage import tell
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ class Backend(RoutingLM):
         """
         current_scene = scene or scene_around.get()
         if type(self).choose_type is not Backend.choose_type:  # a subclass chooses in its own way
-            shown = shown_values(node, current_scene.hidden)
+            shown = mask_values(node, current_scene.hidden)
             return await ask_lm(self, "choose_type", current_scene, types, shown), None
         return await ask_to_choose(
             self, types, node, fillable=fillable, resolved=resolved, scene=current_scene
@@ -325,7 +325,7 @@ async def ask_to_fill(
             return await fill_with_tools(
                 backend, target, resolved, instruction, previous, scene, box
             )
-    asked = wanted = asked_fields(target)
+    asked = wanted = list_fields_to_fill(target)
     if not asked and scene.toolbox is None:
         return from_resolved(target, resolved)
     valid: dict[str, Any] = {}
@@ -342,7 +342,7 @@ async def ask_to_fill(
             answer = await ask(backend, prompt)
             if type(answer.value) is target:  # an adapted LM has built the node
                 tell(attempt(len(tried) + 1, prompt, answer))
-                return with_resolved(answer.value, resolved)
+                return set_resolved_values(answer.value, resolved)
             fields = read_fill(prompt, answer)
         if isinstance(fields, Wrong):
             wrong = fields

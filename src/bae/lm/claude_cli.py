@@ -20,7 +20,7 @@ from bae.exceptions import BaeLMError, BaeParseError
 from bae.files import in_use
 from bae.lm.anthropic_messages import file_blocks
 from bae.lm.backend import Answer, Backend, FilePart, Prompt, check_positive
-from bae.lm.claude_events import STREAMED, TOOL, WHOLE, WITH_FILES, PrintedEvents
+from bae.lm.claude_events import JSON_OUTPUT, STREAM_OUTPUT, TOOL, WITH_FILES, PrintedEvents
 from bae.lm.file_limits import CLAUDE_LIMITS
 from bae.lm.http import mask, secrets_in, status_error, timeout_error, without_secrets
 from bae.lm.options import Effort
@@ -149,7 +149,7 @@ class ClaudeCLIBackend(Backend):
         inherited = {name: v for name, v in os.environ.items() if name not in _SESSION_VARIABLES}
         env = {**inherited, **_SWITCHES, "PWD": empty, "CLAUDE_CODE_TMPDIR": empty, **self._env}
         ended = await run_program(
-            [self._program(env), *arguments, *(WHOLE if printed is None else STREAMED)],
+            [self._program(env), *arguments, *(JSON_OUTPUT if printed is None else STREAM_OUTPUT)],
             given=text,
             cwd=empty,
             env=env,

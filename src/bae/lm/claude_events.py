@@ -10,12 +10,12 @@ from typing import Any, Final, cast
 from bae.lm.http import mask
 from bae.usage import Discard, Thought, tell
 
-WHOLE: Final = "--output-format", "json", "--verbose"
+JSON_OUTPUT: Final = "--output-format", "json", "--verbose"
 """Arguments to print all messages at the end, including an invalid answer."""
-STREAMED: Final = "--output-format", "stream-json", "--include-partial-messages", "--verbose"
+STREAM_OUTPUT: Final = "--output-format", "stream-json", "--include-partial-messages", "--verbose"
 """Arguments to print a line for each message, and for each event of a message in progress."""
 WITH_FILES: Final = "--input-format", "stream-json"
-"""Arguments to read a message with images and documents. They require the output of `STREAMED`."""
+"""Arguments to read a message with images and documents. They require `STREAM_OUTPUT`."""
 TOOL: Final = "StructuredOutput"
 """The tool that the model calls to give an answer that fits the schema."""
 

@@ -80,7 +80,7 @@ def check_files(backend: Backend, prompt: Prompt, parts: Sequence[FilePart]) -> 
     refuse the files."""
     for part in parts:
         if part.file.kind not in backend.takes_files:
-            raise not_taken(backend, part.file, part.label)
+            raise unsupported_file_error(backend, part.file, part.label)
     excess = next(_excesses(backend.file_limits, prompt, parts), "")
     if excess:
         listed = ", ".join(f"{part.label} ({part.file.about})" for part in parts[:_SHOWN])
@@ -94,7 +94,7 @@ def check_files(backend: Backend, prompt: Prompt, parts: Sequence[FilePart]) -> 
         )
 
 
-def not_taken(backend: object, file: Attached, label: str = "") -> BaeLMError:
+def unsupported_file_error(backend: object, file: Attached, label: str = "") -> BaeLMError:
     """Return the error for a file that the model does not take."""
     file_text = f" ({label or 'the file'}: {file.about})"
     return BaeLMError(

@@ -59,14 +59,14 @@ def parse_lm_name(name: str, *, is_file: bool = False) -> LMNameParts:
         _check_address(name, address)
     if address and any(map(str.isspace, model + address)):
         raise BaeLMError(
-            f"{shown_name(name)} has a space in it",
+            f"{mask_lm_name(name)} has a space in it",
             code="bae-lm-unknown-name",
             sent=False,
             fix=f"write {kind}:MODEL@http://127.0.0.1:8000/v1",
         )
     if _HALF_ADDRESS.search(model):
         raise BaeLMError(
-            f"{shown_name(name)} has an address that does not begin with http:// or https://",
+            f"{mask_lm_name(name)} has an address that does not begin with http:// or https://",
             code="bae-lm-unknown-name",
             sent=False,
             fix=f"write {kind}:MODEL@http://127.0.0.1:8000/v1",
@@ -74,7 +74,7 @@ def parse_lm_name(name: str, *, is_file: bool = False) -> LMNameParts:
     return LMNameParts(kind, model, address, _read_options(name, query, address) if mark else {})
 
 
-def shown_name(name: str) -> str:
+def mask_lm_name(name: str) -> str:
     """Return a name for error messages, with secret options masked, and without the user and
     password of its address."""
     text, mark, query = name.rpartition("?")
@@ -83,11 +83,11 @@ def shown_name(name: str) -> str:
     options: list[str] = []
     for pair in query.split("&"):
         option, mark, value = pair.partition("=")
-        options.append(f"{option}{mark}{shown_value(option, value)}")
+        options.append(f"{option}{mark}{mask_option(option, value)}")
     return repr(f"{remove_passwords(text)}?{'&'.join(options)}")
 
 
-def shown_value(option: str, value: str) -> str:
+def mask_option(option: str, value: str) -> str:
     """Return the value of an option for error messages. If the name of the option, or a key in its
     JSON value, suggests a secret, the value is masked."""
     is_secret = option != API_KEY_ENV and is_secret_name(option, value or None)
@@ -103,8 +103,8 @@ def _read_options(name: str, text: str, address: str) -> dict[str, str]:
         option, mark, value = pair.partition("=")
         if not mark or not _OPTION.fullmatch(option) or not value:
             raise BaeLMError(
-                f"{shown_name(name)} has {option + mark + shown_value(option, value)!r} among its "
-                "options, which is not NAME=VALUE",
+                f"{mask_lm_name(name)} has {option + mark + mask_option(option, value)!r} among "
+                "its options, which is not NAME=VALUE",
                 code="bae-lm-option",
                 sent=False,
                 fix="write options as ?max_tokens=800&effort=low; in a value, write %26 for & and "
@@ -112,7 +112,7 @@ def _read_options(name: str, text: str, address: str) -> dict[str, str]:
             )
         if option in options:
             raise BaeLMError(
-                f"{shown_name(name)} has the option {option} twice",
+                f"{mask_lm_name(name)} has the option {option} twice",
                 code="bae-lm-option",
                 sent=False,
                 fix="write it once",
@@ -130,7 +130,7 @@ def _check_address(name: str, address: str) -> None:
         parts = None
     if not is_complete:
         raise BaeLMError(
-            f"{shown_name(name)} has an address that is no URL: {remove_passwords(address)!r}",
+            f"{mask_lm_name(name)} has an address that is no URL: {remove_passwords(address)!r}",
             code="bae-lm-unknown-name",
             sent=False,
             fix="write the address as http://127.0.0.1:8000/v1",
@@ -141,14 +141,14 @@ def _check_address(name: str, address: str) -> None:
         excess = f"?{parts.query}"
     if excess:
         raise BaeLMError(
-            f"{shown_name(name)} has an address with more than the base URL of an API: {excess}",
+            f"{mask_lm_name(name)} has an address with more than the base URL of an API: {excess}",
             code="bae-lm-unknown-name",
             sent=False,
             fix="leave that out, as in http://127.0.0.1:8000/v1",
         )
     if parts is not None and (parts.username or parts.password or parts.fragment):
         raise BaeLMError(
-            f"{shown_name(name)} has a user, a password or a fragment in its address",
+            f"{mask_lm_name(name)} has a user, a password or a fragment in its address",
             code="bae-lm-unknown-name",
             sent=False,
             fix="names are shown and stored: put the key into an environment variable, and name the"

@@ -17,8 +17,8 @@ from bae.lm.signatures import (
     answer_class,
     answered_outputs,
     check_outputs,
+    dump_inputs,
     has_instruction,
-    known_inputs,
     model_name,
 )
 from bae.node import Node
@@ -152,7 +152,7 @@ class _Predictor:
         (inner,) = predictor.predictors()
         signature = inner.signature
         examples = tuple(
-            PromptExample(known_inputs(signature, demo), answered_outputs(signature, demo))
+            PromptExample(dump_inputs(signature, demo), answered_outputs(signature, demo))
             for demo in map(dict, inner.demos)
         )
         learned = LearnedPrompt(signature.instructions, examples)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Union, cast, get_args, ge
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from bae.exceptions import BaeLMError
-from bae.lm.names import API_KEY_ENV, LMNameParts, shown_value
+from bae.lm.names import API_KEY_ENV, LMNameParts, mask_option
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -152,7 +152,7 @@ def _wrong_value(shown: str, option: str, text: str, reason: str, hint: Any) -> 
     choices = [repr(choice) for choice in _choices(hint) if choice is not None]
     fix = f"give one of {', '.join(choices)}" if choices else "correct the value"
     return BaeLMError(
-        f"{shown}: the option {option} cannot be {shown_value(option, text)!r}: {reason}",
+        f"{shown}: the option {option} cannot be {mask_option(option, text)!r}: {reason}",
         code="bae-lm-option",
         sent=False,
         fix=fix,

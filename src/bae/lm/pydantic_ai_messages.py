@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_TYPES = {"image": "image/png", "document": "application/pdf"}
 """The media types of URLs without a known suffix, by kind of file. PydanticAI requires a type."""
-_NOT_TAKEN = "This answer was not taken. Read what follows."
+_NOT_ACCEPTED = "This answer was not taken. Read what follows."
 
 
 def conversation(prompt: Prompt, echoed: str, answer_tool: str) -> list[ModelMessage]:
@@ -128,7 +128,7 @@ def _model_request(
     from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
 
     parts: list[Any] = [
-        ToolReturnPart(answer_tool, _NOT_TAKEN, id, outcome="failed") for id in unaccepted
+        ToolReturnPart(answer_tool, _NOT_ACCEPTED, id, outcome="failed") for id in unaccepted
     ]
     for part in message.parts:
         if isinstance(part, ResultPart):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
 from bae.exceptions import BaeLMError
 from bae.given_files import open_file
 from bae.lm.kinds import OWN_KINDS, LMKind, MissingPackage, find_missing
-from bae.lm.names import LMNameParts, parse_lm_name, shown_name
+from bae.lm.names import LMNameParts, mask_lm_name, parse_lm_name
 from bae.lm.options import make_with_options, read_arguments
 from bae.lm.policies.policy import Policy, as_backend
 from bae.lm.providers import PROVIDERS, find_newer_provider
@@ -65,7 +65,7 @@ def resolve(name: str) -> LM:
     arguments = (model,) if model else ()
     if not parsed.address and not parsed.options:
         return make(*arguments)
-    return make_with_options(make, arguments, parsed, shown_name(name))
+    return make_with_options(make, arguments, parsed, mask_lm_name(name))
 
 
 def check_lm_name(name: str) -> None:
@@ -112,37 +112,37 @@ def _parse(name: str) -> tuple[LMNameParts, LMKind]:
         )
         suggestions = [_SYNONYMS.get(suggestion, suggestion) for suggestion in suggestions]
         guess = (
-            f"did you mean {shown_name(suggestions[0])}? The names are"
+            f"did you mean {mask_lm_name(suggestions[0])}? The names are"
             if suggestions
             else "give one of these names"
         )
         raise BaeLMError(
-            f"there is no LM named {shown_name(name)}",
+            f"there is no LM named {mask_lm_name(name)}",
             code="bae-lm-unknown-name",
             fix=f"{guess}: {_forms()}",
         )
     if kind.needs_rest and not parsed.model:
         raise BaeLMError(
-            f"{shown_name(name)} is not a complete name",
+            f"{mask_lm_name(name)} is not a complete name",
             code="bae-lm-unknown-name",
             fix=f"write {kind.forms}",
         )
     if parsed.address and not kind.address:
         raise BaeLMError(
-            f"{shown_name(name)} has an address, and {kind.name} takes none in its name",
+            f"{mask_lm_name(name)} has an address, and {kind.name} takes none in its name",
             code="bae-lm-unknown-name",
             fix=f"write {kind.forms}; a server with OpenAI's API is openai:MODEL@http://…",
         )
     if kind.address == "required" and not parsed.address:
         raise BaeLMError(
-            f"{shown_name(name)} does not say where {kind.name} is",
+            f"{mask_lm_name(name)} does not say where {kind.name} is",
             code="bae-lm-unknown-name",
             fix=f"write {kind.example}",
         )
     if parsed.options and "pydantic_ai" not in kind.packages:
         # The options of PydanticAI's models are checked when bae makes the model, because the check
         # needs PydanticAI.
-        read_arguments(_maker(kind), parsed, shown_name(name))
+        read_arguments(_maker(kind), parsed, mask_lm_name(name))
     return parsed, kind
 
 
@@ -194,11 +194,11 @@ def find_kind(name: str) -> LMKind | None:
     PydanticAI's gateway, or a provider that only a newer PydanticAI knows."""
     gateway, slash, provider = name.partition("/")
     if slash and gateway == "gateway":
-        behind = find_kind(provider)
-        if behind is None:
+        provider_kind = find_kind(provider)
+        if provider_kind is None:
             return None
-        packages = ("pydantic_ai", *behind.packages)
-        extra = behind.extra_of_provider or KINDS[gateway].extra_of_provider
+        packages = ("pydantic_ai", *provider_kind.packages)
+        extra = provider_kind.extra_of_provider or KINDS[gateway].extra_of_provider
         return replace(
             KINDS[gateway], packages=tuple(dict.fromkeys(packages)), extra_of_provider=extra
         )

@@ -17,11 +17,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 from pydantic_core import from_json
 
 from bae.exceptions import BaeLMError, BudgetError, describe
-from bae.failures import awaitable
+from bae.failures import check_awaitable
 from bae.files import in_use
 from bae.lm.file_limits import check_files
 from bae.lm.http import mask, mask_error, mask_parts
-from bae.lm.policies.budget import Reservation, asked_under, budgets_in_force, scope_in_force
+from bae.lm.policies.budget import (
+    Reservation,
+    budgets_in_force,
+    current_reservation,
+    scope_in_force,
+)
 from bae.prompts.questions import answer_form
 from bae.usage import (
     Asking,
@@ -136,7 +141,7 @@ async def ask(backend: Backend, prompt: Prompt) -> Answer:
         pending = backend.request(prompt)
         if type(pending) is CoroutineType:
             return pending
-        return awaitable(pending, backend, "request")
+        return check_awaitable(pending, backend, "request")
 
     def send_again() -> Awaitable[Answer]:
         return retrying(request, backend.retries, backend.first_wait, is_worth=_is_resent)
@@ -155,7 +160,7 @@ async def ask(backend: Backend, prompt: Prompt) -> Answer:
     if not answer.usage.attempts:  # no request was sent
         answer = replace(answer, usage=replace(answer.usage, attempts=1))
     report_usage(answer.usage)
-    outer = asked_under.get()
+    outer = current_reservation.get()
     if outer is not None:
         outer.least_calls = 0  # a backend has answered, perhaps from a cache
     return answer
@@ -193,13 +198,13 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
     """
     if in_use() and (files := prompt.files):
         check_files(backend, prompt, files)
-    scope, outer, reservation = scope_in_force.get(), asked_under.get(), None
+    scope, outer, reservation = scope_in_force.get(), current_reservation.get(), None
     if scope is not None:
         if outer is not None:
             outer.settle(None)
         reservation = Reservation(scope.budgets, backend, prompt)
     inner = reservation if asks_others else None
-    token = None if inner is outer else asked_under.set(inner)
+    token = None if inner is outer else current_reservation.set(inner)
     reported: list[Usage] = []
     since = perf_counter()
     models = (backend.model,) if backend.model else ()
@@ -207,12 +212,12 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
         if asks_others:
             with metered(alone=True) as reported:
                 answer = check_answer(
-                    backend, await awaitable(backend.answer(prompt), backend, "answer")
+                    backend, await check_awaitable(backend.answer(prompt), backend, "answer")
                 )
         else:
             pending: Awaitable[Answer] = backend.answer(prompt)
             if type(pending) is not CoroutineType:
-                pending = awaitable(pending, backend, "answer")
+                pending = check_awaitable(pending, backend, "answer")
             answer = mask_answer(check_answer(backend, await pending), (*backend.secrets,))
     except BaseException as error:
         mask_error(error, backend.secrets)
@@ -233,7 +238,7 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
         raise
     finally:
         if token is not None:
-            asked_under.reset(token)
+            current_reservation.reset(token)
     used = normalize_usage(Usage.total(reported) if reported else answer.usage)
     used = replace(
         used,

@@ -18,7 +18,7 @@ from bae.lm.extras import load_dspy
 from bae.markers import Marker
 from bae.node import Node
 from bae.plan import plan_of
-from bae.prompts.values import asked_fields, in_order
+from bae.prompts.values import in_order, list_fields_to_fill
 from bae.secrets import MASK
 
 SOURCE = "source"
@@ -104,7 +104,7 @@ def answer_class(signature: Any) -> type[Node]:
     return create_model(title, __base__=Node, __module__=__name__, **fields)
 
 
-def known_inputs(signature: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+def dump_inputs(signature: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `values` that are inputs of a signature, as the JSON of a prompt. Leave out a
     value that JSON cannot express."""
     known: dict[str, Any] = {}
@@ -138,7 +138,7 @@ def answered_outputs(signature: Any, values: Mapping[str, Any]) -> dict[str, Any
 def check_outputs(cls: type[Node], signature: Any) -> None:
     """Raise ValueError if a signature lacks a field that a model fills."""
     outputs = {model_name(name, field) for name, field in signature.output_fields.items()}
-    missing = [name for name in asked_fields(cls) if name not in outputs]
+    missing = [name for name in list_fields_to_fill(cls) if name not in outputs]
     if missing:
         raise ValueError(
             f"the predictor for {cls.__name__} has no output {', '.join(missing)}: make it from "

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from bae.failures import tools_refused
+from bae.failures import find_tools_error
 from bae.lm.answers import (
     Wrong,
     attempt,
@@ -23,7 +23,7 @@ from bae.lm.requests import UNPARSED, Answer, ask, can_be_stored
 from bae.prompts.messages import CallPart, Prompt, Question, ResultPart
 from bae.prompts.questions import fill_prompt, text_form
 from bae.prompts.tools import WRAPPER, ToolPrompts, action_text, read_action
-from bae.prompts.values import asked_fields
+from bae.prompts.values import list_fields_to_fill
 from bae.unicode import readable
 from bae.usage import Discard, Usage, tell
 
@@ -47,9 +47,9 @@ async def fill_with_tools(
     box: Toolbox,
 ) -> N:
     """Let the model call tools until it fills a `target`, and return the `target`."""
-    if (refused := tools_refused(backend, box.plan)) is not None:
+    if (refused := find_tools_error(backend, box.plan)) is not None:
         raise refused
-    asked, is_native = asked_fields(target), backend.calls_tools
+    asked, is_native = list_fields_to_fill(target), backend.calls_tools
     question = fill_prompt(target, asked, resolved, instruction, previous, scene.offering(None))
     await box.open(lambda: question.text)
     prompts = ToolPrompts(question, box.specs, is_native=is_native, takes_files=backend.takes_files)
@@ -85,7 +85,8 @@ async def fill_with_tools(
             continue
         final = Answer(text, Usage(), round_.stop, thinking="\n\n".join(thoughts))
         thoughts.clear()
-        # If the only field has the wrapper's name, the last round asks for it without a wrapper.
+        # The JSON of a structured round has one property, WRAPPER, around the call or the answer.
+        # The last round asks for a field of this name without the wrapper.
         is_plain = is_native or (must_answer and asked == (WRAPPER,))
         fields = _read_values(final, target, asked, is_plain, box)
         node: Any = fields
@@ -150,7 +151,7 @@ def _record_round(box: Toolbox, answer: Answer, is_native: bool, must_answer: bo
     action = None if must_answer or answer.stop != "end" else _parse_action(answer.text, box)
     if isinstance(action, CallPart):
         action = _storable(action)
-        call_text = action_text(action, box.specs, asked_fields(box.plan.node))
+        call_text = action_text(action, box.specs, list_fields_to_fill(box.plan.node))
         return box.take(call_text, (action,), None, answer.usage)
     return box.take(text, (), None, answer.usage, (), answer.stop)
 
@@ -177,7 +178,7 @@ def _parse_action(text: str, box: Toolbox) -> CallPart | dict[str, Any] | str | 
     value = read_json(Answer(text))
     if isinstance(value, Wrong) or value.keys() != {WRAPPER}:
         return None
-    return read_action(value, box.specs, asked_fields(box.plan.node))
+    return read_action(value, box.specs, list_fields_to_fill(box.plan.node))
 
 
 def _read_values(
@@ -217,8 +218,9 @@ async def _finish(
 
 
 def _last_exchange(prompt: Prompt) -> Prompt:
-    """Return the prompt with only the last messages to the model. The records have the earlier
-    rounds already. If the run was resumed after the answer, they have the answer too."""
+    """Return the prompt with only the last messages to the model, because the records have the
+    earlier rounds. Messages of the model at the end are left out too: a resumed conversation may
+    have an answer there, which the records have as well."""
     conversation = prompt.conversation
     while conversation[-1].role == "assistant":
         conversation = conversation[:-1]

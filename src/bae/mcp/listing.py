@@ -25,7 +25,7 @@ from bae.files import Image
 from bae.mcp.servers import Http, ServerOptions, Stdio
 from bae.prompts.schemas import Schema, write_out
 from bae.tools import LONGEST_NAME, TOOL_NAME, ToolError
-from bae.unicode import readable, whole_json
+from bae.unicode import join_json_surrogates, readable
 
 if TYPE_CHECKING:
     from mcp.client.session import ClientSession
@@ -148,7 +148,9 @@ def clean_schema(given: Mapping[str, Any]) -> Schema:
     titles and `$schema` are removed. Raise an error if the schema is too large, refers to a missing
     definition, or does not describe an object."""
     _check_size(given)
-    schema: Schema = whole_json({k: v for k, v in given.items() if k not in ("$schema", "$id")})
+    schema: Schema = join_json_surrogates(
+        {k: v for k, v in given.items() if k not in ("$schema", "$id")}
+    )
     if "definitions" in schema:
         definitions = json.dumps(schema.pop("definitions")).replace("#/definitions/", "#/$defs/")
         text = json.dumps(schema).replace("#/definitions/", "#/$defs/")
@@ -219,7 +221,7 @@ def read_result(result: CallToolResult, tool: str) -> Any:
     is_text = "".join(texts).strip() and (notes or not _is_json_of(texts, structured))
     if not is_text and structured is not None:
         try:
-            value = whole_json(structured)
+            value = join_json_surrogates(structured)
             written = json.dumps(value, allow_nan=False, ensure_ascii=False)
         except ValueError as error:
             raise ToolError(f"{tool} returned data that is no JSON: {error}") from error

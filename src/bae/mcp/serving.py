@@ -40,7 +40,7 @@ from bae.graph_plan import plan_of_graph
 from bae.hints import NOWHERE
 from bae.history import History
 from bae.mcp.listing import name_for_model
-from bae.prompts.values import seen_of
+from bae.prompts.values import show_node
 from bae.tasks import wait_until_ended
 from bae.tool_plan import plan_tool
 from bae.tool_proof import tool_problems
@@ -197,7 +197,7 @@ class GraphServer:
             )
         # Replace half surrogate pairs: sending one would end the server.
         with collect_files() as attached:
-            node_json = readable_json(seen_of(result.result, plan_of_graph(self._graph).hidden))
+            node_json = readable_json(show_node(result.result, plan_of_graph(self._graph).hidden))
         value = (
             cast("dict[str, Any]", node_json)
             if isinstance(node_json, dict)

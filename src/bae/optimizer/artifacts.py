@@ -26,17 +26,17 @@ from bae.optimizer.node_schemas import (
     NodePart,
     NodeSchema,
     chooses,
+    find_visible_types,
     is_filled,
     nodes_among,
     schema_changes,
     schema_of,
-    seen_fields,
     type_changes,
 )
 from bae.plan import plan_of
 from bae.private_files import put_in_place
 from bae.prompts.questions import names_of
-from bae.prompts.values import asked_fields
+from bae.prompts.values import list_fields_to_fill
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -364,7 +364,7 @@ def _find_sources(
     for name in names:
         previous_classes = _find_predecessors(cls, name, among)
         if len(previous_classes) == 1:
-            sources[name] = seen_fields(previous_classes[0])
+            sources[name] = find_visible_types(previous_classes[0])
     return dict(sorted(sources.items()))
 
 
@@ -379,9 +379,9 @@ def _find_source_changes(
         if not previous_classes and isinstance(given, Graph):
             yield f"its examples come from {name}, which no longer leads to it"
         elif previous_classes and all(
-            seen_fields(previous) != seen_before for previous in previous_classes
+            find_visible_types(previous) != seen_before for previous in previous_classes
         ):
-            for change in type_changes(seen_before, seen_fields(previous_classes[0])):
+            for change in type_changes(seen_before, find_visible_types(previous_classes[0])):
                 yield f"its examples come from {name}, where {change}"
 
 
@@ -396,7 +396,7 @@ def misfit(
         previous_classes = [cls] if part == "choice" else _find_predecessors(cls, name, among)
         # A class with a serializer has its own JSON keys, so do not check them.
         visible_fields = [
-            seen_fields(previous)
+            find_visible_types(previous)
             for previous in previous_classes
             if not previous.__pydantic_decorators__.model_serializers
         ]
@@ -411,7 +411,7 @@ def misfit(
         if [*answer] == ["choice"] and answer["choice"] in names:
             return ""
         return f'answer: it must be {{"choice": …}}, with one of {", ".join(names)}'
-    asked = asked_fields(cls)
+    asked = list_fields_to_fill(cls)
     for name in answer:
         if name not in asked:
             return f"answer.{name}: {cls.__name__} is asked for {', '.join(asked)} alone"

@@ -29,7 +29,14 @@ from bae.optimizer.transitions import (
 )
 from bae.plan import plan_of
 from bae.prompts.questions import names_of
-from bae.prompts.values import asked_fields, context_of, in_order, once, seen_of, text_of_json
+from bae.prompts.values import (
+    context_of,
+    in_order,
+    list_fields_to_fill,
+    once,
+    show_node,
+    text_of_json,
+)
 from bae.result import GraphResult
 from bae.secrets import Secrets
 from bae.threads import in_thread
@@ -279,7 +286,7 @@ def _seen_fields(node: Node, hidden: frozenset[str]) -> Any:
     """Return the fields of a node that an LLM sees, without hidden fields. If a field is hidden,
     computed fields are left out too, because they may depend on the hidden field."""
     if not hidden:
-        return seen_of(node)
+        return show_node(node)
     cls = type(node)
     if cls.__pydantic_decorators__.model_serializers:
         return {}
@@ -292,7 +299,7 @@ def _answer_with_context(node: Node, hidden: frozenset[str]) -> dict[str, Any] |
     """Return the LM's answer for a node, and the context of its fill. None if a field of the answer
     is hidden or missing, or has no JSON that the class accepts."""
     cls = type(node)
-    asked = asked_fields(cls)
+    asked = list_fields_to_fill(cls)
     if not hidden.isdisjoint(asked) or not all(name in node.__dict__ for name in asked):
         return None
     fields = _answer_as_json(node, asked)

@@ -17,7 +17,7 @@ from bae.node import Node
 from bae.optimizer.node_schemas import NodePart, is_node_class
 from bae.plan import plan_of
 from bae.prompts.questions import names_of
-from bae.prompts.values import asked_fields
+from bae.prompts.values import list_fields_to_fill
 
 Metric = Callable[..., Any] | Mapping[type[Node], Callable[..., Any]] | None
 """The metric of an optimization: a DSPy metric `(example, prediction, trace=None)`, a mapping from
@@ -156,7 +156,7 @@ class PartMetric:
 
     @property
     def _asked(self) -> tuple[str, ...]:
-        return asked_fields(self.node)
+        return list_fields_to_fill(self.node)
 
     def _keys(self, example: Any) -> dict[str, str]:
         """Return the key in an example for each field of the node that the example has. If DSPy

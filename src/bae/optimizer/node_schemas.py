@@ -20,7 +20,7 @@ from bae.lm.policies.learned import NodePart
 from bae.node import Node
 from bae.plan import NodePlan, plan_of
 from bae.prompts.questions import names_of
-from bae.prompts.values import asked_fields, once, shown_fields
+from bae.prompts.values import find_visible_fields, list_fields_to_fill, once
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -82,11 +82,11 @@ def type_changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str
             yield f"{name} is new ({text})"
 
 
-def seen_fields(cls: type[Node]) -> dict[str, str]:
+def find_visible_types(cls: type[Node]) -> dict[str, str]:
     """Return the fields of a node that an LLM sees: their types by field name."""
 
     def find() -> dict[str, str]:
-        shown = shown_fields(cls)
+        shown = find_visible_fields(cls)
         declared = {
             n: field
             for n, field in cls.__pydantic_fields__.items()
@@ -102,7 +102,7 @@ def seen_fields(cls: type[Node]) -> dict[str, str]:
 def is_filled(cls: type[Node]) -> bool:
     """Whether an LLM fills fields of the class, and nodes still have the LLM's answer. A field with
     `Text(parse)` has only the parsed value, not the text of the answer."""
-    return bool(asked_fields(cls)) and not any(
+    return bool(list_fields_to_fill(cls)) and not any(
         field.is_parsed for field in plan_of(cls, strict=True).plain
     )
 
@@ -121,7 +121,7 @@ def why_untrained(cls: type[Node]) -> str:
             "Text(parse) makes the value from the LM's text, and nodes do not store this text to "
             "learn from: the prompt of the fill stays as it is"
         )
-    if plan.tools is not None and asked_fields(cls):
+    if plan.tools is not None and list_fields_to_fill(cls):
         return (
             "its fill follows tool calls, which training does not repeat: the prompt of the fill "
             "stays as it is, and you can write it by hand"
@@ -158,7 +158,7 @@ def is_node_class(value: object) -> bool:
 
 def _build_schema(plan: NodePlan) -> NodeSchema:
     fields = {
-        field.name: f"{_type_text(plan.node, field.name)}{field.schema_words()}"
+        field.name: f"{_type_text(plan.node, field.name)}{field.describe_in_schema()}"
         for field in plan.fields.values()
     }
     offered = names_of(plan.offered)

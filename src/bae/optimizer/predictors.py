@@ -18,9 +18,9 @@ from bae.lm.signatures import (
     answered_outputs,
     check_outputs,
     choice_signature,
+    dump_inputs,
     has_instruction,
     is_known,
-    known_inputs,
     model_name,
     node_to_signature,
     with_source,
@@ -35,7 +35,7 @@ from bae.optimizer.artifacts import (
 from bae.optimizer.node_schemas import NodePart, chooses, is_filled, nodes_among, schema_of
 from bae.plan import plan_of
 from bae.prompts.questions import choice_instruction, names_of
-from bae.prompts.values import asked_fields
+from bae.prompts.values import list_fields_to_fill
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -197,7 +197,7 @@ def answer_values(
     """Return the answer in an example, a demonstration or a prediction as JSON, with the names that
     an LLM sees."""
     outputs = answered_outputs(signature, values)
-    asked = asked_fields(cls) if part == "fill" else ("choice",)
+    asked = list_fields_to_fill(cls) if part == "fill" else ("choice",)
     return {name: outputs[name] for name in asked if name in outputs}
 
 
@@ -216,7 +216,7 @@ def prompt_example(
 ) -> PromptExample:
     """Convert a demonstration to an example in a prompt."""
     answer = answer_values(cls, part, signature, demo)
-    return PromptExample(known_inputs(signature, demo), answer)
+    return PromptExample(dump_inputs(signature, demo), answer)
 
 
 def demo_of(signature: Any, known: Mapping[str, Any], answer: Mapping[str, Any]) -> Any:

@@ -20,10 +20,10 @@ from bae.graph_plan import plan_of_graph
 from bae.language_model import PLAIN_SCENE, Scene
 from bae.lm.answers import Wrong, read_fill, read_json
 from bae.lm.backend import Answer, Prompt
-from bae.lm.policies.learned import LearnedPrompt, NodePrompts, WithPrompts, shown_once
+from bae.lm.policies.learned import LearnedPrompt, NodePrompts, WithPrompts, drop_repeated_context
 from bae.lm.policies.policy import Policy
 from bae.lm.requests import ask
-from bae.lm.signatures import known_inputs
+from bae.lm.signatures import dump_inputs
 from bae.node import Node
 from bae.optimizer.calls import student_for
 from bae.optimizer.metrics import read_back
@@ -35,10 +35,10 @@ from bae.optimizer.predictors import (
 )
 from bae.plan import plan_of
 from bae.prompts.questions import (
-    asked_fields,
     choice_instruction,
     choice_of,
     fill_question,
+    list_fields_to_fill,
     names_of,
     text_form,
 )
@@ -90,7 +90,7 @@ class PartQuestions:
 
     def known(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the inputs of an example or a demonstration as the JSON that an LLM sees."""
-        return known_inputs(self.signature, values)
+        return dump_inputs(self.signature, values)
 
     def answer(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the answer in an example, a demonstration or a prediction as JSON, with the names
@@ -146,7 +146,10 @@ class PartQuestions:
         """Return the fields of a node that an LLM filled, as JSON."""
         try:
             text = node.model_dump_json(
-                include=set(asked_fields(self.cls)), by_alias=False, round_trip=True, warnings=False
+                include=set(list_fields_to_fill(self.cls)),
+                by_alias=False,
+                round_trip=True,
+                warnings=False,
             )
         except Exception as error:  # the node's own serializers may raise anything
             raise BaeError(
@@ -178,7 +181,7 @@ class PartQuestion:
         else:
             choice = choice_of(of.types, ())
             instruction, prompt = choice.instruction, choice.prompt(self.previous, scene=self.scene)
-        shown = shown_once(prompt.question, known)
+        shown = drop_repeated_context(prompt.question, known)
         self.prompt = prompt.with_question(text_of_question(instruction, shown, form))
 
 
@@ -217,7 +220,7 @@ def _text_with_known(known: Mapping[str, Any], prompt: Prompt) -> str:
         form = text_form(question.target)
     else:
         instruction = choice_of(question.types, filled, filled).instruction
-    return text_of_question(instruction, shown_once(question, known), form)
+    return text_of_question(instruction, drop_repeated_context(question, known), form)
 
 
 def node_like(name: str, fields: Any) -> Node:

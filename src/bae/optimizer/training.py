@@ -18,7 +18,7 @@ from bae.exceptions import BaeLMError, FillError, text_of
 from bae.language_model import PLAIN_SCENE
 from bae.lm.backend import ask_to_fill
 from bae.lm.extras import load_dspy
-from bae.lm.signatures import answer_class, is_known, known_inputs, model_name
+from bae.lm.signatures import answer_class, dump_inputs, is_known, model_name
 from bae.optimizer.bridge import QUIET, Bridge, OutOfBudget, silence_dspy
 from bae.optimizer.optimizers import run_optimizer
 from bae.optimizer.questions import Reworded, node_like
@@ -337,7 +337,7 @@ class AskingAdapter(_dspy.Adapter):
         finds no improvement and continues. For any other question, raise the error.
         """
         target, instruction = answer_class(signature), signature.instructions
-        known_values = known_inputs(signature, inputs)
+        known_values = dump_inputs(signature, inputs)
         text = text_of_question(instruction, known_values)
         exactly = Reworded(backend, lambda _: text)
         previous = node_like("Known", known_values.get("context", {}))

@@ -25,7 +25,7 @@ from bae.journal.codec import same
 from bae.journal.decoder import decode
 from bae.optimizer.node_schemas import chooses
 from bae.plan import plan_of
-from bae.prompts.values import asked_fields, shown_fields
+from bae.prompts.values import find_visible_fields, list_fields_to_fill
 from bae.records import RunStarted
 from bae.result import GraphResult
 from bae.secrets import Secrets, hidden_fields, secret_fields
@@ -99,7 +99,7 @@ def _trace_root(nodes: Sequence[Node]) -> str:
             [
                 (name, node.__dict__[name])
                 for name, info in type(node).__pydantic_fields__.items()
-                if name in node.__dict__ and info.repr and name in shown_fields(type(node))
+                if name in node.__dict__ and info.repr and name in find_visible_fields(type(node))
             ],
         )
         for node in nodes
@@ -151,7 +151,7 @@ def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
                 steps.taken[key] = Transition(step.node, NoneType, None, by, path, number, root)
             if filled is None or step.before is None or step.before.node is None:
                 continue
-            cls, asked = type(filled.node), asked_fields(type(filled.node))
+            cls, asked = type(filled.node), list_fields_to_fill(type(filled.node))
             chosen = step.before.choice is not None and step.before.choice.chosen is cls
             if not chosen and not asked:
                 continue  # with nothing to choose and nothing to fill, no LM was asked
@@ -341,7 +341,7 @@ def _why_unusable(step: Transition, secrets: Secrets) -> str:
         context = {field.name for field in plan_of(cls).context}
         names = [name for name in _unknown_fields(following, hidden) if name in context]
         known_names = following.__dict__.keys() - hidden
-        names += [name for name in asked_fields(cls) if name not in known_names]
+        names += [name for name in list_fields_to_fill(cls) if name not in known_names]
         unknown += [f"{cls.__name__}.{name}" for name in names]
     return f"the values of {', '.join(unknown)} are secret or redacted" if unknown else ""
 
@@ -350,7 +350,7 @@ def _unknown_fields(node: Node, hidden: frozenset[str]) -> list[str]:
     """Return the fields of a node that an LLM sees, but whose values are hidden or redacted here.
     If there are hidden fields, computed fields are included, because they may depend on them."""
     cls = type(node)
-    shown = shown_fields(cls)
+    shown = find_visible_fields(cls)
     computed = cls.__pydantic_computed_fields__ if hidden else {}
     return [
         name

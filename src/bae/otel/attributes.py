@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bae.exceptions import BaeError
 from bae.records import RecordedError
-from bae.sources import kind_named
+from bae.sources import find_source_kind
 from bae.unicode import readable
 from bae.work import NOTHING_USED, GraphRun, LMQuestion, Source, Step, ToolRun
 
@@ -51,7 +51,7 @@ def describe_work(work: GraphRun | Step | Source | LMQuestion | ToolRun) -> tupl
             place, by = work.place, work.by
             about = {"bae.field": place.field, "bae.source": work.kind, "bae.by": by}
             about |= {**_about_place(place), "bae.parameter": place.parameter}
-            if kind_named(work.kind).asks_person:
+            if find_source_kind(work.kind).asks_person:
                 return f"{work.kind} {place.node}.{place.field}", about
             return f"{work.kind} {by}", about
         case LMQuestion():

@@ -46,7 +46,7 @@ from bae.otel.attributes import (
 from bae.plan import plan_of
 from bae.records import Record, RecordedError
 from bae.run_tree import WorkChange
-from bae.secrets import is_near_secret, may_show, secret_behind
+from bae.secrets import depends_on_secret, is_near_secret, may_show
 from bae.tools import ToolError
 from bae.unicode import readable
 from bae.work import (
@@ -409,7 +409,7 @@ class RunSpans:
         if isinstance(work, Source):
             # If the source began before the first record, its class may be unknown.
             is_known = work.step.node_type is not None
-            if not is_known or secret_behind(work.node_type, work.place.field):
+            if not is_known or depends_on_secret(work.node_type, work.place.field):
                 return False
         return may_show(self._history.met, following=True)
 
@@ -425,7 +425,11 @@ class RunSpans:
         """Return whether a span may have the prompt, the answer and the tool results of a question.
         A tool that takes a secret may quote the secret in its result."""
         by, asker, loop = question.asked_by, question.asker, question.loop
-        if loop is not None and asker.kind == "fill" and secret_behind(asker.node, loop.field_name):
+        if (
+            loop is not None
+            and asker.kind == "fill"
+            and depends_on_secret(asker.node, loop.field_name)
+        ):
             return False
         before = by.before if isinstance(by, Step) else None
         if asker.kind == "choice":

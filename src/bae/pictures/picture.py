@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 from bae.assignable import type_name, union_members
 from bae.calls import CallPlan, every_call
 from bae.graph_plan import plan_of_graph
-from bae.sources import Style, kind_named
+from bae.sources import Style, find_source_kind
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -60,7 +60,7 @@ class BoxField:
     @property
     def style(self) -> Style:
         """The style in which a picture shows the source."""
-        return _NO_SOURCE.get(self.source) or kind_named(self.source).style
+        return _NO_SOURCE.get(self.source) or find_source_kind(self.source).style
 
 
 @dataclass(frozen=True, slots=True)

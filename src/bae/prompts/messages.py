@@ -203,7 +203,7 @@ class Correction:
 
     def messages(self) -> tuple[Message, Message]:
         """Return the answer and the correction as two messages."""
-        answer = said_or(self.answer, "(no answer)")
+        answer = replace_blank(self.answer, "(no answer)")
         return _make_exchange("assistant", "correction", answer, self.correction)
 
 
@@ -319,7 +319,7 @@ class Prompt:
         )
 
 
-def said_or(text: str, note: str) -> str:
+def replace_blank(text: str, note: str) -> str:
     """Return the text. If the text is blank, return the note, because providers refuse blank
     texts."""
     return text if text.strip() else note

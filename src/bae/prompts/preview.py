@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from bae.calls import every_call
 from bae.core_schemas import field_schema
-from bae.draft import from_answer, hold, validate_values, with_resolved
+from bae.draft import from_answer, hold, set_resolved_values, validate_values
 from bae.exceptions import ScriptError
-from bae.failures import not_an_lm
-from bae.given_lm import looked_up
+from bae.failures import not_an_lm_error
+from bae.given_lm import list_fields_to_resolve
 from bae.graph_plan import plan_of_graph
 from bae.language_model import RoutingLM, is_lm
 from bae.node import Node
@@ -24,7 +24,7 @@ from bae.prompts.questions import choice_of, fill_prompt
 from bae.prompts.samples import sample
 from bae.prompts.schemas import fill_schema, has_schema
 from bae.prompts.tools import ToolPrompts
-from bae.prompts.values import asked_fields
+from bae.prompts.values import list_fields_to_fill
 from bae.run import Run, RunOptions
 from bae.runner import options_ahead
 from bae.turns import Messages
@@ -111,7 +111,7 @@ class _Walk:
 
             lm = cached_lm(lm)
         if lm is not None and (isinstance(lm, type) or not is_lm(lm)):
-            raise not_an_lm(lm)
+            raise not_an_lm_error(lm)
         self._lm: LM = _PreviewLM() if lm is None else lm
         self._by_name: dict[str, LM] = {}
         self._seen: set[tuple[type[Node], str]] = set()
@@ -200,11 +200,11 @@ class _Walk:
     ) -> Iterator[Prompt]:
         """Yield the prompts to fill nodes. `lm` is the LM of a body that has the nodes filled."""
         for target in targets:
-            plan, fields_to_fill = plan_of(target), asked_fields(target)
+            plan, fields_to_fill = plan_of(target), list_fields_to_fill(target)
             if not fields_to_fill and plan.tools is None:
                 continue
             filling = _routing_lm(cast("LM", run.lm_for(plan)) if lm is None else lm)
-            fields = plan.context if lm is None else looked_up(plan, {})
+            fields = plan.context if lm is None else list_fields_to_resolve(plan, {})
             records: list[Found] = []
             resolved = self._resolve_values(plan, fields, run, records)
             scene = run.scene_for(plan, previous).recalling({target: run.origins(records)})
@@ -257,13 +257,13 @@ class _Walk:
             )
         known = {**resolved, **late_values}
         if given is not None:
-            return with_resolved(given, known) if known else given
+            return set_resolved_values(given, known) if known else given
         for seed in range(_SEEDS):
             values: dict[str, Any] = {}
             for field in plan.plain:
                 values |= _sample_json(cls, field, seed)
             with suppress(Exception):  # validators may raise anything
-                return with_resolved(from_answer(cls, values, frozenset(values)), known)
+                return set_resolved_values(from_answer(cls, values, frozenset(values)), known)
         # No sample passes the validators, or the class has a constructor of its own.
         for field in plan.plain:
             known |= _sample_field(cls, field)

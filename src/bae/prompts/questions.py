@@ -18,12 +18,12 @@ from bae.prompts.messages import Correction, Prompt, Question, ask_in_text
 from bae.prompts.schemas import choice_schema, fill_schema, notes_on
 from bae.prompts.values import (
     as_json,
-    asked_fields,
     context_of,
-    known_nodes,
-    not_shown,
+    drop_shown_values,
+    find_turns,
+    list_fields_to_fill,
     once,
-    shown_turns,
+    show_nodes,
     text_of_json,
     text_of_question,
 )
@@ -92,7 +92,7 @@ def fill_prompt(
     else:
         known, files = _known_values_for_fill(*question_parts), ()
     text = text_of_question(instruction, known, form)
-    turns = shown_turns(scene, previous, (target, resolved)) if NodePlan.any_turns else None
+    turns = find_turns(scene, previous, (target, resolved)) if NodePlan.any_turns else None
     contents = (), (), target, fields, resolved, None, instruction, previous, "", scene, turns
     return Prompt(
         system_text(scene, turns, TEXT_SYSTEM if form else SYSTEM),
@@ -107,11 +107,11 @@ def _known_values_for_fill(
     target: type[Node], resolved: Mapping[str, Any], previous: Node | None, scene: Scene
 ) -> dict[str, Any]:
     """Return the known values in the question for a node, as JSON."""
-    known = known_nodes(previous, scene)
+    known = show_nodes(previous, scene)
     turns_field = plan_of(target).turns if resolved else None
     if len(resolved) > (turns_field is not None and turns_field.name in resolved):
         context = context_of(target, resolved, scene.hidden)
-        context_left = not_shown(target, context, known, previous, scene)
+        context_left = drop_shown_values(target, context, known, previous, scene)
         if context_left or not context:
             known["context"] = context_left
     return known
@@ -125,7 +125,7 @@ def fill_question(
     scene: Scene,
 ) -> Prompt:
     """Return the prompt to fill all fields of a node that a model fills."""
-    return fill_prompt(target, asked_fields(target), resolved, instruction, previous, scene)
+    return fill_prompt(target, list_fields_to_fill(target), resolved, instruction, previous, scene)
 
 
 def _make_answer_parts(
@@ -181,7 +181,7 @@ class Choice:
         ]
         if any("\n" in option or ": " in option for option in options):
             self.instruction = "\n".join([self.instruction, *options])
-        filled = {cls: (cls, asked_fields(cls)) for cls in self.fillable}
+        filled = {cls: (cls, list_fields_to_fill(cls)) for cls in self.fillable}
         self.schema = choice_schema({n: filled.get(cast(Any, c)) for n, c in self.names.items()})
 
     def prompt(
@@ -196,7 +196,7 @@ class Choice:
         that the same answer fills."""
         turns = None
         if NodePlan.any_turns:
-            turns = shown_turns(scene, previous, *(() if resolved is None else resolved.items()))
+            turns = find_turns(scene, previous, *(() if resolved is None else resolved.items()))
         if context is not None:
             turn_values = [
                 context_value
@@ -228,7 +228,7 @@ class Choice:
         previous: Node | None,
         scene: Scene,
     ) -> dict[str, Any]:
-        known = known_nodes(previous, scene)
+        known = show_nodes(previous, scene)
         if context is not None:
             known["context"] = as_json(context, "the context of a choice", scene.hidden)
         elif resolved and (contexts := self._collect_contexts(resolved, known, previous, scene)):
@@ -249,7 +249,7 @@ class Choice:
         for name, cls in self.names.items():
             if cls in self.fillable and cls in resolved:
                 context = context_of(cls, resolved[cls], scene.hidden)
-                for field, value in not_shown(cls, context, known, previous, scene).items():
+                for field, value in drop_shown_values(cls, context, known, previous, scene).items():
                     key = text_of_json([field, value])
                     owners.setdefault(key, []).append(name)
                     values_by_name[key] = field, value
@@ -268,7 +268,7 @@ def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
     if form := text_form(cls):
         about = form.removeprefix(IN_TEXT).lstrip(":. ")
         lines += f"\nIt is a text: {about}" if about else "\nIt is a text."
-    elif not filled and (fields := asked_fields(cls)):
+    elif not filled and (fields := list_fields_to_fill(cls)):
         schema = _make_answer_parts(cls, fields)[1] or {}
         parts = {key: schema[key] for key in ("properties", "required", "$defs") if key in schema}
         lines += f"\nIts fields: {text_of_json(parts)}"
@@ -279,7 +279,7 @@ def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
 
 def _has_json(cls: type[Node]) -> bool:
     """Return whether an answer in JSON can fill fields of the class."""
-    has_fields = bool(asked_fields(cls)) and not text_form(cls)
+    has_fields = bool(list_fields_to_fill(cls)) and not text_form(cls)
     return has_fields and plan_of(cls).tools is None  # a node with tools needs a conversation
 
 
@@ -323,7 +323,7 @@ def answer_form(prompt: Prompt) -> AnswerForm:
     target = question.target
     if target is None:
         filled = {
-            name: (cls, asked_fields(cls))
+            name: (cls, list_fields_to_fill(cls))
             for name, cls in names_of(question.types).items()
             if cls is not NoneType and cls in question.fillable
         }

@@ -17,7 +17,7 @@ from bae.prompts.messages import (
     Prompt,
     ResultPart,
     TextPart,
-    said_or,
+    replace_blank,
 )
 from bae.prompts.questions import STEP, system_text, text_form
 from bae.prompts.schemas import changed, fill_schema, outline
@@ -164,7 +164,7 @@ class ToolPrompts:
     def _make_round_messages(self, box: Toolbox, round_: Round, is_cut: bool) -> list[Message]:
         """Return the messages of one round: the model's text and calls, then the results and
         replies."""
-        text = said_or(round_.text, "" if round_.calls else "(no answer)")
+        text = replace_blank(round_.text, "" if round_.calls else "(no answer)")
         content: list[Part] = [TextPart(text)] if text else []
         results = [_make_result_part(box, call, is_cut, self._takes_files) for call in round_.calls]
         messages: list[Message] = []
@@ -217,7 +217,7 @@ def _make_result_part(
     text = result_text(result, box.result_limit(call.name))
     if is_cut:
         text, files = f"[cut, {len(text):,} characters: call it again if you need it]", ()
-    if isinstance(call.arguments, Mapping) and result.arguments != box.shown_arguments(call):
+    if isinstance(call.arguments, Mapping) and result.arguments != box.mask_arguments(call):
         text = f"[a person changed the arguments: {text_of_json(result.arguments)}]\n{text}"
     return ResultPart(call.id, call.name, text, result.error is not None, files)
 

@@ -59,7 +59,7 @@ def once(cls: type[BaseModel], key: object, make: Callable[[], T]) -> T:
     return value
 
 
-def shown_fields(cls: type[Node]) -> frozenset[str]:
+def find_visible_fields(cls: type[Node]) -> frozenset[str]:
     """Return the fields that a model may see as JSON, including computed fields. Fields that JSON
     cannot express, such as a client, are left out. So is a field with the turns of a
     conversation."""
@@ -76,7 +76,7 @@ def shown_fields(cls: type[Node]) -> frozenset[str]:
     return once(cls, "shown", find)
 
 
-def asked_fields(cls: type[Node]) -> tuple[str, ...]:
+def list_fields_to_fill(cls: type[Node]) -> tuple[str, ...]:
     """Return the plain fields that a model is asked for. A field is left out if it has a default
     and JSON cannot express its type. If one field is in plain text, it is the only field."""
 
@@ -139,11 +139,11 @@ def _list_unhidden_fields(cls: type[Node]) -> tuple[str, ...]:
     return once(cls, "in clear", find)
 
 
-def seen_of(node: Node, copies: Copies | None = None) -> Any:
+def show_node(node: Node, copies: Copies | None = None) -> Any:
     """Return a node as JSON in the form that a model sees. `copies` has, for each class, the fields
     that may contain a copy of a secret."""
     cls = type(node)
-    return _show_values(cls, node, shown_fields(cls), copies)
+    return _show_values(cls, node, find_visible_fields(cls), copies)
 
 
 def context_of(
@@ -151,7 +151,7 @@ def context_of(
 ) -> dict[str, Any]:
     """Return the resolved values of a node that is not filled yet, as JSON in the form that a model
     sees."""
-    names = shown_fields(cls) & resolved.keys()
+    names = find_visible_fields(cls) & resolved.keys()
     # `model_construct` would add the defaults of all absent fields.
     shell = cls.__new__(cls)
     hold(shell, dict(resolved), None, set(resolved))
@@ -227,13 +227,13 @@ def _json_error(what: str, error: Exception, fix: str) -> BaeLMError:
     )
 
 
-def known_nodes(previous: Node | None, scene: Scene) -> dict[str, Any]:
+def show_nodes(previous: Node | None, scene: Scene) -> dict[str, Any]:
     """Return the nodes that a question shows, as JSON: the earlier nodes of the scene under
     `before`, and the previous node under its class name."""
     known: dict[str, Any] = {}
     if scene.shown or scene.omitted:
         before: list[Any] = [
-            {type(node).__name__: seen_of(node, scene.hidden)} for node in scene.shown
+            {type(node).__name__: show_node(node, scene.hidden)} for node in scene.shown
         ]
         if scene.omitted:
             many = (
@@ -242,11 +242,11 @@ def known_nodes(previous: Node | None, scene: Scene) -> dict[str, Any]:
             before.insert(0, f"({many} left out)")
         known["before"] = before
     if previous is not None:
-        known[type(previous).__name__] = seen_of(previous, scene.hidden)
+        known[type(previous).__name__] = show_node(previous, scene.hidden)
     return known
 
 
-def shown_turns(
+def find_turns(
     scene: Scene, previous: Node | None, *asked: tuple[type[Node], Mapping[str, Any]]
 ) -> Messages | None:
     """Return the earlier turns of the thread that a question shows, or None. A requested node may
@@ -262,7 +262,7 @@ def shown_turns(
     return None
 
 
-def not_shown(
+def drop_shown_values(
     cls: type[Node],
     context: dict[str, Any],
     known: Mapping[str, Any],
@@ -332,7 +332,7 @@ def nodes_that_fit(nodes: Sequence[Node], limit: int, copies: Copies | None) -> 
     characters_left = limit
     for index in range(len(nodes) - 1, -1, -1):
         node = nodes[index]
-        characters_left -= len(text_of_json({type(node).__name__: seen_of(node, copies)}))
+        characters_left -= len(text_of_json({type(node).__name__: show_node(node, copies)}))
         if characters_left < 0:
             return tuple(nodes[index + 1 :])
     return tuple(nodes)

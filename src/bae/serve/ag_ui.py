@@ -1,6 +1,6 @@
 """The AG-UI 1.0 endpoint, through which a chat front end talks to a graph. A thread of AG-UI is a
-thread of the journal. A run of AG-UI is a turn of the thread, or an answer to interrupts. The front
-end gets the records of bae's run as events."""
+thread of the journal. A run of AG-UI is a request: it begins a turn of the thread, answers
+interrupts, or shows the thread. The front end gets the records of bae's run as events."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ MESSAGE: Final = "ag_ui_message"
 _OVER: Final = ("ended", "failed", "cancelled")
 _STALE: Final = ("bae-gate-answered", "bae-gate-cancelled", "bae-gate-timeout", "bae-gate-unknown")
 """The codes of errors for answers to closed questions."""
-_BUSY: Final = "a run without messages follows the turn; POST /runs/R/cancel cancels it"
+_BUSY: Final = (
+    "send a request without messages to follow the turn, or cancel it: POST /runs/R/cancel"
+)
 
 
 @dataclass(slots=True)
@@ -78,7 +80,8 @@ class _Conversation:
         needs the messages, because its own messages differ.
 
         Without `info`, the messages are those of all ended turns. With `replays`, the client gets
-        all events of the run again. A client that has a message of the run then needs the messages.
+        all events of the run again. If it has a message of the run already, it needs the messages:
+        they replace its own, so no message is shown twice.
         """
         turns = await self._find_turns(info)
         expected = [id for turn in turns for id in (_user_id(turn), reply_id(turn.run_id))]
@@ -206,7 +209,7 @@ async def _begin_turn(talk: _Conversation, message: AnyMessage) -> Response:
             409,
             "bae-thread-busy",
             f"the thread waits for an answer: {open_run.waiting[0].question}",
-            "answer with resume; a run without messages shows the question",
+            "answer with resume; a request without messages shows the question",
         )
         return AgentStream(call, None, error=error)
     if answered is not None:
@@ -343,7 +346,7 @@ async def _find_asking_run(
         409,
         "bae-gate-unknown",
         f"no run of the thread asks {ids[:500]}",
-        "answer the interrupts of the run that finished last; a run without messages shows them",
+        "answer the interrupts of the newest run; a request without messages shows them",
     )
 
 

@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from bae.exceptions import describe
-from bae.failures import not_an_lm
+from bae.failures import not_an_lm_error
 from bae.graph import Graph, checked_store
 from bae.journal.feeds import Feeds, Subscriber
 from bae.journal.store import Journal
@@ -116,7 +116,7 @@ class API:
         self.inbox_sources: list[Callable[[ApiCall], Awaitable[list[GateView]]]] = []
         """Functions that return further questions to people, such as the questions of a team. These
         questions do not come from runs."""
-        self.asked_elsewhere: set[str] = set()
+        self.hidden_graphs: set[str] = set()
         """The names of graphs whose questions come from `inbox_sources`. The inbox leaves out the
         runs of these graphs."""
         self.uploads = Uploads()
@@ -202,7 +202,7 @@ class API:
         """Raise `Refused` for a request to another host name."""
         self._gatekeeper.check_host(request)
 
-    async def known_user(self, request: HTTPConnection) -> User | None:
+    async def get_user(self, request: HTTPConnection) -> User | None:
         """Return the user of a request, or None if the request has no valid token."""
         return await self._auth(request)
 
@@ -452,4 +452,4 @@ def _check_lm(lm: object) -> None:
     if isinstance(lm, str):
         check_lm_name(lm)
     elif lm is not None and (isinstance(lm, type) or not is_lm(lm)):
-        raise not_an_lm(lm)
+        raise not_an_lm_error(lm)

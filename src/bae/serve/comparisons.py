@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from bae.exceptions import BaeError, ReplayError
 from bae.journal.comparison import ComparedNode, compare_reports
-from bae.journal.earlier_turns import runs_shown
+from bae.journal.earlier_turns import read_earlier_runs
 from bae.journal.provenance import Provenance
 from bae.journal.replay import repeat
 from bae.journal.report import report_run
@@ -165,7 +165,9 @@ async def replay_run(call: ApiCall) -> ReplayView:
     graph = api.graph_of(stored.info)
     try:
         async with asyncio.timeout(REPLAY_SECONDS):
-            replayed = await repeat(graph, stored, None, await runs_shown(api.journal, stored))
+            replayed = await repeat(
+                graph, stored, None, await read_earlier_runs(api.journal, stored)
+            )
     except TimeoutError:
         raise Refused(
             503,

@@ -22,7 +22,7 @@ from bae.markers import OpenGate
 from bae.plan import plan_of
 from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, Number, get_row
 from bae.serve.files import find_named_files
-from bae.serve.problems import InputFault, Refused, not_resumed, refusal_of, wrong_input
+from bae.serve.problems import InputFault, Refused, not_resumed_refusal, refusal_of, wrong_input
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.starts import answer_schema
 from bae.serve.views import SHORT, GatePage, GateView, Value, size_of, take_page, value_of
@@ -145,7 +145,7 @@ async def resume_answered(call: ApiCall, graph: Graph[Any, Any]) -> None:
         # The run's owner uses the answer. If the owner dies, this server recovers the run.
         if error.code in ("bae-run-owned", "bae-run-taken", "bae-run-ended"):
             return
-        raise not_resumed(error, "the answer is stored", run_id) or error from error
+        raise not_resumed_refusal(error, "the answer is stored", run_id) or error from error
     except Refused:
         pass  # the answer is stored: this server resumes the run when it has room for the run
 

@@ -49,7 +49,7 @@ async def show_inbox(call: ApiCall) -> InboxPage:
     waiting: list[tuple[float, str, RunInfo | GateView]] = []
     async for info in api.journal.every_run(status="waiting", metadata=api.only(call.user)):
         is_open = any(not gate.answered for gate in info.waiting)
-        is_open = is_open and info.graph not in api.asked_elsewhere
+        is_open = is_open and info.graph not in api.hidden_graphs
         if is_open and api.may_see(call.user, info):
             waiting.append((info.updated, info.run_id, info))
     for source in api.inbox_sources:

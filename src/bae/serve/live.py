@@ -169,7 +169,7 @@ class _Connection:
             await self._websocket.close(code, _cut_reason(reason))
 
     async def _authenticate(self) -> User | None:
-        user = await self._api.known_user(self._websocket)
+        user = await self._api.get_user(self._websocket)
         if user is None:
             token = ""
             with suppress(TimeoutError, ValueError):
@@ -177,7 +177,7 @@ class _Connection:
                     token = (await self._receive()).token or ""
             if token.isascii() and token.isprintable():
                 self._identity = _with_token(self._websocket, token)
-                user = await self._api.known_user(self._identity)
+                user = await self._api.get_user(self._identity)
         if user is None:
             await self.close(_NO_TOKEN, 'send {"token": "…"} as the first message')
         elif "read" not in user.can:
@@ -304,7 +304,7 @@ class _Connection:
     async def _check_user(self) -> None:
         """Close the connection if the user has logged out, or if the token has expired."""
         try:
-            if await self._api.known_user(self._identity) is None:
+            if await self._api.get_user(self._identity) is None:
                 self._end_connection(_NO_TOKEN, "the token has become invalid")
         except Exception as error:  # the `auth` hook has raised it
             if not self._end.done():

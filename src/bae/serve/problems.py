@@ -183,7 +183,7 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
     )
 
 
-def not_resumed(error: BaeError, stored: str, run_id: str) -> Refused | None:
+def not_resumed_refusal(error: BaeError, stored: str, run_id: str) -> Refused | None:
     """Return the refusal of a request whose run could not be resumed. `stored` says what the
     journal has stored, such as "the answer is stored". Return None for an error of the server."""
     refused = refusal_of(error)

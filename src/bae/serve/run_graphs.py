@@ -234,7 +234,7 @@ def _fields_of(cls: Json, shape: ShapeView) -> list[RunFieldView]:
 
 def _find_inner_graph(use: Json, shape: ShapeView) -> str | None:
     """Return the name of the first graph that runs for a field."""
-    numbers: list[int] = [c["graph"] for _, c in shape.calls_behind(use) if "graph" in c]
+    numbers: list[int] = [c["graph"] for _, c in shape.walk_calls(use) if "graph" in c]
     return shape.graphs[numbers[0]]["name"] if numbers else None
 
 

@@ -22,14 +22,14 @@ from bae.journal.run_checks import check_names, check_thread
 from bae.journal.run_writer import encoder_for
 from bae.journal.stored_runs import RunInfo, StoredRun
 from bae.node import Node
-from bae.prompts.values import seen_of
+from bae.prompts.values import show_node
 from bae.records import RunStarted
 from bae.serve.access import STARTED_BY
 from bae.serve.endpoints import ApiCall, Endpoint, Form, NoBody, Number, get_row
 from bae.serve.failures import FailureNotes, FailureView, failure_of
 from bae.serve.files import find_named_files
 from bae.serve.graphs import starts_of
-from bae.serve.problems import Refused, not_resumed, refusal_of
+from bae.serve.problems import Refused, not_resumed_refusal, refusal_of
 from bae.serve.run_rows import preview_of
 from bae.serve.threads import thread_of
 from bae.serve.views import BudgetView, RunRow, UsageView, budget_view, row_of, usage_of
@@ -192,7 +192,7 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
                 last = (await result_of(graph, stored, None, api.journal)).trace[-1]
             del stored
             view.end = type(last).__name__
-            view.result = await api.fold(seen_of, last, plan_of_graph(graph).hidden)
+            view.result = await api.fold(show_node, last, plan_of_graph(graph).hidden)
         except BaeError as error:  # the classes may have changed since the run ended
             view.no_result = error.message
     return view
@@ -261,7 +261,9 @@ async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
         try:
             await api.owner.resume(graph, new_id)
         except JournalError as error:
-            raise not_resumed(error, f"the fork {new_id} is stored", new_id) or error from error
+            raise (
+                not_resumed_refusal(error, f"the fork {new_id} is stored", new_id) or error
+            ) from error
     return status, await view_run(call, new_id)
 
 

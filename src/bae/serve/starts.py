@@ -14,7 +14,7 @@ from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from bae.hints import NOWHERE
 from bae.prompts.schemas import without_hidden_defaults
-from bae.prompts.values import shown_fields
+from bae.prompts.values import find_visible_fields
 from bae.secrets import MASK, secret_fields, without_hidden_parts
 from bae.serve.problems import input_refusal, wrong_input
 from bae.tool_plan import plan_tool
@@ -71,7 +71,7 @@ class Starts:
             else part
             for name, part in schema.get("properties", {}).items()
         }
-        for name in (properties.keys() & shown_fields(start)) - hidden:
+        for name in (properties.keys() & find_visible_fields(start)) - hidden:
             default = start.model_fields[name].get_default()
             with suppress(ValueError):  # raised if JSON cannot express the default
                 if default is not None and default is not PydanticUndefined:
@@ -108,7 +108,7 @@ class _LenientSchema(GenerateJsonSchema):
 def end_schema(cls: type[Node]) -> dict[str, Any]:
     """Return the JSON schema of a node in responses."""
     schema = cls.model_json_schema(mode="serialization", schema_generator=_LenientSchema)
-    shown_names = shown_fields(cls)
+    shown_names = find_visible_fields(cls)
     schema["properties"] = {
         n: s for n, s in schema.get("properties", {}).items() if n in shown_names
     }

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from bae.exceptions import JournalError
-from bae.journal.earlier_turns import known_turn
+from bae.journal.earlier_turns import get_turn
 from bae.journal.provenance import MadeCall
 from bae.journal.report import NodeReport, report_run
 from bae.journal.stored_runs import Listed, RunInfo, StoredRun
@@ -29,7 +29,7 @@ from bae.serve.views import (
     value_of,
     waiting_gates,
 )
-from bae.sources import KINDS, kind_named
+from bae.sources import KINDS, find_source_kind
 
 _PAGE: Final = 200
 _PREVIEW: Final = 120
@@ -245,7 +245,7 @@ def _view_fields(node: NodeReport, cut: int) -> dict[str, Value]:
 def _is_shown(source: str) -> bool:
     """Return whether a field with this source is shown. A conversation shows earlier turns and tool
     calls elsewhere."""
-    kind = kind_named(source) if source in KINDS else None
+    kind = find_source_kind(source) if source in KINDS else None
     return kind is None or not (kind.is_turns or kind.fills == "calls")
 
 
@@ -320,7 +320,7 @@ async def _view_row(call: ApiCall, info: RunInfo, thread: str) -> ThreadRow:
     text = ""
     if graph is not None:
         with suppress(JournalError):  # the run was deleted, or is damaged: /runs shows it
-            turn, _, _ = await known_turn(call.api.journal, graph, info.run_id, info.change)
+            turn, _, _ = await get_turn(call.api.journal, graph, info.run_id, info.change)
             text = turn.user[:_PREVIEW]
     return ThreadRow(
         thread=thread,

@@ -16,8 +16,8 @@ from bae.calls import (
     call_chain,
     every_call,
     is_by_value,
-    recalled_behind,
     siblings_of,
+    walk_recalls,
 )
 from bae.draft import validate_values
 from bae.exceptions import BaeError, FieldError, HintError, JournalError, Problem, an_error
@@ -44,7 +44,7 @@ Style = Literal["given", "trace", "call", "person", "items", "code", "llm"]
 """The style of a source in pictures and timelines. Every palette has these keys."""
 
 
-class Told(NamedTuple):
+class SourceFacts(NamedTuple):
     """The facts about a value that `FieldPlan.sentence`, `phrase` and `row` put into words."""
 
     by: str
@@ -63,7 +63,7 @@ class FieldPlan:
     """The plan of one field: its source, and the values that the field accepts.
 
     Properties that all fields of a kind share are class attributes. Without the code of a run, bae
-    reads them from the class that `kind_named` returns for the name in the journal.
+    reads them from the class that `find_source_kind` returns for the name in the journal.
     """
 
     __slots__ = ("annotation", "bound", "call", "info", "marker", "name", "required", "waits_for")
@@ -188,21 +188,21 @@ class FieldPlan:
     # plans.
 
     @classmethod
-    def sentence(cls, told: Told) -> str:
+    def sentence(cls, facts: SourceFacts) -> str:
         """Describe the origin of a value in a sentence of `why`, such as `from get_weather()`."""
-        return f"from the graph {told.by}" if told.is_inside else f"from {told.by}()"
+        return f"from the graph {facts.by}" if facts.is_inside else f"from {facts.by}()"
 
     @classmethod
-    def phrase(cls, told: Told) -> str:
+    def phrase(cls, facts: SourceFacts) -> str:
         """Describe the origin of a value in a few words, for a line that shows the value."""
-        return f"{told.by}, called before" if told.is_repeated else f"{told.by}{told.took}"
+        return f"{facts.by}, called before" if facts.is_repeated else f"{facts.by}{facts.took}"
 
     @classmethod
-    def row(cls, told: Told) -> str:
+    def row(cls, facts: SourceFacts) -> str:
         """Name the source of a value in a row of a timeline."""
-        return told.by
+        return facts.by
 
-    def schema_words(self) -> str:
+    def describe_in_schema(self) -> str:
         """Describe the source in the schema of a node. The schema is hashed into saved prompts, so
         never change this text."""
         return f" from {'' if self.call is None else self.call.name}"
@@ -255,7 +255,7 @@ class FieldPlan:
         """Return the lookups in the trace that the value needs. Each has a path, a key, and the
         plan of the lookup. The path leads to a parameter, as `(hits)(query)`. It is empty if the
         field itself is looked up."""
-        return recalled_behind(self)
+        return walk_recalls(self)
 
     def draw(self) -> dict[str, Any]:
         """Return the details that only this kind of field has in the shape of a graph. If a detail
@@ -274,7 +274,7 @@ class FieldPlan:
         """Return further problems of the field, for a node that an LLM fills."""
         return ()
 
-    def given_problems(self) -> Iterable[Problem]:
+    def find_start_problems(self) -> Iterable[Problem]:
         """Return further problems of the field, for a start node that no LLM fills."""
         return ()
 
@@ -286,7 +286,7 @@ class FieldPlan:
         """Return the value of an immediate source with its record, or None if there is no value."""
         raise NotImplementedError(self.kind)
 
-    def shown_turns(self, known: Messages, count: int, omitted: int) -> Messages | None:
+    def select_turns(self, known: Messages, count: int, omitted: int) -> Messages | None:
         """Return the recorded value of the field: the newest `count` of the `known` turns. Return
         None if the field no longer has turns, or if fewer turns are known."""
         return None
@@ -352,7 +352,7 @@ def kind_of(marker: Marker | None) -> type[FieldPlan]:
     return _load("plain" if marker is None else marker.planned_by)
 
 
-def kind_named(name: str) -> type[FieldPlan]:
+def find_source_kind(name: str) -> type[FieldPlan]:
     """Return the class for a kind of field. Raise `JournalError` if this version of bae does not
     know the kind."""
     kind = _loaded.get(name)

@@ -18,7 +18,7 @@ from bae.gates import LATE, answer_in_time, gate_error
 from bae.markers import Gate, OpenGate
 from bae.records import NOTHING, GateOpened
 from bae.scheduling import PendingValue
-from bae.sources import FieldPlan, Told
+from bae.sources import FieldPlan, SourceFacts
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -48,18 +48,18 @@ class GateField(FieldPlan):
         self.question = marker.question
 
     @classmethod
-    def sentence(cls, told: Told) -> str:
-        return f"answered by a person who was asked {told.by!r}"
+    def sentence(cls, facts: SourceFacts) -> str:
+        return f"answered by a person who was asked {facts.by!r}"
 
     @classmethod
-    def phrase(cls, told: Told) -> str:
-        return f"answered: {told.by}{told.took}"
+    def phrase(cls, facts: SourceFacts) -> str:
+        return f"answered: {facts.by}{facts.took}"
 
     @classmethod
-    def row(cls, told: Told) -> str:
+    def row(cls, facts: SourceFacts) -> str:
         return "a person"
 
-    def schema_words(self) -> str:
+    def describe_in_schema(self) -> str:
         return " from a person"
 
     def origin(self, cls: type[Node], before: Before | None) -> str:

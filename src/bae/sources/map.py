@@ -25,7 +25,7 @@ from bae.records import ItemEnded
 from bae.run import Waiting
 from bae.scheduling import PendingValue
 from bae.sharing import Dataflow, lm_of, sibling_values
-from bae.sources import FieldPlan, Told
+from bae.sources import FieldPlan, SourceFacts
 from bae.tasks import all_or_first_error
 
 if TYPE_CHECKING:
@@ -63,20 +63,20 @@ class MapField(FieldPlan):
         return {"over": self.items_of}
 
     @classmethod
-    def sentence(cls, told: Told) -> str:
-        suffix = f"for each of {told.items} items" if told.items else "for one item"
-        return f"from {told.by} {suffix}"
+    def sentence(cls, facts: SourceFacts) -> str:
+        suffix = f"for each of {facts.items} items" if facts.items else "for one item"
+        return f"from {facts.by} {suffix}"
 
     @classmethod
-    def phrase(cls, told: Told) -> str:
-        return f"{told.by} for {told.items} items{told.took}"
+    def phrase(cls, facts: SourceFacts) -> str:
+        return f"{facts.by} for {facts.items} items{facts.took}"
 
     @classmethod
-    def row(cls, told: Told) -> str:
-        return f"{told.by} x {told.items}"
+    def row(cls, facts: SourceFacts) -> str:
+        return f"{facts.by} x {facts.items}"
 
-    def schema_words(self) -> str:
-        return f"{super().schema_words()} for each of {self.items_of}"
+    def describe_in_schema(self) -> str:
+        return f"{super().describe_in_schema()} for each of {self.items_of}"
 
     def origin(self, cls: type[Node], before: Before | None) -> str:
         return f"{super().origin(cls, before)} for each of {self.items_of}"

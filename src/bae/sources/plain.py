@@ -31,7 +31,7 @@ class PlainField(FieldPlan):
     stored = "node"
     is_remade = False
 
-    def schema_words(self) -> str:
+    def describe_in_schema(self) -> str:
         """Return nothing, because the type says enough."""
         return ""
 

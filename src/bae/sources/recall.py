@@ -19,7 +19,7 @@ from bae.markers import Recall
 from bae.node import Node
 from bae.plan import plan_of
 from bae.records import Origin, Recalled
-from bae.sources import FieldPlan, Told
+from bae.sources import FieldPlan, SourceFacts
 
 if TYPE_CHECKING:
     from bae.calls import CallPlan, CallPlanning
@@ -35,7 +35,7 @@ whether it is sure to hold the value. An empty name stands for the node itself."
 class RecallField(FieldPlan):
     """The plan of a field or parameter whose value is looked up in the trace."""
 
-    __slots__ = ("found_in", "members")
+    __slots__ = ("holders_by_class", "members")
     kind = "recall"
     noun = "a Recall"
     style = "trace"
@@ -48,13 +48,13 @@ class RecallField(FieldPlan):
     marker: Recall
     members: tuple[Any, ...]
     """The types to look for."""
-    found_in: MutableMapping[type[Node], Holders]
+    holders_by_class: MutableMapping[type[Node], Holders]
     """The fields of each node class that may hold the value. This is a cache."""
 
     def __init__(self, name: str, info: FieldInfo, marker: Recall) -> None:
         super().__init__(name, info, marker)
         self.members = recall_members(info.annotation)
-        self.found_in = {}
+        self.holders_by_class = {}
 
     @classmethod
     def plan_parameter(
@@ -85,14 +85,14 @@ class RecallField(FieldPlan):
         return bool(name) and plan_of(only).fields[name].shows_results
 
     @classmethod
-    def sentence(cls, told: Told) -> str:
-        return f"recalled from {told.by}"
+    def sentence(cls, facts: SourceFacts) -> str:
+        return f"recalled from {facts.by}"
 
     @classmethod
-    def phrase(cls, told: Told) -> str:
-        return cls.sentence(told)
+    def phrase(cls, facts: SourceFacts) -> str:
+        return cls.sentence(facts)
 
-    def schema_words(self) -> str:
+    def describe_in_schema(self) -> str:
         only = self.marker.node_type
         return f" recalled from {only.__name__}" if only else " recalled"
 
@@ -161,13 +161,13 @@ class RecallField(FieldPlan):
 
     def holders_in(self, node_type: type[Node]) -> Holders:
         """Return the fields of `node_type` that may hold the value."""
-        cached = self.found_in.get(node_type)
+        cached = self.holders_by_class.get(node_type)
         if cached is None:
             only = self.marker.node_type
             fits = only is None or issubclass(node_type, only)
             cached = holders(node_type, self.members, self.name) if fits else ()
             if not plan_of(node_type).unresolved:
-                self.found_in[node_type] = cached
+                self.holders_by_class[node_type] = cached
         return cached
 
 
@@ -179,7 +179,7 @@ def recalled_parameter(
     annotation = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
     info = FieldInfo(annotation=annotation, default=PydanticUndefined if is_required else None)
     field = RecallField(name, info, marker)
-    field.found_in = WeakKeyDictionary()  # the function may outlive the classes that use it
+    field.holders_by_class = WeakKeyDictionary()  # the function may outlive the classes that use it
     return field
 
 

@@ -37,7 +37,7 @@ class TextField(PlainField):
         field.is_parsed = field.parse is not None
         return field
 
-    def schema_words(self) -> str:
+    def describe_in_schema(self) -> str:
         return " in plain text"
 
     @property

@@ -15,7 +15,7 @@ from bae.assignable import type_name
 from bae.exceptions import FieldError, JournalError, Problem, an_error
 from bae.markers import Thread
 from bae.records import TurnsShown
-from bae.sources import FieldPlan, Told
+from bae.sources import FieldPlan, SourceFacts
 from bae.turns import Messages
 
 if TYPE_CHECKING:
@@ -48,14 +48,14 @@ class ThreadField(FieldPlan):
         self.turn_calls_read = marker.calls
 
     @classmethod
-    def sentence(cls, told: Told) -> str:
-        return f"from the thread: {told.by}"
+    def sentence(cls, facts: SourceFacts) -> str:
+        return f"from the thread: {facts.by}"
 
     @classmethod
-    def phrase(cls, told: Told) -> str:
-        return told.by
+    def phrase(cls, facts: SourceFacts) -> str:
+        return facts.by
 
-    def schema_words(self) -> str:
+    def describe_in_schema(self) -> str:
         return " from the thread"
 
     def origin(self, cls: type[Node], before: Before | None) -> str:
@@ -90,7 +90,7 @@ class ThreadField(FieldPlan):
         where = time(), run.path, run.step, node_type, place.field
         return shown, TurnsShown(*where, shown, *shown.ends, len(shown), shown.omitted)
 
-    def shown_turns(self, known: Messages, count: int, omitted: int) -> Messages | None:
+    def select_turns(self, known: Messages, count: int, omitted: int) -> Messages | None:
         if count > len(known):
             return None
         shown = Messages(known[len(known) - count :], known.thread, omitted)

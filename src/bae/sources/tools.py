@@ -20,7 +20,7 @@ from bae.hints import Names, signature_of
 from bae.language_model import is_lm
 from bae.markers import Dep, Tools
 from bae.node_proof import check_scope, missing_return_problems
-from bae.sources import Told, lacks_name
+from bae.sources import SourceFacts, lacks_name
 from bae.sources.plain import PlainField
 from bae.tool_plan import AskPlan, ToolPlan, native_spec, plan_tool
 from bae.tool_proof import tool_problems
@@ -109,18 +109,18 @@ class ToolsField(PlainField):
         return field
 
     @classmethod
-    def sentence(cls, told: Told) -> str:
-        return f"the LLM made {_count_calls(told.items)}"
+    def sentence(cls, facts: SourceFacts) -> str:
+        return f"the LLM made {_count_calls(facts.items)}"
 
     @classmethod
-    def phrase(cls, told: Told) -> str:
-        return f"{_count_calls(told.items)}{told.took}"
+    def phrase(cls, facts: SourceFacts) -> str:
+        return f"{_count_calls(facts.items)}{facts.took}"
 
     @classmethod
-    def row(cls, told: Told) -> str:
-        return _count_calls(told.items)
+    def row(cls, facts: SourceFacts) -> str:
+        return _count_calls(facts.items)
 
-    def schema_words(self) -> str:
+    def describe_in_schema(self) -> str:
         return f" from tools {', '.join(self.tool_names)}"
 
     def origin(self, cls: type[Node], before: Before | None) -> str:
@@ -247,9 +247,9 @@ class ToolsField(PlainField):
             yield from self._steering_problems(self.before_round)
         pinned: object = plan.lm
         if not isinstance(pinned, str | type | None) and is_lm(pinned):
-            from bae.failures import tools_refused
+            from bae.failures import find_tools_error
 
-            if (refused := tools_refused(pinned, plan)) is not None:
+            if (refused := find_tools_error(pinned, plan)) is not None:
                 yield an_error(refused.code, refused.message, refused.fix or "")
 
     def _steering_problems(self, steer: CallPlan) -> Iterator[Problem]:
@@ -272,7 +272,7 @@ class ToolsField(PlainField):
         """Return no problems, because the LLM is not asked for the value."""
         return iter(())
 
-    def given_problems(self) -> Iterator[Problem]:
+    def find_start_problems(self) -> Iterator[Problem]:
         """Yield a problem, because no LLM calls the tools of a start node that the caller fills."""
         if self.required:
             yield an_error(

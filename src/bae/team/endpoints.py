@@ -138,7 +138,7 @@ def add_teams(
     api.inbox_sources.append(served.list_waiting)
     if any(team.journal is api.journal for team in teams.values()):
         # The inbox shows a worker's question as a blocker, so it must not show the gate too.
-        api.asked_elsewhere.add(worker_graph.name)
+        api.hidden_graphs.add(worker_graph.name)
 
 
 class ServedTeams:

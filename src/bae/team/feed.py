@@ -44,5 +44,5 @@ def unknown_event(number: int, last: int) -> TeamError:
     return TeamError(
         f"there is no event {number} to continue after: the last one is {last}",
         code="bae-team-unknown",
-        fix="start with after=0; the number may come from another file",
+        fix="start with after=0; the number may be from another database",
     )

@@ -176,7 +176,7 @@ def add_team_jobs(
     api.endpoints += served.list_endpoints()
     api.inbox_sources.append(served.list_waiting)
     if any(team.journal is api.journal for team in teams.values()):
-        api.asked_elsewhere.add(planning.name)
+        api.hidden_graphs.add(planning.name)
 
 
 class _TeamWork:

@@ -93,7 +93,7 @@ def _add_events(api: API, store: Store, project_id: int, key: str) -> None:
         token = websocket.query_params.get("token", "")
         after = websocket.query_params.get("after", "0")
         is_valid = secrets.compare_digest(token.encode(), key.encode())
-        if not is_valid and await api.known_user(websocket) is None:
+        if not is_valid and await api.get_user(websocket) is None:
             await websocket.close(_REFUSED, "the token is missing or wrong")
             return
         if not (after.isascii() and after.isdigit() and len(after) <= 15):

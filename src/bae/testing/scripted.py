@@ -25,7 +25,7 @@ from bae.language_model import RoutingLM, ask_lm, scene_around
 from bae.node import Node
 from bae.plan import plan_of
 from bae.prompts.messages import CallPart
-from bae.secrets import shown_values
+from bae.secrets import mask_values
 from bae.toolbox import toolbox_of
 from bae.usage import Asking, Attempt, Restart, Thought, Usage, report_usage, tell
 
@@ -235,7 +235,7 @@ class ScriptedLM(RoutingLM):
         and the fill at once."""
         here = scene or scene_around.get()
         if type(self).choose_type is not ScriptedLM.choose_type:  # a subclass overrides it
-            visible_values = shown_values(node, here.hidden)
+            visible_values = mask_values(node, here.hidden)
             return await ask_lm(self, "choose_type", here, types, visible_values), None
         make_prompt = partial(_choice_question, types, fillable, node, None, resolved, here)
         return self._choose(types, dict(node), make_prompt), None

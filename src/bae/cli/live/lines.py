@@ -17,7 +17,7 @@ from bae.observers import ObservedRun
 from bae.plan import plan_of
 from bae.records import Record
 from bae.run_tree import WorkChange
-from bae.sources import kind_named
+from bae.sources import find_source_kind
 from bae.work import GraphRun, Item, LMQuestion, Source, Step, ToolRun, Work
 
 _NAMES: Final = 16
@@ -101,7 +101,7 @@ class PlainLines(Display):
     def _source_line(self, view: RunView, change: WorkChange, source: Source) -> LineParts | None:
         place = source.place
         match change:
-            case "started" if began := kind_named(source.kind).began:
+            case "started" if began := find_source_kind(source.kind).began:
                 field = f"{place.node}.{place.field}{place.parameter}"
                 return f"  {source.by}", f"{began} for {field}"
             case "waiting":

@@ -11,7 +11,7 @@ from bae.cli.live.drawing import Guides, ViewRow, ViewState
 from bae.cli.wording import count, describe_duration, describe_spending, in_one_line, line_of
 from bae.plan import FieldPlan, plan_of
 from bae.records import RoundReplied
-from bae.run_tree import ITEMS_KEPT
+from bae.run_tree import MAX_ITEM_GRAPHS
 from bae.work import NOTHING_USED, GraphRun, LMQuestion, Source, Step, ToolLoop, ToolRun
 
 _ITEMS: Final = 5
@@ -208,7 +208,7 @@ def _source_rows(view: RunView, source: Source, guides: Guides, now: float) -> I
     if source.graph is not None:
         yield from graph_rows(view, source.graph, guides, now)
     items = [(item.index, item.graph) for item in source.items.values() if item.graph]
-    if max(view.items(source) or 0, len(items)) <= ITEMS_KEPT:
+    if max(view.items(source) or 0, len(items)) <= MAX_ITEM_GRAPHS:
         yield from (_item_row(view, index, graph, guides, now) for index, graph in items)
         return
     failed = [(i, g) for i, g in items if view.state(g) in ("failed", "waiting")]

@@ -14,7 +14,7 @@ from pydantic_core import to_json
 from bae.journal.postgres.errors import error_of, refusal
 from bae.journal.postgres.lease import PostgresClaim
 from bae.journal.postgres.reading import PostgresReader, info_of
-from bae.journal.run_checks import check_fork, not_replaced
+from bae.journal.run_checks import check_fork, not_replaced_error
 from bae.journal.run_lists import labels_of
 from bae.journal.sqlite.lease import has_died
 from bae.journal.stored_runs import Claim, Line, ParkedGate, RunSummary, StoredRun, fork_info
@@ -64,7 +64,7 @@ async def swap_runs(
     replaced_keys = [*old_keys.values()]
     for key in replaced_keys:
         if await db.fetchval(reader.sql(_HAS_FORK), key, replaced_keys):
-            raise not_replaced(runs[0].info.run_id, None)
+            raise not_replaced_error(runs[0].info.run_id, None)
     await db.execute(reader.sql("select {s}.remove_runs($1)"), replaced_keys)
     for run, new_key in zip(runs, keys, strict=True):
         key = old_keys.get(run.info.run_id, new_key)
@@ -215,5 +215,5 @@ async def _check_replaceable(
             why = "another process has it"
             raise error_of("bae-run-taken", reader.name, run_id, why=why)
     elif row is not None and not await _is_free(db, reader, row["owner"]):
-        raise not_replaced(run_id, row["owner"])
+        raise not_replaced_error(run_id, row["owner"])
     return None if row is None else row["run"]

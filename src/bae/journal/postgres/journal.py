@@ -409,7 +409,7 @@ class PostgresJournal(Journal):
 
     async def _read(self, question: Callable[[Any], Awaitable[T]]) -> T:
         writer, desk = self._get_workers()
-        if writer.is_behind():
+        if writer.has_unstored_lines():
             with suppress(JournalError):  # reading works even if the writer fails
                 await self._ask(PostgresJob())  # afterwards all noted lines are stored
         return await desk.ask(lambda: writer.connections.read(question))

@@ -133,7 +133,7 @@ class PostgresWriter:
             with suppress(RuntimeError):
                 self.desk.loop.call_soon_threadsafe(self._wake.set)
 
-    def is_behind(self) -> bool:
+    def has_unstored_lines(self) -> bool:
         """Whether some accepted lines may not be stored yet."""
         return bool(self.queue) or self._is_storing
 

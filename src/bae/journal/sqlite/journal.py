@@ -168,7 +168,7 @@ class SQLiteJournal(SQLJournal):
 
     async def _read(self, question: Callable[[sqlite3.Connection], T]) -> T:
         writer, reader = self._workers or self._start()
-        if writer.is_behind():
+        if writer.has_unstored_lines():
             stored = self._ask(WriteJob())  # ends when all earlier lines are stored
             # A file that another program has locked can still be read.
             await asyncio.wait([stored], timeout=LOCKED if writer.is_locked else None)
@@ -235,7 +235,7 @@ class StoreThread:
         if self.over:
             self._refuse_rest()
 
-    def is_behind(self) -> bool:
+    def has_unstored_lines(self) -> bool:
         """Whether some lines may not be stored yet, because jobs are queued or in progress."""
         return bool(self.queue or self._busy) and not self.over
 

@@ -15,7 +15,7 @@ from time import time
 from typing import Any, TypeVar, cast
 
 from bae.exceptions import JournalError, describe
-from bae.journal.run_checks import check_fork, check_version, not_replaced
+from bae.journal.run_checks import check_fork, check_version, not_replaced_error
 from bae.journal.run_lists import check_page, is_listed, labels_of
 from bae.journal.sqlite.lease import SQLiteClaim, is_alive
 from bae.journal.sqlite.run_changes import (
@@ -190,7 +190,7 @@ class RunTables(Journal):
             old = [key for key in keys.values() if key is not None]
             query = f"select 1 from runs where parent in ({marks(old)}) and run not in"
             if db.execute(f"{query} ({marks(old)})", (*old, *old)).fetchone():
-                raise not_replaced(new_runs[0].info.run_id, None)
+                raise not_replaced_error(new_runs[0].info.run_id, None)
             if erase and any(self._differs(db, run) for run in new_runs if keys[run.info.run_id]):
                 db.execute("insert into unclean (since) values (?)", (time(),))
             for key in old:
@@ -469,7 +469,7 @@ class RunTables(Journal):
         key, owner, until = db.execute(query, (run_id,)).fetchone() or (None, None, None)
         claim = claims.get(run_id)
         if claim is None and is_alive(owner, until):
-            raise not_replaced(run_id, owner)
+            raise not_replaced_error(run_id, owner)
         if claim is not None:
             if not isinstance(claim, SQLiteClaim) or claim.lease is None:
                 raise self._not_ours(claim)

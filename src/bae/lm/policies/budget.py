@@ -407,6 +407,6 @@ _LOCK = Lock()
 scope_in_force = cast("ContextVar[Scope | None]", spending_limit)
 """The active scope. A request in this context is charged to its budgets."""
 
-asked_under: ContextVar[Reservation | None] = ContextVar("bae_asked_under", default=None)
+current_reservation: ContextVar[Reservation | None] = ContextVar("bae_asked_under", default=None)
 """The reservation for a question to an LM that may ask backends. When a backend sends a request,
 the reservation is released, because the backend's request is charged separately."""

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bae.exceptions import BaeLMError, BudgetError, add_note, describe
-from bae.failures import awaitable
+from bae.failures import check_awaitable
 from bae.lm.backend import Answer, Backend, Prompt
 from bae.lm.policies.budget import Budget, budgets_in_force
 from bae.lm.policies.policy import Policy, as_backend, budgets_of, identity_of
@@ -132,7 +132,9 @@ class Fallback(Policy):
         for candidate, following in zip(order, [*order[1:], None], strict=True):
             candidate.asked += 1
             try:
-                answer = await awaitable(candidate.lm.request(prompt), candidate.lm, "request")
+                answer = await check_awaitable(
+                    candidate.lm.request(prompt), candidate.lm, "request"
+                )
                 if answer.stop != _REFUSED or _REFUSED not in self._on or following is None:
                     candidate.answered += 1
                     candidate.until = 0.0

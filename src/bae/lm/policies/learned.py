@@ -193,7 +193,7 @@ def with_prompt(prompt: Prompt, learned: LearnedPrompt) -> Prompt:
     form = "" if prompt.schema is not None else text_form(cast("type[Node]", question.target))
     examples = (
         FewShot(
-            text_of_question(instruction, shown_once(question, example.known), form),
+            text_of_question(instruction, drop_repeated_context(question, example.known), form),
             str(example.answer[question.fields[0]])
             if form
             else text_of_answer(example_answer(prompt, example.answer)),
@@ -205,7 +205,7 @@ def with_prompt(prompt: Prompt, learned: LearnedPrompt) -> Prompt:
     return replace(applied, question=replace(question, instruction=instruction))
 
 
-def shown_once(question: Question, known: Mapping[str, Any]) -> Mapping[str, Any]:
+def drop_repeated_context(question: Question, known: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the known values of an example as the question shows them: without context values that
     come from the previous node, because the previous node shows these values already."""
     origins = (question.scene.origins or {}).get(cast("type[Node]", question.target))
@@ -213,14 +213,14 @@ def shown_once(question: Question, known: Mapping[str, Any]) -> Mapping[str, Any
         return known
     shown = cast("dict[str, Any]", known.get(type(question.previous).__name__) or {})
     context = cast("Mapping[str, Any]", known.get("context") or {})
-    not_shown: dict[str, Any] = {}
+    remaining: dict[str, Any] = {}
     for name, value in context.items():
         node, field = origins.get(name, (None, ""))
         shown_value = shown.get(field) if field else shown
         if node is not question.previous or value != shown_value:
-            not_shown[name] = value
+            remaining[name] = value
     rest = {name: value for name, value in known.items() if name != "context"}
-    return {**rest, "context": not_shown} if not_shown else rest
+    return {**rest, "context": remaining} if remaining else rest
 
 
 def check_texts(cls: type[Node], examples: Sequence[PromptExample]) -> None:

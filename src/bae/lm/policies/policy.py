@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from bae.failures import awaitable
+from bae.failures import check_awaitable
 from bae.language_model import scene_around
 from bae.lm.adapter import LMAdapter, decide_with, make_with
 from bae.lm.backend import Answer, Backend, Prompt
@@ -71,11 +71,11 @@ class Policy(Backend):
 
     async def ask(self, prompt: Prompt) -> Answer:
         """Ask the wrapped LM once. Each request to a model counts against the active budgets."""
-        return await awaitable(self.inner.request(prompt), self.inner, "request")
+        return await check_awaitable(self.inner.request(prompt), self.inner, "request")
 
     async def request(self, prompt: Prompt) -> Answer:
         """Call `answer` once. The wrapped LM charges the budgets, so this method does not."""
-        return check_answer(self, await awaitable(self.answer(prompt), self, "answer"))
+        return check_answer(self, await check_awaitable(self.answer(prompt), self, "answer"))
 
     async def make(self, node: Node, target: type[N], *, scene: Scene | None = None) -> N:
         """Build a `target` from the fields of `node`."""
