@@ -89,7 +89,7 @@ def pools() -> Pools:
 # Opened once, closed once
 
 
-async def test_a_value_of_the_app_is_opened_once_for_all_runs_and_closed_after_the_block(
+async def test_a_value_of_the_app_is_opened_once_and_closed_after_the_block(
     pools: Pools,
 ):
     async with pools.graph.open():
@@ -146,7 +146,7 @@ async def test_subgraphs_and_items_of_a_map_share_the_values_of_the_app(pools: P
     assert pools.log == OPEN + CLOSED
 
 
-async def test_a_look_up_by_a_value_of_the_run_shares_the_pool_of_the_app(pools: Pools):
+async def test_a_look_up_with_an_argument_shares_the_pool_of_the_app(pools: Pools):
     async def search(query: str, pool: Annotated[Any, Dep(pools.open_pool, scope="app")]) -> Any:
         return query, pool
 
@@ -198,7 +198,7 @@ async def test_a_value_of_the_app_is_not_stored_in_the_cache_of_a_run(pools: Poo
 # Failures
 
 
-async def test_a_failure_to_open_is_raised_with_its_path_and_the_next_run_tries_again():
+async def test_a_failed_opening_is_raised_with_its_path_and_tried_again_later():
     calls: list[int] = []
 
     async def connect() -> str:

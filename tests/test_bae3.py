@@ -489,7 +489,7 @@ SYNC = [
 
 @pytest.mark.parametrize("around", [lambda lm: lm, Retry], ids=["alone", "in a policy"])
 @pytest.mark.parametrize(("start", "method"), SYNC, ids=[type(each).__name__ for each, _ in SYNC])
-def test_an_lm_that_is_not_async_is_refused_with_the_method_to_make_async(
+def test_a_sync_lm_is_refused_with_the_method_to_make_async(
     start: Node, method: str, around: Callable[[Any], Any]
 ):
     with pytest.raises(BaeLMError) as caught:
@@ -500,7 +500,7 @@ def test_an_lm_that_is_not_async_is_refused_with_the_method_to_make_async(
 
 
 @pytest.mark.parametrize("mock", [Mock, MagicMock])
-def test_a_mock_that_is_not_async_is_refused_with_the_async_mock(mock: type[Mock]):
+def test_a_sync_mock_is_refused_in_favor_of_async_mock(mock: type[Mock]):
     with pytest.raises(BaeLMError, match=rf"{mock.__name__}\.fill is not async") as caught:
         Graph(start=Fills).run(Fills(), lm=mock())
     assert "AsyncMock" in (caught.value.fix or "")
@@ -512,7 +512,7 @@ def test_a_mock_that_is_not_async_is_refused_with_the_async_mock(mock: type[Mock
     Graph(start=Fills).run(Fills(), lm=mixed)
 
 
-def test_a_backend_or_policy_that_is_not_async_is_refused_with_the_method_to_make_async():
+def test_a_sync_backend_or_policy_is_refused_with_the_method_to_make_async():
     class Answers(Backend):
         def answer(self, prompt: Prompt) -> Answer:  # type: ignore[override]
             return Answer('{"text": "No."}')

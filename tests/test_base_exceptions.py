@@ -188,7 +188,7 @@ KINDS = [
     ],
     ids=lambda each: each if isinstance(each, str) else type(each).__name__,
 )
-async def test_a_base_exception_ends_the_run_and_nothing_is_left_open(
+async def test_a_base_exception_ends_the_run_and_closes_every_resource(
     place: str, raised: BaseException
 ):
     RAISED[:], OPENED[:], CLOSED[:] = [raised], [], []

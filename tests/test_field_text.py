@@ -75,7 +75,7 @@ def decode_pieces(*pieces: str) -> dict[JSONPath, str]:
 
 @settings(max_examples=60)
 @given(value=objects, ascii=st.booleans(), indent=st.sampled_from([None, 1]))
-def test_strings_of_json_cut_into_any_pieces_are_the_strings_that_json_loads_finds(
+def test_json_cut_into_any_pieces_has_the_strings_that_json_loads_finds(
     value: Any, ascii: bool, indent: int | None
 ) -> None:
     text = json.dumps(value, ensure_ascii=ascii, indent=indent)

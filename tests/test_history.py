@@ -237,7 +237,7 @@ async def test_a_failure_belongs_to_its_source_and_its_step():
     assert history.run.steps[0].state == history.run.state == "failed"
 
 
-async def test_a_run_that_waits_has_an_open_gate_and_no_failure():
+async def test_a_waiting_run_has_an_open_gate_and_no_failure():
     result = await GRAPH.arun(Ask(numbers=[]), ScriptedLM([Answer, {"text": "a"}]))
     history = History(result.journal)
 

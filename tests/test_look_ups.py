@@ -108,7 +108,7 @@ class First(EndNode):
     word: str
 
 
-async def test_a_dep_bound_to_an_llm_field_runs_after_the_fill_and_is_not_context():
+async def test_a_dep_bound_to_an_llm_field_runs_after_the_fill():
     class Plan(EndNode):
         query: str
         hits: Annotated[list[str], Dep(search, query="query")]
@@ -495,7 +495,7 @@ def test_an_incomparable_argument_equals_only_itself():
 
 @given(st.lists(st.sampled_from(["a", "b", math.nan, 1, 1.0, True, None]), min_size=1, max_size=8))
 @settings(max_examples=60, deadline=None)
-def test_a_function_is_called_once_for_each_argument_that_differs(values: list[Any]):
+def test_a_function_is_called_once_for_each_distinct_argument(values: list[Any]):
     async def note(value: Any) -> str:
         asked.append(value)
         return repr(value)

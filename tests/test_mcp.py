@@ -207,7 +207,7 @@ async def test_a_result_that_is_too_large_is_an_error_for_the_model(
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_a_call_that_stalls_ends_at_its_timeout_as_unknown_and_others_do_not_wait(transport):
+async def test_a_stalled_call_ends_at_its_timeout_as_unknown(transport):
     with MCPLoopback("stall") as loopback:
         server = getattr(loopback, transport)(timeout=0.5)
         stalled, echo, later = await run_calls(
@@ -219,7 +219,7 @@ async def test_a_call_that_stalls_ends_at_its_timeout_as_unknown_and_others_do_n
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_fifty_calls_at_once_each_get_their_own_result(transport):
+async def test_fifty_concurrent_calls_get_their_own_results(transport):
     with MCPLoopback() as loopback:
         async with getattr(loopback, transport)().open() as tools:
             echo: Any = next(tool.fn for tool in tools if tool.name == "echo")
@@ -249,7 +249,7 @@ async def test_lines_that_are_not_messages_are_ignored():
     assert call.result == "a"
 
 
-async def test_a_message_that_is_far_over_the_bound_ends_the_connection():
+async def test_a_far_too_large_message_ends_the_connection():
     with MCPLoopback("oversized", size=3_000_000) as loopback:
         server = loopback.stdio(max_bytes=100_000)
         large, after = await run_calls(server, Call("oversized"), Call("echo", text="a"))
@@ -262,7 +262,7 @@ async def test_a_message_that_is_far_over_the_bound_ends_the_connection():
 # --- servers that die ----------------------------------------------------------------------------
 
 
-async def test_a_server_that_dies_in_a_call_is_opened_again_and_the_call_is_not_repeated():
+async def test_a_server_that_dies_in_a_call_is_restarted_without_repeating_the_call():
     with MCPLoopback("crash") as loopback:
         crash, echo = await run_calls(loopback.stdio(), Call("crash"), Call("echo", text="a"))
         assert "ended with status 3" in str(crash.error)
@@ -290,7 +290,7 @@ async def test_a_call_over_http_that_never_arrived_is_repeated_in_a_new_session(
         assert [name for name, _ in loopback.calls] == ["echo"]
 
 
-async def test_a_server_over_http_that_has_gone_away_fails_the_run_with_a_clear_error():
+async def test_a_vanished_http_server_fails_the_run_with_a_clear_error():
     with MCPLoopback("crash") as loopback:
         graph = answering(loopback.http())
         # A call may still reach the dying process, which is unknown then.
@@ -312,7 +312,7 @@ async def test_a_restarted_server_with_other_tools_is_refused():
 # --- opening and closing -------------------------------------------------------------------------
 
 
-async def test_a_server_that_does_not_start_is_reported_with_its_last_output_but_no_secrets(capfd):
+async def test_a_server_that_does_not_start_is_reported_with_its_output_without_secrets(capfd):
     with MCPLoopback("does-not-start") as loopback:
         graph = answering(loopback.stdio(env={"TOKEN": "hush-hush"}))
         with pytest.raises(ToolServerError) as info:
@@ -542,7 +542,7 @@ async def test_a_server_error_of_any_code_is_not_a_lost_connection():
     assert call.error == "the server raw refused the call: there is no such page"
 
 
-async def test_an_invalid_result_is_reported_for_a_call_that_ran():
+async def test_an_invalid_result_is_reported_as_a_call_that_ran():
     answer = {"result": {"content": [{"type": "of another protocol"}]}}
     (call,) = await run_calls(answering_raw(GO, answer), Call("go"))
     assert (call.error or "").startswith("the call ran, but the server raw")
@@ -592,7 +592,7 @@ async def test_a_call_over_http_that_may_have_run_is_never_reported_as_refused(r
     assert error in str(call.error)
 
 
-async def test_a_server_that_repeats_secrets_in_its_errors_does_not_show_them():
+async def test_secrets_that_a_server_repeats_in_its_errors_are_hidden():
     said = "no access with s3cr3t-key-of-mine, nor with s3cr3t"
     error = {"error": {"code": -32603, "message": said}}
     raw = answering_raw(GO, error).endpoints[0]
@@ -649,7 +649,7 @@ async def test_a_run_that_is_cancelled_while_a_server_starts_leaves_no_process()
         ("bad-schema", "with a schema that cannot be used"),
     ],
 )
-async def test_a_list_of_tools_that_cannot_be_used_is_refused(fault, message):
+async def test_an_unusable_list_of_tools_is_refused(fault, message):
     with MCPLoopback(fault) as loopback, pytest.raises(ToolServerError, match=message) as info:
         async with loopback.stdio().open():
             raise AssertionError

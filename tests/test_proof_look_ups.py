@@ -56,7 +56,7 @@ def test_an_impossible_binding_is_an_error_that_names_the_possible_bindings(mark
     assert said in problem.message
 
 
-def test_the_error_for_a_binding_of_a_graph_names_the_fields_of_its_start_node():
+def test_an_error_for_a_binding_of_a_graph_names_its_start_fields():
     class Inner(EndNode):
         topic: str
         mood: Annotated[Mood, Dep(Mood)]
@@ -77,7 +77,7 @@ def test_a_bound_field_of_the_wrong_type_is_an_error():
     assert "search(query) takes str, but the field word is str | None" in problem.message
 
 
-def test_an_unbound_parameter_stays_an_error_that_shows_how_to_bind_it():
+def test_an_unbound_parameter_is_an_error_that_shows_how_to_bind_it():
     missing = problems(node(number=int, hits=Annotated[list[str], Dep(search, top="number")]))
     assert [(each.code, each.message) for each in missing] == [
         ("bae-dep-unfilled", "nothing can fill the parameter query of search")

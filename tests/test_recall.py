@@ -139,7 +139,7 @@ def test_a_value_of_another_type_is_not_recalled(held: Any, value: Any, wanted: 
         recall_from_trace([holding(held, value)], wanted)
 
 
-def test_a_recall_without_a_match_lists_what_was_searched():
+def test_a_recall_without_a_match_lists_the_searched_values():
     trace = [Said(text="a"), Felt(mood=Mood())]
     with pytest.raises(RecallError) as caught:
         recall_from_trace(trace, list[Weather])

@@ -215,7 +215,7 @@ async def test_the_correction_of_a_wrong_answer_follows_the_turns():
     assert backend.prompts[0].is_first
 
 
-async def test_a_cache_distinguishes_equal_questions_with_other_turns():
+async def test_a_cache_distinguishes_equal_questions_after_different_turns():
     backend = ToyBackend(lambda prompt: {"text": f"{len(prompt.conversation)} messages"})
     cached = Cached(backend)
     texts: list[str] = []
@@ -297,7 +297,7 @@ async def test_the_text_of_a_node_is_its_field_its_only_text_or_its_json():
         assert turn.reply == '{"order": {"item": "lamp", "count": 2}}'
 
 
-async def test_a_secret_of_an_earlier_turn_is_not_shown_even_if_it_is_in_the_journal():
+async def test_a_secret_of_an_earlier_turn_is_not_shown_even_from_the_journal():
     class Login(Node):
         name: str
         token: str = Field(repr=False)

@@ -116,7 +116,7 @@ async def test_context_variables_set_in_a_tool_call_do_not_leak_into_other_calls
     assert [each.result for each in made] == ["nowhere"] * 3
 
 
-async def test_a_tool_error_of_a_task_that_the_tool_has_started_goes_to_the_model():
+async def test_the_model_reads_a_tool_error_of_a_task_started_by_the_tool():
     async def fail(what: str) -> None:
         raise ToolError(f"no {what}")
 
@@ -319,7 +319,7 @@ async def test_a_person_can_change_arguments_without_changing_a_secret_argument(
     assert made.arguments == {"user": "bob", "password": "**********"}
 
 
-async def test_a_secret_that_a_person_gives_is_used_and_not_stored():
+async def test_a_secret_from_a_person_is_used_and_not_stored():
     async def person(gate: OpenGate) -> Any:
         return {"arguments": {"user": "ada", "password": SECRET}}
 

@@ -278,7 +278,7 @@ async def test_results_of_any_type_become_json():
     assert await result_of(look) == {"hits": [{"title": "tea"}], "sizes": [1], "at": [1, None]}
 
 
-async def test_a_result_that_json_cannot_express_fails_the_run_and_names_the_tool():
+async def test_a_result_without_a_json_form_fails_the_run_and_names_the_tool():
     async def look() -> object:
         """Look."""
         return object()
@@ -691,7 +691,7 @@ async def test_observers_receive_progress_reports_of_a_tool():
     ]
 
 
-async def test_a_report_from_a_thread_is_observed_on_the_event_loop_while_the_tool_runs():
+async def test_observers_see_a_report_from_a_thread_while_the_tool_runs():
     heard, threads = threading.Event(), set[int]()
 
     def copy() -> bool:
@@ -937,7 +937,7 @@ async def test_a_dependency_may_make_a_node_with_tools():
     assert (await run(Held(), ScriptedLM([*TALLY]))).result.total == 3
 
 
-async def test_a_field_may_hold_a_node_that_is_filled_with_tools():
+async def test_a_filled_node_in_a_field_may_have_tools():
     class Held(EndNode):
         tally: Annotated[Tally, Dep()]
         other: Annotated[Note, Dep()]

@@ -244,7 +244,7 @@ tell(activity=f"is in turn {number}", message=f"this is turn {number}")
         assert shown == ["is in turn 1", "is in turn 2"]
 
 
-async def test_a_turn_that_has_ended_is_not_repeated_after_a_kill(tmp_path: Path) -> None:
+async def test_a_finished_turn_is_not_repeated_after_a_kill(tmp_path: Path) -> None:
     program = stand_in(tmp_path, 'write("calc.sh", sub)\ntell(message="done")')
     async with a_bench(tmp_path, files=FAILING, worker=program) as (bench, [task]):
         working = asyncio.create_task(work(bench, task))
@@ -386,7 +386,7 @@ async def test_a_program_is_ended_when_a_budget_is_exceeded(tmp_path: Path) -> N
         assert len(turns(tmp_path)) == 1
 
 
-async def test_work_left_by_a_program_that_spent_its_budget_is_judged_and_merged(
+async def test_work_of_a_program_that_spent_its_budget_is_judged_and_merged(
     tmp_path: Path,
 ) -> None:
     body = """

@@ -122,7 +122,7 @@ YARN = "# yarn lockfile v1\n"
         ),
     ],
 )
-def test_packages_are_installed_by_the_manager_whose_lock_file_git_has(
+def test_the_committed_lock_file_decides_the_package_manager(
     files: dict[str, str],
     committed: str,
     setup: str,
@@ -136,7 +136,9 @@ def test_packages_are_installed_by_the_manager_whose_lock_file_git_has(
     assert shlex.join(found.setup) == setup
 
 
-def test_a_folder_of_a_workspace_is_installed_by_the_lock_file_around_it(tmp_path: Path) -> None:
+def test_a_folder_of_a_workspace_is_installed_by_the_lock_file_of_a_parent_folder(
+    tmp_path: Path,
+) -> None:
     package = json.dumps({"devDependencies": {"vitest": "^4"}})
     write(tmp_path, {"package-lock.json": "{}", "packages/a/package.json": package})
     found = detect(tmp_path, "packages/a")
@@ -258,7 +260,7 @@ def test_other_test_programs_are_named_and_not_mistaken_for_node(
     assert "--report junit:PATH" in problem
 
 
-def test_a_test_script_that_is_not_understood_is_not_replaced(tmp_path: Path) -> None:
+def test_an_unknown_test_script_is_not_replaced(tmp_path: Path) -> None:
     package = json.dumps({"scripts": {"test": "node test/index.js"}})
     write(tmp_path, {"package.json": package, "test/index.js": ""})
     found = detect(tmp_path)

@@ -158,7 +158,7 @@ LOCKED = {
 @pytest.mark.parametrize(
     ("program", "lock", "projects"), [(n, *each) for n, each in LOCKED.items()]
 )
-def test_a_lock_file_that_git_has_names_the_program_that_installs(
+def test_a_committed_lock_file_decides_the_installing_program(
     program: str, lock: str, projects: Mapping[str, str], tools: Path, tmp_path: Path
 ) -> None:
     for number, (text, setup) in enumerate(projects.items()):

@@ -152,7 +152,7 @@ async def test_bad_patterns_and_patterns_without_an_end_are_refused(
     assert await find("x = .a+", tree=tree)
 
 
-async def test_secrets_links_and_files_that_git_ignores_are_never_shown(tmp_path: Path):
+async def test_secrets_links_and_ignored_files_are_never_shown(tmp_path: Path):
     root = make_repository(tmp_path / "project", {**FILES, ".gitignore": "build/\n"})
     (tmp_path / "outside.py").write_text("total = 1")
     (root / "link.py").symlink_to(tmp_path / "outside.py")

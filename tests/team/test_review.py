@@ -165,7 +165,7 @@ async def test_a_review_is_paid_once_even_if_the_run_ends_before_the_merge(
         assert len((await bench.store.reviews(task.project_id))[task.id]) == 1
 
 
-async def test_a_review_that_was_written_and_not_stored_is_read_from_the_journal(
+async def test_a_review_missing_from_the_store_is_read_from_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with a_bench(tmp_path, review="advise") as (bench, [task]):
@@ -190,7 +190,7 @@ async def test_a_review_that_was_written_and_not_stored_is_read_from_the_journal
     [[BaeLMError("the model is gone")], [{"summary": 1}] * 3, [RuntimeError("a bug")]],
     ids=["no answer", "a wrong answer", "a bug"],
 )
-async def test_a_reviewer_that_fails_loses_no_work(tmp_path: Path, answers: list[Any]) -> None:
+async def test_a_failed_reviewer_loses_no_work(tmp_path: Path, answers: list[Any]) -> None:
     async with a_bench(tmp_path, review="advise") as (bench, [task]):
         lm = ScriptedLM({WorkerAnswer: [RIGHT], WorkReview: answers})
         assert (await work(bench, task, lm)).status == "completed"
@@ -207,7 +207,7 @@ async def test_a_reviewer_that_fails_loses_no_work(tmp_path: Path, answers: list
     ],
     ids=["an LM that is gone", "a bug"],
 )
-async def test_a_required_review_that_fails_asks_a_person(
+async def test_a_failed_required_review_asks_a_person(
     tmp_path: Path, gone: Exception, why: str
 ) -> None:
     async with a_bench(tmp_path, review="require") as (bench, [task]):
@@ -262,7 +262,7 @@ async def test_advice_that_exceeds_the_budget_is_left_out(tmp_path: Path, mode: 
         assert f"budget of {calls} calls" in review.error
 
 
-def test_a_long_file_of_a_change_leaves_room_for_the_others() -> None:
+def test_a_long_file_in_a_change_leaves_room_for_other_files() -> None:
     def change(name: str, length: int) -> str:
         return f"diff --git a/{name} b/{name}\n" + "+x\n" * (length // 3)
 
@@ -315,7 +315,7 @@ def bae(
     return run
 
 
-def test_the_command_line_requires_a_review_and_shows_it(bae: Callable[..., str]) -> None:
+def test_the_command_line_can_require_a_review_and_shows_it(bae: Callable[..., str]) -> None:
     refused = bae("run", "--no-review", "--require-review", code=2)
     assert "--no-review turns off what --require-review asks for" in refused
     names = ("--lm", "python:../lm.py:make", "--reviewer", "python:../lm.py:review")

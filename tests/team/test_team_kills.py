@@ -146,7 +146,7 @@ async def test_a_team_that_is_killed_repeatedly_ends_like_an_undisturbed_team(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rounds", [40])
-async def test_a_run_that_is_cancelled_or_timed_out_leaves_nothing_in_progress_and_continues(
+async def test_a_cancelled_or_timed_out_run_leaves_no_task_in_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
     chance, goal = random.Random(rounds), 0

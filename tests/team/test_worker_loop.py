@@ -170,7 +170,7 @@ async def test_a_refused_submission_returns_into_the_same_conversation(tmp_path:
     assert read[2].startswith(read[0])  # one conversation, which grows
 
 
-async def test_work_that_was_refused_is_not_judged_again_before_it_is_changed(
+async def test_refused_work_is_not_judged_again_before_a_change(
     tmp_path: Path,
 ) -> None:
     lm = a_script(WRONG_EDIT, DONE, DONE, RIGHT, DONE)
@@ -181,7 +181,7 @@ async def test_work_that_was_refused_is_not_judged_again_before_it_is_changed(
     assert [attempt.outcome for attempt in attempts] == ["failed", "passed"]
 
 
-async def test_nothing_can_be_submitted_before_a_file_is_changed(tmp_path: Path) -> None:
+async def test_work_cannot_be_submitted_before_a_file_is_changed(tmp_path: Path) -> None:
     lm = a_script(DONE, RIGHT, DONE)
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
         assert (await work(bench, task, lm)).status == "completed"
@@ -430,7 +430,7 @@ async def test_the_question_at_a_limit_has_the_last_failure(tmp_path: Path) -> N
 # --- runs -----------------------------------------------------------------------------------------
 
 
-async def test_a_conversation_that_was_interrupted_continues_without_repeating_a_call(
+async def test_an_interrupted_conversation_continues_without_repeating_a_call(
     tmp_path: Path,
 ) -> None:
     down = BaeLMError("the provider is down")

@@ -95,7 +95,7 @@ async def test_a_single_worker_stores_its_question_and_its_returned_status(
         assert (worker.completed, worker.failed) == (1, 1)
 
 
-async def test_cancelled_work_of_a_single_worker_can_be_taken_again_and_is_logged_at_info(
+async def test_cancelled_work_of_a_single_worker_can_be_taken_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with a_project(tmp_path) as (store, project, [task]):

@@ -260,7 +260,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_a_conversation_that_is_broken_is_refused_as_the_api_does(
+async def test_a_broken_conversation_is_refused_in_the_form_of_the_api(
     provider: Provider, name: str
 ) -> None:
     (path, body), why = REFUSED[name]

@@ -103,7 +103,7 @@ async def test_a_script_has_answers_in_order_or_by_type(
 
 
 @pytest.mark.parametrize("choice", [None, NoneType, "None", Refusal], ids=str)
-async def test_a_choice_of_none_ends_the_run_and_a_node_without_fields_takes_no_answer(choice: Any):
+async def test_a_scripted_choice_needs_no_answer_for_a_node_without_fields(choice: Any):
     lm = ScriptedLM([choice])
 
     result = await graph.arun(Start(), lm)
