@@ -166,7 +166,7 @@ async def test_a_chain_of_deps_beyond_the_bound_is_refused_with_its_names(length
     for work in (Graph(start=field_of(int, fn)).prove, lambda: asyncio.run(resolve_dep(fn))):
         with pytest.raises((ProofError, DepError)) as info:
             await asyncio.to_thread(work)
-        assert f"{DEEPEST + 1} dependencies wait for each other, and {DEEPEST} can" in str(
+        assert f"{DEEPEST + 1} dependencies wait for each other, but at most {DEEPEST} may" in str(
             info.value
         )
         assert "step -> step -> step -> …" in str(info.value)
@@ -184,7 +184,7 @@ async def test_a_chain_of_deps_that_grows_from_the_bottom_is_refused_too() -> No
         fn = one_more
         if left:
             await resolve_dep(fn) if left == 2 else None
-    with pytest.raises(DepError, match=f"and {DEEPEST} can: one_more"):
+    with pytest.raises(DepError, match=f"at most {DEEPEST} may: one_more"):
         await resolve_dep(fn)
 
 
@@ -194,7 +194,9 @@ def test_graphs_nested_beyond_the_bound_are_refused_with_their_names() -> None:
     with pytest.raises(ProofError) as info:
         Graph(start=wide).prove()
     count = DEEPEST_GRAPHS + 6
-    assert f"{count} graphs are inside each other, and {DEEPEST_GRAPHS} can" in str(info.value)
+    assert f"{count} graphs are inside each other, but at most {DEEPEST_GRAPHS} may" in str(
+        info.value
+    )
 
 
 def test_a_map_over_graphs_counts_as_a_level_of_nesting() -> None:
