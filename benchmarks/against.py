@@ -39,7 +39,7 @@ DURABLE_RUNS = 100
 
 
 async def best_of(times: int, work: Callable[[], Awaitable[object]]) -> float:
-    """Processor time of some work: the best of a few."""
+    """Return the processor time of some work: the best of a few samples."""
     taken: list[float] = []
     for _ in range(times):
         gc.collect()
@@ -50,17 +50,17 @@ async def best_of(times: int, work: Callable[[], Awaitable[object]]) -> float:
 
 
 def chain() -> float:
-    """Seconds a step of a1."""
+    """Return the seconds per step of case a1."""
     return asyncio.run(best_of(15, load(BAE).chain())) / STEPS
 
 
 def choices() -> float:
-    """Seconds a step of a2."""
+    """Return the seconds per step of case a2."""
     return asyncio.run(best_of(15, load(BAE).choices())) / STEPS
 
 
 def build() -> float:
-    """Seconds to define and build a graph of 200 node types."""
+    """Return the seconds to define and build a graph of 200 node types."""
     define = load(BAE).define
     assert define is not None
 
@@ -71,14 +71,14 @@ def build() -> float:
 
 
 def lm_step() -> float:
-    """Seconds a step that an LM chooses and fills."""
+    """Return the seconds per step that an LLM chooses and fills."""
     from benchmarks.lm_steps import STEPS, with_bae
 
     return asyncio.run(best_of(6, with_bae)) / STEPS
 
 
 def cold_start() -> float:
-    """Seconds of a program that starts, runs two steps and exits."""
+    """Return the seconds of a program that starts, runs two steps and exits."""
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "program.py")
         program.write_text(PROGRAMS[BAE], encoding="utf-8")
@@ -98,7 +98,7 @@ def cold_start() -> float:
 
 
 def crowd() -> float:
-    """Seconds a run of d."""
+    """Return the seconds per run of case d."""
     run = load(BAE).crowd()
 
     async def measure() -> float:
@@ -109,18 +109,18 @@ def crowd() -> float:
 
 
 def durable_step() -> float:
-    """Seconds a step of one run that a file keeps: the best of a few."""
+    """Return the seconds per step of one run in a journal file: the best of a few samples."""
     return min(asyncio.run(durable(1, DURABLE_STEPS)) for _ in range(3)) / DURABLE_STEPS
 
 
 def durable_runs() -> float:
-    """Seconds per run of five steps, with a hundred runs at once in a journal file: the best of a
-    few samples."""
+    """Return the seconds per run of five steps, with a hundred runs at once in a journal file: the
+    best of a few samples."""
     return min(asyncio.run(durable(DURABLE_RUNS, 5)) for _ in range(5)) / DURABLE_RUNS
 
 
 async def durable(runs: int, steps: int) -> float:
-    """Seconds that this number of concurrent runs takes."""
+    """Return the seconds that this number of concurrent runs takes."""
     from benchmarks.durable.contenders.bae_journal import open_store
 
     with tempfile.TemporaryDirectory() as folder:
@@ -144,7 +144,7 @@ SAMPLES: dict[str, tuple[Callable[[], float], str]] = {
 
 
 def sample_in(source: Path, name: str) -> float:
-    """A sample with the bae of some checkout."""
+    """Take a sample with the bae of a checkout."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.against", "--sample", name],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(source), str(ROOT)])},
@@ -158,7 +158,7 @@ def sample_in(source: Path, name: str) -> float:
 
 
 def bytes_in(source: Path) -> float:
-    """The memory that a run of case d adds."""
+    """Return the memory that a run of case d adds."""
     os.environ["PYTHONPATH"] = str(source)
     return child(BAE, CROWD)["bytes"] / CROWD
 
@@ -197,7 +197,7 @@ def one_sample(name: str) -> int:
 
 
 def show(what: str, found: dict[str, Samples], scale: float) -> None:
-    """Both, and their ratio."""
+    """Print both figures and their ratio."""
     shown = ", ".join(
         f"{key} {figure(mine.median * scale)} ({spread(mine, scale)})"
         for key, mine in found.items()

@@ -149,7 +149,8 @@ async def dspy(url: str) -> AsyncIterator[dict[str, Call]]:
 
 
 async def measure_processor_time(calls: dict[str, Call]) -> dict[str, list[float]]:
-    """Milliseconds of processor time a call, one figure a round, in turns."""
+    """Return the milliseconds of processor time per call, one figure per round. The contenders take
+    turns."""
     for call in calls.values():
         for _ in range(10):
             await call()

@@ -51,7 +51,7 @@ GRAPH = Graph(start=Left, end=Done)
 
 
 def answer_for(number: int) -> str:
-    """What the LM answers at a step: to the right and to the left by turns, and an end."""
+    """Return the LLM's answer at a step: right and left in turns, and then the end."""
     if number >= STEPS:
         return f'{{"answer":{{"choice":"Done","fields":{{"number":{number}}}}}}}'
     side = "Right" if number % 2 else "Left"
@@ -138,7 +138,8 @@ async def by_hand() -> int:
 
 
 async def measure(rounds: int) -> tuple[float, float]:
-    """Seconds a step of both, by turns: the best of the rounds, which other load disturbs least."""
+    """Return the seconds per step of both, measured in turns. The best round counts, because other
+    load disturbs it least."""
     taken: dict[Any, list[float]] = {by_hand: [], with_bae: []}
     for work in taken:
         await work()

@@ -238,7 +238,7 @@ async def measure(
 
 
 def table(counts: dict[tuple[str, float], Count]) -> str:
-    """The counts, as Markdown: valid at first, valid after a retry, and FillError."""
+    """Return the counts as Markdown: valid at first, valid after a retry, and FillError."""
     names = list(dict.fromkeys(name for name, _ in counts))
     temperatures = list(dict.fromkeys(temperature for _, temperature in counts))
     heads = ["shape", *(f"at {temperature:g}" for temperature in temperatures), "tokens/s"]
@@ -265,7 +265,7 @@ ENDS = ("first", "again", "FillError")
 
 
 def unclean(counts: dict[tuple[str, float], Count]) -> list[str]:
-    """The fills that ended neither in a node nor in a FillError."""
+    """Return the fills that ended neither in a node nor in a FillError."""
     return [
         f"{name} at {temperature:g}: {end} × {number}"
         for (name, temperature), count in counts.items()

@@ -60,7 +60,7 @@ SHOWN = 4
 
 
 def load_triage() -> ModuleType:
-    """The example, from its file."""
+    """Import the example from its file."""
     if "triage" not in sys.modules:
         spec = spec_from_file_location("triage", ROOT / "examples" / "triage.py")
         assert spec is not None
@@ -98,7 +98,7 @@ class Teacher(Backend):
 
 
 def text_of(case: Case) -> str:
-    """What the customer wrote."""
+    """Return the text of the ticket."""
     assert isinstance(case.inputs, Mapping)
     return str(case.inputs["text"])
 
@@ -230,7 +230,7 @@ class Clock:
 
 
 def figures(found: Measured) -> str:
-    """The measurements, as Markdown."""
+    """Return the measurements as Markdown."""
     assert found.evaluation is not None
     assert found.last is not None
     train, held_out, left_out = found.examples

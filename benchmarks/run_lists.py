@@ -92,7 +92,7 @@ async def fill(url: str, schema: str, runs: int, lines: int) -> float:
 
 
 async def median_ms(ask: Callable[[], Awaitable[object]]) -> tuple[float, float]:
-    """The median and the most of some calls, in milliseconds."""
+    """Return the median and the maximum of the time of some calls, in milliseconds."""
     await ask()
     taken: list[float] = []
     for _ in range(REPEATS):
@@ -103,7 +103,7 @@ async def median_ms(ask: Callable[[], Awaitable[object]]) -> tuple[float, float]
 
 
 async def measure(journal: PostgresJournal, runs: int) -> tuple[list[list[str]], dict[str, float]]:
-    """The queries and their times, as rows and as medians."""
+    """Measure the queries. Returns table rows, and the medians."""
     page = (await journal.runs(limit=50))[-1].run_id
     middle = f"run-{runs // 2}"
     numbers = iter(range(99, runs, 1000))
@@ -142,7 +142,7 @@ async def measure(journal: PostgresJournal, runs: int) -> tuple[list[list[str]],
 
 
 def judge(medians: dict[str, float]) -> list[Verdict]:
-    """Whether the slowest list and the slowest claim are fast enough."""
+    """Return the verdicts on the slowest list and the slowest claim."""
     verdicts: list[Verdict] = []
     for what, names in (("list", medians.keys() - {*CLAIMS}), ("claim", CLAIMS)):
         slowest = max(names, key=lambda name: medians[name])

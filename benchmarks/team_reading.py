@@ -95,18 +95,18 @@ class Outcome:
 
 
 def git(*args: str, at: Path = ROOT) -> str:
-    """What git prints."""
+    """Run git, and return its output."""
     done = subprocess.run(("git", *args), cwd=at, check=True, capture_output=True, text=True)
     return done.stdout
 
 
 def is_source(name: str) -> bool:
-    """Whether a file is source code of bae."""
+    """Return whether a file is source code of bae."""
     return name.startswith("src/bae/") and name.endswith(".py")
 
 
 def read_cases(most: int = CASES) -> list[Case]:
-    """The newest commits that change one to six source files, and that are no merges."""
+    """Return the newest commits that change one to six source files and are no merges."""
     form = "--format=%x01%H%x02%P%x02%B%x02"
     log = git("log", "--no-merges", "--name-status", "--no-renames", form, NEWEST)
     cases: list[Case] = []
@@ -201,7 +201,7 @@ async def read_for(message: str, call: Call) -> None:
 
 
 def common_stem(word: str) -> str:
-    """What the forms of a word have in common, as a pattern."""
+    """Return a pattern for the common part of the forms of a word."""
     for ending in ENDINGS:
         if word.lower().endswith(ending) and len(word) - len(ending) >= 4:
             return re.escape(word[: -len(ending)].lower())
@@ -242,7 +242,7 @@ async def work_on(case: Case, code: Code) -> Outcome:
 
 
 async def measure(cases: Sequence[Case]) -> list[Outcome]:
-    """The outcomes of cases, each in its own checkout of a clone that shares all objects."""
+    """Measure cases, each in its own checkout of a clone that shares all objects."""
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "clone"
@@ -260,7 +260,7 @@ async def measure(cases: Sequence[Case]) -> list[Outcome]:
 
 
 def report(outcomes: Sequence[Outcome]) -> Result:
-    """The tables and the targets."""
+    """Return the tables and the targets."""
     count = len(outcomes)
     reached = [outcome.reached_at for outcome in outcomes if outcome.reached_at is not None]
     partly = sum(len(outcome.missed) < len(outcome.case.changed) for outcome in outcomes)

@@ -133,7 +133,8 @@ def in_pydantic_ai(rounds: int) -> Run:
 
 
 async def processor_time(runs: dict[str, Run], wanted: Any, samples: int) -> dict[str, list[float]]:
-    """Seconds of processor time a run, one figure a sample, in turns."""
+    """Return the seconds of processor time per run, one figure per sample. The contenders take
+    turns."""
     repeats: dict[str, int] = {}
     for name, run in runs.items():
         began = time.process_time()
@@ -211,7 +212,8 @@ class Crowding(Backend):
 
 
 async def over_gather(samples: int) -> tuple[list[float], list[float]]:
-    """Seconds of a run with all calls in one round, and of a plain gather, in turns."""
+    """Return the seconds of a run with all calls in one round, and of a plain gather, measured in
+    turns."""
     graph, lm, start = Graph(start=Crowd, end=Waited), Crowding(), Crowd(text="all")
 
     async def by_bae() -> list[Any]:

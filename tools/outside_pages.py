@@ -75,7 +75,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def page_of(path: str) -> str:
-    """The page of the site, as mkdocs names it, for a file of the repository."""
+    """Return mkdocs' name of the page for a file of the repository."""
     if path == "README.md":
         return "index.md"
     if path.startswith("docs/"):
@@ -84,7 +84,7 @@ def page_of(path: str) -> str:
 
 
 def _examples() -> list[str]:
-    """The overview first, then each example, the outfit before the others."""
+    """Return the examples for the nav: the overview first, then the outfit, then the others."""
     found = sorted((ROOT / "examples").glob("*.py"), key=lambda path: (path.stem != "ootd", path))
     overview = ROOT / "examples" / "README.md"
     return [
@@ -94,12 +94,12 @@ def _examples() -> list[str]:
 
 
 def _entry(path: str) -> str | dict[str, str]:
-    """How an example is listed: by its name; the overview by the section's."""
+    """Return the nav entry of an example."""
     return page_of(path) if path.endswith(".md") else {Path(path).name: page_of(path)}
 
 
 def _outside(text: str, source: str) -> list[str]:
-    """The files outside `docs` that a text links to."""
+    """Return the files outside `docs` that a text links to."""
     found: list[str] = []
 
     def note(link: str) -> str:
@@ -113,7 +113,7 @@ def _outside(text: str, source: str) -> list[str]:
 
 
 def _file_of(link: str, source: str) -> str | None:
-    """The file of the repository that a link on a page refers to, or None."""
+    """Return the file of the repository that a link on a page refers to, or None."""
     parts = urlsplit(link)
     if parts.scheme or parts.netloc or not parts.path or parts.path.startswith("/"):
         return None
@@ -124,7 +124,7 @@ def _file_of(link: str, source: str) -> str | None:
 
 
 def _with_links(text: str, change: Callable[[str], str]) -> str:
-    """A text with each link changed; code in it stays as it is."""
+    """Change each link of a text, except in code."""
 
     def changed(match: re.Match[str]) -> str:
         link = match[1] or match[2]

@@ -105,7 +105,7 @@ def record(
 
 
 def as_svg(taken: Taken, title: str) -> str:
-    """A dark window with that title, which reads on a light page and on a dark one."""
+    """Draw a dark window with a title, which can be read on light and on dark pages."""
     wide, high = 8.4, 18.0  # a cell, for letters of 14 pixels
     left, top = 18.0, 52.0
     width = left * 2 + taken.columns * wide
@@ -297,7 +297,7 @@ def _colour(name: str, default: str) -> str:
 
 
 def _fit_title(title: str, columns: int) -> str:
-    """A title that leaves the buttons of the window alone."""
+    """Cut a title to leave room for the buttons of the window."""
     return title if len(title) <= columns else f"{title[: max(columns - 1, 0)]}…"
 
 

@@ -100,7 +100,7 @@ def measure(case: str, contenders: Mapping[str, Contender], settings: Settings) 
 
 
 def _seconds(program: Path) -> float:
-    """How long a program takes in a new interpreter."""
+    """Return the seconds of a program in a new interpreter."""
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(program.parent)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     start = time.perf_counter()

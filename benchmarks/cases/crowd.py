@@ -122,7 +122,8 @@ def judge(
     *,
     whole: bool,
 ) -> list[Verdict]:
-    """A smaller crowd settles nothing: the garbage collector's share grows with the crowd."""
+    """Return the verdicts. A smaller crowd has none, because the garbage collector's share grows
+    with the crowd."""
     faster = f"bae is at most {MOST_TIMES_FLOOR} × the floor"
     leaner = "bae holds less memory a run than any other but the floor"
     others = [key for key in held if key not in (FLOOR, BAE)]

@@ -35,7 +35,8 @@ print("took", time.perf_counter() - start, *sorted(set(seen)))
 
 
 def fresh_import(statement: str, bytecode: str) -> tuple[float, list[str]]:
-    """Seconds the statement took in a new interpreter, and the socket events it raised."""
+    """Return the seconds of the statement in a new interpreter, and the socket events that it
+    raised."""
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(

@@ -13,7 +13,7 @@ IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 
 
 def file_system(folder: Path) -> str:
-    """Its kind, as the system calls it; `unknown` where it does not tell."""
+    """Return the system's name for the kind of file system, or `unknown`."""
     mounts = Path("/proc/self/mounts")
     if not mounts.exists():
         return "unknown"
@@ -28,7 +28,7 @@ def file_system(folder: Path) -> str:
 
 
 def seconds_to_be_safe(folder: Path, times: int = 200) -> float:
-    """The median time to append a page to a file and flush it to the disk."""
+    """Return the median time to append a page to a file and flush it to the disk."""
     file = folder / "page"
     took: list[float] = []
     page = os.urandom(4096)

@@ -91,7 +91,7 @@ def _start_process(key: str, folder: Path) -> subprocess.Popen[str]:
 
 @contextmanager
 def team(folder: Path | None) -> Iterator[Team]:
-    """Processes that end with the block, together with their stored files."""
+    """Yield the processes. They end with the block, and their stored files are deleted."""
     with TemporaryDirectory(prefix="bae-durable-", dir=folder) as made:
         found = Team(Path(made))
         try:
@@ -103,8 +103,8 @@ def team(folder: Path | None) -> Iterator[Team]:
 def interleave(
     people: Team, keys: Iterable[str], wanted: Ask, rounds: int, budget: float
 ) -> dict[str, list[Sample]]:
-    """Round by round a sample of each, the order turning. A contender that has spent `budget`
-    seconds sits out the rounds left."""
+    """Take a sample of each contender in every round, and change the order from round to round. A
+    contender that has spent `budget` seconds sits out the remaining rounds."""
     keys = list(keys)
     found: dict[str, list[Sample]] = {key: [] for key in keys}
     spent = dict.fromkeys(keys, 0.0)
@@ -119,7 +119,7 @@ def interleave(
 
 
 def seconds_of(found: Mapping[str, list[Sample]]) -> dict[str, Samples]:
-    """Only the times."""
+    """Return only the times."""
     return {key: Samples(one.seconds for one in mine) for key, mine in found.items()}
 
 
@@ -165,7 +165,7 @@ async def _time_resume(ready: Opened, wanted: Ask) -> float:
 
 
 def _size(store: Path) -> int:
-    """The size of all files, after the log is merged into the database file."""
+    """Return the size of all files, after the log is merged into the database file."""
     connection = sqlite3.connect(store / "store.db")
     connection.execute("pragma wal_checkpoint(truncate)")
     connection.close()
@@ -185,7 +185,7 @@ def main(arguments: list[str]) -> None:
 
 
 def available(keys: Iterable[str]) -> list[str]:
-    """Those whose libraries are installed."""
+    """Return the contenders whose libraries are installed."""
     found: list[str] = []
     for key in keys:
         try:

@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def provenance(folder: Path, settings: Settings) -> str:
-    """Where and with what the figures were measured."""
+    """Describe the machine, the packages and the settings of the measurement."""
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
     load = os.getloadavg()[0]
     return (
