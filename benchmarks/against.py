@@ -40,13 +40,13 @@ DURABLE_RUNS = 100
 
 async def best_of(times: int, work: Callable[[], Awaitable[object]]) -> float:
     """Return the processor time of some work: the best of a few samples."""
-    taken: list[float] = []
+    seconds: list[float] = []
     for _ in range(times):
         gc.collect()
         start = time.process_time()
         await work()
-        taken.append(time.process_time() - start)
-    return min(taken)
+        seconds.append(time.process_time() - start)
+    return min(seconds)
 
 
 def chain() -> float:
@@ -145,14 +145,14 @@ SAMPLES: dict[str, tuple[Callable[[], float], str]] = {
 
 def sample_in(source: Path, name: str) -> float:
     """Take a sample with the bae of a checkout."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "benchmarks.against", "--sample", name],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(source), str(ROOT)])},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    where, seconds = json.loads(done.stdout.splitlines()[-1])
+    where, seconds = json.loads(process.stdout.splitlines()[-1])
     expect("the bae that ran", Path(where).resolve(), (source / "bae" / "__init__.py").resolve())
     return float(seconds)
 
@@ -164,25 +164,25 @@ def bytes_in(source: Path) -> float:
 
 
 def main() -> int:
-    made = argparse.ArgumentParser(prog="python -m benchmarks.against", description=__doc__)
-    made.add_argument("other", type=Path, nargs="?", help="another checkout of this repository")
-    made.add_argument("--rounds", type=int, default=ROUNDS)
-    made.add_argument("--sample", choices=SAMPLES, help="print one sample of this checkout alone")
-    options = made.parse_args()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.against", description=__doc__)
+    parser.add_argument("other", type=Path, nargs="?", help="another checkout of this repository")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--sample", choices=SAMPLES, help="print one sample of this checkout alone")
+    options = parser.parse_args()
     if options.sample:
         return one_sample(options.sample)
     if options.other is None:
-        made.error("name another checkout")
+        parser.error("name another checkout")
     sources = {"this": ROOT / "src", "other": options.other / "src"}
-    found = {name: {key: Samples() for key in sources} for name in SAMPLES}
+    samples = {name: {key: Samples() for key in sources} for name in SAMPLES}
     sizes = {key: Samples() for key in sources}
     for number in range(options.rounds):
         for key in sources if number % 2 else reversed(sources):
             for name in SAMPLES:
-                found[name][key].append(sample_in(sources[key], name))
+                samples[name][key].append(sample_in(sources[key], name))
             sizes[key].append(bytes_in(sources[key]))
     for name, (_, title) in SAMPLES.items():
-        show(title, found[name], 1e6)
+        show(title, samples[name], 1e6)
     show("d, KiB a run", sizes, 1 / 1024)
     return 0
 

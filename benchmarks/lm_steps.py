@@ -125,8 +125,8 @@ async def by_hand() -> int:
     node: BaseModel = FloorLeft(number=0, label="step 0")
     trace = [node]
     while not isinstance(node, FloorDone):
-        known = {NAMES[type(node)]: node.model_dump(mode="json")}
-        text = f"Choose what comes next, and make it.\n\n{json.dumps(known)}"
+        fields = {NAMES[type(node)]: node.model_dump(mode="json")}
+        text = f"Choose what comes next, and make it.\n\n{json.dumps(fields)}"
         said, tokens = await client.ask(text, SCHEMA)
         spent.calls += 1
         spent.tokens += tokens
@@ -140,15 +140,15 @@ async def by_hand() -> int:
 async def measure(rounds: int) -> tuple[float, float]:
     """Return the seconds per step of both, measured in turns. The best round counts, because other
     load disturbs it least."""
-    taken: dict[Any, list[float]] = {by_hand: [], with_bae: []}
-    for work in taken:
+    times: dict[Any, list[float]] = {by_hand: [], with_bae: []}
+    for work in times:
         await work()
     for _ in range(rounds):
-        for work, samples in taken.items():
+        for work, samples in times.items():
             since = process_time()
             assert await work() == STEPS + 1
             samples.append((process_time() - since) / STEPS)
-    return min(taken[by_hand]), min(taken[with_bae])
+    return min(times[by_hand]), min(times[with_bae])
 
 
 def main() -> int:

@@ -109,12 +109,12 @@ async def follow(url: str, run_id: str, *, reads: bool) -> int:
 
 
 async def _read(socket: ClientConnection) -> int:
-    found = 0
+    count = 0
     async for text in socket:
         message: dict[str, Any] = json.loads(text)
-        found += len(message.get("items", ()))
+        count += len(message.get("items", ()))
         if "end" in message:
-            return found if message["end"] == "ended" else -1
+            return count if message["end"] == "ended" else -1
     return -1
 
 
@@ -157,7 +157,7 @@ async def measure(clients: int, stalled: int, rate: int, seconds: float) -> Meas
                 # To the end of the run: a busy machine may need longer for the same work.
                 again = await http.post("/graphs/ticks/runs?wait=300", json=body, timeout=300)
                 took = time.time() - begin
-                got = await asyncio.gather(*readers)
+                counts = await asyncio.gather(*readers)
                 after, memory = await asyncio.to_thread(server.used)
                 share = (after - before) / seconds
                 total = (await http.get("/runs/ticks/records?limit=1")).json()["last"] + 1
@@ -165,7 +165,9 @@ async def measure(clients: int, stalled: int, rate: int, seconds: float) -> Meas
                 for task in hanging:
                     task.cancel()
                 await asyncio.gather(*hanging, return_exceptions=True)
-                return Measured(share, memory, all(each == total for each in got), total / took)
+                return Measured(
+                    share, memory, all(count == total for count in counts), total / took
+                )
         finally:
             server.process.kill()
             server.process.wait()

@@ -411,9 +411,9 @@ async def be_clients(url: str, total: int) -> None:
     async with asyncio.TaskGroup() as tasks:
         for reader in readers:
             tasks.create_task(read(reader))
-    dropped = [await asyncio.to_thread(is_dropped, each) for each in stalled]
-    found = {"complete": len(numbers), "dropped": sum(dropped), "latency": percentiles(delays)}
-    print(json.dumps(found), flush=True)
+    dropped = [await asyncio.to_thread(is_dropped, client) for client in stalled]
+    figures = {"complete": len(numbers), "dropped": sum(dropped), "latency": percentiles(delays)}
+    print(json.dumps(figures), flush=True)
 
 
 async def stall(url: str) -> socket.socket:
@@ -445,14 +445,14 @@ def is_dropped(client: socket.socket) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog="python -m benchmarks.team", description=__doc__)
-    made.add_argument("--quick", action="store_true", help="shorter: to try, not to quote")
-    made.add_argument("--write", type=Path, metavar="FILE", help="put the tables into FILE")
-    made.add_argument("--case", metavar="A,B", help="agents, events, lag, workers (default: all)")
-    made.add_argument("--clients", help=argparse.SUPPRESS)
-    made.add_argument("--idle", action="store_true", help=argparse.SUPPRESS)
-    made.add_argument("--events", type=int, help=argparse.SUPPRESS)
-    options = made.parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.team", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="shorter: to try, not to quote")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables into FILE")
+    parser.add_argument("--case", metavar="A,B", help="agents, events, lag, workers (default: all)")
+    parser.add_argument("--clients", help=argparse.SUPPRESS)
+    parser.add_argument("--idle", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--events", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
     if options.clients:
         asyncio.run(be_clients(options.clients, options.events))
         return 0

@@ -91,13 +91,13 @@ class Outcome:
     def tokens_of_calls(self) -> list[int]:
         """The tokens that each request of the conversation sends: brief, tools, results so far."""
         sent = [sum(self.tokens[:number]) for number in range(len(self.tokens) + 1)]
-        return [self.brief + each for each in sent]
+        return [self.brief + tokens for tokens in sent]
 
 
 def git(*args: str, at: Path = ROOT) -> str:
     """Run git, and return its output."""
-    done = subprocess.run(("git", *args), cwd=at, check=True, capture_output=True, text=True)
-    return done.stdout
+    process = subprocess.run(("git", *args), cwd=at, check=True, capture_output=True, text=True)
+    return process.stdout
 
 
 def is_source(name: str) -> bool:
@@ -235,7 +235,7 @@ async def work_on(case: Case, code: Code) -> Outcome:
     brief = compose_brief(BackendWorkerAgent.role, context, "", "", None)
     tools = plan_of(WorkerLoop).tools
     assert tools is not None
-    described = "".join(f"{one.name}{one.description}{one.schema}" for one in tools.tool_specs)
+    described = "".join(f"{spec.name}{spec.description}{spec.schema}" for spec in tools.tool_specs)
     size = estimate_tokens(SYSTEM + brief + described)
     in_brief = tuple(name for name in case.changed if name in context.files)
     return Outcome(case, shown, tokens, size, in_brief)
@@ -318,11 +318,11 @@ def _describe_misses(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog="python -m benchmarks.team_reading", description=__doc__)
-    made.add_argument("--write", type=Path, metavar="FILE", help="put the tables into FILE")
-    made.add_argument("--most", type=int, default=CASES, help="how many commits (default: 60)")
-    made.add_argument("--skip", type=int, default=0, help="leave out the newest of them")
-    options = made.parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.team_reading", description=__doc__)
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables into FILE")
+    parser.add_argument("--most", type=int, default=CASES, help="how many commits (default: 60)")
+    parser.add_argument("--skip", type=int, default=0, help="leave out the newest of them")
+    options = parser.parse_args(arguments)
     cases = read_cases(options.skip + options.most)[options.skip :]
     result = report(asyncio.run(measure(cases)))
     print(result.markdown(), *(verdict.line() for verdict in result.verdicts), sep="\n")

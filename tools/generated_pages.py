@@ -49,9 +49,9 @@ def _data(name: str, what: Any) -> str:
     parts = {"StoredNode": "nodes", "AskerData": "askers", "ErrorData": "errors", "Usage": "usage"}
     part = parts.get(getattr(kind, "__name__", ""))
     words = [arg for arg in get_args(kind) if isinstance(arg, str)]
-    said = f"[`{name}`](#{part})" if part else f"`{name}`"
-    said += f" ({', '.join(words)})" if words else ""
-    return f"[{said}]" if omitted else said
+    title = f"[`{name}`](#{part})" if part else f"`{name}`"
+    title += f" ({', '.join(words)})" if words else ""
+    return f"[{title}]" if omitted else title
 
 
 def every_name(module: str, first: Sequence[str] = ()) -> str:
@@ -93,10 +93,10 @@ def _describe(command: Any, context: Any) -> Iterator[str]:
     if command.epilog:
         yield f"{_show_examples(_prose(command.epilog))}\n"
     for name in command.list_commands(context) if hasattr(command, "commands") else ():
-        each = command.get_command(context, name)
-        if not each.hidden:
-            inner = each.make_context(name, [], parent=context, resilient_parsing=True)
-            yield from _describe(each, inner)
+        subcommand = command.get_command(context, name)
+        if not subcommand.hidden:
+            inner = subcommand.make_context(name, [], parent=context, resilient_parsing=True)
+            yield from _describe(subcommand, inner)
 
 
 def _row(param: Any, context: Any) -> Iterator[str]:
@@ -104,11 +104,11 @@ def _row(param: Any, context: Any) -> Iterator[str]:
     if param.hidden:
         return
     if param.param_type_name == "argument":
-        name, said = param.metavar or param.name.upper(), param.help or ""
+        name, text = param.metavar or param.name.upper(), param.help or ""
     else:
-        name, said = param.get_help_record(context) or ("", "")
+        name, text = param.get_help_record(context) or ("", "")
     if name and param.name != "help":
-        yield f"| `{' '.join(name.split())}` | {_line(said)} |"
+        yield f"| `{' '.join(name.split())}` | {_line(text)} |"
 
 
 def _line(text: str) -> str:

@@ -114,20 +114,20 @@ class Hook:
 async def walks() -> dict[str, Walk]:
     """Profile the first run of this process, and a later run."""
     graph, hook = Graph(start=Ask, end=Outfit), Hook()
-    found = {"first run": Walk(), "later run": Walk()}
+    profiles = {"first run": Walk(), "later run": Walk()}
     threading.setprofile(hook)  # before the journal starts its thread
     sys.setprofile(hook)
     try:
         with tempfile.TemporaryDirectory() as folder:
             async with SQLiteJournal(Path(folder) / "runs.db") as journal:
-                for walk in found.values():
+                for walk in profiles.values():
                     hook.walk = walk
                     await graph.arun(Ask(message="up"), lm=Scripted(), journal=journal)
                     hook.walk = None
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    return found
+    return profiles
 
 
 # --- printing -----------------------------------------------------------------------------------

@@ -58,8 +58,8 @@ def type_of(schema: dict[str, Any]) -> str:
             return "{\n" + members(schema, is_sent=False) + "}"
         case "object":
             values = schema.get("additionalProperties")
-            held = type_of(values) if isinstance(values, dict) else "unknown"
-            return f"Record<string, {held}>"
+            type_name = type_of(values) if isinstance(values, dict) else "unknown"
+            return f"Record<string, {type_name}>"
         case str() as kind if kind in _PLAIN:
             return _PLAIN[kind]
         case _:
@@ -79,7 +79,7 @@ def members(schema: dict[str, Any], *, is_sent: bool) -> str:
 
 def list_request_schemas(document: dict[str, Any]) -> set[str]:
     """Return the schemas of request bodies, and the schemas inside them."""
-    operations = [each for path in document["paths"].values() for each in path.values()]
+    operations = [definition for path in document["paths"].values() for definition in path.values()]
     bodies = [
         operation.get("requestBody") for operation in operations if isinstance(operation, dict)
     ]
@@ -88,7 +88,7 @@ def list_request_schemas(document: dict[str, Any]) -> set[str]:
 
 def list_page_imports() -> set[str]:
     """Return the names of the types that the sources of the page import."""
-    texts = (each.read_text(encoding="utf-8") for each in SOURCES.rglob("*.ts*"))
+    texts = (path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.ts*"))
     lists = (match for text in texts for match in _IMPORT.findall(text))
     return {name for names in lists for name in re.findall(r"\w+", names)}
 

@@ -39,7 +39,7 @@ def fresh_import(statement: str, bytecode: str) -> tuple[float, list[str]]:
     raised."""
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(statement=statement)],
         env=environment,
         cwd=bytecode,
@@ -47,7 +47,7 @@ def fresh_import(statement: str, bytecode: str) -> tuple[float, list[str]]:
         text=True,
         check=True,
     )
-    _, seconds, *events = done.stdout.splitlines()[-1].split()
+    _, seconds, *events = process.stdout.splitlines()[-1].split()
     return float(seconds), events
 
 

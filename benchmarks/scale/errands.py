@@ -58,8 +58,8 @@ def dbos_engine(url: str) -> Engine:
     (code,) = re.findall(r'title="dbos_engine.py"\n(.*?)^```$', page.read_text(), re.S | re.M)
     names: dict[str, Any] = {}
     exec(compile(code, str(page), "exec"), names)
-    made: Engine = names["DBOSEngine"](url, poll=60)
-    return made
+    engine: Engine = names["DBOSEngine"](url, poll=60)
+    return engine
 
 
 async def work(url: str, way: str, concurrency: int, address: str) -> None:

@@ -103,7 +103,7 @@ async def _measure_speed(journal: PostgresJournal, engine: Engine, runs: int) ->
 async def _waits(journal: PostgresJournal, engine: Engine, times: int) -> list[float]:
     """Return the seconds from the submission of each run to its first line of code, with an idle
     worker."""
-    found: list[float] = []
+    waits: list[float] = []
     random = Random(1)
     for _ in range(times):
         # At any moment between two looks: otherwise each run comes just after the one before.
@@ -111,16 +111,16 @@ async def _waits(journal: PostgresJournal, engine: Engine, times: int) -> list[f
         submitted = time.time()
         run_id = await graph.submit(Errand(step=STEPS - 1), journal=journal, engine=engine)
         result = await graph.result(run_id, journal=journal, timeout=60)
-        found.append(result.result.begun - submitted)
-    return sorted(found)
+        waits.append(result.result.begun - submitted)
+    return sorted(waits)
 
 
 def _throughput(speeds: dict[str, list[float]], runs: int) -> Result:
     rows = [
         [
             name,
-            *(figure(each) for each in mine),
-            *(figure(each / mine[0]) for each in mine[1:]),
+            *(figure(speed) for speed in mine),
+            *(figure(other / mine[0]) for other in mine[1:]),
         ]
         for name, mine in speeds.items()
     ]

@@ -113,8 +113,8 @@ async def with_langgraph(url: str) -> AsyncGenerator[Run]:
         graph = builder.compile(checkpointer=saver)
 
         async def run(steps: int) -> Outcome:
-            named = {"thread_id": f"run-{next(runs)}"}
-            config: Any = {"configurable": named, "recursion_limit": 10 * steps + 10}
+            configurable = {"thread_id": f"run-{next(runs)}"}
+            config: Any = {"configurable": configurable, "recursion_limit": 10 * steps + 10}
             start: Any = {"node": first(steps, heavy=False)}
             state = await graph.ainvoke(start, config, durability="sync")
             outcome: Outcome = state["node"]
