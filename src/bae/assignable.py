@@ -130,7 +130,7 @@ def _class_fits(source: Any, target: Any, around: _Open) -> bool | None:
     if wanted in _OPAQUE or cls in _OPAQUE or any(map(_is_unpacked, (*(args or ()), *wanted_args))):
         return None
     if cls is not wanted and not (_is_standard(cls) and _is_standard(wanted)):
-        # A subclass of a generic model has the model with its arguments among its bases.
+        # A subclass of a parametrized generic model has the parametrized model among its bases.
         bases = (_split(base) for base in cls.__mro__)
         args = next((base_args for origin, base_args in bases if origin is wanted), None)
     if wanted is tuple:
@@ -177,7 +177,8 @@ def _generic(tp: Any) -> dict[str, Any]:
 
 
 def _is_standard(cls: type) -> bool:
-    # A class made by `exec` may have the module `builtins`; a generic one has `__orig_bases__`.
+    # A user's class that `exec` makes may have the module `builtins`. If the class is generic, its
+    # `__orig_bases__` tell it from a standard class.
     standard = cls.__module__ in ("builtins", "collections", "collections.abc")
     return standard and "__orig_bases__" not in vars(cls)
 
@@ -217,7 +218,7 @@ def _strip(tp: Any) -> Any:
 def _flatten(tp: Any, inside: tuple[Any, ...]) -> Iterator[Any]:
     tp = _strip(tp)
     origin, args = get_origin(tp) or tp, get_args(tp)
-    if type(origin).__name__ == "TypeAliasType":  # typing_extensions has one of its own
+    if type(origin).__name__ == "TypeAliasType":  # typing_extensions has its own class of this name
         # An alias that names itself as a member of its union adds no new member.
         if tp not in inside and len(inside) <= _DEEPEST:
             yield from _flatten(_alias_value(origin, args), (*inside, tp))
@@ -262,7 +263,7 @@ def _among(value: Any, options: tuple[Any, ...]) -> bool:
 def _same(one: Any, other: Any) -> bool:
     try:
         return one is other or bool(one == other)
-    except Exception:  # metadata inside may have any comparison
+    except Exception:  # metadata in `Annotated` may compare in its own way
         return False
 
 

@@ -47,7 +47,8 @@ class CallPlan:
     name: str
     kind: CallKind
     declared: Any = MISSING
-    """The return annotation of the function. For a graph, read `returns`."""
+    """The type of a call's final value, from the function's return annotation. For a graph, read
+    `returns`."""
     inputs: tuple[tuple[str, Input], ...] = ()
     """The parameters that are dependencies themselves."""
     recalls: tuple[tuple[str, RecallField], ...] = ()
@@ -156,8 +157,9 @@ def recalls_of(asked: FieldPlan | Input) -> Iterator[tuple[str, RecallField]]:
 
 
 def walk_recalls(asked: FieldPlan | Input) -> Iterator[tuple[str, Hashable, RecallField]]:
-    """Yield all parameters behind a field or input that are looked up in the trace, at any depth
-    and without duplicates. Each has its path, such as `(hits)(query)`, its key and its plan."""
+    """Yield the parameters that are looked up in the trace for a field or input: the parameters of
+    its call, and of all calls that this call waits for, without duplicates. Each parameter has its
+    path, such as `(hits)(query)`, its key and its plan."""
     ahead: list[tuple[str, FieldPlan | Input]] = [("", asked)]
     visited: set[tuple[CallPlan | None, Bound]] = set()
     for path, source in ahead:
@@ -257,7 +259,7 @@ _PLAN = "__bae_call__"
 
 
 class CallPlanning(NamedTuple):
-    """The state while a dependency is planned, with all dependencies that it waits for."""
+    """The state while bae plans a dependency and all dependencies that it waits for."""
 
     names: Names
     """The names that the class with the field can see."""
@@ -439,7 +441,7 @@ def too_deep(what: str, chain: list[str], bound: int) -> Problem:
     names = " -> ".join([*chain[:3], "…", *chain[-2:]])
     return an_error(
         "bae-dep-depth",
-        f"{len(chain)} {what}, and {bound} can: {names}",
+        f"{len(chain)} {what}, but at most {bound} may: {names}",
         "make the chain shorter: let one function call some of the others, or replace nested "
         "graphs by the nodes of one graph",
     )
@@ -477,8 +479,8 @@ def flat(error: HintError) -> str:
 
 
 def asked_at(asked: FieldPlan | Input, parameter: str) -> FieldPlan | Input | None:
-    """Return the parameter at a path such as `(city)(client)` behind a field; None if there is no
-    such parameter. For an empty path, return the field itself."""
+    """Return the parameter at a path, such as `(city)(client)`, from a field or input. Return None
+    if there is no such parameter. For an empty path, return the field or input itself."""
     for name in parameter[1:-1].split(")(") if parameter else ():
         below = None if asked.call is None else dict(asked.call.inputs).get(name)
         if below is None:
@@ -488,8 +490,8 @@ def asked_at(asked: FieldPlan | Input, parameter: str) -> FieldPlan | Input | No
 
 
 def call_at(asked: FieldPlan | Input, parameter: str) -> CallPlan | None:
-    """Return the call for the parameter at a path behind a field. Return None for a gate, or if
-    there is no such parameter."""
+    """Return the call for the parameter at a path from a field or input. Return None if there is no
+    such parameter, or if it has no call, as a gate or a recalled value."""
     matching = asked_at(asked, parameter)
     return None if matching is None else matching.call
 

@@ -151,8 +151,8 @@ def no_tools_error(lm: object, target: type[Node]) -> BaeLMError:
     """Make the error for an LM that has to fill a node with tools, but cannot call tools."""
     name = type(lm).__name__
     return BaeLMError(
-        f"{target.__name__} has tools, and {name} has the four methods of an LM alone, which call "
-        "none",
+        f"{target.__name__} has tools, but {name} has only the four methods of an LM, which cannot "
+        "call tools",
         code="bae-tools-lm",
         sent=False,
         fix=f"make {name} a bae.lm.Backend, or use another LM for {target.__name__}: "
