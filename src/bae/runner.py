@@ -126,7 +126,7 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         if run.outer is None and (run.turns is not None or turns_in_use.get() is not None):
             turns_token = turns_in_use.set(run.turns)
         if graph_plan.is_filled and not start.__dict__:
-            previous = next(run.seen(), None)
+            previous = next(run.walk_earlier_nodes(), None)
             start, failed_fields = await _fill(run, plans, plans[graph.start], previous)
         await _follow(run, plans, start, failed_fields, find_next)
     except BaseException as caught:
@@ -602,7 +602,7 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
     if type(start) is not graph.start:
         raise wrong_start_error(graph, start)
     if isinstance(run.lm, str):
-        run.lm = run.named(run.lm)
+        run.lm = run.get_lm(run.lm)
     lm = run.lm
     if not isinstance(lm, RoutingLM | None) and (isinstance(lm, type) or not is_lm(lm)):
         raise not_an_lm_error(lm)

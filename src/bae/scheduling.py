@@ -83,7 +83,7 @@ class PendingValue:
         """Return the values of the inputs, by parameter."""
         return {parameter: below.value for parameter, below in self.inputs}
 
-    def ended(
+    def make_end_record(
         self,
         value: Any,
         error: BaseException | None = None,
@@ -342,7 +342,7 @@ class Scheduler:
             if used:
                 usage = Usage.total(used)
                 writer.write(LMUsed(time(), place.path, place.step, asker, usage))
-        ended = pending.ended(value, failure, perf_counter() - started)
+        ended = pending.make_end_record(value, failure, perf_counter() - started)
         if failure is None:
             await writer.store_value(ended, pending.asked)
         else:

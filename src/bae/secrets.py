@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
-from bae.calls import MISSING, CallPlan, call_at, every_call, recalls_of, siblings_of
+from bae.calls import MISSING, CallPlan, every_call, find_call_at, recalls_of, siblings_of
 from bae.core_schemas import CoreSchemaDict, field_schema, parts, returned_schema, type_schema
 from bae.graph_plan import plan_of_graph
 from bae.plan import plan_of
@@ -333,7 +333,7 @@ class Secrets:
             return False
         if not route and field in secret_fields(cls):
             return True
-        call = call_at(plan_of(cls).fields[field], route)
+        call = find_call_at(plan_of(cls).fields[field], route)
         return self._is_secret(call) or self._ends_with_copy(call)
 
     def _ends_with_copy(self, call: CallPlan | None) -> bool:

@@ -304,7 +304,7 @@ class ToolRun(Work):
     """The number of the round in which the LLM made the call."""
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     result: Any = None
-    told: str | None = None
+    tool_error: str | None = None
     """The error that the LLM reads in place of a result."""
     took: float = 0.0
     """How many seconds the call took."""
@@ -380,7 +380,7 @@ class Source(Work):
     """The questions that the function has asked LLMs, in order."""
     answered: list[LMAnswered] = field(default_factory=list["LMAnswered"])
     """The answers of LLMs to the function."""
-    taken: bool = False
+    is_used: bool = False
     """Whether a node was made with the value. If a body has an LLM make another node at the same
     place, that node needs a new value."""
 
@@ -423,7 +423,7 @@ class Step(Work):
     """The record of the node, if a fork replaced it."""
     replaced: Node | None = None
     """The node that the fork replaced."""
-    made: tuple[str, ...] = ()
+    factory_fields: tuple[str, ...] = ()
     """The fields whose default a factory computed."""
     sources: dict[tuple[str, str], Source] = field(default_factory=dict[tuple[str, str], Source])
     """The sources by field and parameter."""

@@ -126,7 +126,7 @@ class Writer:
         """Return the approvals that hold for all calls of a tool in the run."""
         return ()
 
-    async def take_told(self, run: Run, record: Callable[[str], RoundReplied]) -> Sequence[str]:
+    async def take_messages(self, run: Run, record: Callable[[str], RoundReplied]) -> Sequence[str]:
         """Return the messages that people have sent to the LLMs of the run since the last call.
         `record` makes the record of a message. The records are stored before the method returns."""
         return ()
