@@ -41,8 +41,8 @@ class Question:
     previous: Node | None = None
     """The previous node."""
     method: Literal["", "make", "decide"] = ""
-    """`make` or `decide` if an LM that builds nodes itself has to answer with its own method of this
-    name; otherwise empty."""
+    """`make` or `decide` if an LM that builds nodes itself has to answer with its own method of
+    this name; otherwise empty."""
     scene: Scene = field(default=PLAIN_SCENE, repr=False)
     """The rest of what the question shows."""
     turns: Messages | None = field(default=None, repr=False)
