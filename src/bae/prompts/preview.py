@@ -131,7 +131,7 @@ class _Walk:
 
         def run_with(trace: list[Node]) -> Run:
             preview_run = Run(RunOptions(self._lm, 0), trace=trace, outer=outer)
-            preview_run.outermost.notes.named.update(self._by_name)
+            preview_run.outermost.notes.lms.update(self._by_name)
             preview_run.scene = replace(
                 plan_of_graph(graph).scene or around.scene, hidden=self._hidden
             )
@@ -144,7 +144,9 @@ class _Walk:
         before = run_with([])
         inside.append((start, before))
         if plan_of_graph(graph).is_filled:
-            self.found += self._fill_prompts([graph.start], before, next(before.seen(), None))
+            self.found += self._fill_prompts(
+                [graph.start], before, next(before.walk_earlier_nodes(), None)
+            )
         runs = {
             graph.start: run_with(
                 [self._make_node(start, self._resolve_values(start, start.context, before))]

@@ -355,5 +355,5 @@ def _check_inputs(below: Input) -> Iterator[Problem]:
     for parameter, parameter_input in below.call.inputs:
         yield from problems_of(parameter_input.call)
         yield from check_input(below.call, parameter, parameter_input)
-        yield from missing_return_problems(parameter_input.call, parameter_input.wanted)
+        yield from missing_return_problems(parameter_input.call, parameter_input.declared_type)
         yield from check_scope(parameter_input.call, parameter_input.marker)
