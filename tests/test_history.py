@@ -301,7 +301,7 @@ async def test_a_history_has_every_tool_call_with_its_round_result_and_nested_wo
     assert inner.graph is history.graphs["1:Reply.calls(research)[5]"]
     assert inner.graph.inside is inner
     assert inner.inside is step.fill
-    assert [each.node for each in inner.graph.trace][-1] == tool_runs.Brief(
+    assert [inner_step.node for inner_step in inner.graph.trace][-1] == tool_runs.Brief(
         topic="descaling", brief="Use vinegar."
     )
     # A call is inside the fill, and no field has a source that nobody named.
@@ -318,8 +318,8 @@ async def test_tool_calls_start_report_and_end_inside_their_question():
 
     def watch(change: str, work: Work) -> None:
         if isinstance(work, ToolRun):
-            said = "" if work.report is None else f" {work.report.text}"
-            changes.append(f"{change} {work.name}{said}")
+            report = "" if work.report is None else f" {work.report.text}"
+            changes.append(f"{change} {work.name}{report}")
             assert work.inside is not None
             assert work.inside.is_open
         elif change == "round":
@@ -366,10 +366,10 @@ async def test_a_history_has_dependencies_of_picked_tools_and_of_accept():
     lm = ScriptedLM([Call("note", text="a"), {"text": "word"}])
     result = await Graph(start=Noting).arun(Noting(), lm)
     history = History(result.journal)
-    [step] = [each for each in history.run.trace if each.number == 1]
-    found = {source.place.parameter: source.value for source in step.sources.values()}
-    assert found["(note)(length)"] == 4
-    assert found["(accept=)(word)"] == "word"
+    [step] = [candidate for candidate in history.run.trace if candidate.number == 1]
+    values = {source.place.parameter: source.value for source in step.sources.values()}
+    assert values["(note)(length)"] == 4
+    assert values["(accept=)(word)"] == "word"
 
 
 async def test_an_llm_call_of_a_tool_is_inside_its_tool_call_and_counted_once():

@@ -30,7 +30,7 @@ class End(EndNode): ...
 def level(*inside: Any, holds: bool = False, recalls: bool = False) -> type[Node]:
     """A graph of two nodes; the second one needs the graphs inside."""
     fields: dict[str, Any] = {
-        f"f{number}": (Annotated[End, Dep(each)], ...) for number, each in enumerate(inside)
+        f"f{number}": (Annotated[End, Dep(graph)], ...) for number, graph in enumerate(inside)
     }
     if recalls:
         fields["mood"] = (Annotated[Mood, Recall()], ...)
@@ -126,15 +126,15 @@ def test_a_recall_is_proved_for_every_use_of_its_graph(data: st.DataObject) -> N
     ]
     levels: list[type[Node]] = []
     for number in range(count):
-        graphs = [levels[each] for each in inside[number]]
+        graphs = [levels[index] for index in inside[number]]
         levels.append(level(*graphs, holds=holds[number], recalls=number == 0))
 
     def has_gap(number: int) -> bool:
         """Whether a run can come from this level to the lowest without meeting a mood."""
         return not holds[number] and (not number or any(map(has_gap, inside[number])))
 
-    found = {problem.code for problem in Graph(start=levels[-1]).validate()}
-    assert ("bae-recall-path" in found) is has_gap(count - 1)
+    codes = {problem.code for problem in Graph(start=levels[-1]).validate()}
+    assert ("bae-recall-path" in codes) is has_gap(count - 1)
 
 
 # Too deep
@@ -206,9 +206,9 @@ def test_a_map_over_graphs_counts_as_a_level_of_nesting() -> None:
         items: list[top]
         outs: Annotated[list[End], Map(top, over="items")]
 
-    assert [each.code for each in Graph(start=Top).validate() if each.severity == "error"] == [
-        "bae-dep-depth"
-    ]
+    assert [
+        problem.code for problem in Graph(start=Top).validate() if problem.severity == "error"
+    ] == ["bae-dep-depth"]
 
 
 @pytest.mark.parametrize(

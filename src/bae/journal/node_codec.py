@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from bae.approvals import dump_answer, load_answer
-from bae.calls import MISSING, CallPlan, asked_at, name_of
+from bae.calls import MISSING, CallPlan, find_input, name_of
 from bae.core_schemas import field_schema, field_schemas, model_config_of, returned_schema
 from bae.draft import complete, from_answer, hold, validate_values
 from bae.exceptions import JournalError, describe, faults
@@ -91,8 +91,8 @@ class NodeCodec:
             # Start from the parameter above, if it is cached. Do not walk a long chain each time.
             above, _, last = route.rpartition("(")
             outer = self._inputs.get((field, above)) if above else None
-            target = asked_at(outer, f"({last}") if outer else None
-            target = target or asked_at(self.plan.fields[field], route)
+            target = find_input(outer, f"({last}") if outer else None
+            target = target or find_input(self.plan.fields[field], route)
             if target is None:
                 raise KeyError(f"{field}{route}")
             self._inputs[field, route] = target

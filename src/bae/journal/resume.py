@@ -104,7 +104,7 @@ async def resume(
         new = frozenset(change.place for change in changes if change.kind == "new")
         writer = JournalWriter(journal, [*records])
         writer.continue_run(graph, claim, stored)
-        writer.told = past.told
+        writer.message_count = past.message_count
         if options.max_iters is None:
             options = options._replace(max_iters=past.run.max_iters)
         thread = before.thread
