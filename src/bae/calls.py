@@ -120,7 +120,7 @@ class Input(NamedTuple):
     call: CallPlan
     marker: Dep
     """The marker with its options, such as the timeout."""
-    wanted: Any = Any
+    declared_type: Any = Any
     """The declared type of the parameter or field."""
     bound: Bound = ()
     """The bindings that the marker makes."""
@@ -209,7 +209,7 @@ def plan_below(fn: Any, planning: CallPlanning) -> CallPlan:
     """Plan how to call `fn`, as a part of `planning`."""
     # Each call in a chain takes three stack frames. `DEEPEST` keeps a chain below Python's limit.
     key = key_of(fn)
-    plan = _stored_plan(fn) or planning.made.get(key)
+    plan = _stored_plan(fn) or planning.plans.get(key)
     if plan is not None:
         return plan
     graph = _as_graph(fn)
@@ -223,7 +223,7 @@ def plan_below(fn: Any, planning: CallPlanning) -> CallPlan:
         hints = _hints(plan, planning.names)
         if hints is not None:
             _plan_parameters(plan, hints, planning)
-    planning.made[key] = plan
+    planning.plans[key] = plan
     # A plan with problems is not stored, because missing names may be defined later. A plan with
     # borrowed names is not stored either: in another class the names may mean something else.
     below_stay = all(below.call.stays for _, below in plan.inputs)
@@ -265,7 +265,7 @@ class CallPlanning(NamedTuple):
     """The names that the class with the field can see."""
     above: dict[Hashable, str]
     """The names of the functions that wait for the call being planned, by key."""
-    made: dict[Hashable, CallPlan]
+    plans: dict[Hashable, CallPlan]
     """The finished plans, by key."""
 
     def problem_with(self, fn: Any) -> Problem | None:
@@ -478,7 +478,7 @@ def flat(error: HintError) -> str:
     return f"{message} ({error.path})" if error.path else message
 
 
-def asked_at(asked: FieldPlan | Input, parameter: str) -> FieldPlan | Input | None:
+def find_input(asked: FieldPlan | Input, parameter: str) -> FieldPlan | Input | None:
     """Return the parameter at a path, such as `(city)(client)`, from a field or input. Return None
     if there is no such parameter. For an empty path, return the field or input itself."""
     for name in parameter[1:-1].split(")(") if parameter else ():
@@ -489,10 +489,10 @@ def asked_at(asked: FieldPlan | Input, parameter: str) -> FieldPlan | Input | No
     return asked
 
 
-def call_at(asked: FieldPlan | Input, parameter: str) -> CallPlan | None:
+def find_call_at(asked: FieldPlan | Input, parameter: str) -> CallPlan | None:
     """Return the call for the parameter at a path from a field or input. Return None if there is no
     such parameter, or if it has no call, as a gate or a recalled value."""
-    matching = asked_at(asked, parameter)
+    matching = find_input(asked, parameter)
     return None if matching is None else matching.call
 
 

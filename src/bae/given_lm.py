@@ -373,8 +373,8 @@ class GivenLM:
         for cls in classes:
             if cls is NoneType or cls in (run.plans or ()):
                 continue
-            if cls not in run.notes.met:
-                run.notes.met.add(cls)
+            if cls not in run.notes.outside_types:
+                run.notes.outside_types.add(cls)
                 if is_near_secret(cls):
                     record = ClassMet(time(), run.path, self._step, cls)
                     run.writer.write(record)

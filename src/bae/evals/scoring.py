@@ -82,7 +82,7 @@ def measure(records: Iterable[Record]) -> Measures:
         node.rounds += sum(len(loop.rounds) for loop in step.loops.values())
         for call in step.tool_calls:
             node.tool_calls += 1
-            node.tool_errors += call.told is not None or call.state == "failed"
+            node.tool_errors += call.tool_error is not None or call.state == "failed"
     return measured
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from bae.calls import call_at
+from bae.calls import find_call_at
 from bae.draft import empty_draft, validate_values
 from bae.exceptions import JournalError, describe, faults
 from bae.files import visible
@@ -253,7 +253,7 @@ class _Checker(LineReader):
     def _load_value(
         self, line: Line, cls: type[Node], field: str, parameter: str, data: Any
     ) -> Any:
-        call = call_at(plan_of(cls).fields[field], parameter)
+        call = find_call_at(plan_of(cls).fields[field], parameter)
         try:
             value = super()._load_value(line, cls, field, parameter, data)
             if value is not LIVE and not parameter and line.kind == "SourceEnded":

@@ -42,7 +42,7 @@ def _next_number(stored: StoredRun) -> int:
             code="bae-tell-nobody",
             fix="answer its gates, or fork it at an earlier step with other values",
         )
-    return history.told + 1
+    return history.message_count + 1
 
 
 def _has_conversation_ahead(history: StoredHistory) -> bool:

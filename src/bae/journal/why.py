@@ -523,7 +523,7 @@ def _find_body_loop(before: Step, record: NodeRecord) -> ToolLoop | None:
 
 
 def _describe_call(call: ToolRun) -> MadeCall:
-    error = call.told if call.error is None else error_text(call.error)
+    error = call.tool_error if call.error is None else error_text(call.error)
     state: CallState = "begun" if call.was_called else "asked"
     if any(work.state == "waiting" for work in (call, *call.gates)):
         state = "waiting"

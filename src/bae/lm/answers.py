@@ -209,8 +209,8 @@ def attempt(number: int, prompt: Prompt, answer: Answer, wrong: Wrong | None = N
     return Attempt(number, text, verdict, wrong.errors, *details)
 
 
-def correction(tried: Attempt, wanted: Sequence[str], form: str = _JSON) -> Correction:
-    """Return an invalid answer with the message to the model about it. `wanted` are the fields to
+def correction(tried: Attempt, fields: Sequence[str], form: str = _JSON) -> Correction:
+    """Return an invalid answer with the message to the model about it. `fields` are the fields to
     answer again. `form` describes the form of a complete answer."""
     quoted = tried.answer
     if len(quoted) > LONGEST_QUOTE:
@@ -224,7 +224,7 @@ def correction(tried: Attempt, wanted: Sequence[str], form: str = _JSON) -> Corr
             text = f"That was {tried.errors[0]}. {form}"
         case _:
             text = "\n".join(["That was not valid:", *(f"- {error}" for error in tried.errors)])
-            field_names = f" with these fields alone: {', '.join(wanted)}" if wanted else ""
+            field_names = f" with these fields alone: {', '.join(fields)}" if fields else ""
             text += f"\nAnswer again{field_names}."
     return Correction(quoted, text)
 

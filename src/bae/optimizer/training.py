@@ -69,10 +69,10 @@ class Training:
         self._origins = examples
         plain = [_example(questions, example) for example in examples]
         self._places = {id(item): place for place, item in enumerate(plain)}
-        self.made, self.scored = self._split(plain)
+        self.trained, self.scored = self._split(plain)
         """The examples to make candidates from, and the examples to score candidates on."""
         # A single example is on both sides, so its score has no meaning.
-        self._apart = not {id(item) for item in self.made} & {id(item) for item in self.scored}
+        self._apart = not {id(item) for item in self.trained} & {id(item) for item in self.scored}
         self._board = Scoreboard(self.scored)
         self._bootstrapped: dict[str, tuple[float, bool]] = {}
         """For each question to the teacher: the score of its answer, and whether the answer is

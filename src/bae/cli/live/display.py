@@ -155,7 +155,7 @@ class RunView:
     def may_quote(self) -> bool:
         """Whether answers of the LM may be shown. If the run has secrets, the answers could quote
         them."""
-        return may_show(self.history.met, following=True)
+        return may_show(self.history.node_types, following=True)
 
     def time_on(self, work: Work, now: float) -> float:
         """Return the seconds that this process has worked on `work`."""
@@ -255,9 +255,9 @@ class RunView:
             cause = None if call.error is None else call.error.__cause__
             return (error_of(call) if cause is None else line_of(cause)) or call.state
         if not self.may_quote:
-            return WITHHELD if call.told is None else f"an error {WITHHELD}"
-        if call.told is not None:
-            return in_one_line(call.told[:1000])
+            return WITHHELD if call.tool_error is None else f"an error {WITHHELD}"
+        if call.tool_error is not None:
+            return in_one_line(call.tool_error[:1000])
         key = call, "", False
         if key not in self._texts:
             self._texts[key] = result_text(call.result)

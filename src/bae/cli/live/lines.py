@@ -135,7 +135,7 @@ class PlainLines(Display):
             case "ended" if call.state == "failed":
                 self._failed = call.error
                 return f"  {call.name}", f"failed: {error_of(call)}"
-            case "ended" if call.state == "done" and call.told is not None:
+            case "ended" if call.state == "done" and call.tool_error is not None:
                 call_text = "" if call.was_called else f"{view.call(call)}: "
                 return (
                     f"  {call.name}",

@@ -177,7 +177,7 @@ def call_row(view: RunView, call: ToolRun, guides: Guides, now: float) -> ViewRo
             bar = _progress(report.done, report.total)
             row.value = f"{bar} {row.value}".strip()
     elif call.state == "done":
-        row.is_told = call.told is not None
+        row.is_error = call.tool_error is not None
         parts += [f"as {call.reused}"] if call.reused else []
         parts += ["from before"] if call.resumed else []
     elif call.state == "waiting":
@@ -192,7 +192,7 @@ def call_row(view: RunView, call: ToolRun, guides: Guides, now: float) -> ViewRo
 def refusal_row(view: RunView, reply: RoundReplied, guides: Guides) -> ViewRow:
     """Make the row of a refused answer."""
     before = reply.at < view.since
-    return ViewRow(guides, "call", value=view.refusal(reply), dim=before, is_told=True)
+    return ViewRow(guides, "call", value=view.refusal(reply), dim=before, is_error=True)
 
 
 def _source_rows(view: RunView, source: Source, guides: Guides, now: float) -> Iterator[ViewRow]:
