@@ -116,7 +116,7 @@ async def resume(
             earlier.log.extend(records[earlier.lines :])
             writer.log = earlier.log
         run.restore_limits(past.usage, past.seconds)
-        steps = sum(step.whole for step in past.run.steps.values())
+        steps = sum(step.is_complete for step in past.run.steps.values())
         message = tuple(str(change) for change in changes)
         await writer.store(RunResumed(time(), "", steps, claim.owner, message))
         if thread is not None and past.turn is None:  # the run stopped too early to store it
@@ -285,7 +285,7 @@ async def result_of(
         graph, stored.lines, files=stored.files, given=given, partial=True, turns=turns
     )
     run = past.run
-    trace = [step.node for step in run.trace if step.whole and step.node is not None]
+    trace = [step.node for step in run.trace if step.is_complete and step.node is not None]
     gates = tuple(gate for gate in run.gates if gate.address not in stored.answers)
     status = stored.info.status
     waiting = gates if status == "waiting" else ()
