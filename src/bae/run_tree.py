@@ -69,7 +69,8 @@ class RunTree:
         """The time of the newest record."""
         self._keep = keep
         self._begun: dict[Work, None] = {}
-        """Work that has begun since all work was closed, and has no outer work."""
+        """Work without outer work, such as the run, that has begun since all open work was last
+        ended."""
         self._changed: dict[Work, None] = {}
         """Work that has begun or ended since the run was resumed. Empty with `keep`."""
 
@@ -92,7 +93,7 @@ class RunTree:
 
     def following(self, path: str, number: int) -> Node | Nothing | None:
         """Return the node of step `number`: complete, or the draft that a body returned. None means
-        that the graph ended before this step. `NOTHING` means that no record tells yet."""
+        that the graph ended before this step. `NOTHING` means that no record has the node yet."""
         graph, step = self.graphs.get(path), self.step(path, number)
         if step is not None and (step.is_complete or isinstance(step.given, Returned)):
             return step.node
@@ -112,7 +113,7 @@ class RunTree:
 
     def exit_of(self, path: str, node_type: type[Node]) -> Exit:
         """Return what decides which node comes after a node of this class. A subclass that reads
-        runs without their code looks the class up in its stored shape."""
+        runs without their code uses the stored shape of the class."""
         from bae.plan import plan_of
 
         plan = plan_of(node_type)
@@ -127,8 +128,7 @@ class RunTree:
 
     def shared_key(self, place: Place, node_type: type[Node]) -> Hashable | None:
         """Return the key of the dependency at a place, if one call serves the whole run; else None.
-        A subclass that reads runs without their code looks it up in the stored shape of the
-        class."""
+        A subclass that reads runs without their code uses the stored shape of the class."""
         try:
             return shared_key(place, node_type)
         except KeyError:

@@ -160,9 +160,8 @@ class _Waiter:
 
 
 def _has_default(error: BaseException) -> bool:
-    """Return whether a field with a default gets the default after this failure. The failure stays
-    if a journal cannot store the value, or if `except Exception` does not catch the error, such as
-    a `KeyboardInterrupt`."""
+    """Return whether a field with a default gets the default after this failure. It does not if a
+    journal could not store a value, or after an exception such as `KeyboardInterrupt`."""
     while isinstance(error, BaeError) and error.cause is not None:
         if isinstance(error, JournalError):
             return False
@@ -418,7 +417,8 @@ def _refuse_cycle(by: PendingValue, values: Sequence[PendingValue]) -> None:
                 code="bae-dep-cycle",
                 node_type=value.node_type,
                 field_name=value.place.field,
-                fix=f"leave that field out of what {by.name} has made, or give it in `resolved`",
+                fix=f"have {by.name} make a node without this field, or give the field in "
+                "`resolved`",
             )
 
 

@@ -51,7 +51,8 @@ class LookUp(SharedValue):
     own: dict[str, Any] = field(default_factory=dict[str, Any])
     """The arguments of the call that come from the trace, by parameter."""
     below: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
-    """Arguments that come from the trace, of the functions whose results the call takes."""
+    """Arguments from the trace for the functions whose results the call takes, by function,
+    parameter and marker."""
     first: PendingValue | None = None
     """Another look-up with equal arguments, whose value this look-up shares."""
 

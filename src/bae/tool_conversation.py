@@ -202,12 +202,13 @@ class Conversation:
         return {**stored, "arguments": masked, _WITHHELD: True}
 
     def mask_arguments(self, call: CallPart) -> dict[str, Any]:
-        """Return the arguments of a call, with masks in place of secrets."""
+        """Return the arguments of a call. A subclass that has the tools masks secrets in them."""
         return arguments_of(call)
 
     @property
     def _takes_secrets(self) -> bool:
-        """Whether a tool has a secret parameter that the LLM passes."""
+        """Whether a tool has a secret parameter that the LLM passes. A subclass that has the tools
+        implements it."""
         return False
 
     def _add(self, round_: Round, ran: Iterable[Mapping[str, Any]]) -> Round:

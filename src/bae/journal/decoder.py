@@ -209,8 +209,8 @@ class LineReader:
         self._classes: dict[str, dict[str, type[Node]]] = {}
 
     def read(self, line: Line) -> Record | None:
-        """Return the record of the next line. Returns None if the line is about a field that no
-        longer exists, or about a subgraph for such a field. No later line depends on it."""
+        """Return the record of the next line. Returns None for a line about a field that no longer
+        exists, or about a subgraph for such a field. No record depends on such a line."""
         data = parse_line(line)
         try:
             self._classes_at(line.path)
@@ -466,7 +466,8 @@ class LineReader:
         return self._join_values(draft, values | _drop_unstored(resolved), complete), tuple(values)
 
     def _filled_node(self, line: Line, node: Node) -> Node:
-        """Return the node that the LM filled, with the values that were there before the fill."""
+        """Return the node that the LM filled, with the values that its sources had before the
+        fill."""
         if self._graph is None:
             return node
         own_values, cls = node.__dict__, type(node)
@@ -479,7 +480,7 @@ class LineReader:
         )
 
     def _context(self, line: Line, target: type[Node]) -> dict[str, Any]:
-        """Return the values of a `target` node that were there before the LM filled it."""
+        """Return the values that the sources of a `target` node had before the LM filled it."""
         if self._graph is None:
             return {}
         return _drop_unstored(

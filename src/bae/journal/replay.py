@@ -282,8 +282,8 @@ class ReplayedPast(RecordedPast):
         asked: Arguments | None = None,
     ) -> Any:
         """Return the recorded value of a source, or raise its recorded error. Return `NOTHING` for
-        a graph that runs at this place, because the graph runs again. If the graph ran for another
-        field with the same value, return that value."""
+        a gate that was waiting, and for a graph that ran at this place, because the graph runs
+        again. If the graph ran for another field with the same value, return that value."""
         call, is_shared = find_call(node_type, place)
         key = call.key if call is not None and is_shared else None
         if call is not None and call.graph is not None:

@@ -212,9 +212,9 @@ def report_run(stored: StoredRun, *, now: float | None = None) -> RunReport:
     """Return the report of a run. `timeline` explains the parameters and errors."""
     now = time() if now is None else now
     history, info = read_history(stored), stored.info
-    ran = _timeline(stored, history, now)
+    run_timeline = _timeline(stored, history, now)
     # How long sources and LM calls took, in all lives of the run.
-    took = {(entry.kind, entry.place): entry.seconds for entry in ran.every()}
+    took = {(entry.kind, entry.place): entry.seconds for entry in run_timeline.every()}
     search = Search(stored, history)
     graphs = tuple(
         GraphReport(
@@ -224,9 +224,11 @@ def report_run(stored: StoredRun, *, now: float | None = None) -> RunReport:
         for graph in [history.run, *(inner for path, inner in history.graphs.items() if path)]
     )
     # A fork shares lines of its parent, so its timeline begins before the fork.
-    lasted = info.lasted(now) if info.parent else ran.end - ran.start
+    seconds = info.lasted(now) if info.parent else run_timeline.end - run_timeline.start
     changes = tuple(history.changes)
-    return RunReport(info, ran, lasted, history.usage, changes, graphs, list_files(stored))
+    return RunReport(
+        info, run_timeline, seconds, history.usage, changes, graphs, list_files(stored)
+    )
 
 
 def list_files(stored: StoredRun) -> tuple[StoredFile, ...]:

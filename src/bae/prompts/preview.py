@@ -88,8 +88,8 @@ _FOUR_METHODS: Final = _PreviewLM(one_call=False)
 
 
 def _routing_lm(lm: LM) -> RoutingLM:
-    """Return the LM if it is a `RoutingLM`. An LM with only the four methods gets a stand-in that
-    chooses first and then fills."""
+    """Return the LM if it is a `RoutingLM`. For an LM with only the four methods of `LM`, return a
+    stand-in that chooses first and then fills."""
     return lm if isinstance(lm, RoutingLM) else _FOUR_METHODS
 
 
@@ -300,8 +300,8 @@ def _sample_json(cls: type[Node], field: FieldPlan, seed: int) -> dict[str, Any]
 
 
 def _without_minimums(schema: Any) -> Any:
-    """Return a schema that short values fit too, because a prompt shows only the beginning of a
-    huge value."""
+    """Return the schema without minimum lengths, for a value that is too large to sample. A short
+    value is enough for a preview."""
     if isinstance(schema, list):
         return [_without_minimums(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):

@@ -1,5 +1,6 @@
 """`Recall`: bae looks up the value of a field in the trace, by its type. bae finds out once per
-class which fields may hold the type. A step then only walks the trace backwards."""
+class which fields may hold the type. A lookup then reads only these fields, in the newest nodes
+first."""
 
 from __future__ import annotations
 
