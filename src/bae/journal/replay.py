@@ -142,7 +142,8 @@ class ReplayedPast(RecordedPast):
     def begin(
         self, run: Run, graph: Graph[Any, Any], start: Node
     ) -> tuple[Node, bool, FindNext | None]:
-        """Return the first node: `start`, or the node that a fork put in its place.
+        """Return the first node: `start`, or the node that a fork put in its place. Raises
+        `ReplayError` if the system text of the graph has changed.
 
         Before the first step, give the run the values of its shared dependencies. Leave out the
         values of graphs, because graphs run again. Leave out dependencies that failed at first,
