@@ -34,7 +34,7 @@ class CriticalPart:
     name: str
     """A name for people, such as a function or a node class."""
     spans: tuple[Span, ...]
-    """The times when the run waited for this piece and for nothing else."""
+    """The times when the run waited for this piece, after the pieces that it needs had ended."""
     waits: bool = False
     """Whether the piece is a question to a person."""
 

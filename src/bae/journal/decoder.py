@@ -69,8 +69,9 @@ def decode(
 ) -> tuple[list[Record], History]:
     """Read the lines of a run. Returns its records, as the run wrote them, and its history.
 
-    - `given`: values of plain fields that were withheld as secrets, by `Class.field`. If a value is
-      missing, `JournalError` (`bae-journal-secret`) names every field that needs a value.
+    - `given`: values of plain fields that were withheld as secrets or redacted, by `Class.field`.
+      If a value is missing, `JournalError` (`bae-journal-secret`) names every field that needs a
+      value.
     - `partial`: leave fields without a value out, and raise no error. The history can then be
       shown, but not resumed.
     - `files`: the files of the run.
@@ -439,7 +440,7 @@ class LineReader:
     def _last_node(self, line: Line) -> Node | None:
         """Return the node at which the graph of a line ended."""
         graph = self.history.graphs.get(line.path)
-        complete_steps = [] if graph is None else [step for step in graph.trace if step.whole]
+        complete_steps = [] if graph is None else [step for step in graph.trace if step.is_complete]
         return complete_steps[-1].node if complete_steps else None
 
     def _step_node(

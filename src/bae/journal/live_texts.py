@@ -52,7 +52,7 @@ class LiveTexts:
         self._lock = Lock()
 
     def observe(self, run: ObservedRun, record: Record) -> None:
-        """Take in a record of a run. Register this method with `bae.observers.observing`."""
+        """Add a record of a run. Register this method with `bae.observers.observing`."""
         with self._lock:
             history = self._runs.get(run)
             if history is None:

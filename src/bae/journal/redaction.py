@@ -65,7 +65,8 @@ class Redaction:
     values: int
     """The number of removed values."""
     texts: int
-    """The number of removed texts: prompts and answers of LM calls, and messages of errors."""
+    """The number of removed texts: prompts, answers and thinking of LM calls, the contents of
+    conversations with tools, and messages of errors."""
 
     def __str__(self) -> str:
         return (
