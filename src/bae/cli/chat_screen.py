@@ -161,7 +161,7 @@ class TurnScreen(Display):
                 for call in work.loop.calls.values():
                     if call.is_native and call.round == number:
                         yield call_row(view, call, (), now)
-            case Step() if change == "whole" and not work.place.path and self._is_between(work):
+            case Step() if change == "complete" and not work.place.path and self._is_between(work):
                 note = " · ".join(
                     [
                         describe_duration(view.time_on(work, now)),

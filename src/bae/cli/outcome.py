@@ -64,13 +64,13 @@ class RunOutcome:
     def take_history(self, history: History) -> None:
         """Set the fields about the progress of the run from its history."""
         self.begun, self.usage = True, history.usage
-        steps = [step for step in history.run.trace if step.whole]
+        steps = [step for step in history.run.trace if step.is_complete]
         self.trace = [step.node for step in steps if step.node is not None]
         newest = history.run.newest
         if newest is None:
             return
         before, chosen = newest.before, newest.choice and newest.choice.chosen
-        early = not newest.whole and newest.given is None and newest.fill is None
+        early = not newest.is_complete and newest.given is None and newest.fill is None
         if early and before is not None and before.is_open:
             self.at = before.name  # `newest` has only prefetched dependencies
         else:

@@ -163,7 +163,7 @@ def carry_out(
     def resume_hint() -> str:
         # The journal stores a run before its first value: a run with a value can be resumed.
         history = display.history_of(run_id)
-        stored = history is not None and any(s.whole or s.sources for s in history.steps())
+        stored = history is not None and any(s.is_complete or s.sources for s in history.steps())
         can_resume = command_line.journal is not None and (options.resumes or stored)
         return f"resume with: {command_line.resume(run_id)}" if can_resume else ""
 
