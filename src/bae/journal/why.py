@@ -120,7 +120,7 @@ class Search:
             or self._answered_gate(place)
             or self._failed_source(place, step)
         )
-        if provenance is None and step.whole and field:
+        if provenance is None and step.is_complete and field:
             provenance = self._unrecorded_field(place, step)
         return provenance or self._unfinished_field(place, source)
 
@@ -324,7 +324,7 @@ class Search:
         kind = source.kind if field is None or place.parameter else field["kind"]
         by = "" if source.place == place else f"{source.by} raised "
         provenance = self._provenance_of(
-            place, "default" if step.whole else kind, source.ended or source.started
+            place, "default" if step.is_complete else kind, source.ended or source.started
         )
         provenance = replace(
             provenance, by=source.by, kept="missing", state="failed", seconds=source.took
@@ -344,15 +344,19 @@ class Search:
                 return self._from_record(place, step, fork, value)
         elif field is None or not field["required"]:
             note = "no line says more about it" if field is None else ""
-            return self._provenance_of(place, "default", step.whole_at, kept="missing", note=note)
+            return self._provenance_of(
+                place, "default", step.completed_at, kept="missing", note=note
+            )
         else:
             value = {"kept": "live", "note": "nothing more is recorded of it"}
         kind = field["kind"] if field is not None and has_source else "body"
-        return self._provenance_of(place, kind, step.whole_at, by=self._source_name(place), **value)
+        return self._provenance_of(
+            place, kind, step.completed_at, by=self._source_name(place), **value
+        )
 
     def _unfinished_field(self, place: Place, source: Source | None) -> Provenance:
         provenance, step = self._absent(place), self._history.step(place.path, place.step)
-        loop = None if step is None or step.whole else step.fill_loop
+        loop = None if step is None or step.is_complete else step.fill_loop
         if loop is not None and place.field == loop.field_name and not place.parameter:
             provenance = replace(provenance, rounds=(*tool_rounds(loop),), is_calls=True)
             by = "a conversation with tools"
@@ -450,7 +454,7 @@ class Search:
         step = self._history.step(place.path, place.step)
         fill = None if step is None else step.fill
         answers, loop = ([], None) if fill is None else (fill.answers, fill.loop)
-        if place.parameter and source is None and step is not None and step.whole:
+        if place.parameter and source is None and step is not None and step.is_complete:
             field = place._replace(parameter="", item=None)
             fix = f"look at the field: {field}"
             return self._unknown(f"nothing is recorded at {str(place)!r}", fix)
@@ -468,7 +472,7 @@ class Search:
             attempt = answers[-1].attempt
             verdict = f"its answer {attempt.number} was {attempt.verdict}"
             how = f"the LM was filling {place.node}, and {verdict}"
-        elif step is None or not step.whole:
+        elif step is None or not step.is_complete:
             how = f"the run has not reached a complete {place.node}"
         else:
             how = "no line says where it came from"
