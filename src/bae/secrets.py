@@ -150,7 +150,7 @@ def secret_call(call: CallPlan) -> str:
     if call.graph is not None:
         for cls in call.graph.terminal_nodes:
             for name in secret_fields(cls):
-                return f"{cls.__name__}.{name} is one"
+                return f"{cls.__name__}.{name} is a secret"
         return ""
     reason = _CALLS.get(call)
     if reason is None:

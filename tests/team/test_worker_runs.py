@@ -54,7 +54,7 @@ async def test_a_single_worker_takes_and_returns_plain_dicts(tmp_path: Path) -> 
     worker = BackendWorkerAgent(
         project_id=project.id, db=path, root=project.root, lm=ScriptedLM({WorkerAnswer: [RIGHT]})
     )
-    with pytest.raises(TeamError, match="by its id"):
+    with pytest.raises(TeamError, match="needs the id of a stored task"):
         await worker.execute_task({"title": "Subtract numbers"})
     wanted = {"id": task.id, "title": "Subtract numbers", "assigned_to": "me"}
     result = await worker.execute_task(wanted)

@@ -113,8 +113,8 @@ class NodeCodec:
 
         - `secrets`: write secrets. By default, they are left out.
         - `plain`: write only plain fields.
-        - `whole`: raise `Unkeepable` for a dependency that no journal can store. By default, it is
-          left out.
+        - `whole`: raise `Unkeepable` if the value of a field with a source cannot be stored. By
+          default, such a value is left out.
         - `copies`: fields with copies of secrets. They are left out unless `secrets` is set.
 
         Raises `JournalError` if a plain field has a value that no journal can store.
@@ -352,7 +352,7 @@ class NodeCodec:
 
     def load_answer(self, name: str, data: Any) -> Any:
         """Return an answer from parsed JSON. The node validates the answer again. If the field
-        would change the answer a second time, return the parsed JSON instead."""
+        refuses the answer, or would change it a second time, return the parsed JSON instead."""
         try:
             value = self.fields[name].load(data)
             return value if same(validate_values(self.cls, {name: value})[name], value) else data
@@ -412,7 +412,7 @@ class EndCodec:
                 self.verdict = "live"
                 self.why = f"{cls.__name__}.{name}: {codec.fields[name].why}"
             if codec.secret and self.verdict == "keep":
-                self.verdict, self.why = "secret", f"{cls.__name__}.{min(codec.secret)} is one"
+                self.verdict, self.why = "secret", f"{cls.__name__}.{min(codec.secret)} is a secret"
 
     def dump(self, value: Node) -> str:
         """Return the node as JSON. Raises `Unkeepable` if the graph does not end at the node's

@@ -51,9 +51,9 @@ class RecordedPast(Past):
             if source.place.parameter and is_done(source)
             if (shared := _find_shared(source.place, source.node_type)) is not None
         }
-        """The finished sources of parameters of dependencies that the run calls once. A key has the
-        key of the dependency, and the path from the dependency to the parameter. A key has no
-        place, because another field may be the first to need the dependency now."""
+        """For dependencies that the run calls once: the finished sources of their parameters. The
+        key is the dependency's key, and the path from the dependency to the parameter. The place is
+        not in the key, because another field may be the first to need the dependency now."""
         self._remapped: set[str] = set()
         """The places, as text, where values are now computed from other arguments or items. The
         recorded subgraphs at these places may belong to other values."""
@@ -160,7 +160,7 @@ class RecordedPast(Past):
     def find_recorded_node(self, path: str, step: int) -> Node | None:
         """Return the recorded complete node at a step. None if there is none."""
         recorded = self._history.step(path, step)
-        return recorded.node if recorded is not None and recorded.whole else None
+        return recorded.node if recorded is not None and recorded.is_complete else None
 
     def find_shared_sources(self) -> dict[Hashable, Source]:
         """Return the finished sources of dependencies that the run calls once, or once for equal
@@ -204,10 +204,10 @@ class RecordedPast(Past):
                 below[key] = value
         return Arguments(cast("CallPlan", target.call).key, own, below)
 
-    def _argument(self, source: Source | None, way: Sequence[str]) -> Source | None:
-        """Return the source of an argument. `way` has the names of the parameters that lead to the
-        argument."""
-        for name in way:
+    def _argument(self, source: Source | None, parameters: Sequence[str]) -> Source | None:
+        """Return the source of an argument. `parameters` are the names of the parameters that lead
+        to the argument, from the outermost function."""
+        for name in parameters:
             if source is None:
                 return None
             source = self._history.source(self._first(source).place.below(name))
@@ -370,16 +370,16 @@ class ResumedPast(RecordedPast):
     def find_unrecorded_fields(
         self, run: Run, plan: NodePlan, absent: Sequence[FieldPlan]
     ) -> Sequence[FieldPlan]:
-        """Return the fields that had no value in a recorded node either. Their defaults were used,
-        or their class did not have the fields yet."""
+        """Return the fields of `absent` that had no value in the recorded node either. Their
+        defaults were used, or their class did not have the fields yet."""
         path, step = run.path, len(run.trace)
         recorded = self._history.step(path, step)
-        if recorded is None or not (recorded.whole or recorded.filled):
+        if recorded is None or not (recorded.is_complete or recorded.filled):
             return ()
         return [
             field
             for field in absent
-            if recorded.whole or field in plan.context
+            if recorded.is_complete or field in plan.context
             if self._stays_absent(Place(path, step, plan.name, field.name), plan.node, field)
         ]
 
@@ -455,9 +455,9 @@ def _find_input(source: Source) -> FieldPlan | Input:
 
 
 def _find_shared(place: Place, node_type: type[Node]) -> tuple[Hashable, str] | None:
-    """Find the dependency that the run calls once and that a value comes from, or is an argument
-    of. Returns the key of the dependency, and the path from the dependency to the value. None if
-    there is no such dependency."""
+    """Find the dependency that returned a value, or that took the value as an argument at any
+    depth, if the run calls this dependency once. Returns the dependency's key, and the parameters
+    that lead from the dependency to the value. None if there is no such dependency."""
     parameters = place.parameters
     for depth in range(len(parameters), -1, -1):
         around = "".join(f"({name})" for name in parameters[:depth])

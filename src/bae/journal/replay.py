@@ -142,7 +142,8 @@ class ReplayedPast(RecordedPast):
     def begin(
         self, run: Run, graph: Graph[Any, Any], start: Node
     ) -> tuple[Node, bool, FindNext | None]:
-        """Return the first node: `start`, or the node that a fork put in its place.
+        """Return the first node: `start`, or the node that a fork put in its place. Raises
+        `ReplayError` if the system text of the graph has changed.
 
         Before the first step, give the run the values of its shared dependencies. Leave out the
         values of graphs, because graphs run again. Leave out dependencies that failed at first,
@@ -282,8 +283,8 @@ class ReplayedPast(RecordedPast):
         asked: Arguments | None = None,
     ) -> Any:
         """Return the recorded value of a source, or raise its recorded error. Return `NOTHING` for
-        a graph that runs at this place, because the graph runs again. If the graph ran for another
-        field with the same value, return that value."""
+        a gate that was waiting, and for a graph that ran at this place, because the graph runs
+        again. If the graph ran for another field with the same value, return that value."""
         call, is_shared = find_call(node_type, place)
         key = call.key if call is not None and is_shared else None
         if call is not None and call.graph is not None:
@@ -406,7 +407,9 @@ class ReplayedPast(RecordedPast):
         """Return the value of a shared dependency that failed in the run, as of the time when the
         run reached a node. If the last call before that time failed, raise its error."""
         step = self._history.step(place.path, place.step)
-        until = step.whole_count if step is not None and step.whole else self._history.count
+        until = (
+            step.completing_record if step is not None and step.is_complete else self._history.count
+        )
         before = [error for count, error in self._history.shared_calls[key] if count < until]
         if before and before[-1] is not None:
             raise _restore_error(before[-1])
@@ -571,7 +574,7 @@ def _find_reached_limit(past: History) -> int:
         ),
         default=0,
     )
-    furthest = max((step.number + 1 for step in past.steps() if step.whole), default=0)
+    furthest = max((step.number + 1 for step in past.steps() if step.is_complete), default=0)
     return limit if limit >= furthest else 0
 
 

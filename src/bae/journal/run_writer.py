@@ -371,7 +371,8 @@ class JournalWriter(Writer):
 
     async def hand_over(self, run: Run, error: BaseException | None = None) -> None:
         """Release the claim without ending the run. The run is then interrupted, and can be resumed
-        at once. If an `error` made this process stop, the entry of the run has it."""
+        at once. If this process stopped because of an `error`, the entry of the run describes the
+        error."""
         await self.stop_watching()
         claim, self._claim = self._claim, None
         if claim is not None:
@@ -412,10 +413,10 @@ class JournalWriter(Writer):
         counted = [record for record in self.log if type(record) in COUNTED]
         if not counted:
             return RunSummary(len(nodes), last)
-        count = UsageCount()
+        usage_count = UsageCount()
         for record in counted:
-            count.take(record)
-        used = count.total()
+            usage_count.take(record)
+        used = usage_count.total()
         return RunSummary(len(nodes), last, used.calls, used.tokens, used.cost)
 
     def outside(self, path: str, step: int, asker: Asker) -> Writer:
