@@ -89,7 +89,7 @@ def pools() -> Pools:
 # Opened once, closed once
 
 
-async def test_a_value_of_the_app_is_opened_once_for_all_runs_and_closed_after_the_block(
+async def test_a_value_of_the_app_is_opened_once_and_closed_after_the_block(
     pools: Pools,
 ):
     async with pools.graph.open():
@@ -102,8 +102,8 @@ async def test_a_value_of_the_app_is_opened_once_for_all_runs_and_closed_after_t
 
 async def test_concurrent_first_runs_share_one_opening(pools: Pools):
     async with pools.graph.open():
-        found = await asyncio.gather(*(pools.run() for _ in range(20)))
-    assert len(set(found)) == len(pools.opened) == 1
+        results = await asyncio.gather(*(pools.run() for _ in range(20)))
+    assert len(set(results)) == len(pools.opened) == 1
     assert pools.log == OPEN + CLOSED
 
 
@@ -146,7 +146,7 @@ async def test_subgraphs_and_items_of_a_map_share_the_values_of_the_app(pools: P
     assert pools.log == OPEN + CLOSED
 
 
-async def test_a_look_up_by_a_value_of_the_run_shares_the_pool_of_the_app(pools: Pools):
+async def test_a_look_up_with_an_argument_shares_the_pool_of_the_app(pools: Pools):
     async def search(query: str, pool: Annotated[Any, Dep(pools.open_pool, scope="app")]) -> Any:
         return query, pool
 
@@ -198,7 +198,7 @@ async def test_a_value_of_the_app_is_not_stored_in_the_cache_of_a_run(pools: Poo
 # Failures
 
 
-async def test_a_failure_to_open_is_raised_with_its_path_and_the_next_run_tries_again():
+async def test_a_failed_opening_is_raised_with_its_path_and_tried_again_later():
     calls: list[int] = []
 
     async def connect() -> str:
@@ -463,8 +463,8 @@ def scope_problems(field: Any) -> list[tuple[str, str]]:
     class Ask(EndNode):
         value: field
 
-    found = Graph(start=Ask).validate()
-    return [(p.place, p.message) for p in found if p.code == "bae-dep-scope"]
+    problems = Graph(start=Ask).validate()
+    return [(p.place, p.message) for p in problems if p.code == "bae-dep-scope"]
 
 
 async def settings() -> str:
@@ -487,12 +487,12 @@ async def test_a_function_of_the_app_cannot_take_an_lm_or_a_recall_or_be_a_graph
     async def open_pool(lm: LM) -> str:
         return ""
 
-    for marker, said in (
+    for marker, reason in (
         (Dep(open_pool, scope="app"), "the LM of a run, as lm"),
         (Dep(settings, scope="app", name=Recall()), "called with values of a run"),
         (Dep(EndNode, scope="app"), "a graph"),
     ):
-        assert said in scope_problems(Annotated[Any, marker])[0][1]
+        assert reason in scope_problems(Annotated[Any, marker])[0][1]
 
 
 async def test_a_function_has_the_same_scope_in_the_whole_graph():

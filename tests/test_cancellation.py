@@ -495,7 +495,7 @@ async def test_cancelling_a_failed_run_while_it_stops_prefetched_work_is_a_cance
 # Outside a run, and after any other end
 
 
-async def test_cancelling_resolve_dep_and_resolve_fields_leaves_nothing_open():
+async def test_cancelling_resolve_dep_and_resolve_fields_leaves_no_open_resource():
     for kind in ("dep", "fields"):
         point, sibling = Reached(), Reached()
 
@@ -523,7 +523,7 @@ async def test_cancelling_resolve_dep_and_resolve_fields_leaves_nothing_open():
         assert point.seen == sibling.seen == ["reached", "left"]
 
 
-async def test_a_cancelled_error_raised_by_an_item_of_a_map_is_a_failure_of_the_item():
+async def test_a_cancelled_error_raised_by_an_item_fails_the_item():
     others = Reached()
 
     async def one(item: int) -> int:

@@ -21,23 +21,23 @@ Ticket = leading_to(Triage, name="Ticket", message=str)
 
 
 def list_lost_inputs(start: type[Node]) -> list[tuple[str, str, str]]:
-    found = [p for p in Graph(start=start).validate() if p.code == "bae-context-lost"]
-    assert {p.severity for p in found} <= {"warning"}
-    return [(p.place, p.message.rpartition("the path ")[2], p.fix) for p in found]
+    problems = [p for p in Graph(start=start).validate() if p.code == "bae-context-lost"]
+    assert {p.severity for p in problems} <= {"warning"}
+    return [(p.place, p.message.rpartition("the path ")[2], p.fix) for p in problems]
 
 
-def test_a_fill_that_does_not_see_an_input_gets_a_warning_with_path_and_fix():
+def test_a_fill_that_misses_an_input_gets_a_warning_with_path_and_fix():
     fix = "add `message: Annotated[str, Recall(Ticket)]` to Reply"
     assert list_lost_inputs(Ticket) == [("Reply", "Ticket -> Triage -> Reply", fix)]
 
 
-def test_a_choice_that_does_not_see_an_input_gets_a_single_warning():
+def test_a_choice_that_misses_an_input_gets_a_single_warning():
     chooses = leading_to(Reply, Triage, None, name="Sorted", urgent=bool)
-    found = list_lost_inputs(leading_to(chooses, message=str))
+    lost = list_lost_inputs(leading_to(chooses, message=str))
 
     fix = "add `message: Annotated[str, Recall(Start)]` to Sorted"
-    assert found[0] == ("Sorted", "Start -> Sorted", fix)
-    assert [place for place, _, _ in found].count("Sorted") == 1
+    assert lost[0] == ("Sorted", "Start -> Sorted", fix)
+    assert [place for place, _, _ in lost].count("Sorted") == 1
 
 
 def test_a_recall_on_the_previous_or_filled_node_shows_the_input():
@@ -189,7 +189,7 @@ def test_a_recall_that_no_prompt_shows_does_not_show_the_input():
     ]
 
 
-def test_a_start_node_that_is_filled_again_must_see_the_input_through_the_previous_node():
+def test_a_refilled_start_node_needs_the_input_on_the_previous_node():
     class Start(Node):
         message: str
 
@@ -215,7 +215,7 @@ def test_a_subgraph_is_checked_against_the_inputs_of_its_own_start():
     assert Graph(start=Start, context="start").validate() == []  # it holds for graphs inside
 
 
-def test_a_class_can_declare_that_it_is_not_meant_to_see_a_value():
+def test_a_class_can_declare_that_it_ignores_an_input():
     class Title(EndNode):
         node_config = NodeConfig(context="previous")
         text: str

@@ -123,7 +123,7 @@ class Unhashable:
         return len(self.calls)
 
 
-async def test_an_unhashable_object_and_its_methods_are_called_once_each():
+async def test_every_method_of_an_unhashable_object_is_called_once():
     thing = Unhashable([])
     other = Unhashable([])
 
@@ -413,7 +413,7 @@ def bad() -> int:
     raise ValueError("bad")
 
 
-async def test_a_field_with_a_default_keeps_it_when_its_dependency_fails_and_that_is_logged(
+async def test_a_field_with_a_default_uses_it_if_its_dependency_fails(
     caplog: pytest.LogCaptureFixture,
 ):
     class Holder(EndNode):
@@ -429,7 +429,7 @@ async def test_a_field_with_a_default_keeps_it_when_its_dependency_fails_and_tha
     assert "ValueError: bad" in record.message
 
 
-async def test_a_failed_dependency_of_a_filled_node_is_called_once_before_its_default_is_used():
+async def test_a_failed_dependency_of_a_filled_node_is_called_only_once():
     calls: list[str] = []
 
     def fails() -> str:
@@ -456,7 +456,7 @@ async def test_a_failed_dependency_of_a_filled_node_is_called_once_before_its_de
     assert lm.asked[0].resolved == {"items": [1]}
 
 
-async def test_a_value_of_the_wrong_type_is_a_dep_error_that_names_node_and_field():
+async def test_a_value_of_the_wrong_type_is_a_dep_error_with_the_field():
     def lies() -> int:
         return "not a number"  # type: ignore[return-value]
 
@@ -603,7 +603,7 @@ async def test_an_error_of_a_failed_dependency_has_its_path_cause_and_trace():
     ]
 
 
-async def test_the_path_of_a_repeated_failure_starts_at_the_field_that_ran_into_it_now():
+async def test_the_path_of_a_repeated_failure_starts_at_the_later_field():
     class Second(EndNode):
         y: Annotated[int, Dep(bad)]
 

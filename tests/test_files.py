@@ -122,7 +122,7 @@ def test_a_document_is_a_pdf_or_text():
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "text/plain"),
     ],
 )
-def test_a_text_that_mentions_pdf_is_a_text_and_a_pdf_may_start_after_other_bytes(data, media_type):
+def test_a_document_is_recognized_as_pdf_or_text_by_its_content(data, media_type):
     assert Document.from_bytes(data, "a.pdf").media_type == media_type
 
 
@@ -209,7 +209,7 @@ def test_from_bytes_refuses_other_values_and_names_the_right_function(given):
         Image.from_bytes(given)
 
 
-def test_a_name_is_one_line_and_cannot_end_a_label():
+def test_a_file_name_is_one_line_and_cannot_end_a_label():
     assert Image.from_bytes(png(), "a]\nb\x1b[" + "c" * 300).name == "a__b__" + "c" * 194
 
 
@@ -547,10 +547,10 @@ def test_all_prompts_of_a_graph_are_shown_with_sample_files():
 
 
 def problems(graph: Graph[Any, Any]) -> list[tuple[str, str, str]]:
-    return [(each.severity, each.code, each.place) for each in graph.validate()]
+    return [(problem.severity, problem.code, problem.place) for problem in graph.validate()]
 
 
-def test_the_proof_reports_a_file_that_the_llm_would_have_to_give():
+def test_the_proof_reports_a_file_field_that_the_llm_would_fill():
     class Start(Node):
         text: str
 
@@ -613,8 +613,8 @@ def test_the_proof_reports_bytes_that_an_llm_would_read_as_text():
         async def __call__(self) -> None:
             return None
 
-    found = problems(Graph(start=Start, end=End))
-    assert found == [
+    reported = problems(Graph(start=Start, end=End))
+    assert reported == [
         ("error", "bae-bytes-shown", "Start.scan"),
         ("error", "bae-bytes-shown", "Start.raw"),
     ]
@@ -697,7 +697,7 @@ def test_the_proof_refuses_an_lm_pinned_by_name_whose_class_takes_no_images():
     assert "'local' takes no images" in problem.message
 
 
-def test_an_lm_pinned_by_name_that_takes_no_images_is_refused_before_the_first_step(
+def test_an_lm_pinned_by_name_without_image_input_is_refused_before_the_first_step(
     tmp_path: Path,
 ):
     from bae import NodeConfig

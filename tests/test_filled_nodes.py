@@ -103,7 +103,7 @@ def errors(graph: Graph[Any, Any]) -> dict[str, str]:
 # The value
 
 
-async def test_the_lm_fills_the_node_after_its_own_sources_and_its_body_is_not_run():
+async def test_a_filled_node_is_filled_after_its_sources_and_its_body_does_not_run():
     lm = ScriptedLM(SCRIPT)
     result = await graph.arun(START, lm)
     assert result.result == WHOLE
@@ -169,7 +169,7 @@ async def test_nodes_for_two_fields_are_filled_concurrently():
     assert isinstance(result.result.tone, Tone)
 
 
-async def test_a_node_can_be_filled_on_the_start_node_inside_a_map_and_inside_a_graph():
+async def test_a_node_can_be_filled_on_a_start_node_in_a_map_and_in_a_subgraph():
     class Judged(EndNode):
         item: str
         tone: Annotated[Tone, Dep()]
@@ -181,7 +181,7 @@ async def test_a_node_can_be_filled_on_the_start_node_inside_a_map_and_inside_a_
 
     lm = ScriptedLM({Tone: [{"mood": mood} for mood in "abc"]})
     result = await Graph(start=Outer).arun(Outer(items=["x", "y"]), lm)
-    moods = {result.trace[0].tone.mood, *(each.tone.mood for each in result.trace[0].judged)}
+    moods = {result.trace[0].tone.mood, *(node.tone.mood for node in result.trace[0].judged)}
     assert moods == {"a", "b", "c"}
     assert lm.prompts[0].text == "Tone"
 
@@ -226,8 +226,8 @@ async def test_recall_does_not_find_a_filled_node():
         async def __call__(self) -> Later:
             return Later()
 
-    found = errors(Graph(start=Before))["bae-recall-path"]
-    assert "Before.tone is one, but comes from Dep, which Recall skips" in found
+    message = errors(Graph(start=Before))["bae-recall-path"]
+    assert "Before.tone is one, but comes from Dep, which Recall skips" in message
 
     class Maybe(EndNode):
         tone: Annotated[Tone | None, Recall()] = None
@@ -332,7 +332,7 @@ async def test_a_gate_of_a_filled_node_parks_the_run_until_the_answer():
 # The journal
 
 
-async def test_a_run_that_is_cut_after_any_line_resumes_and_replays_and_repeats_no_question():
+async def test_a_run_with_filled_nodes_cut_after_any_line_repeats_no_question():
     async with MemoryJournal() as journal:
         first = await graph.arun(START, ScriptedLM(SCRIPT), journal=journal, run_id="one")
         stored = await journal.read("one")
@@ -405,10 +405,10 @@ def test_the_error_for_a_node_class_run_as_a_graph_suggests_the_bare_dep():
     class Plain(EndNode):
         tone: Annotated[Background, Dep(Background)]
 
-    found = errors(Graph(start=Plain))
+    messages = errors(Graph(start=Plain))
     assert (
         "Annotated[Background, Dep()] is a Background that the LM fills"
-        in (found["bae-dep-unfilled"])
+        in (messages["bae-dep-unfilled"])
     )
 
 
@@ -455,7 +455,7 @@ def test_a_node_that_is_filled_from_itself_is_refused(cls: type[Node]):
     assert [problem.code for problem in caught.value.problems] == ["bae-dep-cycle"]
 
 
-async def test_a_node_of_the_class_that_the_graph_starts_at_may_be_filled():
+async def test_a_field_may_be_filled_with_a_node_of_the_start_class():
     class Echo(EndNode):
         first: Annotated[Ask, Dep()]
 

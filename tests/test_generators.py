@@ -465,7 +465,7 @@ async def test_a_resource_of_a_subgraph_stays_open_until_the_outer_run_is_over()
     assert log == ["open db", "use db", "close db"]
 
 
-async def test_after_a_failed_attempt_to_open_only_the_successful_attempt_is_closed():
+async def test_only_the_successful_attempt_to_open_a_resource_is_closed():
     log = Log()
 
     def shaky() -> Iterator[str]:

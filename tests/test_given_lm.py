@@ -232,7 +232,7 @@ async def test_nodes_made_by_a_dependency_function_have_their_fields_looked_up()
         await resolve_dep(write_note, lm=OneWord())
 
 
-async def test_a_gate_of_a_made_node_is_left_to_the_run_so_the_body_is_called_once():
+async def test_a_gate_of_a_node_made_in_a_body_does_not_repeat_the_body():
     class Asks(Node):
         async def __call__(self, lm: LM) -> Paid:
             WORLD.do("body")
@@ -253,7 +253,7 @@ async def test_a_gate_of_a_made_node_is_left_to_the_run_so_the_body_is_called_on
     assert WORLD.done == {"body": 1, "policy": 1, "fill Paid": 1}
 
 
-async def test_a_subgraph_with_a_gate_is_left_to_the_run_too():
+async def test_a_subgraph_with_a_gate_in_a_made_node_does_not_repeat_the_body():
     class Inner(EndNode):
         approved: Annotated[bool, Gate("pay?")]
 
@@ -275,12 +275,12 @@ async def test_a_subgraph_with_a_gate_is_left_to_the_run_too():
     assert WORLD.done["body"] == 1
 
 
-async def test_a_field_whose_source_fails_has_its_default_and_its_source_is_called_once():
+async def test_a_field_of_a_made_node_has_its_default_if_its_source_fails():
     class Asks(Node):
         async def __call__(self, lm: LM) -> Told:
-            told = await lm.make(self, Told)
-            assert told.policy == "unknown"
-            return told
+            node = await lm.make(self, Told)
+            assert node.policy == "unknown"
+            return node
 
     async def fail() -> str:
         WORLD.done["fail"] += 1
@@ -298,7 +298,7 @@ async def test_a_field_whose_source_fails_has_its_default_and_its_source_is_call
     assert WORLD.done["fail"] == 1
 
 
-async def test_a_required_source_that_fails_ends_the_run_before_the_lm_is_asked():
+async def test_a_failed_required_source_ends_the_run_before_the_llm_call():
     WORLD.failing.add("policy")
 
     with pytest.raises(DepError, match=r"Reply.policy: find_policy raised Trouble") as failed:
@@ -414,7 +414,7 @@ async def test_a_resumed_body_gets_stored_nodes_back_and_unstorable_values_made_
     }  # fmt: skip
 
 
-async def test_a_replay_asks_nothing_and_a_fork_continues_from_what_is_recorded():
+async def test_a_replay_calls_no_llm_and_a_fork_continues_from_recorded_nodes():
     journal = MemoryJournal()
     whole = await SHOP.arun(LATE, OneWord(), journal=journal, run_id="one")
     again = await SHOP.replay("one", journal=journal)
@@ -433,7 +433,7 @@ async def test_nodes_that_a_body_made_get_their_own_values_of_an_uncached_dep():
         async def __call__(self, lm: LM) -> Order2:
             made = [await lm.make(self, Order2) for _ in range(3)]
             WORLD.do("body")
-            return made[0].model_copy(update={"text": str([each.number for each in made])})
+            return made[0].model_copy(update={"text": str([node.number for node in made])})
 
     graph = Graph(start=Many)
     journal = await record_failed_run(graph, Many(), OneWord(), "body")
@@ -455,7 +455,7 @@ async def test_nodes_that_a_body_made_get_their_own_values_of_an_uncached_dep():
     assert WORLD.done["count"] == 3
 
 
-async def test_a_made_node_outside_the_graph_has_its_fields_looked_up_and_its_answer_stored():
+async def test_a_made_node_outside_the_graph_has_its_fields_looked_up():
     class Outside(EndNode):
         message: Annotated[str, Recall(Asks)]
         policy: Annotated[str, Dep(find_policy)]
@@ -487,7 +487,7 @@ async def test_a_made_node_outside_the_graph_has_its_fields_looked_up_and_its_an
     WORLD.mend()
     result = await graph.resume("one", OneWord(), journal=journal)
 
-    told = result.trace[1]
-    assert told == Told(policy="thirty days", text="hi: thirty days, fine")
+    node = result.trace[1]
+    assert node == Told(policy="thirty days", text="hi: thirty days, fine")
     assert WORLD.done == {"policy": 1, "fill Outside": 1, "fill Last": 1, "body": 1}
     assert (await graph.replay("one", journal=journal)).trace == result.trace

@@ -223,8 +223,8 @@ class Again(Node):
 class Other(Again):
     pass
 {ENDS}""")
-    found = [leads_to(cls) for cls in (made.SameAsDiffers, made.Differs, made.Same, made.Ask)]
-    assert found == [["No"], ["No"], ["Yes", "None"], ["Yes", "None"]]
+    successors = [leads_to(cls) for cls in (made.SameAsDiffers, made.Differs, made.Same, made.Ask)]
+    assert successors == [["No"], ["No"], ["Yes", "None"], ["Yes", "None"]]
     assert made.Other.successors() == (made.Other,)
     assert made.Again.successors() == (made.Again,)
 
@@ -331,12 +331,12 @@ def is_left_to_the_lm(ask: type[Node]) -> bool:
 
 
 @pytest.mark.parametrize("name", EMPTY | WRITTEN)
-def test_an_empty_body_leaves_the_choice_to_the_llm_and_a_written_body_is_called(load, name):
+def test_only_an_empty_body_leaves_the_choice_to_the_llm(load, name):
     made = load(ASK.format(body=(EMPTY | WRITTEN)[name]))
     assert is_left_to_the_lm(made.Ask) is (name in EMPTY)
 
 
-def test_a_body_that_only_raises_or_awaits_is_written(load):
+def test_a_body_that_only_raises_or_awaits_is_not_empty(load):
     made = load("""
 class Raises(Node):
     async def __call__(self) -> Raises | None:
@@ -362,7 +362,7 @@ def test_a_body_is_empty_whatever_its_parameters_are(load, parameters):
     assert not is_left_to_the_lm(load(source.format(body="return Yes()")).Ask)
 
 
-def test_an_empty_body_in_a_closure_is_empty_and_a_body_that_uses_it_is_written(load):
+def test_a_body_that_uses_its_closure_is_not_empty(load):
     made = load("""
 def define(value):
     class Ask(Node):
@@ -440,13 +440,13 @@ PRINTED = "['Think'] later [Yes()]"
 
 def python(*arguments: str, given: str = "", path: str = "") -> str:
     """What another interpreter prints."""
-    found = [path, str(Path(bae.__file__).parents[1])]
+    paths = [path, str(Path(bae.__file__).parents[1])]
     done = subprocess.run(
         [sys.executable, "-W", "error", *arguments],
         input=given,
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, found))},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -464,7 +464,7 @@ def test_a_program_works_as_bytecode_in_a_zip_file(tmp_path):
     assert printed == PRINTED
 
 
-def test_a_program_works_when_it_is_typed_at_a_prompt(capsys):
+def test_a_program_works_at_an_interactive_prompt(capsys):
     console = code.InteractiveConsole({"__name__": "__console__"})
     for statement in PROGRAM.split("\n\n"):
         for line in [*statement.splitlines(), ""]:
@@ -900,6 +900,6 @@ def run():
     return [weakref.ref(each) for each in (big, get, First, Last, result.result)]
 """)
     made.Big, made.weakref = Big, weakref
-    kept = made.run()
+    references = made.run()
     collect()
-    assert [each() for each in kept] == [None] * 5
+    assert [reference() for reference in references] == [None] * 5

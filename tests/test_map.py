@@ -330,7 +330,7 @@ async def test_the_first_failed_item_of_a_map_cancels_the_others_and_is_named():
     assert error.journal.of(ItemEnded) == []
 
 
-async def test_an_item_over_its_timeout_is_named_and_the_fix_is_an_option_of_map():
+async def test_an_item_over_its_timeout_is_named_with_a_fix_for_the_map():
     async def slow(item: int) -> int:
         if item == 1:
             await asyncio.Event().wait()
@@ -385,7 +385,7 @@ async def test_an_item_that_the_start_node_refuses_is_named():
     assert "Holder.each[1]" in error.message
 
 
-async def test_the_error_for_a_result_of_the_wrong_type_names_the_field_of_the_map():
+async def test_an_error_for_a_wrong_result_of_a_map_names_the_field():
     def lies(item: int) -> int:
         return "text"  # type: ignore[return-value]
 

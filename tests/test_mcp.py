@@ -122,7 +122,7 @@ async def sdk_server(transport: str) -> AsyncIterator[MCP]:
     seen: list[dict[str, str]] = []
     with http_server(seen) as url:
         yield MCP.http(url, headers={"x-key": "open sesame"}, name="sdk")
-    assert {each.get("x-key") for each in seen} == {"open sesame"}
+    assert {headers.get("x-key") for headers in seen} == {"open sesame"}
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
@@ -145,7 +145,7 @@ async def test_a_model_calls_the_tools_of_a_server_built_with_the_sdk(transport)
     assert found.result == {"result": hits}
     assert climbed.result == "up"
     reported = result.journal.of(ToolReported)
-    assert [(each.text, each.done, each.total) for each in reported] == [("half way", 1, 2)]
+    assert [(report.text, report.done, report.total) for report in reported] == [("half way", 1, 2)]
     assert failed.error
     assert "the server sdk" in str(asked.error)
     assert "elicitation" in str(asked.error)
@@ -207,7 +207,7 @@ async def test_a_result_that_is_too_large_is_an_error_for_the_model(
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_a_call_that_stalls_ends_at_its_timeout_as_unknown_and_others_do_not_wait(transport):
+async def test_a_stalled_call_ends_at_its_timeout_as_unknown(transport):
     with MCPLoopback("stall") as loopback:
         server = getattr(loopback, transport)(timeout=0.5)
         stalled, echo, later = await run_calls(
@@ -219,7 +219,7 @@ async def test_a_call_that_stalls_ends_at_its_timeout_as_unknown_and_others_do_n
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_fifty_calls_at_once_each_get_their_own_result(transport):
+async def test_fifty_concurrent_calls_get_their_own_results(transport):
     with MCPLoopback() as loopback:
         async with getattr(loopback, transport)().open() as tools:
             echo: Any = next(tool.fn for tool in tools if tool.name == "echo")
@@ -240,7 +240,7 @@ async def test_progress_of_a_server_reaches_observers_of_the_run():
         graph = answering(loopback.stdio())
         lm = ScriptedLM([[Call("progress")], {"text": "done"}])
         result = await graph.arun(graph.start(text="?"), lm)
-    assert [each.done for each in result.journal.of(ToolReported)] == [1, 2]
+    assert [report.done for report in result.journal.of(ToolReported)] == [1, 2]
 
 
 async def test_lines_that_are_not_messages_are_ignored():
@@ -249,7 +249,7 @@ async def test_lines_that_are_not_messages_are_ignored():
     assert call.result == "a"
 
 
-async def test_a_message_that_is_far_over_the_bound_ends_the_connection():
+async def test_a_far_too_large_message_ends_the_connection():
     with MCPLoopback("oversized", size=3_000_000) as loopback:
         server = loopback.stdio(max_bytes=100_000)
         large, after = await run_calls(server, Call("oversized"), Call("echo", text="a"))
@@ -262,7 +262,7 @@ async def test_a_message_that_is_far_over_the_bound_ends_the_connection():
 # --- servers that die ----------------------------------------------------------------------------
 
 
-async def test_a_server_that_dies_in_a_call_is_opened_again_and_the_call_is_not_repeated():
+async def test_a_server_that_dies_in_a_call_is_restarted_without_repeating_the_call():
     with MCPLoopback("crash") as loopback:
         crash, echo = await run_calls(loopback.stdio(), Call("crash"), Call("echo", text="a"))
         assert "ended with status 3" in str(crash.error)
@@ -290,7 +290,7 @@ async def test_a_call_over_http_that_never_arrived_is_repeated_in_a_new_session(
         assert [name for name, _ in loopback.calls] == ["echo"]
 
 
-async def test_a_server_over_http_that_has_gone_away_fails_the_run_with_a_clear_error():
+async def test_a_vanished_http_server_fails_the_run_with_a_clear_error():
     with MCPLoopback("crash") as loopback:
         graph = answering(loopback.http())
         # A call may still reach the dying process, which is unknown then.
@@ -312,7 +312,7 @@ async def test_a_restarted_server_with_other_tools_is_refused():
 # --- opening and closing -------------------------------------------------------------------------
 
 
-async def test_a_server_that_does_not_start_is_reported_with_its_last_output_but_no_secrets(capfd):
+async def test_a_server_that_does_not_start_is_reported_with_its_output_without_secrets(capfd):
     with MCPLoopback("does-not-start") as loopback:
         graph = answering(loopback.stdio(env={"TOKEN": "hush-hush"}))
         with pytest.raises(ToolServerError) as info:
@@ -325,9 +325,9 @@ async def test_a_server_that_does_not_start_is_reported_with_its_last_output_but
 
 
 async def test_the_last_output_of_a_server_cannot_control_the_terminal():
-    said = "import sys; sys.exit('\\x1b]0;mine\\x07\\x9b2J no token')"
+    script = "import sys; sys.exit('\\x1b]0;mine\\x07\\x9b2J no token')"
     with pytest.raises(ToolServerError, match="no token") as info:
-        async with MCP.stdio(sys.executable, "-c", said, name="rude").open():
+        async with MCP.stdio(sys.executable, "-c", script, name="rude").open():
             raise AssertionError
     assert str(info.value).replace("\n", "").isprintable()
 
@@ -486,14 +486,14 @@ class OddAnswers(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        said: dict[str, Any] = {"error": {"code": -32601, "message": "no such method"}}
+        reply: dict[str, Any] = {"error": {"code": -32601, "message": "no such method"}}
         if asked["method"] == "initialize":
             about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "raw", "version": "1"}}
-            said = {"result": {**about, "protocolVersion": "2025-06-18"}}
+            reply = {"result": {**about, "protocolVersion": "2025-06-18"}}
         if asked["method"] == "tools/list":
-            said = GO
+            reply = GO
         kind = "application/json"
-        body = json.dumps({"jsonrpc": "2.0", "id": asked.get("id"), **said})
+        body = json.dumps({"jsonrpc": "2.0", "id": asked.get("id"), **reply})
         if asked["method"] == "tools/call":
             kind, body = self.answer[0], self.answer[1].replace("ID", str(asked["id"]))
         self.send_response(200 if "id" in asked else 202)
@@ -542,7 +542,7 @@ async def test_a_server_error_of_any_code_is_not_a_lost_connection():
     assert call.error == "the server raw refused the call: there is no such page"
 
 
-async def test_an_invalid_result_is_reported_for_a_call_that_ran():
+async def test_an_invalid_result_is_reported_as_a_call_that_ran():
     answer = {"result": {"content": [{"type": "of another protocol"}]}}
     (call,) = await run_calls(answering_raw(GO, answer), Call("go"))
     assert (call.error or "").startswith("the call ran, but the server raw")
@@ -558,14 +558,17 @@ async def answering_http(raw: bytes) -> AsyncIterator[MCP]:
         asked = json.loads(await reader.readexactly(int(length[1]))) if length else {}
         about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "raw", "version": "1"}}
         version = asked.get("params", {}).get("protocolVersion")
-        said = {"initialize": {"result": {**about, "protocolVersion": version}}, "tools/list": GO}
-        found = said.get(asked.get("method"))
+        replies = {
+            "initialize": {"result": {**about, "protocolVersion": version}},
+            "tools/list": GO,
+        }
+        reply = replies.get(asked.get("method"))
         if asked.get("method") == "tools/call":
             writer.write(raw)
-        elif found is None:
+        elif reply is None:
             writer.write(b"HTTP/1.1 405 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
         else:
-            body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **found}).encode()
+            body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **reply}).encode()
             start = f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
             writer.write(f"{start}content-type: application/json\r\n\r\n".encode() + body)
         await writer.drain()
@@ -592,9 +595,9 @@ async def test_a_call_over_http_that_may_have_run_is_never_reported_as_refused(r
     assert error in str(call.error)
 
 
-async def test_a_server_that_repeats_secrets_in_its_errors_does_not_show_them():
-    said = "no access with s3cr3t-key-of-mine, nor with s3cr3t"
-    error = {"error": {"code": -32603, "message": said}}
+async def test_secrets_that_a_server_repeats_in_its_errors_are_hidden():
+    message = "no access with s3cr3t-key-of-mine, nor with s3cr3t"
+    error = {"error": {"code": -32603, "message": message}}
     raw = answering_raw(GO, error).endpoints[0]
     server = MCP.stdio(
         *(raw.command, *raw.args), env={"A": "s3cr3t", "B": "s3cr3t-key-of-mine"}, name="raw"
@@ -649,7 +652,7 @@ async def test_a_run_that_is_cancelled_while_a_server_starts_leaves_no_process()
         ("bad-schema", "with a schema that cannot be used"),
     ],
 )
-async def test_a_list_of_tools_that_cannot_be_used_is_refused(fault, message):
+async def test_an_unusable_list_of_tools_is_refused(fault, message):
     with MCPLoopback(fault) as loopback, pytest.raises(ToolServerError, match=message) as info:
         async with loopback.stdio().open():
             raise AssertionError

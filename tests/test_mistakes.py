@@ -84,7 +84,7 @@ async def test_the_error_for_an_lm_with_wrong_methods_names_the_lm():
         await Graph(start=Ask).arun(Ask(), Short())
 
 
-async def test_a_body_that_leaves_a_plain_field_out_is_reported_with_the_field():
+async def test_a_plain_field_that_a_body_omits_is_reported():
     class Start(Node):
         async def __call__(self, lm: LM) -> Answer:
             return Answer()  # type: ignore[call-arg]
@@ -132,7 +132,7 @@ def test_a_map_declared_as_its_item_is_reported_as_a_list():
     assert problem.fix == "declare the field list[int]"
 
 
-def test_a_class_that_was_defined_again_is_distinguished_from_the_older_class():
+def test_a_redefined_class_is_distinguished_from_the_older_class():
     older = type("Answer", (Answer,), {"__module__": __name__})
     (first, *_) = Graph(start=Ask, end=older).validate()
     assert first.code == "bae-end-unreachable"
@@ -191,7 +191,7 @@ class Three(EndNode): ...
         (2, "exceeded 2 iterations: Three would be one more (One -> Two -> Three)"),
     ],
 )
-async def test_the_error_for_a_too_low_limit_mentions_no_loop_on_a_path_without_loops(
+async def test_an_error_for_a_low_limit_mentions_a_loop_only_if_there_is_a_loop(
     bound: int, said: str
 ):
     error = await error_from(LimitError, Graph(start=One).arun(One(), max_iters=bound))
@@ -204,6 +204,6 @@ async def test_a_value_that_is_not_a_journal_is_refused_with_a_fix():
         ("runs.db", r"SQLiteJournal\(.runs\.db.\)"),
         (3, "is no Journal"),
     ]
-    for journal, said in wrong:
-        with pytest.raises(TypeError, match=said):
+    for journal, message in wrong:
+        with pytest.raises(TypeError, match=message):
             await Graph(start=Answer).arun(Answer(number=1), journal=journal)

@@ -132,7 +132,7 @@ def test_a_draft_keeps_explicit_values_and_resolves_the_other_fields():
     assert run(draft).model_dump() == {"one": "harbour", "two": "given", "who": "me"}
 
 
-def test_the_default_of_a_field_with_a_source_is_not_set_before_the_source_ran():
+def test_the_default_of_a_field_with_a_source_is_set_after_the_source_ran():
     class Fallback(EndNode):
         place: Annotated[str, Dep(get_place)] = "nowhere"
         seen: Annotated[list[bytes], Recall()] = Field(default_factory=list)
@@ -313,7 +313,7 @@ def log():
     return Watched.log
 
 
-def test_each_validator_of_a_draft_runs_once_as_soon_as_its_value_is_available(log):
+def test_every_validator_of_a_draft_runs_once_as_soon_as_its_value_is_available(log):
     draft = Watched(whom="me")
     assert log == [("before", {"whom": "me"}), ("who", "me")]
     log.clear()
@@ -331,7 +331,7 @@ def test_validators_of_a_complete_node_run_as_in_any_model(log):
     assert log == []
 
 
-def test_a_node_that_the_lm_fills_has_each_validator_applied_once(log):
+def test_every_validator_of_a_node_that_the_llm_fills_runs_once(log):
     result = run(leading_to(Watched)(), lm=ScriptedLM([{"who": "me"}]))
     assert (result.who, result.place) == ("me!", "harbour?")
 
@@ -391,7 +391,7 @@ def test_a_validator_of_a_plain_field_does_not_see_unresolved_fields():
     assert Follows(who="me", place="a", other="b").who == "me sees ['other', 'place']"
 
 
-def test_a_validator_of_a_field_with_a_source_can_read_fields_that_the_llm_filled():
+def test_a_validator_of_a_field_with_a_source_can_read_llm_fields():
     class Looks(EndNode):
         who: str
         place: Annotated[str, Dep(get_place)]
@@ -502,7 +502,7 @@ async def test_calling_a_node_without_a_call_method_is_an_error_with_a_fix():
 # --- node_config ------------------------------------------------------------------------------
 
 
-def test_a_pinned_lm_chooses_the_next_node_but_fills_nothing_else():
+def test_a_pinned_lm_chooses_the_next_node_but_does_not_fill_it():
     pinned, passed = ScriptedLM(["Answer"]), ScriptedLM([{"text": "passed"}])
 
     class Ask(leading_to(leading_to(None, name="Answer", text=str), Trip)):  # type: ignore[misc]

@@ -212,7 +212,7 @@ async def test_only_system_exit_and_keyboard_interrupt_pass_through_an_observer(
         coroutine.send(None)
 
 
-async def test_an_observer_that_takes_too_long_once_receives_no_more_of_that_run(
+async def test_a_slow_observer_receives_no_more_records_of_the_run(
     caplog: pytest.LogCaptureFixture,
 ):
     told: list[str] = []
@@ -285,7 +285,7 @@ async def test_data_keyed_by_a_run_object_is_released_with_the_run():
 
 
 @pytest.mark.parametrize("how", [observe, lambda observer: observing(observer).__enter__()])
-async def test_an_async_observer_is_refused_since_it_would_not_be_awaited(how: Callable[..., Any]):
+async def test_an_async_observer_is_refused(how: Callable[..., Any]):
     async def later(run: ObservedRun, record: Record) -> None: ...
 
     class Later:
@@ -308,8 +308,8 @@ async def test_observers_and_streams_get_tool_calls_when_they_start_report_and_e
     with observing(lambda run, record: seen.append(name(record))):
         async with tool_runs.GRAPH.stream(start, lm=tool_runs.make_scripted_lm()) as records:
             streamed = [name(record) async for record in records]
-    about_tools = [each for each in streamed if each.startswith(told)]
-    assert about_tools == [each for each in seen if each.startswith(told)]
+    about_tools = [kind for kind in streamed if kind.startswith(told)]
+    assert about_tools == [kind for kind in seen if kind.startswith(told)]
     assert about_tools[:2] == ["ToolsOffered", "RoundMade"]
     assert about_tools.count("ToolReported") == 2
     assert about_tools.count("ToolStarted read_page") == 2

@@ -111,7 +111,7 @@ def test_a_map_over_a_type_that_is_not_a_list_is_an_error(over: Any):
     assert "and no list" in problem.message
 
 
-def test_maps_over_each_other_are_errors():
+def test_two_maps_over_each_other_are_errors():
     class Start(EndNode):
         a: Annotated[list[int], Map(len_of, over="b")]
         b: Annotated[list[int], Map(len_of, over="a")]
@@ -175,7 +175,7 @@ def test_the_results_of_a_map_must_fit_its_field():
     assert the_problem(mapping(list[str], len_of, int)).code == "bae-dep-type"
 
 
-def test_a_mapped_graph_takes_the_item_as_its_start_or_as_the_only_field_of_the_start():
+def test_a_mapped_graph_takes_the_item_as_its_start_node_or_its_only_field():
     class Inner(EndNode):
         name: str
         size: int = 1

@@ -49,14 +49,14 @@ def after(following: type[Node], **fields: Any) -> type[Node]:
     ],
 )
 def test_an_impossible_binding_is_an_error_that_names_the_possible_bindings(marker: Dep, said: str):
-    found = problems(node(word=str, hits=Annotated[Any, marker]))
+    reported = problems(node(word=str, hits=Annotated[Any, marker]))
 
-    (problem,) = (each for each in found if each.code == "bae-dep-binding")
+    (problem,) = (candidate for candidate in reported if candidate.code == "bae-dep-binding")
     assert (problem.severity, problem.place) == ("error", "Page.hits")
     assert said in problem.message
 
 
-def test_the_error_for_a_binding_of_a_graph_names_the_fields_of_its_start_node():
+def test_an_error_for_a_binding_of_a_graph_names_its_start_fields():
     class Inner(EndNode):
         topic: str
         mood: Annotated[Mood, Dep(Mood)]
@@ -77,9 +77,9 @@ def test_a_bound_field_of_the_wrong_type_is_an_error():
     assert "search(query) takes str, but the field word is str | None" in problem.message
 
 
-def test_an_unbound_parameter_stays_an_error_that_shows_how_to_bind_it():
+def test_an_unbound_parameter_is_an_error_that_shows_how_to_bind_it():
     missing = problems(node(number=int, hits=Annotated[list[str], Dep(search, top="number")]))
-    assert [(each.code, each.message) for each in missing] == [
+    assert [(problem.code, problem.message) for problem in missing] == [
         ("bae-dep-unfilled", "nothing can fill the parameter query of search")
     ]
     assert 'Dep(search, query="…")' in missing[0].fix

@@ -296,7 +296,7 @@ class Last(Node):
     assert Graph(start=made["Start"]).validate() == []
 
 
-async def test_a_failing_validator_of_a_dependency_is_reported_before_the_lm_is_asked():
+async def test_a_failing_validator_of_a_dependency_is_reported_before_the_llm_call():
     def broken(value: int) -> int:
         raise KeyError("unheard of")
 

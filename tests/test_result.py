@@ -46,7 +46,7 @@ async def test_the_trace_has_every_node_in_order():
     assert result.result.text == "done"
 
 
-async def test_runs_of_one_graph_share_neither_id_nor_trace_nor_journal():
+async def test_runs_of_a_graph_have_their_own_ids_traces_and_journals():
     graph = Graph(start=Start)
     results = await asyncio.gather(
         *(graph.arun(Start(), ScriptedLM([{"n": n}, {"text": "x"}])) for n in range(50))
@@ -81,7 +81,7 @@ async def test_the_journal_of_a_result_does_not_depend_on_its_trace():
 # Usage
 
 
-async def test_usage_counts_every_call_to_the_lm():
+async def test_usage_counts_every_llm_call():
     lm = ScriptedLM([Middle, {"n": "not a number"}, {"n": 1}, {"text": "x"}])
 
     assert (await run(Forks(), lm)).usage == Usage(calls=4, attempts=4)

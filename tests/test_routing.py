@@ -171,7 +171,7 @@ async def test_a_parameter_of_a_body_annotated_lm_gets_the_lm(how: str):
     lm = RecordingLM()
     await run(Start(), lm)
 
-    assert [each.calls is lm.calls for each in given] == [True]
+    assert [given_lm.calls is lm.calls for given_lm in given] == [True]
 
 
 async def test_a_written_body_may_let_the_lm_make_or_decide():
@@ -222,7 +222,7 @@ async def test_a_forgotten_await_is_an_error_without_a_warning_of_python(
     assert caught.value.fix == "write `return await …` there"
     del caught
     gc.collect()
-    assert [str(each.message) for each in recwarn] == []
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 class Special(Done):
@@ -333,7 +333,7 @@ async def test_a_run_may_have_exactly_as_many_nodes_as_its_bound():
         await run(Count(), max_iters=24)
 
 
-async def test_the_lm_is_not_asked_to_fill_a_node_beyond_the_bound():
+async def test_the_llm_does_not_fill_a_node_beyond_the_bound():
     class Start(Node):
         async def __call__(self) -> Start: ...
 
@@ -344,7 +344,7 @@ async def test_the_lm_is_not_asked_to_fill_a_node_beyond_the_bound():
     assert [asked.kind for asked in lm.asked] == ["fill", "fill"]
 
 
-async def test_the_lm_may_still_choose_to_stop_at_the_bound():
+async def test_the_llm_may_still_choose_to_end_the_run_at_the_bound():
     start, lm = leading_to(Done, None), RecordingLM([Done])
     assert len((await run(start(), RecordingLM([NoneType]), max_iters=1)).trace) == 1
     with pytest.raises(LimitError):
@@ -379,7 +379,7 @@ async def test_the_llm_does_not_choose_if_every_option_is_beyond_the_bound(
     assert [call[0] for call in lm.calls] == asked
 
 
-async def test_a_body_may_have_the_lm_decide_to_stop_at_the_bound():
+async def test_a_body_may_let_the_llm_end_the_run_at_the_bound():
     class Fork(Node):
         async def __call__(self, lm: LM) -> Done | None:
             return cast("Done | None", await lm.decide(self))
@@ -460,7 +460,7 @@ async def test_a_value_that_is_not_an_lm_is_refused(given: Any, code: str, said:
     assert said in error.message
 
 
-async def test_run_inside_a_loop_raises_and_points_to_arun():
+async def test_run_inside_an_event_loop_raises_an_error_that_suggests_arun():
     with pytest.raises(BaeError, match="running event loop") as caught:
         Graph(start=Done).run(Done())
 
@@ -521,7 +521,7 @@ async def test_the_error_for_a_missing_lm_names_every_use_of_an_lm():
         assert error.message == f"there is no LM, and {why}"
 
 
-async def test_a_pinned_lm_is_used_before_the_lm_of_the_run_and_only_by_its_class():
+async def test_a_pinned_lm_takes_precedence_over_the_lm_of_the_run_for_its_class():
     pinned = RecordingLM(Special={"n": 1})
 
     class Special(Node):
@@ -621,9 +621,7 @@ Chooses = leading_to(Done, Other, name="Chooses")
     [([], "choosing after Chooses"), ([Done], "filling Done")],
     ids=["choosing", "filling"],
 )
-async def test_an_exception_of_the_lm_is_an_lm_error_and_a_bae_error_passes_unchanged(
-    choices: Any, doing: str
-):
+async def test_an_exception_of_the_lm_is_an_lm_error(choices: Any, doing: str):
     cause = ConnectionError("no route")
     start = Chooses()
     error = await error_from(BaeLMError, run(start, Broken(cause, choices)))

@@ -95,7 +95,7 @@ def test_fields_that_may_get_a_secret_from_another_field_are_hidden_too() -> Non
     assert Secrets([Open, Plain]).fields(Open) == frozenset()
 
 
-def test_values_of_dependencies_are_secret_by_their_type_or_by_a_field_that_holds_them() -> None:
+def test_a_value_of_a_dependency_is_secret_by_its_type_or_its_field() -> None:
     secrets = Secrets.of(graph)
     assert not secrets.source(Session, "page")
     assert secrets.source(Session, "page", "(key)")

@@ -155,11 +155,11 @@ async def test_a_person_can_change_the_arguments_and_the_model_sees_the_change()
     assert call.arguments == {"order": "A1", "euros": "9"}
     assert DONE == {"refund A1 9": 1}
     (part,) = backend.prompts[1].conversation[-1].parts
-    told = '[a person changed the arguments: {"order":"A1","euros":"9"}]\nsent 9'
-    assert getattr(part, "result", "") == told
+    text = '[a person changed the arguments: {"order":"A1","euros":"9"}]\nsent 9'
+    assert getattr(part, "result", "") == text
 
 
-async def test_changed_arguments_are_kept_as_json():
+async def test_changed_arguments_are_stored_as_json():
     async def book(day: date) -> str:
         """Book a day."""
         return day.isoformat()
@@ -171,7 +171,7 @@ async def test_changed_arguments_are_kept_as_json():
     assert (call.arguments, call.result) == ({"day": "2026-05-01"}, "2026-05-01")
 
 
-async def test_changed_arguments_that_do_not_fit_are_asked_for_again():
+async def test_invalid_changed_arguments_are_asked_for_again():
     person = Person(Approval(approve=True, arguments={"order": "A1", "euros": "lots"}), False)
     await graph.arun(START, calling(Call("refund", order="A1")), answer=person)
     assert "euros" in (person.gates[1].problem or "")
@@ -659,7 +659,7 @@ async def test_a_body_whose_made_node_needs_approval_parks_and_continues():
 
 
 @pytest.mark.parametrize("way", ["gather", "group"])
-async def test_questions_of_concurrent_bodies_are_asked_before_the_run_parks(way: str):
+async def test_a_run_parks_after_all_questions_of_concurrent_bodies(way: str):
     async def count(order: str) -> int:
         """Count, and let others have their turn."""
         await some_turns()
@@ -685,7 +685,7 @@ async def test_questions_of_concurrent_bodies_are_asked_before_the_run_parks(way
             return None
 
     def rounds(prompt: Prompt) -> Any:
-        order = next(each for each in ("A1", "A2", "A3") if each in prompt.text)
+        order = next(name for name in ("A1", "A2", "A3") if name in prompt.text)
         if len(prompt.conversation) > 1:
             return ANSWER
         return [call("count" if order == "A2" else "refund", order=order)]
@@ -772,7 +772,7 @@ async def test_a_body_that_catches_every_error_still_waits_for_a_person(begin: A
 
 
 @pytest.mark.parametrize("unfinished", ["tell", "ask"])
-async def test_a_tool_whose_lm_asks_a_person_continues_with_the_answer(unfinished: Any):
+async def test_a_tool_whose_llm_call_needs_approval_continues_with_the_answer(unfinished: Any):
     class Part(EndNode):
         calls: Annotated[list[ToolCall], Tools(Tool(refund, approve=True))]
         text: str
@@ -805,7 +805,7 @@ async def test_a_tool_whose_lm_asks_a_person_continues_with_the_answer(unfinishe
         assert len(parked.waiting) == 2
         for gate in parked.waiting:
             result = await graph.answer("one", gate.address, True, lm, journal=journal)
-        assert [each.result for each in result.trace[-1].calls] == ["sent", "sent"]
+        assert [call.result for call in result.trace[-1].calls] == ["sent", "sent"]
         assert DONE == {"refund A1 5": 1, "refund A2 5": 1}
         lm.assert_complete()
 
@@ -964,7 +964,7 @@ async def test_a_run_in_progress_reads_a_message_before_its_next_round():
         assert caught.value.code == "bae-tell-over"
 
 
-async def test_a_parked_run_reads_a_message_when_it_continues_and_keeps_it_when_killed():
+async def test_a_parked_run_reads_a_message_when_it_continues():
     async with MemoryJournal() as journal:
         calls = (CallPart("x", "refund", {"order": "A1"}),)
         backend = ToyBackend(Answer("", calls=calls))

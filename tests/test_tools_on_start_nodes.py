@@ -53,6 +53,6 @@ def test_tools_on_a_start_node_that_no_llm_fills_are_refused_before_the_run():
     assert problems(Graph(start=Outer)) == [("bae-tools-start", "Required.calls")]
 
 
-def test_a_start_node_may_have_tools_if_an_llm_fills_it_later_or_it_has_a_default():
+def test_a_start_node_may_have_tools_with_a_default_or_a_later_fill():
     assert problems(Graph(start=Again)) == []
     assert problems(Graph(start=Optional)) == []

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 def run(*command: object, at: Path, **environment: str) -> str:
     done = subprocess.run(
-        [str(each) for each in command],
+        [str(part) for part in command],
         cwd=at,
         env={**os.environ, "PYTHONPATH": "", **environment},
         capture_output=True,
@@ -30,7 +30,7 @@ def run(*command: object, at: Path, **environment: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_first_program_and_a_new_project_run_from_the_wheel_in_an_empty_environment(
+def test_the_wheel_runs_the_first_program_and_a_new_project(
     tmp_path: Path,
 ):
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")

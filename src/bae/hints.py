@@ -80,7 +80,7 @@ def forget_frame(cls: type) -> None:
 
 
 def names_of_class(cls: type) -> Names:
-    """Return the scopes for the names in the hints of a class; its module is the last."""
+    """Return the scopes for the names in the hints of a class. The scope of the module is last."""
     frame = cast(FrameType | None, cls.__dict__.get(_FRAME))
     places = [_label_scope(scope) for scope in _find_frames(frame)]
     parameters = {p.__name__: p for p in getattr(cls, "__type_params__", ())}
@@ -212,7 +212,7 @@ _BOOKKEEPING = {
 }
 
 _RETURN = re.compile(r"(?:[^#]*[:;])?\s*return(?:[\s(]+None[\s)]*)?\s*;?\s*(?:#.*)?$")
-"""A line that ends in a bare `return`."""
+"""A line whose last statement is `return` or `return None`."""
 
 _METACLASS_NEW = cast(Any, type(BaseModel)).__new__.__code__
 

@@ -84,8 +84,8 @@ async def call_within_bounds(
 
 
 async def call_once(call: CallPlan, inline: bool, arguments: dict[str, Any], opened: Opened) -> Any:
-    """Call a function once with `arguments`. If the LM in them has a question that waits for a
-    person, raise `Waiting`, even if the function has caught it."""
+    """Call a function once with `arguments`. If one of them is an LM, and a question to this LM
+    waits for a person, raise `Waiting`, even if the function has caught that exception."""
     lm = arguments.get(call.lm_parameters[0]) if call.lm_parameters else None
     if lm is None:
         return await _call_by_kind(call, inline, arguments, opened)
@@ -108,7 +108,7 @@ async def _call_by_kind(
             return await _open_async_generator(call, call.fn(*args, **kwargs), opened)
         case "generator":
             return await _open_generator(call, call.fn(*args, **kwargs), inline, opened)
-        case _:  # "context" too: a sync function may work before it returns the manager
+        case _:  # "context" too: a sync function may block before it returns the manager
             if inline:
                 value = call.fn(*args, **kwargs)
             else:
@@ -147,9 +147,8 @@ async def _open_async_generator(
 async def _open_generator(
     call: CallPlan, generator: Generator[Any, None, None], inline: bool, opened: Opened
 ) -> Any:
-    in_context = (
-        copy_context().run
-    )  # one context to open and close, so that context variables can be reset
+    # Open and close in the same context, so that the generator can reset context variables.
+    in_context = copy_context().run
 
     async def close(_: BaseException | None) -> None:
         if await _call_then(in_context, next, generator, _END, inline=inline) is not _END:

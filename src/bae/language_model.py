@@ -227,8 +227,8 @@ def in_scene(own: Scene) -> Generator[None]:
 def ask_lm(lm: LM, method: str, scene: Scene, *arguments: Any, **keywords: Any) -> Awaitable[Any]:
     """Call a method of an LM for a question in a scene.
 
-    If the method has a parameter `scene`, as those of bae's LMs do, the scene is an argument.
-    Otherwise `scene_around` is set to the scene during the call.
+    If the method has a parameter `scene`, as in bae's own LMs, the scene is an argument. Otherwise
+    `scene_around` is set to the scene during the call.
     """
     call: Any = getattr(lm, method)
     if "scene" in (getattr(call, "__kwdefaults__", None) or ()):

@@ -48,7 +48,7 @@ class Marker:
     __match_args__: tuple[str, ...] = ()
 
     is_source: ClassVar[bool] = True
-    """Whether the marker names a source. A field with a marker that does not is plain."""
+    """Whether the marker names a source. If not, a field with the marker is plain."""
     planned_by: ClassVar[str]
     """The module of `bae.sources` that plans a field with this marker or a subclass."""
 
@@ -138,7 +138,7 @@ class _Called(Marker):
 
 
 class Dep(_Called):
-    """The field's value is the return value of `fn`. Without `fn`, it is a node that the LM fills.
+    """The field's value is the return value of `fn`, or without `fn`, a node that the LM fills.
 
     `fn` is a function (sync or async), a generator that yields one value and cleans up after the
     run, a context manager, a `Graph` or a `Node` class. bae fills the parameters of `fn`: those
@@ -349,7 +349,8 @@ class OpenGate:
     problem: str | None = None
     """The problem of the previous answer, if the gate is asked again."""
     path: str = ""
-    """The place of the field that a graph inside the run works for. Empty in the run itself."""
+    """If the gate is in a graph inside the run, the place of the field that the graph runs for.
+    Empty in the run itself."""
     step: int = 0
     deadline: float | None = None
     """The end of the timeout, in seconds since 1970. After it, the field gets its default."""

@@ -25,7 +25,8 @@ class NodeConfig(Mapping[str, Any]):
     """bae's own settings of a node class, apart from Pydantic's `model_config`.
 
     Subclasses inherit all settings except `instruction` and `description`. A config is also a
-    mapping of the settings that are set. bae accepts a dict with the same keys in its place.
+    mapping, with the settings that differ from their defaults. In place of a config, bae accepts a
+    dict with the same keys.
     """
 
     lm: LM | str | None = None
@@ -158,7 +159,7 @@ class Node(BaseModel):
 
     @classmethod
     def successors(cls) -> NodeTypes:
-        """The node classes that may follow this class, in the order of its return type."""
+        """Return the node classes that may follow this class, in the order of its return type."""
         from bae.plan import plan_of
 
         return NodeTypes(plan_of(cls, strict=True).successors)
@@ -204,8 +205,8 @@ class Node(BaseModel):
         def __repr_args__(self) -> Any:
             if (type(self).__bae_sourced__ or frozenset()) <= self.__dict__.keys():
                 return super().__repr_args__()
-            # A draft shows no computed fields, since they may need fields that are not resolved
-            # yet.
+            # Some fields with a source are not resolved yet. Computed fields may need these fields,
+            # so they are not shown.
             fields = type(self).__pydantic_fields__
             shown_fields = [
                 (n, v) for n, v in self.__dict__.items() if n in fields and fields[n].repr

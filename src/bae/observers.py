@@ -127,8 +127,8 @@ class RunStream(Generic[T], AsyncIterator[Record]):
 
     @property
     def result(self) -> GraphResult[T]:
-        """The result that `arun` would have returned. Before the last record, reading it raises an
-        error."""
+        """The result that `arun` would have returned. Before the last record, and if the run has
+        failed or was cancelled, reading the result raises an error."""
         if not self._results:
             raise BaeError(
                 "there is no result: the run is not over yet, or it failed or was cancelled",

@@ -117,8 +117,8 @@ class Past:
         return False
 
     def outside(self) -> Past:
-        """Return the past for node classes outside the graph, which a body or a function has an LM
-        fill."""
+        """Return the past for node classes outside the graph. A body or a function may ask an LM to
+        fill such a class."""
         return self
 
     # Completion of nodes.

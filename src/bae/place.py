@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 ANY_STEP = -1
-"""The step of a place that a person wrote without one."""
+"""The step of a place that a person wrote without a step."""
 
 
 class Place(NamedTuple):
@@ -25,7 +25,8 @@ class Place(NamedTuple):
     """
 
     path: str = ""
-    """The place of the field that a graph inside the run works for. Empty in the run itself."""
+    """For a place in a graph inside the run, the place of the field that the graph runs for. Empty
+    in the run itself."""
     step: int = ANY_STEP
     node: str = ""
     """The name of the node class."""
@@ -60,7 +61,7 @@ class Place(NamedTuple):
 
     @property
     def outer(self) -> Place | None:
-        """The place of the field that the graph of this place works for. None in the run itself."""
+        """The place of the field that this place's graph runs for. None in the run itself."""
         return Place.parse(self.path) if self.path else None
 
     @property

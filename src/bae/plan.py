@@ -83,8 +83,8 @@ class NodePlan:
     shows: Shown | None = None
     """The nodes that a question about the class shows. None is the setting of the graph."""
     shows_limit: int | None = None
-    """How many characters of these nodes a question shows at most. None is the setting of the
-    graph."""
+    """How many characters of the nodes in `shows` a question shows at most. None is the setting of
+    the graph."""
     revealed: frozenset[str] = frozenset()
     """The fields whose secrets an LM sees, from `NodeConfig(show=…)`."""
     problems: list[Problem] = field(default_factory=list[Problem])
@@ -154,7 +154,7 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
     type.__setattr__(cls, "__bae_plan__", plan)
     forget_frame(cls)
     for base in cls.__mro__[1:]:
-        # No graph may contain the base. Then its frame is released only here, with its plan.
+        # If no graph contains the base, bae makes its plan only here. This releases the frame.
         if remembers_frame(base):
             plan_of(base)
     return plan

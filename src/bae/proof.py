@@ -60,7 +60,7 @@ class _Nest:
         self.root = root
         self.graphs = {_key(root): root}
         self.links: dict[NestKey, list[_Link]] = {}
-        """The fields of each graph for which another graph runs."""
+        """For each graph, its fields for which other graphs run."""
         self.problems: list[Problem] = []
         self._chains: dict[NestKey, list[str]] = {}
         """The longest chain of nested graphs from each graph on, as names."""
@@ -115,12 +115,13 @@ class _Nest:
     def gaps(
         self, graph: Graph[Any, Any], cls: type[Node], field: RecallField, surely: bool
     ) -> Iterator[list[str]]:
-        """Yield paths to the node of a recalled field on which no node has a value for the field.
+        """Yield paths to `cls`, the node class with a recalled field. On each path, no node before
+        `cls` can have a value for the field. With `surely`, nodes on the path may have a value, but
+        no node always has one.
 
-        With `surely`, a node counts only if one of its fields always has a value of the type.
-
-        A graph inside another graph sees the outer trace too. So each path begins at the start of
-        the root graph. There is at most one path for each field for which the graph runs.
+        A graph inside another graph sees the outer trace too, so each path begins at the start of
+        the root graph. If `graph` runs for several fields, there is at most one path for each of
+        these fields.
         """
 
         def gap(outer: Graph[Any, Any], goal: type[Node]) -> list[str] | None:
@@ -209,7 +210,7 @@ def _check_recall(
 ) -> Iterator[Problem]:
     """Yield the problems of a recalled field, or of a recalled parameter of a field's function."""
     kind = "parameter" if place.endswith(")") else "field"
-    wanted = type_name(field.annotation)
+    type_text = type_name(field.annotation)
     if not field.required:
         return
     gaps = [*nest.gaps(graph, cls, field, surely=False)]
@@ -218,8 +219,8 @@ def _check_recall(
             yield recall_on_start().at(place)
             return
         fix = (
-            f"fill {_with_article(wanted)} before {cls.__name__} on that path, or give the {kind} "
-            "a default"
+            f"fill {_with_article(type_text)} before {cls.__name__} on that path, or give the "
+            f"{kind} a default"
         )
         skipped = _skipped_note(graph, field, gap)
         if skipped is not None:
@@ -227,7 +228,7 @@ def _check_recall(
         note = _unreachable_note(graph, field) if skipped is None else f"; {skipped}"
         yield an_error(
             "bae-recall-path",
-            f"{field.marker} can find no {wanted} on the path {' -> '.join(gap)}{note}",
+            f"{field.marker} can find no {type_text} on the path {' -> '.join(gap)}{note}",
             fix,
             place,
         )
@@ -236,9 +237,9 @@ def _check_recall(
     for gap in nest.gaps(graph, cls, field, surely=True):
         yield a_warning(
             "bae-recall-unsure",
-            f"{field.marker} may find no {wanted} on the path {' -> '.join(gap)}: the fields "
+            f"{field.marker} may find no {type_text} on the path {' -> '.join(gap)}: the fields "
             "there can hold something else",
-            f"hold nothing but {_with_article(wanted)} there, or give the {kind} a default",
+            f"hold nothing but {_with_article(type_text)} there, or give the {kind} a default",
             place,
         )
     for holder in graph.nodes:
@@ -247,7 +248,7 @@ def _check_recall(
         if comes_before and names[0] != field.name:
             yield a_warning(
                 "bae-recall-ambiguous",
-                f"{holder.__name__} holds {_with_article(wanted)} in {', '.join(names)}; "
+                f"{holder.__name__} holds {_with_article(type_text)} in {', '.join(names)}; "
                 f"{names[0]} is taken",
                 f"name the {kind} like the field you mean, or give the values types of their own",
                 place,
@@ -325,7 +326,7 @@ def _find_shared_calls(plan: NodePlan, field: FieldPlan) -> Iterator[tuple[CallP
 def _check_end(graph: Graph[Any, Any], ends: NodeTypes) -> Iterator[Problem]:
     if not graph.end:
         return
-    # A wrong return type is reported already. That an end is unreachable may only follow from it.
+    # A wrong return type is reported already, and may be the reason why an end is unreachable.
     routes_known = not any(plan.misrouted for plan in plan_of_graph(graph).plans.values())
     for cls in graph.end:
         plan = plan_of_graph(graph).plans.get(cls)
@@ -381,8 +382,8 @@ def _list_classes(classes: Sequence[type[Node]]) -> str:
 def path_avoiding(
     edges: Mapping[V, Sequence[V]], start: V, goal: V, avoided: Callable[[V], bool]
 ) -> list[V] | None:
-    """Return the shortest path from `start` to `goal` without avoided places. Only the goal itself
-    may be avoided. None if there is no such path."""
+    """Return the shortest path from `start` to `goal` that passes no place for which `avoided` is
+    True. The goal itself is not checked. None if there is no such path."""
     if start == goal:
         return [start]
     came_from: dict[V, V] = {}
@@ -438,5 +439,5 @@ def _find_reachable(edges: Mapping[V, Sequence[V]], start: V) -> set[V]:
 
 def _find_loop_through(edges: Mapping[V, Sequence[V]], place: V) -> list[V]:
     way_back = path_avoiding(edges, edges[place][0], place, lambda _: False)
-    assert way_back is not None, "in a loop that nothing leaves, every way on leads back"
+    assert way_back is not None, "in a loop without an exit, every edge leads back"
     return [place, *way_back[:-1]]

@@ -185,8 +185,8 @@ class Record:
     of a line. Empty for a kind of record that is not stored."""
 
     partial_usage: ClassVar[ReadUsage | None] = None
-    """Reads the usage of one answer from the record. None if the record has no usage, or the usage
-    of all answers to a question."""
+    """Reads the usage of one answer from the record. None if the record has no usage, or if its
+    usage is the total of all answers to a question."""
 
     is_progress: ClassVar[bool] = False
     """Whether the record is progress of the run. A resumed run does not repeat progress."""
@@ -234,10 +234,11 @@ class StepStarted(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class Returned(Record):
-    """A written body has returned `node`, whose sources are not resolved yet, or which exceeds the
-    limit `max_iters`.
+    """A written body has returned `node`. Fields of the node are not resolved yet, or the node
+    exceeds the limit `max_iters`.
 
-    Only runs with a journal write this record. Other runs have the next `StepStarted`.
+    Only runs with a journal write this record. In other runs, the node is first in its
+    `StepStarted`.
     """
 
     node: Node
@@ -422,8 +423,8 @@ class TurnStarted(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class TurnsShown(Record):
-    """A `Thread` field has got the earlier turns of the thread. A journal stores only the ids of
-    the runs with the turns, not their texts."""
+    """A `Thread` field has got the earlier turns of the thread. A journal stores the number of the
+    turns, and the runs of the first and the last turn, but not the texts."""
 
     node_type: type[Node]
     field: str
@@ -701,7 +702,8 @@ def _lm_text(type: Any, default: Any) -> StorageRole:
 
 
 def _call_data(type: Any, default: Any = NOTHING) -> StorageRole:
-    """Return the role of the arguments or the result of a tool. Secrets are masked before."""
+    """Return the role of the arguments or the result of a tool. The record has masks in place of
+    secrets."""
     return StorageRole("called", type, default)
 
 

@@ -322,8 +322,9 @@ class Resolution:
         return value
 
     def siblings(self, names: Iterable[tuple[str, str]]) -> list[tuple[str, PendingValue]]:
-        """Start the fields that another field needs, and return their pending values. `names` pairs
-        each parameter of the other field with the name of the field that it needs."""
+        """Start the fields that a `Dep` or `Map` field needs, and return their pending values.
+        `names` pairs each bound parameter of the function with the name of its field. The parameter
+        is empty for the field that a `Map` iterates over."""
         values: list[tuple[str, PendingValue]] = []
         for parameter, name in names:
             value = self._pending.get(name) or self._start_sibling(name)

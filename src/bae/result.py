@@ -69,8 +69,8 @@ class GraphResult(Generic[T]):
 
     @property
     def result(self) -> T:
-        """The terminal node. None if the trace is empty. If the run waits for a person, reading
-        this raises a `GateError`."""
+        """The terminal node. None if the trace is empty. Reading this raises a `GateError` if the
+        run waits for a person, and a `JournalError` if a stored run is `unfinished`."""
         if self.waiting:
             questions = "; ".join(f"{gate.place}: {gate.question}" for gate in self.waiting)
             error = GateError(

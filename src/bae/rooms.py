@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _GONE: Final = {
     "bae.dspy_backend.API_RETRY_EXCEPTIONS": (
-        "catch bae.BaeLMError, and read `retryable` of it for whether to ask again"
+        "catch bae.BaeLMError; its `retryable` says whether to ask again"
     ),
     "bae.lm.validate_plain_fields": (
         "build the node: `target(**resolved, **answer)` validates what a model answered, and "
@@ -67,7 +67,7 @@ def export_lazily(
     `modules` maps a module to the names that the package exports from it, separated by spaces. The
     modules belong to the package `root`; by default, to `package`. `former` maps a name that was
     public to its module, relative to `bae`, and to advice for users. Such a name can still be
-    imported, with a DeprecationWarning that has the advice. If the object has another name now, it
+    imported, with a DeprecationWarning that has the advice. If the object was renamed, its new name
     follows the module, as in `usage:report_usage`.
     """
     origins = {name: module for module, names in modules.items() for name in names.split()}

@@ -85,7 +85,8 @@ class Waiting(Exception):
         super().__init__(f"waiting for {', '.join(gate.place for gate in gates)}")
         self.gates = tuple(gates)
         self.node: Node | None = None
-        """The draft whose fields wait for an answer. None if there is no draft yet."""
+        """The incomplete node whose fields wait for an answer. None if the node does not exist
+        yet."""
 
     @classmethod
     def inside(cls, error: Exception) -> Waiting | None:
@@ -122,15 +123,15 @@ class LMNotes:
     """Facts that a run remembers about its questions to LMs. The graphs inside the run share
     them."""
 
-    __slots__ = ("cut", "files", "granted", "met", "named", "streamed")
+    __slots__ = ("cut", "files", "granted", "lms", "outside_types", "streamed")
 
     def __init__(self, named: dict[str, LM] | None = None) -> None:
-        self.named: dict[str, LM] = {} if named is None else named
+        self.lms: dict[str, LM] = {} if named is None else named
         """The LMs that nodes name, by name."""
-        self.met: set[type] = set()
+        self.outside_types: set[type] = set()
         """The classes outside the graph about which a body or a function has asked an LM."""
         self.cut: set[type[Node]] = set()
-        """The classes whose questions leave out earlier nodes. Each is reported once."""
+        """The classes whose questions leave out earlier nodes. bae warns once for each class."""
         self.granted: set[str] = set()
         """The tools that a person has approved for the complete run, if the run has no journal."""
         self.files: dict[str, File] = {}
@@ -143,8 +144,8 @@ class Run:
     """The state of a run, or of a graph inside a run.
 
     - `trace`, `step`: the nodes so far, and the step that the run has reached.
-    - `path`, `outer`: the place that a graph inside the run works for, and the run around the
-      graph. Empty and None in the run itself.
+    - `path`, `outer`: for a graph inside the run, the place that the graph runs for, and the run
+      around the graph. Empty and None in the run itself.
     - `writer`: writes the records of the run.
     - `past`: finds the recorded values of a resumed run.
     - `flow`: schedules the work on the values of fields.
@@ -233,7 +234,7 @@ class Run:
         LM of the run. Two classes with the same LM get the same object."""
         if plan.lm is None:
             return self.lm
-        pinned = self.named(plan.lm) if isinstance(plan.lm, str) else plan.lm
+        pinned = self.get_lm(plan.lm) if isinstance(plan.lm, str) else plan.lm
         if isinstance(self.lm, RoutingLM):
             pinned = self.lm.pinned(pinned)
         return with_limit(pinned)
@@ -271,7 +272,7 @@ class Run:
         elif context == "trace":
             nodes = shown_run.trace
         else:
-            nodes = [node for node in self.seen() if isinstance(node, context)][::-1]
+            nodes = [node for node in self.walk_earlier_nodes() if isinstance(node, context)][::-1]
         nodes = [node for node in nodes if node is not previous]
         shown_nodes = nodes_that_fit(nodes, limit, self.scene.hidden)
         omitted = len(nodes) - len(shown_nodes)
@@ -320,9 +321,9 @@ class Run:
             run._notes = LMNotes()
         return run._notes
 
-    def named(self, name: str) -> LM:
+    def get_lm(self, name: str) -> LM:
         """Return the LM with a name. For the same name, the complete run uses the same LM."""
-        lms = self.notes.named
+        lms = self.notes.lms
         if name not in lms:
             from bae.rooms import cached_lm
 
@@ -330,8 +331,8 @@ class Run:
         return lms[name]
 
     def watch(self, asker: Asker, event: CallEvent, step: int | None = None) -> None:
-        """Record an event of an LM call in progress. If the call was started early, `step` is the
-        step of the call."""
+        """Record an event of an LM call in progress. `step` is the step that the call belongs to,
+        by default the step that the run has reached."""
         place = time(), self.path, self.step if step is None else step, asker
         match event:
             case Attempt():
@@ -354,7 +355,7 @@ class Run:
             self._index.setdefault(type(self.trace[position]), []).append(position)
         return self._index
 
-    def seen(self) -> Iterator[Node]:
+    def walk_earlier_nodes(self) -> Iterator[Node]:
         """Yield the earlier nodes, the newest first: the nodes of this run, then the nodes of the
         runs around it."""
         run: Run | None = self

@@ -80,7 +80,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-async def test_a_full_disk_loses_nothing_that_was_acknowledged(small_disk):
+async def test_a_full_disk_loses_no_acknowledged_line(small_disk):
     room = small_disk / "room"
     room.write_bytes(b"x" * 600_000)
     async with SQLiteJournal(small_disk / "runs.db") as journal:
@@ -127,7 +127,7 @@ async def test_a_file_that_stays_locked_is_reported_as_locked(path):
         assert await numbers(journal) == [0, 1, 2, 3]
 
 
-async def test_a_run_that_could_not_be_released_is_released_with_the_next_line_of_another(path):
+async def test_an_unreleased_run_is_released_with_the_next_write(path):
     async with (
         SQLiteJournal(path, lease=1000, busy_timeout=0.05) as journal,
         SQLiteJournal(path) as other,
@@ -160,7 +160,7 @@ async def test_a_locked_file_is_read_while_its_writer_waits(path):
         assert sorted(await ids(journal)) == ["newer", "old"]
 
 
-async def test_a_file_that_is_locked_for_a_while_is_waited_for(path):
+async def test_a_write_waits_for_a_temporarily_locked_file(path):
     async with SQLiteJournal(path) as journal:
         claim = await begin_run(journal)
         holding = sqlite3.connect(path, isolation_level=None)
@@ -235,7 +235,7 @@ def open_folder():
 
 
 @pytest.mark.parametrize("what", ["file", "both", "new"])
-async def test_lines_that_cannot_be_written_are_readable_and_written_once_writing_works(
+async def test_a_read_only_journal_is_readable_and_writable_after_a_permission_change(
     open_folder, what
 ):
     path = open_folder / "runs.db"
@@ -283,7 +283,7 @@ async def one_letter(path):
         (of_a_newer_format, "bae-journal-version"),
     ],
 )
-async def test_a_file_that_is_no_journal_of_this_format_is_refused_and_left_alone(path, make, code):
+async def test_a_file_of_another_format_is_refused_and_not_changed(path, make, code):
     await make(path)
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     async with SQLiteJournal(path) as journal:
@@ -297,7 +297,7 @@ async def test_a_file_that_is_no_journal_of_this_format_is_refused_and_left_alon
     assert {name: data for name, data in after.items() if not name.endswith("-shm")} == before
 
 
-async def test_a_line_that_a_newer_bae_has_written_is_refused(path):
+async def test_a_line_of_a_newer_bae_is_refused(path):
     await fill_file(path, 2, 3)
     assert execute(path, "select distinct version from lines") == [(FORMAT,)]
     execute(path, "update lines set version = 99 where id = (1 << 32) + 2")
@@ -309,7 +309,7 @@ async def test_a_line_that_a_newer_bae_has_written_is_refused(path):
 
 
 @pytest.mark.parametrize("left", [100, 3 * PAGE + 77])
-async def test_a_file_that_was_cut_off_is_refused_and_left_alone(path, left):
+async def test_a_truncated_file_is_refused_and_not_changed(path, left):
     await fill_file(path)
     os.truncate(path, left)
     before = path.read_bytes()
@@ -320,7 +320,7 @@ async def test_a_file_that_was_cut_off_is_refused_and_left_alone(path, left):
     assert path.read_bytes() == before
 
 
-async def test_garbage_in_a_page_is_the_trouble_of_its_runs_only(path):
+async def test_garbage_in_a_page_damages_only_the_runs_in_it(path):
     await fill_file(path)
     content = path.read_bytes()
     pages = [at for at in range(0, len(content), PAGE) if LONG.encode() in content[at : at + PAGE]]
@@ -348,7 +348,7 @@ async def test_garbage_in_a_page_is_the_trouble_of_its_runs_only(path):
         ("insert into answers (run, gate, value) values (2, '1:Day.fine', 'yes')", "run 'r1'"),
     ],
 )
-async def test_a_damaged_line_or_run_is_found_and_named(path, change, says):
+async def test_damaged_lines_and_runs_are_reported_by_name(path, change, says):
     await fill_file(path, 3, 12)
     execute(path, change)
     async with SQLiteJournal(path) as journal:
@@ -359,7 +359,7 @@ async def test_a_damaged_line_or_run_is_found_and_named(path, change, says):
         assert await numbers(journal, "r0") == list(range(12))
 
 
-async def test_a_missing_line_that_a_fork_shares_is_found(path):
+async def test_a_missing_line_that_a_fork_shares_is_reported(path):
     async with SQLiteJournal(path) as journal:
         await end_run(journal, count=5)
         await journal.fork("run", "fork", 4, lines(4, 6))
@@ -373,7 +373,7 @@ async def test_a_missing_line_that_a_fork_shares_is_found(path):
 # Files that are taken away
 
 
-async def test_a_file_that_is_deleted_during_use_is_missed_at_the_next_line(path):
+async def test_a_write_to_a_deleted_file_is_refused(path):
     async with SQLiteJournal(path) as journal:
         claim, other = await begin_run(journal), await begin_run(journal, "other")
         path.unlink()
@@ -403,7 +403,7 @@ async def test_a_journal_whose_file_was_deleted_begins_a_new_one(path):
         assert await numbers(journal, "new") == [0, 1]
 
 
-async def test_a_file_that_replaces_another_is_not_damaged(path):
+async def test_a_file_that_replaces_an_open_journal_is_not_damaged(path):
     theirs = path.with_name("theirs.db")
     await fill_file(theirs, 2, 5)
     async with SQLiteJournal(path) as journal:

@@ -71,7 +71,7 @@ async def until(condition):
 # The file
 
 
-async def test_nothing_is_opened_before_it_is_used(path):
+async def test_a_journal_file_is_created_by_the_first_write(path):
     journal = SQLiteJournal(path)
     assert not path.exists()
     assert await journal.runs() == []
@@ -84,7 +84,7 @@ async def test_nothing_is_opened_before_it_is_used(path):
     assert sorted(path.parent.iterdir()) == [path]
 
 
-def test_a_path_that_can_be_no_journal_is_refused_at_once(tmp_path):
+def test_an_invalid_journal_path_is_refused_at_once(tmp_path):
     for given in ("", ":memory:"):
         with pytest.raises(ValueError, match="MemoryJournal"):
             SQLiteJournal(given)
@@ -94,7 +94,7 @@ def test_a_path_that_can_be_no_journal_is_refused_at_once(tmp_path):
         assert str(given) in str(error.value)
 
 
-def test_options_that_make_no_sense_are_refused(path):
+def test_invalid_journal_options_are_refused(path):
     for options in ({"durability": "off"}, {"lease": 0}, {"busy_timeout": -1}):
         with pytest.raises(ValueError, match="SQLiteJournal"):
             SQLiteJournal(path, **options)
@@ -109,7 +109,7 @@ async def test_a_commit_waits_for_the_disk_by_default(path, durability, synchron
     assert execute(path, "pragma journal_mode") == [("wal",)]
 
 
-async def test_several_journals_make_one_file_at_once(path):
+async def test_several_journals_may_create_one_file_concurrently(path):
     journals = [SQLiteJournal(path) for _ in range(6)]
     await asyncio.gather(*(end_run(one, f"r{n}") for n, one in enumerate(journals)))
     assert sorted(await ids(journals[0])) == [f"r{n}" for n in range(6)]
@@ -120,7 +120,7 @@ async def test_several_journals_make_one_file_at_once(path):
 # Commits
 
 
-async def test_lines_that_wait_together_share_a_commit(path):
+async def test_waiting_lines_share_a_commit(path):
     async with SQLiteJournal(path) as journal:
         claims = await asyncio.gather(*(begin_run(journal, f"r{n}", 0) for n in range(200)))
         before = commits(path)
@@ -134,7 +134,7 @@ async def test_lines_that_wait_together_share_a_commit(path):
         assert commits(path) - before <= 2
 
 
-async def test_a_cancelled_append_is_stored_all_the_same(path):
+async def test_a_cancelled_append_is_still_stored(path):
     async with SQLiteJournal(path) as journal:
         claim = await begin_run(journal)
         waiting = journal.append(claim, [line(1)])
@@ -143,7 +143,7 @@ async def test_a_cancelled_append_is_stored_all_the_same(path):
         assert await numbers(journal) == [0, 1, 2]
 
 
-async def test_a_claim_whose_waiter_was_cancelled_is_given_up(path):
+async def test_a_claim_whose_waiter_was_cancelled_is_released(path):
     async with SQLiteJournal(path) as journal:
         await end_run(journal, status="failed")
 
@@ -189,7 +189,7 @@ async def test_an_unstorable_value_fails_only_its_own_run(path):
 # Loops, threads and processes
 
 
-def test_a_closed_event_loop_does_no_harm(path):
+def test_a_journal_can_be_used_after_its_event_loop_closed(path):
     journal = SQLiteJournal(path)
 
     async def leave():
@@ -205,7 +205,7 @@ def test_a_closed_event_loop_does_no_harm(path):
     asyncio.run(stay())
 
 
-async def test_a_journal_that_is_forgotten_stops_its_threads_and_gives_up_its_runs(path):
+async def test_a_garbage_collected_journal_stops_its_threads_and_releases_its_runs(path):
     journal = SQLiteJournal(path)
     claim = await begin_run(journal)
     journal.note(claim, line(1))
@@ -222,7 +222,7 @@ async def test_a_journal_that_is_forgotten_stops_its_threads_and_gives_up_its_ru
         await journal.claim("run")
 
 
-async def test_a_closed_journal_has_no_threads_and_its_runs_can_be_resumed_at_once(path):
+async def test_a_closed_journal_has_no_threads_and_owns_no_runs(path):
     async with SQLiteJournal(path, lease=1000) as journal:
         claim = await begin_run(journal)
         journal.note(claim, line(1))
@@ -237,7 +237,7 @@ async def test_a_closed_journal_has_no_threads_and_its_runs_can_be_resumed_at_on
         await other.append(mine, [line(2)])
 
 
-def test_a_program_that_never_closes_its_journal_ends_and_loses_nothing(path):
+def test_a_program_that_never_closes_its_journal_loses_nothing(path):
     text = """
 import asyncio, sys
 from bae.journal import SQLiteJournal
@@ -266,7 +266,7 @@ print("done")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_a_forked_child_process_cannot_use_the_files_of_its_parent_and_harms_nothing(path):
+def test_a_forked_child_process_cannot_use_the_files_of_its_parent(path):
     text = """
 import asyncio, os, sys, warnings
 from bae import JournalError
@@ -338,7 +338,7 @@ seen_to_die = pytest.mark.skipif(
 )
 
 
-async def test_an_owner_whose_lease_expired_learns_that_another_process_has_its_run(path):
+async def test_an_owner_with_an_expired_lease_learns_of_a_takeover(path):
     async with SQLiteJournal(path) as journal, SQLiteJournal(path) as other:
         lost, kept = await begin_run(journal), await begin_run(journal, "other")
         execute(path, "update owners set until = 0")
@@ -352,7 +352,7 @@ async def test_an_owner_whose_lease_expired_learns_that_another_process_has_its_
         assert await numbers(other, "other") == [0, 1]
 
 
-async def test_the_word_of_an_owner_is_renewed_however_idle_it_is(path):
+async def test_the_lease_of_an_idle_owner_is_renewed(path):
     async with SQLiteJournal(path, lease=1.5) as journal, SQLiteJournal(path) as other:
         claim = await begin_run(journal)
         first = (await other.runs())[0].lease_until
@@ -369,7 +369,7 @@ async def test_the_word_of_an_owner_is_renewed_however_idle_it_is(path):
         await other.claim("run")
 
 
-async def test_a_word_is_given_anew_for_a_run_that_begins_long_after_the_last(path):
+async def test_a_run_started_after_an_idle_time_has_a_new_lease(path):
     async with SQLiteJournal(path, lease=0.2) as journal, SQLiteJournal(path) as other:
         await end_run(journal, "first")
         last = time() + 0.2
@@ -387,7 +387,7 @@ async def test_a_word_is_given_anew_for_a_run_that_begins_long_after_the_last(pa
 # Lists, deletions, redactions
 
 
-async def test_the_list_of_runs_is_found_through_an_index_and_never_sorted(path):
+async def test_the_list_of_runs_is_read_from_an_index_without_sorting(path):
     async with SQLiteJournal(path) as journal:
         await end_run(journal)
     with closing(sqlite3.connect(path)) as connection:
@@ -399,7 +399,7 @@ async def test_the_list_of_runs_is_found_through_an_index_and_never_sorted(path)
             assert graph is not None or not [s for s in plan if "TEMP B-TREE" in s], plan
 
 
-async def test_many_runs_are_deleted_in_pieces_with_all_their_lines(path):
+async def test_many_runs_are_deleted_in_batches_with_all_their_lines(path):
     async with SQLiteJournal(path, durability="normal") as journal:
         await end_run(journal, "long", 300)
         await asyncio.gather(*(end_run(journal, f"r{n}", 3) for n in range(120)))
@@ -411,7 +411,7 @@ async def test_many_runs_are_deleted_in_pieces_with_all_their_lines(path):
     assert execute(path, "select count(*) from lines") == [(5,)]
 
 
-async def test_replacing_says_when_somebody_else_keeps_the_old_lines_in_the_log(path):
+async def test_an_erasure_is_refused_while_a_reader_keeps_old_lines_in_the_log(path):
     async with SQLiteJournal(path, busy_timeout=0.05) as journal:
         await end_run(journal, data='{"old": 1}')
         reading = sqlite3.connect(path)
@@ -426,7 +426,7 @@ async def test_replacing_says_when_somebody_else_keeps_the_old_lines_in_the_log(
             assert b'{"old": 1}' not in file.read_bytes()
 
 
-async def test_a_redaction_of_many_runs_rewrites_the_file_once_and_only_if_it_must(path):
+async def test_a_redaction_of_many_runs_rewrites_the_file_at_most_once(path):
     async with SQLiteJournal(path) as journal:
         for number in range(5):
             await end_run(journal, f"r{number}", data='{"old": 1}')
@@ -445,7 +445,7 @@ async def test_a_redaction_of_many_runs_rewrites_the_file_once_and_only_if_it_mu
         reading.close()
 
 
-async def test_the_file_can_be_read_by_a_person_with_sqlite_alone(path):
+async def test_the_journal_file_is_readable_with_plain_sqlite(path):
     async with SQLiteJournal(path) as journal:
         await end_run(journal, count=2, at=0.0)
     found = execute(path, "select * from readable order by run, n")
@@ -453,7 +453,7 @@ async def test_the_file_can_be_read_by_a_person_with_sqlite_alone(path):
 
 
 @seen_to_die
-def test_a_process_counts_as_dead_only_where_that_can_be_checked():
+def test_a_process_is_treated_as_dead_only_if_its_death_can_be_checked():
     own = process_name()
     host, _, token = own.split(":")
     assert not has_died(own)
@@ -498,7 +498,7 @@ async def test_runs_of_a_killed_process_can_be_taken_over_replaced_and_deleted(p
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no such rights")
-async def test_a_new_journal_is_at_no_moment_readable_by_others(path, monkeypatch):
+async def test_a_new_journal_file_is_private_from_the_start(path, monkeypatch):
     modes, connect = [], sqlite3.connect
 
     def look(*args, **kwargs):

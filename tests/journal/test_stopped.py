@@ -154,7 +154,7 @@ def run_stopped(folder: Path, where: str = "", number: int = 0) -> subprocess.Po
 
 
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
-async def test_a_process_stopped_before_it_continues_repeats_no_work_of_another_process(
+async def test_a_process_suspended_before_a_resume_repeats_no_work(
     every: int, tmp_path: Path
 ) -> None:
     with run_stopped(tmp_path) as whole:
@@ -192,7 +192,7 @@ async def test_a_process_stopped_before_it_continues_repeats_no_work_of_another_
             group.create_task(stop_and_take_over(*moment))
 
 
-async def test_a_claim_is_in_doubt_once_its_lease_is_over_until_it_is_confirmed(
+async def test_a_claim_with_an_expired_lease_is_in_doubt_until_it_is_confirmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with SQLiteJournal(tmp_path / "runs.db", lease=1000) as journal:
@@ -211,7 +211,7 @@ async def lease_over(path: Path) -> None:
             await asyncio.sleep(max(0.0, info.lease_until - time()) + 0.001)
 
 
-async def test_a_call_is_not_retried_once_another_process_has_taken_over_the_run(
+async def test_a_call_is_not_retried_after_a_takeover_of_its_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, calls = tmp_path / "runs.db", list[str]()

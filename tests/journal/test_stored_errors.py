@@ -114,7 +114,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("graph", "start", "answers"), CASES, ids=lambda case: str(case)[:20])
-async def test_no_failure_writes_a_secret_into_the_file(
+async def test_no_error_writes_a_secret_into_the_file(
     graph: Graph[Any, Any], start: Node, answers: list[Any], tmp_path: Path
 ) -> None:
     async with SQLiteJournal(tmp_path / "runs.db") as journal:
@@ -126,7 +126,7 @@ async def test_no_failure_writes_a_secret_into_the_file(
     assert WORD.encode() not in everything_in(tmp_path), told
 
 
-async def test_beside_secrets_the_type_code_and_place_of_a_failure_are_stored(
+async def test_the_stored_error_of_a_run_with_secrets_has_type_code_and_place(
     tmp_path: Path,
 ) -> None:
     async with SQLiteJournal(tmp_path / "runs.db") as journal:
@@ -144,7 +144,7 @@ async def test_beside_secrets_the_type_code_and_place_of_a_failure_are_stored(
         assert WORD in (await journal.runs())[0].error
 
 
-async def test_the_message_of_a_failure_is_stored_where_nothing_is_a_secret(tmp_path: Path) -> None:
+async def test_the_stored_error_of_a_run_without_secrets_has_its_message(tmp_path: Path) -> None:
     class Fails(Node):
         q: str
 

@@ -123,7 +123,7 @@ async def journal(tmp_path):
         yield made
 
 
-async def test_each_file_of_a_run_is_stored_once_and_no_line_has_its_bytes(journal, tmp_path):
+async def test_files_of_a_run_are_stored_once_and_apart_from_lines(journal, tmp_path):
     await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
     again = Claim(text="again", photos=[BIG])
     await GRAPH.arun(again, lm(), journal=journal, run_id="two", answer=paper)
@@ -135,7 +135,7 @@ async def test_each_file_of_a_run_is_stored_once_and_no_line_has_its_bytes(journ
     assert count_files(Path(journal.path)) == len(FILES)
 
 
-async def test_a_resumed_and_a_replayed_run_have_their_files_and_call_nothing_again(journal):
+async def test_resumed_and_replayed_runs_have_their_files(journal):
     first = await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one")
     assert [gate.place for gate in first.waiting] == ["Signed.paper"]
     CALLED.clear()
@@ -160,7 +160,7 @@ async def test_a_person_answers_a_gate_with_a_data_url_from_another_process(jour
 
 
 @pytest.mark.parametrize("cut", range(4, 22, 3))
-async def test_a_run_that_is_cut_after_any_line_resumes_with_its_files(cut, tmp_path):
+async def test_a_run_cut_after_any_line_resumes_with_its_files(cut, tmp_path):
     async with SQLiteJournal(tmp_path / "runs.db") as journal:
         await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
         whole = await journal.read("one")
@@ -213,7 +213,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2] == "first"))
 """
 
 
-def test_another_process_shows_the_model_a_file_that_only_a_tool_has_returned(tmp_path):
+def test_another_process_shows_the_model_a_file_returned_by_a_tool(tmp_path):
     for process in ("first", "second"):
         done = subprocess.run(
             [sys.executable, "-c", FROM_A_TOOL, tmp_path / "runs.db", process],
@@ -258,9 +258,7 @@ asyncio.run(main())
     ("statement", "number"),
     [("insert or ignore into files", 0), ("insert or ignore into file_uses", 0), ("commit", 2)],
 )
-def test_no_line_is_stored_without_its_file_whenever_the_process_is_killed(
-    statement, number, tmp_path
-):
+def test_a_kill_at_any_time_leaves_no_line_without_its_file(statement, number, tmp_path):
     here = Path(__file__).parent
     program = KILLED.format(paths=[str(here), str(here.parent)])
     path = tmp_path / "runs.db"
@@ -313,7 +311,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("statement", ["delete from lines", "delete from files", "COMMIT"])
-async def test_a_delete_that_is_killed_has_deleted_nothing(statement, tmp_path):
+async def test_a_killed_delete_deletes_nothing(statement, tmp_path):
     path = tmp_path / "runs.db"
     async with SQLiteJournal(path) as journal:
         await ANYTHING.arun(SOMETHING, journal=journal, run_id="one")
@@ -327,7 +325,7 @@ async def test_a_delete_that_is_killed_has_deleted_nothing(statement, tmp_path):
     assert (count_files(path), execute(path, "select count(*) from file_uses")) == (0, [(0,)])
 
 
-async def test_a_file_that_a_run_has_is_never_deleted_with_another_run(tmp_path):
+async def test_deleting_a_run_keeps_files_that_another_run_has(tmp_path):
     path = tmp_path / "runs.db"
 
     async def start_and_delete(name: str) -> None:
@@ -355,7 +353,7 @@ async def test_ten_turns_with_the_same_image_store_it_once(journal):
     assert execute(journal.path, "select sum(length(data)) from lines")[0][0] < 20_000
 
 
-async def test_a_fork_shares_files_and_may_bring_a_new_one(journal):
+async def test_a_fork_shares_files_and_may_add_new_files(journal):
     await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
     same = await GRAPH.fork("one", at=0, journal=journal, changed={"text": "other"})
     new = await GRAPH.fork("one", at=0, journal=journal, changed={"photos": [THUMB]})
@@ -365,7 +363,7 @@ async def test_a_fork_shares_files_and_may_bring_a_new_one(journal):
     assert count_files(Path(journal.path)) == len(FILES)
 
 
-async def test_a_file_goes_with_the_last_run_that_has_it(journal):
+async def test_a_file_is_deleted_with_the_last_run_that_has_it(journal):
     path = Path(journal.path)
     await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
     await GRAPH.arun(
@@ -417,7 +415,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-async def test_a_damaged_file_in_an_export_is_refused_and_nothing_is_loaded(damage, journal):
+async def test_an_export_with_a_damaged_file_is_refused_completely(damage, journal):
     await GRAPH.arun(Claim(text="a", photos=[DOT]), lm(), journal=journal, answer=paper)
     first, *rest = (await export_journal(journal)).splitlines()
     row = json.dumps(DAMAGE[damage](json.loads(first)), separators=(",", ":")).encode()
@@ -433,7 +431,7 @@ async def test_a_damaged_file_in_an_export_is_refused_and_nothing_is_loaded(dama
 # --- redaction ----------------------------------------------------------------------------------
 
 
-async def test_redaction_removes_the_files_that_only_redacted_values_refer_to(journal):
+async def test_redaction_removes_files_that_only_redacted_values_use(journal):
     await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
     await journal.redact("one", "Claim.photos")
     stored = await journal.read("one")
@@ -509,7 +507,7 @@ class WithoutFiles(MemoryJournal):
     put_files = Journal.put_files
 
 
-async def test_a_store_without_files_refuses_them_by_name_and_takes_other_runs(journal):
+async def test_a_store_without_file_support_refuses_only_runs_with_files(journal):
     async with WithoutFiles() as own:
         with expect_refusal("bae-journal-files"):
             await GRAPH.arun(CLAIM, lm(), journal=own, run_id="one")
@@ -526,7 +524,7 @@ async def test_a_store_without_files_refuses_them_by_name_and_takes_other_runs(j
             await own.load(io.BytesIO(await export_journal(journal)))
 
 
-def test_a_value_of_no_declared_type_is_made_again_and_not_stored():
+def test_a_resume_succeeds_with_a_file_from_an_untyped_function():
     async def make() -> Any:
         return DOT
 
@@ -551,7 +549,7 @@ def test_a_value_of_no_declared_type_is_made_again_and_not_stored():
     asyncio.run(main())
 
 
-async def test_an_answer_names_a_file_of_its_own_run_by_hash_and_of_no_other(journal):
+async def test_an_answer_may_name_only_files_of_its_own_run_by_hash(journal):
     await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one")
     await GRAPH.arun(Claim(text="b", photos=[]), lm(), journal=journal, run_id="two")
     with pytest.raises(BaeError, match="no file"):
@@ -560,7 +558,7 @@ async def test_an_answer_names_a_file_of_its_own_run_by_hash_and_of_no_other(jou
     assert done.result.paper.data == NOTE.data
 
 
-async def test_an_image_of_an_earlier_turn_is_a_placeholder_and_is_not_sent_again(journal):
+async def test_an_image_of_an_earlier_turn_is_sent_as_a_placeholder(journal):
     model = ScriptedLM([{"text": "a dot"}, {"text": "white"}])
     for number, photo in enumerate((DOT, None)):
         asked = Asked(text=f"question {number}", photo=photo)
@@ -623,7 +621,7 @@ async def test_redacting_an_answer_removes_its_file(journal):
 BIG_PAPER = Document.from_bytes(b"%PDF-1.4 " + os.urandom(9_000), "big.pdf")
 
 
-async def test_an_answer_that_the_field_would_change_again_keeps_its_file(journal):
+async def test_an_answered_file_is_validated_only_once(journal):
     def number(value: Any) -> Any:
         return Document(value.data, f"{value.name}+") if isinstance(value, Document) else value
 
@@ -644,7 +642,7 @@ async def test_an_answer_that_the_field_would_change_again_keeps_its_file(journa
     assert done.result.paper.name == "a+"
 
 
-async def test_a_gate_that_two_people_answer_has_the_file_of_the_first(journal):
+async def test_a_gate_answered_twice_has_the_file_of_the_first_answer(journal):
     await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one")
     await GRAPH.answer("one", "Signed.paper", BIG_PAPER, journal=journal, go_on=False)
     with pytest.raises(BaeError, match="an answer already"):
@@ -696,7 +694,7 @@ async def test_a_run_with_files_resumes_after_its_classes_have_changed(journal):
     assert (done.result.photo, done.result.paper) == (DOT, NOTE)
 
 
-async def test_a_fork_names_a_file_of_its_run_and_has_no_later_files(journal):
+async def test_a_fork_may_name_a_file_of_its_run_by_hash(journal):
     await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
     photos = [{"hash": BIG.hash, "name": "first.png"}]
     changed = await GRAPH.fork("one", at=0, journal=journal, changed={"photos": photos})

@@ -90,7 +90,7 @@ def count_look_ups() -> dict[str, int]:
     return {n: c for n, c in WORLD.done.items() if n not in ("connect", "body", "told")}
 
 
-async def test_wherever_a_run_stops_it_repeats_no_stored_look_up():
+async def test_a_run_stopped_anywhere_repeats_no_stored_look_up():
     journal, trace = await record_run()
     assert count_look_ups() == EFFECTS
     lines = (await journal.read("one")).lines
@@ -125,7 +125,7 @@ async def test_a_resumed_run_does_not_open_the_resources_of_a_stored_look_up():
     assert WORLD.done == {"told": 1}
 
 
-async def test_why_shows_the_arguments_and_where_they_came_from():
+async def test_why_shows_the_arguments_of_a_call_and_their_sources():
     journal, _ = await record_run()
     stored = await journal.read("one")
 
@@ -141,7 +141,7 @@ async def test_why_shows_the_arguments_and_where_they_came_from():
     assert why(stored, "Read.short(text)(topic)").source == "recall"
 
 
-async def test_a_value_that_is_shared_is_stored_once():
+async def test_a_shared_value_is_stored_once():
     journal, _ = await record_run()
     lines = [line.data for line in (await journal.read("one")).lines if line.kind == "SourceEnded"]
 
@@ -166,11 +166,11 @@ async def test_a_replay_reports_a_call_with_other_arguments():
     graph, journal = Graph(start=Start), MemoryJournal()
     await graph.arun(Start(), journal=journal, run_id="one")
     words[0] = "two"
-    with pytest.raises(ReplayError, match=r"End\.found: look is called with other arguments"):
+    with pytest.raises(ReplayError, match=r"End\.found: the arguments of look differ"):
         await graph.replay("one", journal=journal)
 
 
-async def test_a_live_argument_does_not_count_and_a_changed_argument_does():
+async def test_a_reopened_live_argument_does_not_repeat_a_look_up():
     made: list[str] = []
 
     def open_line() -> Client:
@@ -209,7 +209,7 @@ async def test_a_live_argument_does_not_count_and_a_changed_argument_does():
     assert '"x"' not in data
 
 
-async def test_a_graph_with_bound_fields_continues_where_it_stopped_and_is_replayed():
+async def test_a_subgraph_with_bound_fields_resumes_where_it_stopped():
     class Look(Node):
         word: str
 
@@ -293,7 +293,7 @@ async def test_a_fork_looks_up_by_the_changed_value_and_shares_equal_values():
     assert count_look_ups() == {"search other": 1}
 
 
-async def test_redacting_a_field_redacts_its_shared_values_and_other_bindings_are_a_change():
+async def test_redacting_a_field_redacts_its_shared_values():
     journal, _ = await record_run()
     await journal.redact("one", "Tell.first")
     data = "".join(line.data for line in (await journal.read("one")).lines)

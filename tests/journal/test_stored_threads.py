@@ -68,7 +68,7 @@ async def standing(journal: Journal, run_id: str) -> str:
 # One run at a time
 
 
-async def test_runs_of_a_thread_wait_for_each_other_in_order(journal: Journal, world: World):
+async def test_runs_of_a_thread_execute_in_order(journal: Journal, world: World):
     first = world.waits_at("0")
     texts = [str(number) for number in range(5)]
     tasks: list[asyncio.Task[Any]] = []
@@ -85,7 +85,7 @@ async def test_runs_of_a_thread_wait_for_each_other_in_order(journal: Journal, w
     assert world.looked_up == ["0", "elsewhere", *texts[1:]]
 
 
-async def test_a_busy_thread_refuses_a_run_that_will_not_wait(journal: Journal, world: World):
+async def test_a_busy_thread_refuses_a_run_that_must_not_wait(journal: Journal, world: World):
     began = world.waits_at("one")
     task = asyncio.create_task(say(journal, "one"))
     await began.wait()
@@ -104,7 +104,7 @@ async def test_a_busy_thread_refuses_a_run_that_will_not_wait(journal: Journal, 
     assert [info.run_id for info in await journal.runs()] == ["three", "one"]
 
 
-async def test_a_run_that_cancels_the_turn_before_replaces_it(journal: Journal, world: World):
+async def test_a_run_may_cancel_and_replace_the_previous_turn(journal: Journal, world: World):
     await say(journal, "zero")
     began = world.waits_at("one")
     task = asyncio.create_task(say(journal, "one"))
@@ -118,7 +118,7 @@ async def test_a_run_that_cancels_the_turn_before_replaces_it(journal: Journal, 
     assert await standing(journal, "one") == "cancelled"
 
 
-async def test_a_parked_turn_is_named_with_its_question_and_can_be_answered_or_cancelled(
+async def test_a_thread_with_a_parked_turn_reports_its_open_question(
     journal: Journal,
 ):
     options: Any = {"thread": "ana", "journal": journal}
@@ -136,7 +136,7 @@ async def test_a_parked_turn_is_named_with_its_question_and_can_be_answered_or_c
         await refunds.resume("two", replying(), journal=journal)
 
 
-async def test_the_gate_of_a_cancelled_turn_takes_no_answer(journal: Journal):
+async def test_the_gate_of_a_cancelled_turn_refuses_an_answer(journal: Journal):
     options: Any = {"thread": "ana", "journal": journal}
     await refunds.arun(Refund(text="one"), replying(), **options, run_id="one")
     await journal.cancel("one")
@@ -152,7 +152,7 @@ async def test_the_gate_of_a_cancelled_turn_takes_no_answer(journal: Journal):
 
 
 @pytest.mark.parametrize("how", [None, "resume", "cancel"])
-async def test_an_interrupted_turn_is_resumed_first_or_cancelled(
+async def test_an_interrupted_turn_is_resumed_or_cancelled_before_the_next_turn(
     journal: Journal, world: World, how: Any
 ):
     await say(journal, "zero")
@@ -164,7 +164,7 @@ async def test_an_interrupted_turn_is_resumed_first_or_cancelled(
     assert world.looked_up.count("one") == 1
 
 
-async def test_a_stream_of_a_turn_begins_after_the_interrupted_turn_is_resumed(
+async def test_a_streamed_turn_begins_after_the_interrupted_turn_is_resumed(
     journal: Journal, world: World
 ):
     await say(journal, "zero")
@@ -179,14 +179,16 @@ async def test_a_stream_of_a_turn_begins_after_the_interrupted_turn_is_resumed(
     assert await standing(journal, "one") == "ended"
 
 
-async def test_an_interrupted_turn_that_fails_again_is_over(journal: Journal, world: World):
+async def test_an_interrupted_turn_that_fails_again_does_not_block_the_thread(
+    journal: Journal, world: World
+):
     await record_interrupted_turn(journal, "fails", after="SourceStarted")
     result = await say(journal, "two")
     assert users(result.trace[-1].history) == []
     assert await standing(journal, "fails") == "failed"
 
 
-async def test_an_interrupted_turn_of_another_graph_is_named_with_the_way_to_cancel_it(
+async def test_an_interrupted_turn_of_another_graph_is_reported_with_a_fix(
     journal: Journal,
 ):
     await record_interrupted_turn(journal, "one")
@@ -219,7 +221,7 @@ async def record_interrupted_turn(journal: Journal, text: str, after: str = "Sou
     await journal.put(replace(stored, info=info, lines=stored.lines[:upto]))
 
 
-async def test_turns_that_failed_or_were_cancelled_are_not_seen(journal: Journal, world: World):
+async def test_later_turns_do_not_see_failed_or_cancelled_turns(journal: Journal, world: World):
     await say(journal, "one")
     with pytest.raises(Exception, match="fail"):
         await say(journal, "fail")
@@ -287,9 +289,7 @@ async def test_a_run_that_was_cancelled_and_resumed_can_be_cancelled_again(
     assert ends == 2
 
 
-async def test_a_task_that_is_cancelled_by_its_owner_stays_cancelled(
-    journal: Journal, world: World
-):
+async def test_a_task_cancelled_by_its_owner_stays_cancelled(journal: Journal, world: World):
     began = world.waits_at("one")
     task = asyncio.create_task(say(journal, "one"))
     await began.wait()
@@ -299,7 +299,7 @@ async def test_a_task_that_is_cancelled_by_its_owner_stays_cancelled(
     assert task.cancelled()
 
 
-async def test_a_cancellation_that_is_not_waited_for_is_stored(journal: Journal, world: World):
+async def test_a_cancellation_without_a_wait_is_stored(journal: Journal, world: World):
     began = world.waits_at("one")
     task = asyncio.create_task(say(journal, "one"))
     await began.wait()
@@ -308,7 +308,7 @@ async def test_a_cancellation_that_is_not_waited_for_is_stored(journal: Journal,
         await task
 
 
-async def test_a_run_that_cannot_be_stopped_in_time_is_an_error(journal: Journal, world: World):
+async def test_cancelling_a_run_raises_an_error_after_its_timeout(journal: Journal, world: World):
     claim = await journal.create(await make_stored_run("one"))
     assert claim is not None
     with expect_refusal("bae-cancel-timeout") as error:
@@ -319,7 +319,7 @@ async def test_a_run_that_cannot_be_stopped_in_time_is_an_error(journal: Journal
         await journal.cancel("none")
 
 
-async def test_a_turn_that_cannot_be_stopped_in_time_names_the_option_of_the_caller(
+async def test_the_error_for_an_unstoppable_turn_names_busy_timeout(
     journal: Journal,
 ):
     stored = await make_stored_run("one")
@@ -360,7 +360,9 @@ async def make_stored_run(run_id: str) -> Any:
     return replace(stored, info=info, lines=stored.lines[:1])
 
 
-async def test_a_stream_of_a_run_that_is_cancelled_has_its_end(journal: Journal, world: World):
+async def test_the_stream_of_a_cancelled_run_ends_with_its_end_record(
+    journal: Journal, world: World
+):
     began = world.waits_at("one")
     stream = chat.stream(Say(text="one"), replying(), journal=journal, run_id="one", thread="t")
 
@@ -380,7 +382,7 @@ async def test_a_stream_of_a_run_that_is_cancelled_has_its_end(journal: Journal,
 # Resuming, replaying and forking
 
 
-async def test_a_turn_that_is_cut_after_any_line_is_resumed_and_replayed_as_it_was(
+async def test_a_turn_cut_after_any_line_is_resumed_and_replayed_unchanged(
     world: World,
 ):
     async with MemoryJournal() as journal:
@@ -406,7 +408,7 @@ async def test_an_ended_turn_is_returned_with_its_history(journal: Journal):
     assert again.trace == first.trace
 
 
-async def test_a_missing_turn_is_named_where_a_run_has_shown_it(journal: Journal):
+async def test_a_replay_names_a_deleted_turn_that_its_prompt_showed(journal: Journal):
     await say(journal, "one", "two", "three")
     await journal.delete(["one"])
     with expect_refusal("bae-thread-turn") as error:
@@ -437,7 +439,7 @@ async def test_a_fork_in_its_thread_replaces_the_turn_and_all_later_turns(
     ]
 
 
-async def test_a_turn_is_tried_again_by_a_fork_without_changes(journal: Journal):
+async def test_a_fork_without_changes_retries_a_turn(journal: Journal):
     await say(journal, "one", "two")
     new = await chat.fork("two", at=0, journal=journal, thread="ana")
     with expect_refusal("bae-thread-busy"):
@@ -451,7 +453,7 @@ async def test_a_turn_is_tried_again_by_a_fork_without_changes(journal: Journal)
     ]
 
 
-async def test_a_fork_without_a_thread_changes_no_thread_and_sees_the_same_turns(
+async def test_a_fork_without_a_thread_sees_the_same_turns(
     journal: Journal,
 ):
     await say(journal, "one", "two")
@@ -461,7 +463,7 @@ async def test_a_fork_without_a_thread_changes_no_thread_and_sees_the_same_turns
     assert users(await chat.thread("ana", journal=journal).messages()) == ["one", "two"]
 
 
-async def test_a_turn_is_forked_into_no_other_thread(journal: Journal):
+async def test_a_turn_cannot_be_forked_into_another_thread(journal: Journal):
     await say(journal, "one", "two")
     await say(journal, "three", thread="ben")
     with expect_refusal("bae-fork-thread") as error:
@@ -473,7 +475,7 @@ async def test_a_turn_is_forked_into_no_other_thread(journal: Journal):
     assert (await journal.info(alone)).thread is None
 
 
-async def test_a_fork_of_a_run_without_a_thread_is_the_next_turn_of_one(journal: Journal):
+async def test_a_run_without_a_thread_can_be_forked_into_a_thread(journal: Journal):
     await say(journal, "alone", thread=None)
     await say(journal, "one")
     new = await chat.fork("alone", at=0, journal=journal, thread="ana", text="two")
@@ -482,7 +484,7 @@ async def test_a_fork_of_a_run_without_a_thread_is_the_next_turn_of_one(journal:
     assert users(await chat.thread("ana", journal=journal).messages()) == ["one", "two"]
 
 
-async def test_a_recorded_turn_is_written_as_a_test_with_the_turns_it_shows(
+async def test_a_written_test_of_a_turn_includes_the_earlier_turns(
     journal: Journal, tmp_path: Path
 ):
     from bae.journal.earlier_turns import read_earlier_runs
@@ -503,7 +505,7 @@ async def test_a_recorded_turn_is_written_as_a_test_with_the_turns_it_shows(
 # Threads as a whole
 
 
-async def test_a_thread_is_forked_and_both_are_continued_and_deleted_by_themselves(
+async def test_a_forked_thread_and_its_original_are_independent(
     journal: Journal,
 ):
     await say(journal, "one", "two", "three")
@@ -552,7 +554,7 @@ async def test_reading_a_thread_again_reads_only_changes(world: World):
         assert (await thread.turns())[-1].reply == "re: four"
 
 
-async def test_a_thread_with_a_run_in_progress_or_a_fork_elsewhere_is_not_deleted(
+async def test_a_thread_with_running_turns_or_outside_forks_is_not_deleted(
     tmp_path: Path, world: World
 ):
     async with SQLiteJournal(tmp_path / "runs.db") as journal:
@@ -586,7 +588,7 @@ async def test_a_thread_is_exported_and_loaded_with_its_metadata(journal: Journa
         assert [info.metadata["tags"] for info in found] == [["a"], ["a"]]
 
 
-async def test_a_copy_of_a_thread_with_a_turn_that_was_tried_again_is_exported_and_loaded(
+async def test_a_forked_thread_with_a_retried_turn_is_exported_and_loaded(
     journal: Journal, tmp_path: Path
 ):
     await say(journal, "one", "two")
@@ -628,7 +630,7 @@ async def test_a_redacted_text_is_withheld_from_later_turns(journal: Journal):
     ]
 
 
-async def test_metadata_stays_with_resumed_and_forked_runs(journal: Journal):
+async def test_resumed_and_forked_runs_keep_their_metadata(journal: Journal):
     metadata = {"user_id": "u1", "plan": 3}
     await say(journal, "one", metadata=metadata)
     new = await chat.fork("one", at=0, journal=journal)
@@ -640,7 +642,7 @@ async def test_metadata_stays_with_resumed_and_forked_runs(journal: Journal):
 # Size and speed
 
 
-async def test_a_chat_of_50_turns_takes_room_that_is_linear_in_its_text(tmp_path: Path):
+async def test_the_storage_of_a_chat_grows_linearly_with_its_text(tmp_path: Path):
     sizes: list[int] = []
     text = "x" * 2000
     async with SQLiteJournal(tmp_path / "runs.db", durability="normal") as journal:
@@ -703,7 +705,7 @@ async def tell(journal: Journal, *texts: str) -> ScriptedLM:
     return lm
 
 
-async def test_turns_inside_of_other_values_are_stored_as_references(journal: Journal):
+async def test_turns_inside_other_values_are_stored_as_references(journal: Journal):
     await tell(journal, "first", "second", "third")
     stored = await journal.read("third")
     assert not any("re: first" in line.data for line in stored.lines)
@@ -733,7 +735,7 @@ async def test_turns_given_by_the_caller_are_stored_completely(journal: Journal)
     assert (await sent.resume("r", journal=journal)).result.plan == plan
 
 
-async def test_a_question_shows_no_turns_of_a_node_inside_of_its_values(journal: Journal):
+async def test_a_prompt_omits_the_turns_inside_its_values(journal: Journal):
     lm = await tell(journal, "first", "second")
     of_plan, of_draft = lm.prompts
     assert [each.role for each in of_plan.conversation] == ["user", "assistant", "user"]
@@ -741,7 +743,7 @@ async def test_a_question_shows_no_turns_of_a_node_inside_of_its_values(journal:
 
 
 @pytest.mark.once
-async def test_a_turn_that_is_killed_is_resumed_before_the_next_one(tmp_path: Path):
+async def test_a_killed_turn_is_resumed_before_the_next_turn(tmp_path: Path):
     path = tmp_path / "runs.db"
     async with SQLiteJournal(path) as journal:
         await say(journal, "one")
@@ -769,7 +771,7 @@ async def test_processes_that_race_for_a_thread_take_turns(tmp_path: Path):
 
 
 @pytest.mark.once
-async def test_a_turn_of_another_process_is_cancelled_by_the_next_one(tmp_path: Path):
+async def test_a_turn_of_another_process_can_be_cancelled_by_the_next_turn(tmp_path: Path):
     path = tmp_path / "runs.db"
     process = start(path, "slow", "hold")
     until = monotonic() + 60

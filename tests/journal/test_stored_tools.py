@@ -136,7 +136,7 @@ async def cut_journal_after(journal: Journal, *parts: str) -> MemoryJournal:
 # Calls that were interrupted
 
 
-async def test_the_model_reads_that_a_call_was_interrupted_and_the_call_is_not_made_again():
+async def test_an_interrupted_tool_call_is_reported_to_the_model_and_not_repeated():
     async with MemoryJournal() as journal:
         await record_run(journal)
         left = await cut_journal_after(journal, "ToolStarted", "refund")
@@ -151,7 +151,7 @@ async def test_the_model_reads_that_a_call_was_interrupted_and_the_call_is_not_m
     assert result.usage.calls == 3
 
 
-async def test_a_call_that_may_be_repeated_is_made_again():
+async def test_an_interrupted_repeatable_tool_call_is_made_again():
     class Meter(EndNode):
         calls: Annotated[list[ToolCall], Tools(Tool(refund, unfinished="repeat"))]
         text: str
@@ -170,7 +170,7 @@ async def test_a_call_that_may_be_repeated_is_made_again():
     assert again.trace == first.trace
 
 
-async def test_a_run_that_failed_in_a_call_is_resumed_with_a_history_that_providers_take():
+async def test_a_run_that_failed_in_a_tool_call_resumes_with_a_valid_history():
     async with MemoryJournal() as journal:
         failing = [[Call("search", word="broken"), Call("refund", amount=5)]]
         with pytest.raises(ToolCallError):
@@ -185,7 +185,7 @@ async def test_a_run_that_failed_in_a_call_is_resumed_with_a_history_that_provid
     assert refunded.result == "paid 5" or "unknown" in (refunded.error or "")
 
 
-async def test_a_run_whose_provider_failed_between_rounds_asks_for_the_next_round_alone():
+async def test_a_run_that_failed_between_rounds_requests_only_the_next_round():
     async with MemoryJournal() as journal:
         with pytest.raises(Exception, match="no line"):
             lm = CallingBackend(ROUND, BaeLMError("no line"))
@@ -198,7 +198,7 @@ async def test_a_run_whose_provider_failed_between_rounds_asks_for_the_next_roun
     assert result.usage.input_tokens == 200
 
 
-async def test_a_function_that_is_called_again_continues_its_conversation():
+async def test_a_retried_function_continues_its_conversation():
     async def ask(lm: LM) -> str:
         return (await lm.fill(Draft, {}, "Draft it.")).text
 
@@ -253,7 +253,7 @@ async def test_the_result_of_a_tool_is_stored_as_the_model_read_it(value: Any):
 # Budgets
 
 
-async def test_a_budget_counts_the_rounds_of_the_process_before():
+async def test_a_budget_includes_the_rounds_before_a_resume():
     async with MemoryJournal() as journal:
         await record_run(journal)
         left = await cut_journal_after(journal, "RoundMade", '"number":2')
@@ -314,9 +314,7 @@ def run_secrets(journal: Journal | None) -> Any:
 
 
 @pytest.mark.parametrize("prompts", [True, False])
-async def test_secret_arguments_and_results_are_in_no_line_no_file_and_no_export(
-    prompts: bool, tmp_path: Any
-):
+async def test_secret_tool_arguments_and_results_are_not_stored(prompts: bool, tmp_path: Any):
     async with SQLiteJournal(tmp_path / "runs.db", prompts=prompts) as journal:
         result = await run_secrets(journal)
         await journal.export(tmp_path / "runs.jsonl")
@@ -331,7 +329,7 @@ async def test_secret_arguments_and_results_are_in_no_line_no_file_and_no_export
     assert key.result == "**********"
 
 
-async def test_a_model_reads_its_own_secret_arguments_while_the_conversation_lasts():
+async def test_a_model_sees_its_own_secret_arguments_during_the_conversation():
     lm = CallingBackend(*SECRET_ROUNDS)
     await logins.arun(Login(user="ann"), lm)
     assert "hunter2-token" in str(lm.prompts[1])
@@ -339,7 +337,7 @@ async def test_a_model_reads_its_own_secret_arguments_while_the_conversation_las
     assert "hunter2-key" not in str(lm.prompts[1])
 
 
-async def test_a_call_whose_secret_was_not_stored_is_asked_for_again():
+async def test_a_resumed_run_asks_the_model_to_repeat_a_call_with_a_secret():
     async with MemoryJournal() as journal:
         await run_secrets(journal)
         for last in ("RoundMade", "ToolStarted"):
@@ -353,7 +351,7 @@ async def test_a_call_whose_secret_was_not_stored_is_asked_for_again():
             assert result.trace[-1].calls[2].result == {"owner": "ann", "code": "**********"}
 
 
-async def test_a_person_is_shown_a_mask_and_no_line_has_the_secret():
+async def test_an_approval_question_masks_secret_arguments():
     def pay(card: SecretStr, amount: int) -> str:
         """Pay."""
         DONE.append(f"{card.get_secret_value()} {amount}")
@@ -397,7 +395,7 @@ async def test_an_error_in_a_tool_does_not_quote_its_secret_arguments():
         assert "hunter2" not in repr(await journal.read("one"))
 
 
-async def test_an_answer_that_holds_a_secret_is_not_stored_and_is_asked_for_again():
+async def test_an_llm_answer_with_a_secret_is_not_stored_but_requested_again():
     class Vault(EndNode):
         calls: Annotated[list[ToolCall], Tools(refund)]
         code: SecretStr
@@ -421,7 +419,7 @@ async def test_an_answer_that_holds_a_secret_is_not_stored_and_is_asked_for_agai
 # Redaction
 
 
-async def test_a_redacted_conversation_is_continued_without_a_call_twice():
+async def test_a_redacted_conversation_resumes_without_repeated_calls():
     async with MemoryJournal() as journal:
         await record_run(journal)
         for last in ("ToolEnded", "RoundMade"):
@@ -438,7 +436,7 @@ async def test_a_redacted_conversation_is_continued_without_a_call_twice():
             assert [call.name for call in result.trace[1].calls] == ["search", "refund", "search"]
 
 
-async def test_a_redaction_of_a_node_that_was_filled_with_tools_keeps_its_usage():
+async def test_redacting_a_node_with_tool_calls_keeps_its_usage():
     class Draft(Node):
         calls: Annotated[list[ToolCall], Tools(refund)]
         text: str
@@ -457,7 +455,7 @@ async def test_a_redaction_of_a_node_that_was_filled_with_tools_keeps_its_usage(
         assert read_history(stored).usage.calls == 2
 
 
-async def test_a_redaction_reaches_questions_to_people_and_their_answers_about_calls():
+async def test_redaction_removes_approval_questions_and_their_answers():
     asking = variant(Tools(search, Tool(refund, approve=True)))
     start = asking.start(text="a lamp?")
     async with MemoryJournal() as journal:
@@ -506,7 +504,7 @@ def told_otherwise(word: str, city: Annotated[str, Dep(get_city)]) -> list[str]:
     return []
 
 
-async def test_a_replay_calls_no_tool_and_asks_nothing():
+async def test_a_replay_makes_no_tool_call_and_no_llm_request():
     async with MemoryJournal() as journal:
         first = await record_run(journal)
         DONE.clear()
@@ -541,7 +539,7 @@ def get_city_name() -> str:
 # Changed code
 
 
-async def test_a_changed_tool_is_noticed_when_the_run_is_resumed(caplog: Any):
+async def test_a_resume_reports_a_changed_tool(caplog: Any):
     async with MemoryJournal() as journal:
         await record_run(journal)
         left = await cut_journal_after(journal, "ToolEnded", "refund")
@@ -557,7 +555,7 @@ async def test_a_changed_tool_is_noticed_when_the_run_is_resumed(caplog: Any):
         assert len(offered) == 2
 
 
-async def test_a_removed_tool_is_reported_to_the_model_and_does_not_prevent_the_resume():
+async def test_a_run_resumes_although_a_tool_was_removed():
     async with MemoryJournal() as journal:
         await record_run(journal)
         for last, said in (("ToolStarted", "unknown whether"), ("RoundMade", "there is no tool")):
@@ -570,7 +568,7 @@ async def test_a_removed_tool_is_reported_to_the_model_and_does_not_prevent_the_
             assert said in (refunded.error or "")
 
 
-async def test_a_server_whose_schema_has_changed_is_noticed_when_the_run_is_resumed(caplog: Any):
+async def test_a_resume_reports_a_changed_schema_of_an_mcp_server(caplog: Any):
     def tools(described: str) -> Callable[[], list[Tool]]:
         async def call(**given: Any) -> str:
             return "42"
@@ -600,7 +598,7 @@ async def test_a_server_whose_schema_has_changed_is_noticed_when_the_run_is_resu
 # Forks
 
 
-async def test_a_fork_after_the_calls_keeps_them_and_a_fork_before_them_makes_them_again():
+async def test_a_fork_repeats_only_tool_calls_after_its_step():
     async with MemoryJournal() as journal:
         await record_run(journal)
         DONE.clear()
@@ -622,7 +620,7 @@ async def test_a_fork_after_the_calls_keeps_them_and_a_fork_before_them_makes_th
 # Where values came from
 
 
-async def test_why_shows_rounds_calls_and_the_values_that_tools_were_given():
+async def test_why_shows_rounds_calls_and_injected_tool_arguments():
     async with MemoryJournal() as journal:
         await record_run(journal)
         text = await journal.why("one", "Reply.text")
@@ -664,7 +662,7 @@ class Wanted(Node):
     async def __call__(self) -> Picky: ...
 
 
-async def test_why_distinguishes_a_rejected_answer_from_a_valid_answer():
+async def test_why_distinguishes_rejected_and_valid_answers():
     lm = CallingBackend({"text": "short"}, {"text": "long enough"})
     async with MemoryJournal() as journal:
         await Graph(start=Wanted).arun(Wanted(), lm, journal=journal, run_id="one")
@@ -674,7 +672,7 @@ async def test_why_distinguishes_a_rejected_answer_from_a_valid_answer():
     assert "answer 1 was refused: write more" in str(found)
 
 
-async def test_why_of_a_call_in_a_finished_conversation_names_the_field_that_lists_it():
+async def test_why_of_a_finished_tool_call_names_the_field_that_lists_it():
     async with MemoryJournal() as journal:
         await record_run(journal)
         with pytest.raises(JournalError) as raised:
@@ -683,7 +681,7 @@ async def test_why_of_a_call_in_a_finished_conversation_names_the_field_that_lis
     assert raised.value.fix == "look at the field: 1:Reply.calls"
 
 
-async def test_why_shows_how_far_a_conversation_is():
+async def test_why_shows_the_progress_of_an_unfinished_conversation():
     async with MemoryJournal() as journal:
         await record_run(journal)
         left = await cut_journal_after(journal, "ToolStarted", "bulb")
@@ -725,7 +723,7 @@ def by_round(rounds: list[Any]) -> CallingBackend:
 
 
 @pytest.mark.parametrize("seeds", [8, pytest.param(200, marks=pytest.mark.slow)])
-async def test_a_conversation_that_is_cut_anywhere_again_and_again_makes_no_call_twice(seeds: int):
+async def test_a_conversation_cut_repeatedly_makes_no_call_twice(seeds: int):
     for seed in range(seeds):
         await check_cuts(Random(f"cut {seed}"))
 
@@ -753,7 +751,7 @@ async def check_cuts(chance: Random) -> None:
 
 
 @pytest.mark.parametrize("thinking", [False, True])
-async def test_the_thinking_of_an_answer_without_calls_is_stored_only_if_asked_for(thinking: bool):
+async def test_thinking_of_an_answer_without_calls_is_stored_only_on_request(thinking: bool):
     class Thinker(ToyBackend):
         calls_tools = True
 
@@ -783,7 +781,7 @@ async def test_the_thinking_of_an_answer_without_calls_is_stored_only_if_asked_f
 # Cancelling
 
 
-async def test_a_run_that_is_cancelled_in_its_calls_leaves_nothing_and_can_be_resumed():
+async def test_a_run_cancelled_during_tool_calls_can_be_resumed():
     begun, ended = asyncio.Event(), list[str]()
 
     async def wait(word: str) -> str:
@@ -877,7 +875,7 @@ def with_data(kind: str, **data: Any) -> Callable[[list[Any]], Any]:
         (with_data("ToolsOffered", asker={"kind": "choice", "node": "Question"}), "nothing asks"),
     ],
 )
-async def test_lines_of_a_conversation_in_a_wrong_order_are_refused(change: Any, said: str):
+async def test_conversation_lines_in_a_wrong_order_are_refused(change: Any, said: str):
     async with MemoryJournal() as journal:
         lm = CallingBackend(ROUND, [Call("search", word="bulb")], {"text": 7}, {"text": "done"})
         await graph.arun(START, lm, journal=journal, run_id="one")
@@ -896,7 +894,7 @@ async def test_lines_of_a_conversation_in_a_wrong_order_are_refused(change: Any,
         assert await other.runs() == []
 
 
-async def test_a_run_that_is_cancelled_in_a_thread_leaves_no_thread_and_no_waiter(tmp_path: Any):
+async def test_a_run_cancelled_in_a_worker_thread_leaves_no_thread_behind(tmp_path: Any):
     begun, release, left = asyncio.Event(), threading.Event(), list[str]()
     loop = asyncio.get_running_loop()
 

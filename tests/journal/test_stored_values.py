@@ -50,7 +50,7 @@ async def read_journal(journal: Journal) -> str:
     return "\n".join(line.data for line in (await journal.read("one")).lines)
 
 
-async def test_secrets_are_not_written(journal: Journal):
+async def test_secrets_are_not_stored_by_default(journal: Journal):
     await graph.arun(start(), journal=journal, run_id="one")
     text = await read_journal(journal)
     assert "ann" in text
@@ -100,7 +100,7 @@ class Outside(EndNode):
         WORLD.do("outside")
 
 
-async def test_secrets_given_to_inner_graphs_are_not_written_and_the_run_resumes(
+async def test_secrets_given_to_subgraphs_are_not_stored(
     journal: Journal,
 ):
     outside, began = Graph(start=Outside), Outside(diary="d-123", pages=["d-456"])
@@ -117,7 +117,7 @@ async def test_secrets_given_to_inner_graphs_are_not_written_and_the_run_resumes
     assert WORLD.done["inside"] == 2
 
 
-async def test_secrets_are_written_where_that_is_asked_for(journal: Journal):
+async def test_secrets_are_stored_on_request(journal: Journal):
     journal.secrets = True
     WORLD.failing.add("login")
     with pytest.raises(NodeError):
@@ -139,7 +139,7 @@ class Holds(EndNode):
     handle: Client
 
 
-def test_the_storage_of_a_graph_is_reported_before_it_runs():
+def test_validate_reports_fields_that_the_journal_does_not_store():
     assert Graph(start=Reads).validate() == []
     notes = Graph(start=Reads).validate(journal=True)
     said = {(note.severity, note.code, note.place) for note in notes}
@@ -150,7 +150,7 @@ def test_the_storage_of_a_graph_is_reported_before_it_runs():
     }
 
 
-async def test_a_plain_field_that_no_journal_can_hold_keeps_a_run_from_starting(journal: Journal):
+async def test_an_unstorable_plain_field_is_refused_before_a_run(journal: Journal):
     holds = Graph(start=Holds)
     assert [p.code for p in holds.validate(journal=True)] == ["bae-journal-field"]
     with pytest.raises(ProofError, match=r"Holds\.handle"):
@@ -159,7 +159,7 @@ async def test_a_plain_field_that_no_journal_can_hold_keeps_a_run_from_starting(
     assert (await holds.arun(Holds(handle=Client()))).trace
 
 
-async def test_two_classes_of_one_name_keep_a_run_from_starting(journal: Journal):
+async def test_two_classes_with_one_name_are_refused_before_a_run(journal: Journal):
     def other() -> type[Node]:
         class Twin(EndNode):
             number: int
@@ -177,7 +177,7 @@ async def test_two_classes_of_one_name_keep_a_run_from_starting(journal: Journal
         await twins.arun(Twin(), journal=journal)
 
 
-async def test_the_text_of_prompts_can_be_left_out(journal: Journal):
+async def test_prompt_texts_can_be_left_out_of_the_journal(journal: Journal):
     class Topic(Node):
         name: str
 
@@ -220,7 +220,7 @@ class Batch(EndNode):
     sent: Annotated[list[Sent], Map(Item, over="codes", limit=1)]
 
 
-async def test_secrets_that_items_of_a_map_start_with_come_from_the_map(journal: Journal):
+async def test_secret_map_items_are_given_again_through_the_map_field(journal: Journal):
     batch = Graph(start=Batch)
     codes = [SecretStr("a"), SecretStr("bb")]
     WORLD.failing.add("sent 2")
@@ -232,7 +232,7 @@ async def test_secrets_that_items_of_a_map_start_with_come_from_the_map(journal:
     assert WORLD.done == {"send a": 1, "send bb": 1, "sent 1": 1, "sent 2": 1}
 
 
-async def test_a_given_name_that_no_class_has_is_reported(journal: Journal):
+async def test_an_unknown_field_name_in_given_is_reported(journal: Journal):
     with expect_refusal("bae-journal-given"):
         await graph.resume("one", journal=journal, given={"Login.tokn": "x"})
 
@@ -260,7 +260,7 @@ class Far(Node):
         WORLD.do("far")
 
 
-async def test_a_value_that_json_would_shorten_is_computed_again_after_a_resume(journal: Journal):
+async def test_a_value_that_json_would_truncate_is_computed_again_on_resume(journal: Journal):
     far = Graph(start=Far)
     WORLD.failing.add("distance")
     with pytest.raises(DepError):

@@ -89,7 +89,7 @@ async def approve_turn(journal: Journal, order: str, answer: Any = "thread") -> 
     return await graph.answer(order, "c1", answer, lm, journal=journal)
 
 
-async def test_a_yes_for_the_thread_holds_in_later_turns_for_this_tool_alone(journal: Journal):
+async def test_an_approval_for_the_thread_covers_only_this_tool_in_later_turns(journal: Journal):
     assert (await approve_turn(journal, "A")).result.text == "done"
     assert (await turn(journal, "B")).result.calls[0].result == "sent for B"
     lm = calling(Call("refund", order="C"), Call("close", order="C"))
@@ -99,7 +99,7 @@ async def test_a_yes_for_the_thread_holds_in_later_turns_for_this_tool_alone(jou
     assert DONE == ["A", "B", "C"]
 
 
-async def test_a_yes_that_is_given_at_once_holds_in_later_turns_too(journal: Journal):
+async def test_a_thread_approval_by_the_answerer_covers_later_turns(journal: Journal):
     asked: list[str] = []
 
     async def person(gate: OpenGate) -> Any:
@@ -156,13 +156,13 @@ async def test_an_approval_is_revoked_through_any_run_of_the_thread_even_in_prog
     assert DONE == ["A"]
 
 
-async def test_a_yes_for_the_run_does_not_hold_in_the_next_turn(journal: Journal):
+async def test_an_approval_for_the_run_does_not_cover_the_next_turn(journal: Journal):
     await approve_turn(journal, "A", "run")
     assert (await turn(journal, "B")).waiting
     assert await graph.thread("ana", journal=journal).approvals() == []
 
 
-async def test_it_does_not_hold_elsewhere(journal: Journal):
+async def test_an_approval_does_not_cover_other_threads_or_forks(journal: Journal):
     await approve_turn(journal, "A")
     for thread in ("ben", "an", "ANA", "ana ", None):
         assert (await turn(journal, f"B {thread}", thread)).waiting
@@ -175,7 +175,7 @@ async def test_it_does_not_hold_elsewhere(journal: Journal):
     assert DONE == ["A"]
 
 
-async def test_an_approval_does_not_hold_for_the_same_names_in_another_graph_of_the_thread(
+async def test_an_approval_does_not_cover_another_graph_of_the_thread(
     journal: Journal,
 ):
     def wire(order: str) -> str:
@@ -202,7 +202,7 @@ def _with_reply(tool: Any) -> Graph[Any, Any]:
     return Graph(start=Ask, end=Reply)
 
 
-async def test_in_a_turn_that_fails_or_is_replaced_it_still_holds(journal: Journal):
+async def test_an_approval_outlives_a_failed_or_replaced_turn(journal: Journal):
     async def broken(asked: Any) -> Any:
         raise RuntimeError("broken")
 
@@ -219,7 +219,7 @@ async def test_in_a_turn_that_fails_or_is_replaced_it_still_holds(journal: Journ
     assert (await turn(journal, "D")).waiting
 
 
-async def test_a_run_without_a_thread_refuses_it_and_still_waits(journal: Journal):
+async def test_a_run_without_a_thread_refuses_an_approval_for_the_thread(journal: Journal):
     await turn(journal, "A", None)
     with pytest.raises(GateError, match="belongs to no thread") as caught:
         await graph.answer("A", "c1", "thread", journal=journal)
@@ -236,7 +236,7 @@ async def test_a_run_without_a_thread_refuses_it_and_still_waits(journal: Journa
     assert ["no thread" in problem for problem in problems] == [False, True, False, True]
 
 
-async def test_an_approval_in_another_journal_holds_for_its_run_unless_that_replaces_the_turn(
+async def test_a_loaded_thread_approval_covers_only_its_run_by_default(
     tmp_path: Path,
 ):
     async with MemoryJournal() as journal:

@@ -117,9 +117,7 @@ def test_a_run_becomes_a_test_that_fails_with_a_diff_when_a_body_is_changed(jour
     assert re.search(r'\+ +"a scarf"', run.stdout)
 
 
-def test_written_tests_pass_and_find_a_graph_that_is_named_by_its_file_wherever_they_are_run(
-    journal, capsys
-):
+def test_written_tests_pass_in_any_working_directory(journal, capsys):
     Path("shop").mkdir()
     Path("shop/__init__.py").touch()
     Path("shop/clothes.py").write_text(WARDROBE)
@@ -150,7 +148,7 @@ def test_written_tests_pass_and_find_a_graph_that_is_named_by_its_file_wherever_
     assert "7 passed" in ran.stdout
 
 
-def test_a_file_that_cannot_be_imported_by_its_name_does_not_become_a_test(journal, capsys):
+def test_a_test_is_not_written_for_a_file_that_cannot_be_imported(journal, capsys):
     Path("json.py").write_text(WARDROBE)
     arguments = [*MAKE[:-3], "json.py", *MAKE[-2:]]
     assert "has the name of another module" in read_refusal(capsys, *arguments)
@@ -168,7 +166,7 @@ def test_written_tests_are_clean_code(journal, capsys):
         assert run.returncode == 0, run.stdout + run.stderr
 
 
-def test_no_file_is_written_over_unless_that_is_asked_for(journal, capsys):
+def test_writing_a_test_overwrites_a_file_only_on_request(journal, capsys):
     read_notes(capsys, *MAKE)
     Path("tests/test_outfit.py").write_text("mine")
     assert "are there already" in read_refusal(capsys, *MAKE)
@@ -190,9 +188,7 @@ def test_no_file_is_written_over_unless_that_is_asked_for(journal, capsys):
         ({"abc": "nobody"}, "no run id begins with nobody"),
     ],
 )
-def test_a_run_that_cannot_become_a_test_is_refused_and_nothing_is_written(
-    changed, message, journal, capsys
-):
+def test_a_test_is_not_written_for_an_unsuitable_run(changed, message, journal, capsys):
     arguments = list(MAKE)
     for name, value in changed.items():
         at = arguments.index(name)
@@ -201,7 +197,7 @@ def test_a_run_that_cannot_become_a_test_is_refused_and_nothing_is_written(
     assert not Path("tests").exists()
 
 
-def test_a_run_that_deviates_today_does_not_become_a_test(journal, capsys, monkeypatch):
+def test_a_test_is_not_written_for_a_run_that_deviates(journal, capsys, monkeypatch):
     import wardrobe  # pyright: ignore[reportMissingImports]
 
     async def other(self: Any) -> Any:
@@ -275,7 +271,7 @@ def test_a_run_with_tools_becomes_a_test_that_calls_no_tools(tmp_path, monkeypat
         *({"key": {"deeper": ["x"]}, "other": None, 1: "one"}, [[[]], {}, True, 1.5, -3]),
     ],
 )
-def test_a_value_is_written_as_code_that_means_it(value: Any):
+def test_a_value_is_written_as_code_that_evaluates_to_it(value: Any):
     assert eval(literal(value)) == value
 
 
@@ -299,7 +295,7 @@ HOSTILE = [
 
 
 @given(run_id=text(min_size=1) | sampled_from(HOSTILE), name=text() | sampled_from(HOSTILE))
-def test_no_text_of_a_recording_becomes_code(run_id, name):
+def test_text_of_a_recording_never_becomes_code_of_a_written_test(run_id, name):
     async def written() -> str:
         async with MemoryJournal() as journal:
             graph = bae.Graph(start=Said)

@@ -41,7 +41,7 @@ async def streaming(*events: dict[str, Any]) -> AsyncIterator[AnthropicBackend]:
 
 
 @pytest.mark.parametrize("channel", ["schema", "tool"])
-async def test_the_answer_is_streamed_and_its_constant_part_is_cached(
+async def test_anthropic_answers_are_streamed_with_a_cached_prompt_prefix(
     provider: Provider, channel: str
 ) -> None:
     provider.script(SHIRT)
@@ -61,7 +61,7 @@ async def test_the_answer_is_streamed_and_its_constant_part_is_cached(
 
 
 @pytest.mark.parametrize("node", [Machine, Prices])
-async def test_a_schema_that_does_not_fit_is_sent_as_a_tool_the_model_must_use(
+async def test_an_unsupported_schema_is_sent_as_a_forced_tool(
     provider: Provider, node: type[Node]
 ) -> None:
     async with claude(provider) as backend:
@@ -83,7 +83,7 @@ async def test_a_schema_that_does_not_fit_is_sent_as_a_tool_the_model_must_use(
     [{"model": "claude-sonnet-5-5"}, {"extra": {"thinking": {"type": "adaptive"}}}],
     ids=["by-model", "by-thinking"],
 )
-async def test_a_model_that_takes_no_force_is_left_free_and_asked_again_when_it_chats(
+async def test_a_model_without_forced_tools_is_asked_again_after_plain_text(
     provider: Provider, options: dict[str, Any]
 ) -> None:
     provider.script("Here it is!", {"whole": {"name": "a"}})
@@ -94,7 +94,7 @@ async def test_a_model_that_takes_no_force_is_left_free_and_asked_again_when_it_
     assert "Here it is!" in provider.requests[1].text
 
 
-async def test_given_settings_are_sent_and_no_others(provider: Provider) -> None:
+async def test_only_given_settings_are_sent(provider: Provider) -> None:
     extra = {"top_p": 0.5, "output_config": {"effort": "low"}}
     headers = {"anthropic-beta": "a-feature"}
     given = {"temperature": 0.25, "max_tokens": 77, "extra": extra, "headers": headers}
@@ -139,7 +139,7 @@ START: dict[str, Any] = {
         ("a_kind_not_known_yet", 500, "bae-lm-unavailable", True),
     ],
 )
-async def test_an_error_event_in_a_stream_counts_like_an_error_status(
+async def test_an_error_event_in_a_stream_is_treated_like_an_error_status(
     kind: str, status: int, code: str, retryable: bool
 ) -> None:
     failed = {"type": "error", "error": {"type": kind, "message": "no more today"}}
@@ -176,7 +176,7 @@ async def test_the_stop_reason_of_an_answer_is_reported(reason: str, stop: str) 
     assert (answer.usage.input_tokens, answer.usage.output_tokens) == (1, 5)
 
 
-async def test_a_stream_that_ends_before_its_answer_counts_as_broken_off() -> None:
+async def test_a_stream_that_ends_before_its_answer_is_a_broken_connection() -> None:
     async with streaming(START) as backend:
         with pytest.raises(BaeLMError) as raised:
             await backend.answer(prompt())
@@ -299,7 +299,7 @@ async def test_without_a_key_the_error_names_the_variable_to_set(
     assert budget.usage.calls == 0
 
 
-async def test_a_client_of_the_users_own_stays_open(provider: Provider) -> None:
+async def test_a_client_of_the_caller_stays_open(provider: Provider) -> None:
     import httpx2
 
     async with httpx2.AsyncClient() as client:
@@ -308,7 +308,7 @@ async def test_a_client_of_the_users_own_stays_open(provider: Provider) -> None:
         assert not client.is_closed
 
 
-async def test_forcing_a_schema_into_an_unfitting_channel_is_an_error(
+async def test_an_unsupported_schema_on_a_forced_channel_is_an_error(
     provider: Provider,
 ) -> None:
     schema = {"type": "object", "properties": {"x": {}}, "required": ["x"]}

@@ -52,7 +52,7 @@ def conversation(asked: Prompt, answer: Any, *results: str, text: str = "") -> P
     )
 
 
-async def test_a_message_goes_back_verbatim_to_its_own_model_and_rebuilt_to_another(
+async def test_a_message_is_sent_back_verbatim_only_to_its_own_model(
     provider: Provider,
 ) -> None:
     asked = replace(prompt(), tools=(SEARCH,))
@@ -91,7 +91,7 @@ class AskSteered(Node):
     async def __call__(self) -> Steered: ...
 
 
-async def test_a_text_before_a_round_comes_after_the_results_of_the_round_before(
+async def test_steering_text_is_sent_after_the_results_of_the_previous_round(
     provider: Provider, lm: Backend
 ) -> None:
     provider.script(Calls(Call("search", word="a"), Call("search", word="b")), {"text": "done"})
@@ -104,7 +104,7 @@ async def test_a_text_before_a_round_comes_after_the_results_of_the_round_before
     assert told[-1]["text"] == "after 1 of 3"
 
 
-async def test_a_text_without_a_letter_before_a_call_does_not_break_the_conversation(
+async def test_blank_text_before_a_tool_call_is_not_sent_back(
     provider: Provider, lm: Backend
 ) -> None:
     provider.script(Calls(Call("now"), text=" \n"), ANSWER)
@@ -112,7 +112,7 @@ async def test_a_text_without_a_letter_before_a_call_does_not_break_the_conversa
     assert len(provider.requests) == 2
 
 
-async def test_the_echo_has_no_secret_in_it(provider: Provider) -> None:
+async def test_an_answer_that_quotes_the_api_key_has_no_echo(provider: Provider) -> None:
     asked = replace(prompt(), tools=(SEARCH,))
     provider.script(Calls(Call("search", q="my-secret-key"), thinking="of my-secret-key"))
     async with anthropic(provider, api_key="my-secret-key") as lm:
@@ -122,7 +122,7 @@ async def test_the_echo_has_no_secret_in_it(provider: Provider) -> None:
     assert len(answer.calls) == 1
 
 
-async def test_each_round_reads_the_rounds_before_it_from_the_cache(
+async def test_every_round_reads_the_earlier_rounds_from_the_prompt_cache(
     provider: Provider, lm: Backend
 ) -> None:
     many = [Call("search", query=f"kettle {number}") for number in range(12)]
@@ -144,14 +144,14 @@ async def test_each_round_reads_the_rounds_before_it_from_the_cache(
     assert marked == [[], [], [2], []]
 
 
-async def test_without_the_cache_nothing_is_marked(provider: Provider) -> None:
+async def test_requests_without_prompt_caching_have_no_cache_marks(provider: Provider) -> None:
     provider.script(Call("now"), ANSWER)
     async with anthropic(provider, cache=False) as lm:
         await QUESTION.arun(ASKED, lm=lm)
     assert all("cache_control" not in json.dumps(request.body) for request in provider.requests)
 
 
-async def test_a_tool_may_have_the_name_of_the_answer(provider: Provider, lm: Backend) -> None:
+async def test_a_tool_may_have_the_name_of_the_answer_node(provider: Provider, lm: Backend) -> None:
     asked = replace(
         prompt({"type": "object", "additionalProperties": {"type": "number"}}),
         tools=(replace(SEARCH, name="Outfit"),),
@@ -163,7 +163,7 @@ async def test_a_tool_may_have_the_name_of_the_answer(provider: Provider, lm: Ba
     assert (json.loads(second.text), second.calls) == ({"a": 1}, ())
 
 
-async def test_the_answer_tool_is_forced_at_the_limit_where_the_model_takes_that(
+async def test_the_answer_tool_is_forced_at_the_call_limit(
     provider: Provider,
 ) -> None:
     unfit = {"type": "object", "additionalProperties": {"type": "number"}}
@@ -195,7 +195,7 @@ class Checked(EndNode):
 
 
 @pytest.mark.parametrize("model", ["claude-sonnet-5-5", "claude-opus-5"])
-async def test_a_run_that_is_resumed_sends_the_thinking_back_to_the_model_that_had_it(
+async def test_a_resumed_run_sends_thinking_back_only_to_its_own_model(
     provider: Provider, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph, key = Graph(start=Check), {"base_url": provider.url, "api_key": "a key"}
@@ -239,7 +239,7 @@ FOUND = [{"type": "web_search_result", "title": "Kettles", "url": "https://kettl
 SEARCHED = [(Call("web_search", query="kettle"), [{**FOUND[0], "encrypted_content": "x" * 99}])]
 
 
-async def test_a_tool_of_the_providers_own_is_offered_and_its_calls_are_among_the_calls(
+async def test_calls_of_a_native_tool_are_listed_among_the_calls(
     provider: Provider, lm: Backend
 ) -> None:
     said = Calls(Call("note", text="a"), text="I have searched.", ran=SEARCHED, thinking="hm")
@@ -261,7 +261,7 @@ async def test_a_tool_of_the_providers_own_is_offered_and_its_calls_are_among_th
     assert provider.requests[1].results == ("A",)
 
 
-async def test_a_message_that_is_paused_is_continued_and_counted(
+async def test_a_paused_message_is_continued_and_its_usage_is_counted(
     provider: Provider, lm: Backend
 ) -> None:
     paused = Calls(text="I search.", ran=[(Call("web_search", query="a"), FOUND)], paused=True)
@@ -274,9 +274,7 @@ async def test_a_message_that_is_paused_is_continued_and_counted(
     assert len(third[1]["content"]) == 2 * len(second[1]["content"])
 
 
-async def test_a_model_that_is_paused_without_end_is_an_error(
-    provider: Provider, lm: Backend
-) -> None:
+async def test_an_endlessly_paused_model_is_an_error(provider: Provider, lm: Backend) -> None:
     provider.always(Calls(ran=[(Call("web_search", query="a"), FOUND)], paused=True))
     with pytest.raises(BaeLMError, match="paused 20 times") as caught:
         await lm.answer(replace(prompt(), tools=(SEARCH,)))
@@ -300,7 +298,7 @@ class Drawn(EndNode):
     calls: Annotated[list[ToolCall], Tools(Native("draw"))]
 
 
-async def test_a_tool_that_anthropic_does_not_have_is_refused_with_its_tools(
+async def test_an_unknown_native_tool_is_refused_with_the_known_tools(
     lm: Backend,
 ) -> None:
     with pytest.raises(BaeLMError, match="code_execution, web_fetch, web_search") as caught:
@@ -308,7 +306,9 @@ async def test_a_tool_that_anthropic_does_not_have_is_refused_with_its_tools(
     assert caught.value.code == "bae-tool-native"
 
 
-async def test_a_call_may_be_given_by_hand_without_an_echo(provider: Provider, lm: Backend) -> None:
+async def test_a_conversation_without_echoes_can_be_continued(
+    provider: Provider, lm: Backend
+) -> None:
     """As after a change of the backend: a conversation needs nothing but its parts."""
     said = Message("assistant", (CallPart("c1", "search", "{half"),), "round")
     told = Message("user", (ResultPart("c1", "search", "no JSON", is_error=True),), "round")
@@ -320,13 +320,13 @@ async def test_a_call_may_be_given_by_hand_without_an_echo(provider: Provider, l
     assert sent[1]["content"][0]["is_error"] is True
 
 
-def test_the_window_of_a_known_model_is_known() -> None:
+def test_a_known_model_has_its_context_window() -> None:
     known = AnthropicBackend("claude-haiku-4-5", api_key="a", max_tokens=10_000)
     assert known.context_window == 190_000
     assert AnthropicBackend("claude-of-mine", api_key="a").context_window is None
 
 
-async def test_an_answer_to_the_answer_tool_that_was_wrong_has_a_result(
+async def test_an_invalid_call_of_the_answer_tool_is_sent_back_with_a_result(
     provider: Provider, lm: Backend
 ) -> None:
     provider.script(Call("Prices", by_name=1), Call("now"), Call("Prices", by_name={"a": 1}))

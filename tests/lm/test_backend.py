@@ -22,7 +22,7 @@ from toy_backend import ToyBackend, choose, route
 # Wrong answers
 
 
-async def test_valid_fields_are_stored_and_only_failing_fields_asked_for_again():
+async def test_only_invalid_fields_of_an_answer_are_requested_again():
     lm = ToyBackend(
         {"person": {"name": "Ada", "age": 36}, "score": 70, "note": 3},
         {"score": 7, "note": "fine", "person": {"name": "Eve", "age": 1}},  # which stays as it was
@@ -59,7 +59,7 @@ async def test_valid_fields_are_stored_and_only_failing_fields_asked_for_again()
     ]
 
 
-async def test_a_fault_deep_inside_a_field_asks_for_the_whole_field_again():
+async def test_an_error_deep_inside_a_field_requests_the_whole_field_again():
     lm = ToyBackend({**GOOD, "person": {"name": "A", "age": -1}}, {"person": GOOD["person"]})
     await run(Ask(), lm)
 
@@ -70,7 +70,7 @@ async def test_a_fault_deep_inside_a_field_asks_for_the_whole_field_again():
     ) in lm.prompts[1].corrections[0].correction
 
 
-async def test_a_wrong_value_is_forgotten_when_the_next_answer_leaves_it_out():
+async def test_an_invalid_value_is_dropped_if_the_next_answer_omits_it():
     class Easy(EndNode):
         number: int = 3
 
@@ -92,7 +92,7 @@ class Range(EndNode):
         return self
 
 
-async def test_a_fault_between_fields_after_a_fault_in_a_field_asks_for_all_again():
+async def test_an_error_of_a_model_validator_requests_all_fields_again():
     lm = ToyBackend({"low": 3, "high": "x"}, {"high": 1}, {"low": 1, "high": 3})
     node = await lm.fill(Range, {}, "Range")
 
@@ -104,7 +104,7 @@ async def test_a_fault_between_fields_after_a_fault_in_a_field_asks_for_all_agai
     assert (node.low, node.high) == (1, 3)
 
 
-async def test_a_validator_that_reads_another_field_is_reported_for_its_own_field():
+async def test_an_error_of_a_cross_field_validator_is_reported_for_its_own_field():
     class Looks(EndNode):
         word: str
         length: int
@@ -146,9 +146,7 @@ CORRECTIONS = {
 
 
 @pytest.mark.parametrize(("wrong", "verdict"), WRONG, ids=range(len(WRONG)))
-async def test_a_wrong_answer_is_asked_again_and_answers_that_stay_wrong_end_in_an_error(
-    wrong: Any, verdict: str
-):
+async def test_an_invalid_answer_is_requested_again_until_the_limit(wrong: Any, verdict: str):
     lm = ToyBackend(wrong, GOOD)
     result = await run(Ask(), lm)
     assert result.trace[-1] == Found(**GOOD)
@@ -175,7 +173,7 @@ async def test_a_wrong_answer_is_asked_again_and_answers_that_stay_wrong_end_in_
 @pytest.mark.parametrize(
     "given", [Answer(json.dumps(GOOD), stop="cut-off"), Answer(value=GOOD)], ids=["cut", "parsed"]
 )
-async def test_an_answer_may_be_cut_off_after_its_end_or_parsed_already(given: Answer):
+async def test_an_answer_may_be_cut_off_after_its_json_or_already_parsed(given: Answer):
     result = await run(Ask(), ToyBackend(given))
 
     assert result.trace[-1] == Found(**GOOD)
@@ -199,7 +197,7 @@ def test_an_invalid_number_of_attempts_is_refused(name: str, bad: Any):
         ToyBackend(**{name: bad})
 
 
-async def test_a_refusal_is_not_asked_again_and_its_text_is_in_the_error():
+async def test_a_refusal_ends_the_fill_with_its_text_in_the_error():
     lm = ToyBackend(Answer("I would rather not.", stop="refused"))
     with pytest.raises(FillError) as caught:
         await run(Ask(), lm)
@@ -210,7 +208,7 @@ async def test_a_refusal_is_not_asked_again_and_its_text_is_in_the_error():
     assert [attempt.verdict for attempt in caught.value.tried] == ["refused"]
 
 
-async def test_the_error_of_the_last_answer_counts():
+async def test_a_failed_fill_has_the_error_code_of_its_last_answer():
     lm = ToyBackend({**GOOD, "score": 99}, "rubbish", "")
     with pytest.raises(FillError) as caught:
         await run(Ask(), lm)
@@ -225,7 +223,7 @@ async def test_the_error_of_the_last_answer_counts():
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["lax", "strict"])
-async def test_a_validator_that_raises_something_else_is_the_nodes_fault_and_not_asked_again(
+async def test_an_unexpected_error_of_a_validator_is_an_error_of_the_node(
     strict: bool,
 ):
     class Broken(EndNode):
@@ -250,7 +248,7 @@ async def test_a_validator_that_raises_something_else_is_the_nodes_fault_and_not
     assert lm.calls == 1
 
 
-async def test_a_long_wrong_answer_or_choice_is_shortened_before_it_is_sent_back():
+async def test_a_long_invalid_answer_is_shortened_before_it_is_sent_back():
     lm = ToyBackend({"note": "x" * 100_000}, GOOD)
     await run(Ask(), lm)
     assert len(lm.prompts[1].corrections[0].answer) < 5000
@@ -302,7 +300,7 @@ async def test_any_answer_leads_to_a_valid_node_or_a_fill_error(
 
 
 @pytest.mark.parametrize("raised", [ValueError("no"), KeyError("no")], ids=["refuses", "breaks"])
-async def test_an_invalid_target_without_questions_is_the_fault_of_the_node(
+async def test_an_invalid_node_without_llm_fields_is_an_error_of_the_node(
     raised: Exception,
 ):
     class Sourced(EndNode):
@@ -321,7 +319,7 @@ async def test_an_invalid_target_without_questions_is_the_fault_of_the_node(
     assert (caught.value.code, caught.value.node_type) == ("bae-node-invalid", Sourced)
 
 
-async def test_a_resolved_value_that_only_fits_other_answers_is_asked_about_again():
+async def test_a_sourced_value_that_contradicts_the_answer_requests_another_answer():
     class Sourced(EndNode):
         text: str
         longest: Annotated[int, Dep(lambda: 1)]
@@ -338,7 +336,7 @@ async def test_a_resolved_value_that_only_fits_other_answers_is_asked_about_agai
     assert "text is too long" in lm.prompts[1].corrections[0].correction
 
 
-async def test_a_graph_that_asks_a_model_for_nothing_needs_no_model():
+async def test_a_graph_without_llm_fields_needs_no_lm():
     async def get_word() -> str:
         return "word"
 
@@ -411,7 +409,7 @@ async def test_concurrent_fills_do_not_mix_up_their_turns():
     assert result.usage.attempts == 40
 
 
-def test_an_impossible_answer_is_refused_where_it_is_made():
+def test_an_invalid_answer_object_is_refused_by_its_constructor():
     with pytest.raises(TypeError, match="Answer\\(value="):
         Answer({"text": "x"})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match='"end", "cut-off" or "refused"'):

@@ -107,7 +107,7 @@ class Answering(Paid):
     st.sampled_from(["answers", "errors", "another LM"]),
     st.sampled_from([{"calls": 10}, {"cost": 1.0}, {"tokens": 1000}]),
 )
-def test_under_any_reported_usage_a_budget_only_shrinks_and_is_not_exceeded(
+def test_a_budget_never_grows_and_is_never_exceeded_for_any_reported_usage(
     usages: list[Usage], how: str, limits: dict[str, Any]
 ):
     lm: Any = Reporting(usages) if how == "another LM" else Answering(usages, fails=how == "errors")
@@ -136,7 +136,7 @@ def test_under_any_reported_usage_a_budget_only_shrinks_and_is_not_exceeded(
     assert lm.calls <= limits.get("calls", 15)
 
 
-async def test_an_answer_from_a_cache_of_the_backends_own_is_no_call():
+async def test_an_answer_from_a_backends_own_cache_is_not_charged_as_a_call():
     class Remembers(Paid):
         async def answer(self, prompt: Prompt) -> Answer:
             return replace(await super().answer(prompt), usage=Usage(), sent=False)
@@ -176,7 +176,7 @@ NOT_REPORTED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("counts", NOT_REPORTED, ids=str)
 @pytest.mark.parametrize("how", ["answer", "error", "another LM"])
-async def test_a_request_without_token_counts_is_charged_the_estimate_it_was_admitted_with(
+async def test_a_request_without_token_counts_is_charged_its_estimate(
     counts: dict[str, Any], how: str
 ):
     usage = Usage(calls=1, **counts)
@@ -194,7 +194,7 @@ async def test_a_request_without_token_counts_is_charged_the_estimate_it_was_adm
     assert budget.usage.cost == (0 if how == "another LM" else pytest.approx(estimate / 10_000))
 
 
-async def test_the_written_tokens_of_an_answer_count_where_they_exceed_the_estimate():
+async def test_output_tokens_above_the_estimate_are_charged():
     budget = Budget(tokens=1000)
     await Budgeted(Estimated(Usage(calls=1, output_tokens=900)), budget).answer(prompt())
     assert budget.usage.tokens == 900
@@ -207,7 +207,7 @@ async def test_a_priced_answer_without_a_cost_is_charged_its_minimum():
     assert budget.usage.cost == pytest.approx(0.06)
 
 
-async def test_a_request_that_broke_off_is_charged_its_estimate_also_where_it_is_free():
+async def test_a_broken_request_is_charged_its_estimate():
     estimate = estimate_tokens(prompt())
 
     class Free(Estimated):
@@ -223,7 +223,7 @@ async def test_a_request_that_broke_off_is_charged_its_estimate_also_where_it_is
 # --- limits -------------------------------------------------------------------------------------
 
 
-async def test_a_call_too_many_is_not_sent():
+async def test_a_call_over_the_budget_is_not_sent():
     inner = Paid()
     lm = Budgeted(inner, Budget(calls=2, scope="triage"))
     for _ in range(2):
@@ -239,7 +239,7 @@ async def test_a_call_too_many_is_not_sent():
     assert str(error).startswith("[bae-budget-spent] triage: 2 of 2 calls spent\n")
 
 
-async def test_a_prompt_over_the_remaining_budget_is_not_sent_and_the_last_may_exceed_it():
+async def test_a_prompt_over_the_remaining_token_budget_is_not_sent():
     inner = Paid()
     budget = Budget(tokens=100)
     lm = Budgeted(inner, budget)
@@ -255,7 +255,7 @@ async def test_a_prompt_over_the_remaining_budget_is_not_sent_and_the_last_may_e
     assert inner.calls == 2
 
 
-async def test_money_that_is_spent_is_spent_and_a_prompt_that_costs_more_than_is_left_not_sent():
+async def test_a_prompt_over_the_remaining_cost_budget_is_not_sent():
     inner = Paid()
     lm = Budgeted(inner, Budget(cost=0.02))
     for _ in range(2):
@@ -270,7 +270,7 @@ async def test_money_that_is_spent_is_spent_and_a_prompt_that_costs_more_than_is
     assert priced.calls == 0
 
 
-async def test_time_that_is_over_is_over():
+async def test_a_call_after_the_time_budget_is_not_sent():
     now = 0.0
     budget = Budget(seconds=10, clock=lambda: now)
     lm = Budgeted(Paid(), budget)
@@ -285,7 +285,7 @@ async def test_time_that_is_over_is_over():
     assert (caught.value.limit, caught.value.used) == ("seconds", 10)
 
 
-async def test_work_in_progress_is_cut_off_when_the_time_is_over():
+async def test_work_in_progress_is_cancelled_at_the_end_of_the_time_budget():
     held = Held()
     budget = Budget(seconds=0.02, clock=lambda: 0.0)  # all of it is left when the LM is asked
     with budget, pytest.raises(BudgetError, match="are over") as caught:
@@ -297,7 +297,7 @@ async def test_work_in_progress_is_cut_off_when_the_time_is_over():
     assert budget.usage.calls == 1
 
 
-async def test_a_wait_between_retries_is_cut_off_too():
+async def test_a_wait_between_retries_is_cancelled_at_the_end_of_the_time_budget():
     async def for_ever(seconds: float) -> None:
         await asyncio.Event().wait()
 
@@ -305,7 +305,7 @@ async def test_a_wait_between_retries_is_cut_off_too():
         await graph.arun(Ask(), Retry(ToyBackend(lambda _: busy()), sleep=for_ever))
 
 
-async def test_calls_that_fail_count():
+async def test_failed_calls_are_charged():
     budget = Budget(calls=2)
     toy = ToyBackend(lambda _: busy(), retries=5)
     with budget, pytest.raises(BudgetError) as caught:
@@ -323,7 +323,7 @@ class Priced(ToyBackend):
 
 
 @pytest.mark.parametrize("limits", [{"cost": 0.06}, {"tokens": 600}], ids=str)
-async def test_requests_that_are_given_up_use_up_a_budget(limits: dict[str, Any]):
+async def test_timed_out_requests_are_charged(limits: dict[str, Any]):
     given_up = BaeLMError("it did not answer", code="bae-lm-timeout", retryable=True)
     late = Priced(lambda _: given_up)
     budget = Budget(**limits)
@@ -359,7 +359,7 @@ async def test_a_failed_request_is_charged_its_known_usage(
     assert (used.calls, used.tokens, used.cost) == charged
 
 
-async def test_an_unknown_cost_stays_unknown_where_cost_is_not_limited():
+async def test_an_unknown_cost_is_allowed_without_a_cost_limit():
     budget = Budget(calls=5)
     with pytest.raises(TimeoutError):
         await Budgeted(ToyBackend(TimeoutError()), budget).answer(prompt())
@@ -430,7 +430,7 @@ def test_one_budget_holds_across_threads():
 # --- unknown cost -------------------------------------------------------------------------------
 
 
-async def test_a_model_without_a_price_is_not_asked_where_cost_is_limited():
+async def test_a_model_without_a_price_is_refused_under_a_cost_limit():
     toy = ToyBackend(REPLY)
     with pytest.raises(BudgetError, match="the price of toy is unknown") as caught:
         await Budgeted(toy, Budget(cost=1)).answer(prompt())
@@ -438,7 +438,7 @@ async def test_a_model_without_a_price_is_not_asked_where_cost_is_limited():
     assert toy.calls == 0
 
 
-async def test_an_lm_that_turns_out_to_report_no_cost_ends_the_spending():
+async def test_an_answer_without_a_cost_ends_a_budget_with_a_cost_limit():
     unknown = Paid(Usage(calls=1, cost=None))
     budget = Budget(cost=1)
     with budget, pytest.raises(BudgetError) as caught:
@@ -481,7 +481,7 @@ class Pinned(EndNode):
     text: str
 
 
-async def test_a_block_counts_subgraphs_maps_dependencies_and_pinned_lms():
+async def test_a_budget_block_includes_subgraphs_maps_dependencies_and_pinned_lms():
     lm = Paid()
     before = pinned.calls
     with Budget(calls=20) as budget:
@@ -491,7 +491,7 @@ async def test_a_block_counts_subgraphs_maps_dependencies_and_pinned_lms():
     assert budget.usage.tokens == 200
 
 
-def test_a_block_around_a_run_that_is_not_async_counts_too():
+def test_a_budget_block_covers_a_sync_run():
     with Budget(calls=1) as budget:
         graph.run(Ask(), Paid())
         with pytest.raises(BudgetError):
@@ -499,7 +499,7 @@ def test_a_block_around_a_run_that_is_not_async_counts_too():
     assert budget.usage.calls == 1
 
 
-async def test_blocks_nest_and_a_call_is_charged_once_to_each_of_them():
+async def test_nested_budget_blocks_are_each_charged_once():
     with Budget(calls=10, scope="outer") as outer:
         with Budget(calls=1, scope="inner") as inner:
             await graph.arun(Ask(), Paid())
@@ -525,7 +525,7 @@ async def test_a_budget_within_another_is_charged_to_both():
         await Budgeted(Paid(), parts[1]).answer(prompt())
 
 
-async def test_a_quiet_budget_swallows_its_own_error_and_no_other():
+async def test_a_quiet_budget_suppresses_only_its_own_error():
     with Budget(calls=1, quiet=True) as budget:
         for _ in range(3):
             await graph.arun(Ask(), Paid())
@@ -541,7 +541,7 @@ async def test_a_quiet_budget_swallows_its_own_error_and_no_other():
         1 / 0
 
 
-async def test_a_budget_that_runs_out_in_a_dependency_is_raised_as_itself():
+async def test_a_budget_spent_in_a_dependency_raises_a_budget_error():
     with pytest.raises(BudgetError, match="of 2 calls") as caught, Budget(calls=2):
         await Graph(start=Research).arun(Research(items=[1, 2, 3]), Paid())
     assert caught.value.path is not None
@@ -552,7 +552,7 @@ async def test_a_budget_that_runs_out_in_a_dependency_is_raised_as_itself():
     assert budget.usage.calls <= 2
 
 
-async def test_a_block_that_ends_in_another_context_is_an_error():
+async def test_a_budget_block_that_ends_in_another_context_is_an_error():
     budget = Budget(calls=3)
 
     async def enter() -> None:
@@ -569,7 +569,7 @@ async def test_a_block_that_ends_in_another_context_is_an_error():
 # --- what counts --------------------------------------------------------------------------------
 
 
-async def test_every_retry_is_charged_wherever_the_budget_is():
+async def test_every_retry_is_charged_in_any_order_of_policies():
     for wrap in (
         lambda lm, b: Retry(Budgeted(lm, b), sleep=at_once),
         lambda lm, b: Budgeted(Retry(lm, sleep=at_once), b),
@@ -579,7 +579,7 @@ async def test_every_retry_is_charged_wherever_the_budget_is():
         assert budget.usage.calls == 3
 
 
-async def test_an_answer_from_a_cache_is_free():
+async def test_a_cached_answer_is_not_charged():
     for wrap in (lambda lm, b: Cached(Budgeted(lm, b)), lambda lm, b: Budgeted(Cached(lm), b)):
         budget = Budget(calls=1)
         lm = wrap(Paid(), budget)
@@ -591,7 +591,7 @@ async def test_an_answer_from_a_cache_is_free():
         )
 
 
-async def test_an_lm_of_another_kind_is_charged_its_reported_usage():
+async def test_a_custom_lm_is_charged_its_reported_usage():
     class Mine(ScriptedLM):
         async def fill(self, *args: Any, **options: Any) -> Any:
             report_usage(Usage(calls=2, input_tokens=7, cost=0.5))
@@ -602,7 +602,7 @@ async def test_an_lm_of_another_kind_is_charged_its_reported_usage():
     assert (budget.usage.calls, budget.usage.tokens, budget.usage.cost) == (2, 7, 0.5)
 
 
-async def test_a_block_counts_an_lm_of_another_kind_and_requests_of_written_bodies():
+async def test_a_budget_block_covers_a_custom_lm_and_written_bodies():
     class Written(Node):
         async def __call__(self, lm: LM) -> Reply:
             assert lm.asked == []  # type: ignore[attr-defined]  # it has what is its own
@@ -618,7 +618,7 @@ async def test_a_block_counts_an_lm_of_another_kind_and_requests_of_written_bodi
     assert len(lm.asked) == 2
 
 
-async def test_an_lm_that_asks_a_backend_in_turn_is_charged_once():
+async def test_an_lm_that_delegates_to_a_backend_is_charged_once():
     inner = Paid()
 
     class Router(ScriptedLM):
@@ -633,7 +633,7 @@ async def test_an_lm_that_asks_a_backend_in_turn_is_charged_once():
     assert (budget.usage.calls, budget.remaining.calls) == (1, 0)
 
 
-async def test_a_budget_continues_where_it_was_dumped():
+async def test_a_restored_budget_continues_with_its_spent_amounts():
     now = 0.0
     budget = Budget(calls=3, tokens=500, cost=1, seconds=60, scope="job", clock=lambda: now)
     with budget:
@@ -652,7 +652,7 @@ async def test_a_budget_continues_where_it_was_dumped():
 
 @pytest.mark.parametrize("limit", ["calls", "tokens", "cost", "seconds"])
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
-def test_limits_that_make_no_sense_are_refused(limit: str, value: float):
+def test_invalid_budget_limits_are_refused(limit: str, value: float):
     with pytest.raises(ValueError, match=f"Budget\\({limit}="):
         Budget(**{limit: value})
 

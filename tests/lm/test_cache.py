@@ -58,7 +58,7 @@ def counts(lm: Cached) -> tuple[int, int, int]:
 # --- hits ---------------------------------------------------------------------------------------
 
 
-async def test_the_same_question_is_asked_once():
+async def test_a_repeated_question_is_answered_from_the_cache():
     toy = ToyBackend(Answer(REPLY, USED))
     lm = Cached(toy)
     first = await graph.arun(Ask(), lm)
@@ -75,7 +75,7 @@ class Choice(Node):
     async def __call__(self) -> Reply | Ask | None: ...
 
 
-async def test_an_lm_of_another_kind_is_asked_once_for_a_choice_and_a_fill():
+async def test_choices_and_fills_of_a_custom_lm_are_cached():
     lm = ScriptedLM([Reply, {"text": "this"}])
     cached = Cached(lm)
     for _ in range(2):
@@ -93,7 +93,7 @@ class Telling(ScriptedLM):
         self.settings = settings
 
 
-async def test_lms_of_one_kind_share_answers_only_where_their_settings_are_the_same(tmp_path: Path):
+async def test_lms_share_cached_answers_only_with_equal_settings(tmp_path: Path):
     for store in (MemoryCache(), SQLiteCache(tmp_path / "answers.sqlite")):
         for temperature, said in ((0, "cold"), (1, "hot"), (0, "not asked")):
             lm = Cached(Telling([{"text": said}], temperature=temperature), store)
@@ -102,7 +102,7 @@ async def test_lms_of_one_kind_share_answers_only_where_their_settings_are_the_s
         await store.aclose()
 
 
-async def test_lms_without_declared_settings_share_no_answers():
+async def test_lms_without_declared_settings_share_no_cached_answers():
     store = MemoryCache()
     for said in ("one", "two"):
         lm = Cached(ScriptedLM([{"text": said}]), store)
@@ -110,7 +110,7 @@ async def test_lms_without_declared_settings_share_no_answers():
             assert (await graph.arun(Ask(), lm)).result.text == said
 
 
-def test_such_an_lm_is_refused_a_store_that_lasts(tmp_path: Path):
+def test_an_lm_without_settings_is_refused_a_persistent_cache(tmp_path: Path):
     with pytest.raises(BaeLMError, match="ScriptedLM has no `settings`") as caught:
         Cached(Retry(ScriptedLM([])), tmp_path / "answers.sqlite")
     assert caught.value.code == "bae-lm-cache-key"
@@ -130,7 +130,7 @@ def test_such_an_lm_is_refused_a_store_that_lasts(tmp_path: Path):
     ],
     ids=["cut-off", "refused", "no-json", "failure"],
 )
-async def test_an_incomplete_answer_is_returned_and_not_stored(first: Any, unstored: int):
+async def test_an_incomplete_answer_is_returned_but_not_cached(first: Any, unstored: int):
     toy = ToyBackend(first, REPLY)
     lm = Cached(toy)
     with pytest.raises(BaeLMError) if isinstance(first, BaeLMError) else nullcontext():
@@ -140,7 +140,7 @@ async def test_an_incomplete_answer_is_returned_and_not_stored(first: Any, unsto
     assert lm.statistics().unstored == unstored
 
 
-async def test_an_answer_that_turns_out_invalid_is_forgotten():
+async def test_an_invalid_answer_is_removed_from_the_cache():
     toy = ToyBackend('{"text": 1}', '{"text": "right"}', '{"text": "right at once"}')
     lm = Cached(toy)
     assert (await graph.arun(Ask(), lm)).result.text == "right"
@@ -195,7 +195,7 @@ class Counting(FourMethods):
     ],
     ids=repr,
 )
-async def test_a_node_that_an_lm_built_is_the_same_each_time(node: Node, calls: int):
+async def test_a_cached_node_is_the_same_each_time(node: Node, calls: int):
     inner = Counting(node)
     lm = Cached(inner)
     for _ in range(2):
@@ -210,7 +210,7 @@ async def test_a_node_that_an_lm_built_is_the_same_each_time(node: Node, calls: 
 
 
 @pytest.mark.parametrize("kept", ["", "{", "[]", '{"version": 0}', '{"version": 1, "text": 1}'])
-async def test_an_unreadable_stored_answer_is_asked_for_again(kept: str):
+async def test_an_unreadable_cached_answer_is_requested_again(kept: str):
     store = MemoryCache()
     toy = ToyBackend(REPLY)
     await store.put(cache_key(toy, prompt()), kept)
@@ -224,7 +224,7 @@ class Broken(MemoryCache):
         raise OSError("no space left on device")
 
 
-async def test_an_answer_that_cannot_be_stored_is_returned_and_the_failure_is_reported(caplog):
+async def test_an_answer_that_cannot_be_cached_is_returned_with_a_warning(caplog):
     lm = Cached(ToyBackend(REPLY), Broken())
     assert (await lm.answer(prompt())).text == REPLY
     assert lm.statistics().unstored == 1
@@ -260,7 +260,7 @@ class Faulty(MemoryCache):
         return await fault() if callable(fault) else fault
 
 
-async def test_a_store_that_fails_fails_no_run_and_is_reported_once(caplog):
+async def test_a_failing_cache_store_fails_no_run(caplog):
     for gone in (OSError("the disk is gone"), asyncio.CancelledError("its own")):
         toy = ToyBackend({}, REPLY, {}, REPLY)
         store = Faulty(get=gone, put=gone, drop=gone, aclose=gone)
@@ -284,7 +284,7 @@ async def test_a_store_that_fails_fails_no_run_and_is_reported_once(caplog):
     assert "it is gone again" in caplog.text
 
 
-async def test_the_lm_is_closed_and_gets_wrong_answers_though_the_store_fails():
+async def test_a_failing_cache_store_does_not_prevent_closing_the_lm():
     class Closing(ToyBackend):
         closed = False
 
@@ -302,7 +302,7 @@ async def test_the_lm_is_closed_and_gets_wrong_answers_though_the_store_fails():
 
 
 @pytest.mark.parametrize("value", [7, b"{}", {"text": REPLY}, ["a"]], ids=str)
-async def test_a_value_of_another_type_in_a_store_is_asked_for_and_reported(value: Any, caplog):
+async def test_a_cached_value_of_another_type_is_requested_again(value: Any, caplog):
     lm = Cached(ToyBackend(REPLY), Faulty(get=value))
     assert (await lm.answer(prompt())).text == REPLY
     assert f"it returned a {type(value).__name__}" in caplog.text
@@ -322,7 +322,7 @@ class Elsewhere:
         await asyncio.Event().wait()
 
 
-async def test_a_store_that_hangs_is_not_waited_for_longer_than_its_timeout(caplog):
+async def test_a_hanging_cache_store_delays_a_call_no_longer_than_its_timeout(caplog):
     lm = Cached(ToyBackend(REPLY), Elsewhere(), store_timeout=0.01)  # pyright: ignore[reportArgumentType] - it has two of the four methods
     async with asyncio.timeout(BOUND):
         assert (await lm.answer(prompt())).text == REPLY
@@ -336,7 +336,7 @@ async def test_a_store_that_hangs_is_not_waited_for_longer_than_its_timeout(capl
             Cached(ToyBackend(), store_timeout=wrong)  # type: ignore[arg-type]
 
 
-async def test_a_caller_who_is_cancelled_while_the_store_works_is_cancelled():
+async def test_a_caller_cancelled_during_a_cache_access_is_cancelled():
     toy, store = ToyBackend(), Elsewhere()
     asking = asyncio.create_task(Cached(toy, store).answer(prompt()))  # pyright: ignore[reportArgumentType] - as above
     await store.asked.wait()
@@ -401,7 +401,7 @@ def shuffle_keys(value: Any, random: Random) -> Any:
 
 @settings(max_examples=40)
 @given(questions, questions, st.sampled_from(PARTS), st.randoms(use_true_random=False))
-def test_a_key_changes_with_any_part_of_the_question_and_not_with_irrelevant_order(
+def test_a_cache_key_changes_with_any_part_of_the_question(
     question: dict[str, Any], other: dict[str, Any], part: str, random: Any
 ):
     key = key_of(question)
@@ -419,7 +419,7 @@ class Politely(Policy):
         return await self.ask(prompt.with_question(f"Please: {prompt.text}"))
 
 
-def test_a_key_is_the_same_in_every_process_and_differs_where_answers_may_differ():
+def test_a_cache_key_is_the_same_in_every_process():
     plain = Tuned("m", {"temperature": 0})
     key = cache_key(plain, prompt())
     assert key == "442cac82c275980d181dd145956c0a89a27fae3610d39e965342803286a024f7"
@@ -453,7 +453,7 @@ async def test_equal_questions_asked_at_once_make_one_request():
     assert replace(used, seconds=0.0, attempts=0) == USED
 
 
-async def test_the_request_is_cancelled_when_its_last_waiter_is_cancelled():
+async def test_a_shared_request_is_cancelled_with_its_last_waiter():
     held = Held()
     lm = Cached(held)
     asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(3)]
@@ -469,7 +469,7 @@ async def test_the_request_is_cancelled_when_its_last_waiter_is_cancelled():
     assert (await lm.answer(prompt())).text == REPLY
 
 
-async def test_a_caller_who_leaves_is_not_looked_for_among_all_who_share_the_request():
+async def test_cancelling_a_waiter_takes_constant_time_however_many_share_the_request():
     held = Held()
     lm = Cached(held)
     with Scans() as scans:
@@ -485,7 +485,7 @@ async def test_a_caller_who_leaves_is_not_looked_for_among_all_who_share_the_req
     assert len(held.asked) == 1
 
 
-async def test_a_failure_is_everybodys_and_each_has_an_error_of_its_own():
+async def test_every_waiter_of_a_failed_request_has_a_separate_error():
     error = busy()
 
     class Failing(Held):
@@ -505,7 +505,7 @@ async def test_a_failure_is_everybodys_and_each_has_an_error_of_its_own():
     assert len({e.run_id for e in errors if isinstance(e, BaeLMError)}) == 3
 
 
-async def test_the_budget_of_the_first_waiter_does_not_concern_the_others():
+async def test_the_spent_budget_of_one_waiter_does_not_fail_other_waiters():
     held = Held()
     lm = Cached(held)
 
@@ -548,7 +548,7 @@ async def in_budget(budget: Budget, run: Run) -> GraphResult[Reply]:
         return await run_graph(graph, Ask(), run)
 
 
-async def test_every_waiter_gets_the_whole_text_and_one_waiter_pays():
+async def test_every_waiter_gets_the_whole_text_but_only_one_is_charged():
     held = Streaming(USED)
     lm = Cached(held)
     runs, budgets = observed_runs(lm, 3), [Budget(calls=5) for _ in range(3)]
@@ -564,7 +564,7 @@ async def test_every_waiter_gets_the_whole_text_and_one_waiter_pays():
     assert [budget.usage.calls for budget in budgets] == [1, 0, 0]
 
 
-async def test_when_the_first_leaves_the_next_has_the_usage_and_the_first_gets_no_more_text():
+async def test_the_next_waiter_is_charged_if_the_first_is_cancelled():
     held = Streaming(USED)
     lm = Cached(held)
     runs, budgets = (
@@ -597,7 +597,7 @@ async def test_when_the_first_leaves_the_next_has_the_usage_and_the_first_gets_n
     budgets=st.lists(st.integers(0, 3), min_size=1, max_size=5),
     moves=st.lists(st.tuples(st.sampled_from(["ask", "cancel", "answer"]), st.integers(0, 4))),
 )
-def test_however_callers_come_and_go_each_request_is_paid_once_by_a_caller_that_can_pay(
+def test_every_shared_request_is_charged_once_to_a_waiter_with_budget(
     budgets: list[int], moves: list[tuple[str, int]]
 ):
     async def play() -> None:
@@ -635,7 +635,7 @@ def test_however_callers_come_and_go_each_request_is_paid_once_by_a_caller_that_
     run(play)
 
 
-async def test_an_unstored_answer_is_counted_after_all_waiters_left():
+async def test_an_uncached_answer_is_counted_after_all_waiters_left():
     putting = asyncio.Event()
 
     class Slow(MemoryCache):

@@ -55,7 +55,9 @@ def writer(path: Path, name: str, many: int) -> subprocess.Popen[str]:
     st.integers(1, 5),
     st.lists(st.tuples(st.sampled_from(["put", "get", "drop"]), st.integers(0, 7)), max_size=50),
 )
-def test_memory_keeps_the_most_recently_used_answers(size: int, moves: list[tuple[str, int]]):
+def test_the_memory_cache_keeps_the_most_recently_used_answers(
+    size: int, moves: list[tuple[str, int]]
+):
     async def play() -> None:
         cache = MemoryCache(size)
         wanted: list[int] = []  # the last used one last
@@ -80,7 +82,7 @@ def test_memory_keeps_the_most_recently_used_answers(size: int, moves: list[tupl
 # --- in a file ----------------------------------------------------------------------------------
 
 
-async def test_a_file_returns_stored_answers_and_forgets_dropped_answers(tmp_path: Path):
+async def test_the_file_cache_returns_stored_and_forgets_dropped_answers(tmp_path: Path):
     path = tmp_path / "deeper" / "answers.sqlite"
     cache = SQLiteCache(path)
     assert not path.parent.exists()  # it is opened when it is first used
@@ -96,7 +98,7 @@ async def test_a_file_returns_stored_answers_and_forgets_dropped_answers(tmp_pat
     await cache.aclose()
 
 
-async def test_answers_that_are_too_old_are_not_given_out_and_go(tmp_path: Path):
+async def test_expired_answers_are_not_returned_and_can_be_pruned(tmp_path: Path):
     now = 0.0
     cache = SQLiteCache(tmp_path / "answers.sqlite", age=60, clock=lambda: now)
     await cache.put("a", "1")
@@ -109,7 +111,7 @@ async def test_answers_that_are_too_old_are_not_given_out_and_go(tmp_path: Path)
     await cache.aclose()
 
 
-async def test_of_too_many_answers_the_oldest_go(tmp_path: Path):
+async def test_a_full_file_cache_drops_the_oldest_answers(tmp_path: Path):
     now = 0.0
     cache = SQLiteCache(tmp_path / "answers.sqlite", size=150, clock=lambda: now)
     for number in range(201):
@@ -123,7 +125,7 @@ async def test_of_too_many_answers_the_oldest_go(tmp_path: Path):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no kill -9 here")
-async def test_processes_write_one_file_at_once_and_a_killed_process_leaves_it_intact(
+async def test_a_cache_file_survives_concurrent_and_killed_writers(
     tmp_path: Path,
 ):
     path = tmp_path / "answers.sqlite"
@@ -188,7 +190,7 @@ def of_another_version(path: Path) -> None:
     ],
     ids=["text", "folder", "damaged", "something else", "another version"],
 )
-def test_a_file_that_is_no_cache_is_an_error_with_a_fix(tmp_path: Path, spoil):
+def test_a_file_that_is_not_a_cache_is_an_error_with_a_fix(tmp_path: Path, spoil):
     path = tmp_path / "answers.sqlite"
     spoil(path)
     before = path.read_bytes() if path.is_file() else None
@@ -208,7 +210,7 @@ def test_a_file_that_is_no_cache_is_an_error_with_a_fix(tmp_path: Path, spoil):
     assert before is None or path.read_bytes() == before
 
 
-async def test_a_cancelled_caller_leaves_the_file_usable(tmp_path: Path):
+async def test_a_cancelled_caller_leaves_the_cache_file_usable(tmp_path: Path):
     cache = SQLiteCache(tmp_path / "answers.sqlite")
     writing = [asyncio.create_task(cache.put(str(n), "x")) for n in range(20)]
     await asyncio.sleep(0)
@@ -221,7 +223,7 @@ async def test_a_cancelled_caller_leaves_the_file_usable(tmp_path: Path):
     await cache.aclose()
 
 
-def test_bounds_that_make_no_sense_are_refused(tmp_path: Path):
+def test_invalid_cache_bounds_are_refused(tmp_path: Path):
     with pytest.raises(ValueError, match="MemoryCache"):
         MemoryCache(0)
     with pytest.raises(ValueError, match="size"):

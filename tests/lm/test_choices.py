@@ -21,7 +21,7 @@ class Open(Node):
     async def __call__(self) -> Left | Right | None: ...
 
 
-async def test_one_candidate_needs_no_call_and_no_candidate_is_an_error():
+async def test_a_choice_with_one_candidate_needs_no_llm_call():
     lm = ToyBackend()
 
     assert await lm.choose_type([Left], {}) is Left
@@ -49,7 +49,7 @@ async def test_one_candidate_needs_no_call_and_no_candidate_is_an_error():
     ],
     ids=str,
 )
-async def test_a_choice_outside_is_asked_again_and_then_an_error(outside: Any):
+async def test_an_invalid_choice_is_requested_again_and_finally_an_error(outside: Any):
     lm = ToyBackend(outside, choose("Right"))
     assert type((await run(Fork(), lm)).trace[-1]) is Right
     (turn,) = lm.prompts[1].corrections
@@ -89,7 +89,7 @@ async def test_answers_without_a_choice_have_distinct_error_codes(said: Any, cod
     assert error.fix
 
 
-async def test_none_is_offered_only_where_the_types_allow_it():
+async def test_none_is_offered_only_if_the_return_type_allows_it():
     lm = ToyBackend(choose("None"))
     result = await run(Open(), lm)
     assert len(result.trace) == 1
@@ -101,7 +101,7 @@ async def test_none_is_offered_only_where_the_types_allow_it():
     assert "None" not in lm.prompts[0].text
 
 
-async def test_two_classes_of_one_name_are_distinguished():
+async def test_two_candidate_classes_with_one_name_are_distinguished():
     def twin(value: str) -> type[Node]:
         class Twin(EndNode):
             text: Literal["one", "two"] = value  # type: ignore[assignment]

@@ -79,7 +79,7 @@ def claude(home: Path, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> C
 # --- answers ----------------------------------------------------------------------------------
 
 
-async def test_a_fill_is_one_request_with_the_prompt_and_one_tool_and_a_wrong_answer_adds_a_request(
+async def test_a_fill_is_one_request_with_the_prompt_and_one_tool(
     claude: ClaudeCLIBackend, provider: Provider
 ) -> None:
     wrong = "I would wear a shirt."
@@ -110,7 +110,7 @@ async def test_a_fill_is_one_request_with_the_prompt_and_one_tool_and_a_wrong_an
     assert min(first.cost, again.cost) > 0
 
 
-async def test_earlier_turns_come_before_the_question_in_the_one_text_that_the_program_takes(
+async def test_earlier_turns_come_before_the_question_in_the_sent_text(
     claude: ClaudeCLIBackend, provider: Provider
 ) -> None:
     class Ask(Node):
@@ -127,7 +127,7 @@ async def test_earlier_turns_come_before_the_question_in_the_one_text_that_the_p
     assert f"{said}Now you are asked:\nOutfit" in request.text
 
 
-async def test_a_text_is_asked_for_without_a_schema_and_again_with_its_fault(
+async def test_a_free_text_is_requested_without_a_schema(
     claude: ClaudeCLIBackend, provider: Provider
 ) -> None:
     await letter_after_a_wrong_one(provider, claude)
@@ -265,7 +265,7 @@ def read_folder(folder: Path) -> str:
     return "\n".join(f"{path}: {path.read_text('utf-8', 'replace')}" for path in files)
 
 
-async def test_nothing_of_the_callers_project_and_home_is_sent_nor_the_prompt_written_there(
+async def test_no_content_of_the_project_or_home_directory_is_sent(
     claude: ClaudeCLIBackend, provider: Provider, secrets: Path, home: Path
 ) -> None:
     text = f"/clear the table: see @{secrets} and @HUSHED/file"  # like a command, too
@@ -281,7 +281,7 @@ async def test_nothing_of_the_callers_project_and_home_is_sent_nor_the_prompt_wr
 
 
 @pytest.mark.slow
-async def test_the_program_by_itself_would_have_sent_it(
+async def test_the_claude_program_alone_sends_content_of_referenced_files(
     claude: ClaudeCLIBackend, provider: Provider, secrets: Path
 ) -> None:
     # So that the test above is known to be able to fail.
@@ -350,7 +350,7 @@ async def test_a_cancelled_call_leaves_no_process_connection_or_file(
 # --- the installation -------------------------------------------------------------------------
 
 
-def test_the_script_that_installs_the_program_prints_where_it_is_and_names_no_host(
+def test_the_claude_install_script_prints_the_installed_path(
     tmp_path: Path,
 ) -> None:
     # One that runs is left as it is, so nothing is fetched here.
@@ -373,7 +373,7 @@ class Photo(Node):
     async def __call__(self) -> Outfit: ...
 
 
-async def test_the_program_is_sent_images_and_documents_before_the_text(claude, provider):
+async def test_images_and_documents_are_sent_before_the_text(claude, provider):
     provider.script(SHIRT)
     photo = Photo(photo=DOT, papers=[PAPER])
     done = await Graph(start=Photo, end=Outfit).arun(photo, lm=claude)
@@ -388,7 +388,7 @@ async def test_the_program_is_sent_images_and_documents_before_the_text(claude, 
     assert "[image 1: dot.png" in sent[-1]["text"]
 
 
-async def test_a_wrong_answer_about_an_image_is_asked_for_again_with_the_image(claude, provider):
+async def test_an_invalid_answer_about_an_image_is_requested_again_with_the_image(claude, provider):
     provider.script({"top": 3, "layers": 2}, SHIRT)
     done = await Graph(start=Photo, end=Outfit).arun(Photo(photo=DOT), lm=claude)
     assert done.result.top == SHIRT["top"]

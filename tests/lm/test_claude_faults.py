@@ -55,7 +55,7 @@ print(json.dumps({"type": "result", "subtype": "success", "is_error": False,
 # --- how it is asked --------------------------------------------------------------------------
 
 
-async def test_a_question_is_sent_by_stdin_and_arguments_to_a_program_in_an_empty_directory(
+async def test_the_claude_program_runs_in_an_empty_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
@@ -107,7 +107,7 @@ def call_message(value: Any) -> dict[str, Any]:
     return message({"type": "tool_use", "name": "StructuredOutput", "input": value})
 
 
-async def test_the_answer_has_its_usage(tmp_path: Path) -> None:
+async def test_a_claude_cli_answer_has_its_usage(tmp_path: Path) -> None:
     answer = await claude(printing(tmp_path, result())).answer(prompt())
     assert answer.value == {"top": "a shirt"}
     assert json.loads(answer.text) == answer.value
@@ -122,14 +122,14 @@ async def test_the_answer_has_its_usage(tmp_path: Path) -> None:
     )
 
 
-async def test_unreported_usage_is_unknown_and_not_guessed(tmp_path: Path) -> None:
+async def test_unreported_usage_is_unknown(tmp_path: Path) -> None:
     bare = {"type": "result", "is_error": False, "structured_output": {}}
     answer = await claude(printing(tmp_path, bare), model="opus").answer(prompt())
     assert answer.usage == Usage(calls=1, cost=None, models=("opus",))
 
 
 @pytest.mark.parametrize("cost", ["1_0", "0.25", True, -1, [], float("nan"), 10**400])
-async def test_a_cost_that_is_no_amount_is_unknown(tmp_path: Path, cost: Any) -> None:
+async def test_an_invalid_cost_is_unknown(tmp_path: Path, cost: Any) -> None:
     printed = {"type": "result", "is_error": False, "structured_output": {}, "total_cost_usd": cost}
     answer = await claude(printing(tmp_path, printed), model="opus").answer(prompt())
     assert answer.usage == Usage(calls=1, cost=None, models=("opus",))
@@ -175,7 +175,7 @@ async def test_a_cost_that_is_no_amount_is_unknown(tmp_path: Path, cost: Any) ->
         "refused-bare",
     ],
 )
-async def test_a_wrong_answer_is_an_answer(
+async def test_an_unusable_answer_of_the_program_is_returned_and_not_raised(
     tmp_path: Path, printed: Any, text: str, stop: str
 ) -> None:
     failed = json.dumps(printed).count('"is_error": true')
@@ -200,7 +200,7 @@ async def test_a_wrong_answer_is_an_answer(
     ],
     ids=["words", "result", "killed"],
 )
-async def test_a_program_that_fails_is_quoted_from_the_end(
+async def test_the_error_of_a_failed_program_quotes_the_end_of_its_output(
     tmp_path: Path, body: str, said: str, retryable: bool
 ) -> None:
     error = await failure(script(tmp_path, body, text=json.dumps(result())))
@@ -223,7 +223,7 @@ async def test_a_program_that_fails_is_quoted_from_the_end(
         ({}, "bae-lm-program-failed", False),
     ],
 )
-async def test_an_error_under_the_name_of_success_is_an_error(
+async def test_an_error_result_with_subtype_success_is_an_error(
     tmp_path: Path, changed: dict[str, Any], code: str, retryable: bool
 ) -> None:
     printed = result(is_error=True, result="it went wrong", **changed)
@@ -293,13 +293,13 @@ async def test_endless_output_is_stopped(tmp_path: Path, pipe: str) -> None:
     assert pipe in error.message
 
 
-async def test_a_program_that_hangs_is_a_timeout(tmp_path: Path) -> None:
+async def test_a_hanging_program_is_a_timeout(tmp_path: Path) -> None:
     error = await failure(script(tmp_path, "time.sleep(1000)"), timeout=0.1)
     assert (error.code, error.retryable) == ("bae-lm-timeout", True)
     assert "within 0.1 s" in error.message
 
 
-async def test_a_program_that_hangs_is_not_started_again(tmp_path: Path) -> None:
+async def test_a_hanging_program_is_not_retried(tmp_path: Path) -> None:
     started = tmp_path / "started"
     program = script(tmp_path, f"open({str(started)!r}, 'a').write('x'); time.sleep(1000)")
     lm = ClaudeCLIBackend("sonnet", 1.0, executable=program)
@@ -324,7 +324,7 @@ async def test_a_missing_or_failing_program_is_reported(tmp_path: Path) -> None:
 # --- many at once -----------------------------------------------------------------------------
 
 
-async def test_many_concurrent_calls_half_of_them_cancelled_leave_nothing(tmp_path: Path) -> None:
+async def test_many_cancelled_concurrent_calls_leave_no_process_and_no_file(tmp_path: Path) -> None:
     body = CALL + "call()\nwait()\nprint(text)"
     async with calls() as line:
         program = script(tmp_path, body, port=line.port, text=json.dumps(result()))

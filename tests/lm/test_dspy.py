@@ -46,7 +46,7 @@ def schema_of(request: Received) -> dict[str, Any]:
 # --- what is asked and answered ---------------------------------------------------------------
 
 
-async def test_a_choice_is_made_before_its_fill_with_the_questions_of_any_backend(
+async def test_dspy_chooses_and_fills_with_the_prompts_of_any_backend(
     provider: Provider, backend: DSPyBackend
 ) -> None:
     provider.script({"choice": "Outfit"}, SHIRT)
@@ -59,7 +59,7 @@ async def test_a_choice_is_made_before_its_fill_with_the_questions_of_any_backen
     assert schema_of(fill) == PROMPT.schema
 
 
-async def test_settings_are_sent_and_only_a_plain_schema_is_sent_as_strict(
+async def test_settings_are_sent_and_only_simple_schemas_are_strict(
     provider: Provider,
 ) -> None:
     async with ask(provider, temperature=0.5, max_tokens=77, seed=3) as backend:
@@ -78,7 +78,7 @@ async def test_settings_are_sent_and_only_a_plain_schema_is_sent_as_strict(
     assert "strict" not in limited
 
 
-async def test_claude_is_asked_by_its_own_api_with_a_tool_for_schemas_it_does_not_support(
+async def test_dspy_sends_unsupported_schemas_to_claude_as_a_tool(
     provider: Provider,
 ) -> None:
     provider.script(SHIRT)
@@ -91,7 +91,7 @@ async def test_claude_is_asked_by_its_own_api_with_a_tool_for_schemas_it_does_no
     assert tool.body["tools"][0]["name"] == "Prices"
 
 
-async def test_max_retries_bounds_how_often_a_request_that_failed_is_sent_again(
+async def test_max_retries_bounds_the_retries_of_a_failed_request(
     provider: Provider, backend: DSPyBackend
 ) -> None:
     provider.script(Status(500), Status(500))
@@ -139,7 +139,7 @@ async def test_a_model_without_a_known_price_has_an_unknown_cost(provider: Provi
         assert backend.least_cost(Usage(calls=1)) is None
 
 
-async def test_an_answer_from_dspys_cache_is_no_call_and_costs_nothing(
+async def test_an_answer_from_the_dspy_cache_is_not_charged(
     provider: Provider,
 ) -> None:
     dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=True)
@@ -151,7 +151,7 @@ async def test_an_answer_from_dspys_cache_is_no_call_and_costs_nothing(
     assert len(provider.requests) == 1
 
 
-async def test_dspy_keeps_nothing_of_a_call(provider: Provider, backend: DSPyBackend) -> None:
+async def test_a_call_leaves_no_history_in_dspy(provider: Provider, backend: DSPyBackend) -> None:
     traced = len(dspy.settings.trace)
     await backend.fill(AskBack, {}, "AskBack")
     assert len(dspy.settings.trace) == traced
@@ -166,7 +166,7 @@ def of_ones_own(provider: Provider, **options: Any) -> Any:
     return dspy.LM("openai/gpt-4o-mini", **given)
 
 
-async def test_an_lm_that_is_given_or_configured_in_dspy_stays_open_and_keeps_its_history(
+async def test_a_dspy_lm_of_the_caller_stays_open_and_keeps_its_history(
     provider: Provider,
 ) -> None:
     lm = of_ones_own(provider, num_retries=0)
@@ -182,7 +182,7 @@ async def test_an_lm_that_is_given_or_configured_in_dspy_stays_open_and_keeps_it
     await provider.disconnected()
 
 
-async def test_an_lm_with_its_own_retries_is_not_retried_again(provider: Provider) -> None:
+async def test_an_lm_with_built_in_retries_is_not_retried_again(provider: Provider) -> None:
     lm = of_ones_own(provider, num_retries=1)
     backend = DSPyBackend(lm, max_retries=3)
     assert (backend.retries, backend.attempts) == (0, 3)
@@ -194,7 +194,7 @@ async def test_an_lm_with_its_own_retries_is_not_retried_again(provider: Provide
     await lm.aclose()
 
 
-async def test_without_any_lm_the_error_shows_where_to_give_an_lm() -> None:
+async def test_a_missing_dspy_lm_is_reported_with_ways_to_set_it() -> None:
     with dspy.context(lm=None), pytest.raises(BaeLMError, match=r"dspy\.configure") as raised:
         await DSPyBackend().fill(AskBack, {}, "AskBack")
     assert raised.value.code == "bae-lm-missing"
@@ -204,17 +204,17 @@ async def test_without_any_lm_the_error_shows_where_to_give_an_lm() -> None:
     ("arguments", "said"),
     [
         ({"lm": 3}, "give a dspy.LM"),
-        ({"lm": None, "temperature": 1}, "with the name of a model alone"),
+        ({"lm": None, "temperature": 1}, "only with the name of a model"),
     ],
 )
-def test_an_object_that_is_no_lm_is_refused_when_it_is_made(
+def test_a_dspy_backend_refuses_an_object_that_is_not_an_lm(
     arguments: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(TypeError, match=said):
         DSPyBackend(**arguments)
 
 
-def test_secrets_are_not_in_the_settings() -> None:
+def test_settings_of_a_dspy_backend_contain_no_secrets() -> None:
     secrets = {
         "api_base": "https://me:hidden@gateway.test/v1",
         **dict.fromkeys(("api_key", "aws_secret_access_key", "client_secret"), "hidden"),
@@ -248,7 +248,7 @@ class Wordy:
         )
 
 
-async def test_a_model_without_a_schema_channel_gets_the_schema_in_words() -> None:
+async def test_a_model_without_structured_output_gets_the_schema_in_the_prompt() -> None:
     engine = Wordy()
     lm = dspy.LM(
         "my/wordy", engine=SimpleNamespace(complete=print), async_engine=engine, cache=False
@@ -282,7 +282,7 @@ class Busy(Exception):
         (ConnectionError("cut"), "bae-lm-unreachable", 2),
     ],
 )
-async def test_a_custom_lm_is_asked_again_after_an_error_that_allows_it(
+async def test_a_custom_dspy_lm_is_retried_after_a_retryable_error(
     error: Exception, code: str, calls: int
 ) -> None:
     asked: list[None] = []
@@ -301,7 +301,7 @@ async def test_a_custom_lm_is_asked_again_after_an_error_that_allows_it(
 
 
 @pytest.mark.filterwarnings("ignore:Implementing custom LMs:DeprecationWarning")
-async def test_a_custom_lm_is_asked_itself_and_may_keep_count() -> None:
+async def test_a_custom_dspy_lm_with_state_is_called_itself() -> None:
     class Counting(dspy.BaseLM):
         asked = 0
 
@@ -342,7 +342,7 @@ assert not seen, seen
 
 
 @pytest.mark.slow
-def test_importing_the_package_makes_no_network_requests() -> None:
+def test_importing_dspy_through_bae_makes_no_network_requests() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WATCHED], capture_output=True, text=True, timeout=120, check=False
     )

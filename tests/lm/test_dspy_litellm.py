@@ -50,7 +50,7 @@ FAULTS: list[tuple[Any, str, bool]] = [
 ]
 
 
-async def test_a_failure_means_the_same_as_anywhere(
+async def test_failures_of_litellm_have_the_error_codes_of_any_backend(
     provider: Provider, backend: DSPyBackend
 ) -> None:
     for number, (fault, code, retryable) in enumerate(FAULTS, 1):
@@ -85,7 +85,7 @@ def test_connections_that_litellm_leaves_open_are_closed_when_the_loop_ends() ->
     assert provider.received == 2
 
 
-async def test_a_backend_that_is_dropped_leaves_the_connections_of_others_open(
+async def test_a_garbage_collected_backend_leaves_other_connections_open(
     provider: Provider,
 ) -> None:
     kept, dropped = ask(provider, retries=0), ask(provider, retries=0)
@@ -116,7 +116,7 @@ def ask_with(provider: Provider, **options: Any) -> DSPyBackend:
     ],
     ids=lambda setting: next(iter(setting)),
 )
-async def test_an_lm_can_have_any_setting_that_dspy_takes(
+async def test_a_dspy_lm_accepts_every_setting_of_dspy(
     provider: Provider, setting: dict[str, Any]
 ) -> None:
     with metered() as reported:
@@ -134,7 +134,7 @@ async def test_an_lm_can_have_any_setting_that_dspy_takes(
     assert usage.cost is not None
 
 
-async def test_the_stop_reason_of_such_an_answer_is_reported(provider: Provider) -> None:
+async def test_the_stop_reason_of_an_answer_through_litellm_is_reported(provider: Provider) -> None:
     provider.script(Overlong(), Refusal("I will not."))
     async with ask_with(provider, drop_params=True) as backend:
         assert (await backend.answer(PROMPT)).stop == "cut-off"
@@ -142,7 +142,7 @@ async def test_the_stop_reason_of_such_an_answer_is_reported(provider: Provider)
     assert (refused.stop, refused.text) == ("refused", "I will not.")
 
 
-async def test_such_an_answer_from_dspys_cache_is_no_call(
+async def test_an_answer_through_litellm_from_the_dspy_cache_is_not_charged(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = type(dspy.cache)(enable_disk_cache=False, enable_memory_cache=True, disk_cache_dir=None)
@@ -155,7 +155,7 @@ async def test_such_an_answer_from_dspys_cache_is_no_call(
     assert (first.usage.calls, second.usage.calls, second.usage.cost) == (1, 0, 0.0)
 
 
-async def test_an_lm_with_such_settings_keeps_its_history_and_an_lm_made_here_keeps_no_history(
+async def test_only_a_dspy_lm_of_the_caller_keeps_a_history(
     provider: Provider,
 ) -> None:
     given = {"api_base": f"{provider.url}/v1", "api_key": "k", "cache": False, "num_retries": 0}

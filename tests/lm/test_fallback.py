@@ -67,24 +67,24 @@ async def ask(lm: Any) -> Any:
         return await graph.arun(Ask(), lm)
 
 
-def test_two_lms_or_more_are_needed():
+def test_a_fallback_needs_at_least_two_lms():
     with pytest.raises(TypeError, match="two LMs or more"):
         Fallback(First())
 
 
 @pytest.mark.parametrize("skip_for", [-1, float("inf"), float("nan"), "30"])
-def test_an_invalid_time_is_refused(skip_for: Any):
+def test_a_fallback_refuses_an_invalid_skip_time(skip_for: Any):
     with pytest.raises(ValueError, match="skip_for"):
         Fallback(First(), Second(), skip_for=skip_for)
 
 
 @pytest.mark.parametrize("on", ["overloaded", 200, 7000, True, BaseException, None])
-def test_a_condition_that_no_error_can_meet_is_refused(on: Any):
+def test_a_fallback_refuses_a_condition_that_no_error_can_meet(on: Any):
     with pytest.raises(ValueError, match="Fallback"):
         Fallback(First(), Second(), on=[on])
 
 
-def test_names_become_lms_at_once_and_a_wrong_name_fails_immediately():
+def test_a_fallback_resolves_lm_names_when_it_is_created():
     lm = Fallback("python:policy_parts:Held", First())
     assert [inner.model for inner in lm.inners] == ["held", "first"]
     with pytest.raises(BaeLMError) as caught:
@@ -117,7 +117,7 @@ RAISED: dict[str, Callable[[], Exception]] = {
 
 
 @pytest.mark.parametrize("error", list(PASSED_ON))
-async def test_the_next_lm_is_asked_after_an_error_that_it_may_not_have(error: str):
+async def test_a_provider_error_falls_back_to_the_next_lm(error: str):
     first, second = First(PASSED_ON[error]()), Second(REPLY)
     run = await ask(Fallback(first, second))
 
@@ -126,7 +126,7 @@ async def test_the_next_lm_is_asked_after_an_error_that_it_may_not_have(error: s
 
 
 @pytest.mark.parametrize("error", list(RAISED))
-async def test_an_error_that_another_lm_would_hide_is_raised_at_once(error: str):
+async def test_a_permanent_error_is_raised_without_a_fallback(error: str):
     given = RAISED[error]()
     second = Second(REPLY)
     with pytest.raises(Exception) as caught:
@@ -148,12 +148,12 @@ async def test_an_error_that_another_lm_would_hide_is_raised_at_once(error: str)
     ],
     ids=["status", "statuses", "code", "codes", "class", "function"],
 )
-async def test_the_caller_adds_errors(on: Any, error: Exception):
+async def test_the_caller_can_add_errors_that_fall_back(on: Any, error: Exception):
     run = await ask(Fallback(First(error), Second(REPLY), on=on))
     assert run.usage.models == ("first", "second")
 
 
-async def test_a_refusal_is_passed_on_where_the_caller_asks_for_it():
+async def test_a_refusal_falls_back_to_the_next_lm_on_request():
     refusal = Answer("I must not", Usage(calls=1, input_tokens=7), "refused")
     with pytest.raises(FillError) as caught:
         await ask(Fallback(First(refusal), Second(REPLY)))
@@ -168,7 +168,7 @@ async def test_a_refusal_is_passed_on_where_the_caller_asks_for_it():
     assert caught.value.code == "bae-fill-refused"
 
 
-async def test_a_wrong_answer_is_asked_again_of_the_same_lm():
+async def test_an_invalid_answer_is_requested_again_from_the_same_lm():
     first, second = First({"text": 7}, REPLY), Second(REPLY)
     run = await ask(Fallback(first, second))
 
@@ -176,13 +176,13 @@ async def test_a_wrong_answer_is_asked_again_of_the_same_lm():
     assert run.usage.attempts == 2
 
 
-async def test_the_corrections_of_a_wrong_answer_go_to_the_lm_that_is_asked_next():
+async def test_corrections_of_an_invalid_answer_are_sent_to_the_next_lm():
     second = Second(REPLY)
     await ask(Fallback(First({"text": 7}, busy()), second))
     assert len(second.prompts[0].corrections) == 1
 
 
-async def test_cancelling_asks_no_other_lm():
+async def test_a_cancelled_call_does_not_fall_back():
     class Hanging(First):
         async def answer(self, prompt: Prompt) -> Answer:
             began.set()
@@ -200,7 +200,7 @@ async def test_cancelling_asks_no_other_lm():
 # When none answers
 
 
-async def test_when_all_fail_the_error_has_the_error_of_each():
+async def test_the_error_of_a_failed_fallback_has_the_error_of_every_lm():
     errors = busy(), status(503), busy(status=429, code="bae-lm-rate-limited")
     lm = Fallback(First(errors[0]), Second(errors[1]), Third(errors[2]))
     for inner in lm.inners:
@@ -220,27 +220,27 @@ async def test_when_all_fail_the_error_has_the_error_of_each():
 @pytest.mark.parametrize(
     "error", [status(402), status(529), BaeLMError("a long wait", code="bae-lm-rate-wait")]
 )
-async def test_when_all_of_a_fallback_inside_fail_the_next_lm_is_asked(error: BaeLMError):
+async def test_a_failed_inner_fallback_falls_back_to_the_next_lm(error: BaeLMError):
     inner = Fallback(First(error), Second(error))
     lm = Fallback(inner, Third(REPLY, REPLY))
     assert (await ask(lm)).usage.models == ("first", "second", "third")
     assert (await ask(lm)).usage.models == ("third",)
 
 
-async def test_a_budget_inside_of_a_fallback_inside_is_passed_by():
+async def test_a_spent_budget_in_an_inner_fallback_falls_back_to_the_next_lm():
     spent = Budget(calls=0)
     lm = Fallback(Fallback(Budgeted(First(), spent), Second(status(503))), Third(REPLY))
     assert (await ask(lm)).result.text == "this"
 
 
-async def test_an_error_that_an_inner_fallback_passes_on_is_still_raised_by_the_outer_fallback():
+async def test_an_extra_condition_of_an_inner_fallback_does_not_apply_outside():
     inner = Fallback(First(status(404)), Second(status(404)), on=404)
     with pytest.raises(BaeLMError) as caught:
         await ask(Fallback(inner, Third(REPLY)))
     assert caught.value.code == "bae-lm-all-failed"
 
 
-async def test_an_error_that_is_raised_at_once_names_the_lms_asked_before():
+async def test_an_error_raised_without_a_fallback_names_the_lms_that_failed_before():
     with pytest.raises(BaeLMError) as caught:
         await ask(Fallback(First(busy()), Second(status(401)), Third(REPLY)))
     assert caught.value.code == "bae-lm-unauthorized"
@@ -248,14 +248,14 @@ async def test_an_error_that_is_raised_at_once_names_the_lms_asked_before():
     assert "the provider is busy" in note
 
 
-async def test_when_all_fail_all_are_asked_again_in_turn():
+async def test_a_retry_of_a_failed_fallback_asks_every_lm_again():
     first, second = First(busy(), busy(), REPLY), Second(busy(), busy())
     run = await ask(Fallback(first, second, skip_for=0))
     assert (first.calls, second.calls) == (3, 2)
     assert run.usage.calls == 5
 
 
-async def test_the_wait_before_all_are_asked_again_is_the_shortest_requested_wait():
+async def test_a_failed_fallback_waits_for_the_shortest_requested_time():
     lm = Fallback(First(busy(retry_after=7)), Second(busy(retry_after=3)))
     for inner in lm.inners:
         inner.retries = 0
@@ -264,7 +264,7 @@ async def test_the_wait_before_all_are_asked_again_is_the_shortest_requested_wai
     assert caught.value.retry_after == 3
 
 
-async def test_lms_that_took_all_their_time_are_not_asked_again_by_themselves():
+async def test_a_fallback_is_not_retried_if_every_lm_timed_out():
     first, second = First(timeout_error("a", 3, None)), Second(timeout_error("b", 3, None))
     with pytest.raises(BaeLMError, match="none of 2 LMs"):
         await ask(Fallback(first, second))
@@ -281,7 +281,7 @@ class Clock:
         return self.now
 
 
-async def test_an_lm_that_failed_is_asked_last_for_a_while():
+async def test_a_failed_lm_is_skipped_for_a_while():
     clock = Clock()
     first, second = First(busy(), REPLY, REPLY), Second(REPLY, REPLY)
     lm = Fallback(first, second, skip_for=30, clock=clock)
@@ -300,7 +300,7 @@ async def test_an_lm_that_failed_is_asked_last_for_a_while():
     assert lm.statistics()[0].skipped_for == 0
 
 
-async def test_an_lm_that_is_skipped_is_asked_where_all_others_fail():
+async def test_a_skipped_lm_is_asked_if_all_others_fail():
     first, second = First(busy(), REPLY), Second(REPLY, busy())
     lm = Fallback(first, second, clock=Clock())
     await ask(lm)
@@ -320,13 +320,13 @@ async def test_an_lm_that_is_skipped_is_asked_where_all_others_fail():
     ],
     ids=["busy", "asks to wait", "asks for very long", "wrong key", "this request"],
 )
-async def test_how_long_an_lm_is_skipped(error: BaeLMError, seconds: float):
+async def test_the_error_decides_how_long_an_lm_is_skipped(error: BaeLMError, seconds: float):
     lm = Fallback(First(error), Second(REPLY), on=[400, 401], clock=Clock())
     await ask(lm)
     assert lm.statistics()[0].skipped_for == seconds
 
 
-async def test_no_lm_is_skipped_where_the_caller_forbids_it():
+async def test_no_lm_is_skipped_with_a_skip_time_of_zero():
     first = First(busy(retry_after=90), REPLY)
     lm = Fallback(first, Second(REPLY), skip_for=0)
     await ask(lm)
@@ -337,7 +337,7 @@ async def test_no_lm_is_skipped_where_the_caller_forbids_it():
 # What the run records
 
 
-async def test_the_record_shows_who_failed_why_and_who_answered():
+async def test_the_record_of_a_fallback_shows_failed_and_answering_lms():
     journal = MemoryJournal()
     seen: list[Record] = []
     lm = Fallback(First(status(529)), Second(REPLY))
@@ -360,7 +360,7 @@ async def test_the_record_shows_who_failed_why_and_who_answered():
     assert (await journal.why("r1", "Reply.text")).models == ("second",)
 
 
-async def test_text_that_the_first_streamed_is_void_before_the_next_is_asked():
+async def test_streamed_text_of_a_failed_lm_is_voided_before_the_fallback():
     from bae.usage import Restart, metered, tell
 
     class Streaming(First):
@@ -395,7 +395,7 @@ class Paid(ToyBackend):
         return Answer(answer.text, Usage(calls=1, input_tokens=10, cost=1.0))
 
 
-async def test_a_budget_around_both_counts_both_and_is_not_passed_by():
+async def test_a_spent_budget_around_a_fallback_is_raised():
     second = Second(REPLY)
     with pytest.raises(BudgetError), Budget(calls=1) as budget:
         await ask(Fallback(First(busy()), second))
@@ -407,7 +407,7 @@ async def test_a_budget_around_both_counts_both_and_is_not_passed_by():
     assert budget.usage.calls == 2
 
 
-async def test_a_spent_budget_around_one_lm_asks_the_other():
+async def test_the_spent_budget_of_one_lm_falls_back_to_the_next_lm():
     dear = Budget(cost=1.5)
     lm = Fallback(Budgeted(Paid(REPLY, REPLY), dear), Second(REPLY, REPLY))
     for _ in range(3):
@@ -440,7 +440,9 @@ async def test_an_inner_budget_is_charged_the_earlier_usage_of_a_run():
     ],
     ids=["Retry", "Timeout", "Concurrency", "RateLimit", "Budgeted", "Cached", "WithPrompts"],
 )
-async def test_policies_go_around_and_inside(policy: Callable[[Any], Policy], around: bool):
+async def test_policies_work_around_and_inside_a_fallback(
+    policy: Callable[[Any], Policy], around: bool
+):
     first, second = First(busy()), Second(REPLY)
     lm = policy(Fallback(first, second)) if around else Fallback(policy(first), policy(second))
     run = await ask(lm)
@@ -448,20 +450,20 @@ async def test_policies_go_around_and_inside(policy: Callable[[Any], Policy], ar
     assert (first.calls, second.calls) == (1, 1)
 
 
-async def test_with_retry_inside_an_lm_is_retried_before_the_next_is_asked():
+async def test_an_lm_with_a_retry_policy_is_retried_before_the_fallback():
     first, second = First(busy(), busy(), busy()), Second(REPLY)
     await ask(Fallback(Retry(first, 2, first=0), second))
     assert (first.calls, second.calls) == (3, 1)
 
 
-async def test_a_request_that_waits_too_long_for_its_rate_asks_the_other():
+async def test_a_request_that_exceeds_its_rate_limit_falls_back():
     limited = RateLimit(First(REPLY, REPLY), requests=1, per=60, longest_wait=0.01)
     lm = Fallback(limited, Second(REPLY))
     runs = [await ask(lm) for _ in range(2)]
     assert [run.usage.models for run in runs] == [("first",), ("second",)]
 
 
-async def test_a_timeout_inside_asks_the_other():
+async def test_a_timeout_of_one_lm_falls_back_to_the_next_lm():
     class Hanging(First):
         async def answer(self, prompt: Prompt) -> Answer:
             return await asyncio.Future[Answer]()
@@ -470,7 +472,7 @@ async def test_a_timeout_inside_asks_the_other():
     assert run.result.text == "this"
 
 
-async def test_a_cache_around_it_has_answers_of_its_own(tmp_path: Path):
+async def test_a_cache_around_a_fallback_shares_no_answers_with_its_lms(tmp_path: Path):
     store = SQLiteCache(tmp_path / "answers.sqlite")
     first = First(busy(), '{"text": "of the first"}')
     lm = Cached(Fallback(first, Second(REPLY)), store)
@@ -482,14 +484,14 @@ async def test_a_cache_around_it_has_answers_of_its_own(tmp_path: Path):
     await lm.aclose()
 
 
-async def test_a_cache_inside_is_of_its_lm_alone():
+async def test_a_cache_inside_a_fallback_belongs_to_its_lm():
     first = Cached(First('{"text": "of the first"}'))
     assert (await ask(first)).usage.calls == 1
     run = await ask(Fallback(first, Second()))
     assert (run.result.text, run.usage.calls) == ("of the first", 0)
 
 
-async def test_an_lm_without_settings_is_not_cached_in_a_file_behind_another(tmp_path: Path):
+async def test_a_fallback_with_an_lm_without_settings_is_refused_a_cache_file(tmp_path: Path):
     class Mine:
         async def fill(self, target: Any, resolved: Any, instruction: str, source: Any) -> Any:
             return target(text="mine")
@@ -501,7 +503,7 @@ async def test_an_lm_without_settings_is_not_cached_in_a_file_behind_another(tmp
     assert caught.value.code == "bae-lm-cache-key"
 
 
-async def test_an_invalid_answer_is_dropped_by_the_caches_inside():
+async def test_an_invalid_answer_is_dropped_from_caches_inside_a_fallback():
     inside = Cached(First({"text": 7}, REPLY))
     await ask(Fallback(inside, Second()))
     assert inside.statistics().misses == 2
@@ -512,7 +514,7 @@ async def test_a_custom_lm_works_beside_a_backend():
     assert (await ask(lm)).result.text == "scripted"
 
 
-async def test_all_lms_are_closed_even_if_one_raises():
+async def test_a_fallback_closes_all_lms_even_if_one_raises():
     closed: list[str] = []
 
     class Closing(First):
@@ -529,7 +531,7 @@ async def test_all_lms_are_closed_even_if_one_raises():
     assert closed == ["first", "second"]
 
 
-async def test_secrets_of_all_are_masked_in_the_error():
+async def test_secrets_of_all_lms_are_masked_in_the_error():
     class Keyed(First):
         secrets = ("sk-hunter2hunter2",)
 
@@ -545,7 +547,7 @@ async def test_secrets_of_all_are_masked_in_the_error():
     assert {*lm.secrets} == {"sk-hunter2hunter2"}
 
 
-def test_a_fallback_can_do_what_all_of_its_lms_can_do():
+def test_a_fallback_has_the_abilities_that_all_its_lms_share():
     class Able(First):
         calls_tools = True
         native_tools = frozenset({"web_search", "web_fetch"})
@@ -581,14 +583,14 @@ class Seeing(First):
     takes_files = frozenset({"image"})
 
 
-async def test_the_lm_that_takes_no_images_is_named_before_the_run():
+async def test_an_lm_without_image_support_is_reported_before_the_run():
     for lm in (Fallback(Seeing(), Second()), Retry(Fallback(Retry(Seeing()), Retry(Second())))):
         with pytest.raises(BaeLMError, match=r"\] Second\('second'\) takes no images"):
             await Graph(start=AlwaysShown, end=Reply).arun(AlwaysShown(photo=DOT), lm)
     assert Fallback(Seeing(), Seeing()).find_refuser("image") is None
 
 
-async def test_an_lm_without_images_passes_a_prompt_with_an_image_on_where_the_caller_asks_for_it():
+async def test_a_prompt_with_an_image_falls_back_to_a_vision_lm_on_request():
     shown = Graph(start=Shown, end=Reply)
     with pytest.raises(BaeLMError, match="takes no images"):
         await shown.arun(Shown(photo=DOT), Fallback(Second(), Seeing()))
@@ -601,7 +603,7 @@ async def test_an_lm_without_images_passes_a_prompt_with_an_image_on_where_the_c
 # Tools
 
 
-async def test_tools_are_called_by_structured_output_where_an_lm_has_no_native_calls(
+async def test_tool_calls_use_structured_output_for_an_lm_without_native_calls(
     provider: Provider,
 ):
     class Native(First):
@@ -617,7 +619,7 @@ async def test_tools_are_called_by_structured_output_where_an_lm_has_no_native_c
     assert [str(call) for call in run.result.calls] == ["search(query='kettle')"]
 
 
-async def test_an_lm_that_calls_tools_itself_is_refused_beside_an_lm_that_does_not():
+async def test_a_fallback_refuses_to_mix_an_lm_that_runs_tools_itself():
     script = ScriptedLM([Call("search", query="x"), {"answer": "42", "pages": []}])
     with pytest.raises(BaeLMError) as caught:
         await QUESTION.arun(Question(text="?"), Fallback(First(), script))
@@ -628,7 +630,7 @@ async def test_an_lm_that_calls_tools_itself_is_refused_beside_an_lm_that_does_n
     ("before", "after"),
     [("anthropic", "pydantic-ai-openai"), ("pydantic-ai-openai", "anthropic")],
 )
-async def test_a_conversation_continues_with_another_model_from_its_calls_and_results(
+async def test_a_conversation_with_tools_continues_with_another_model(
     provider: Provider, before: str, after: str
 ):
     first, second = BACKENDS[before](provider), BACKENDS[after](provider)
@@ -649,7 +651,7 @@ async def test_a_conversation_continues_with_another_model_from_its_calls_and_re
 
 
 @pytest.mark.parametrize("after", ["anthropic", "pydantic-ai-anthropic"])
-async def test_a_model_that_thinks_continues_a_conversation_in_which_another_has_not(
+async def test_a_thinking_model_continues_a_conversation_without_thinking(
     provider: Provider, after: str
 ):
     thinking = {"type": "enabled", "budget_tokens": 2000}
@@ -673,7 +675,7 @@ async def test_a_model_that_thinks_continues_a_conversation_in_which_another_has
     ] * 2
 
 
-async def test_over_http_an_overloaded_provider_is_followed_by_the_next(provider: Provider):
+async def test_an_overloaded_provider_falls_back_over_http(provider: Provider):
     first, second = BACKENDS["anthropic"](provider), BACKENDS["pydantic-ai-openai"](provider)
     provider.script(Status(529), {"text": "this"}, {"text": "that"})
     async with Fallback(first, second) as lm, asyncio.timeout(BOUND):
@@ -687,7 +689,7 @@ async def test_over_http_an_overloaded_provider_is_followed_by_the_next(provider
 
 
 @pytest.mark.parametrize("kind", ["pydantic-ai-openai", "dspy"])
-async def test_over_http_a_full_context_is_raised_or_passed_on_as_the_caller_asks(kind: str):
+async def test_a_full_context_falls_back_over_http_only_on_request(kind: str):
     """With the code that OpenAI and most others have for it."""
     said = {"message": "no", "type": "invalid_request_error", "code": "context_length_exceeded"}
     full = Raw([json.dumps({"error": said}).encode()], 400)
@@ -700,7 +702,7 @@ async def test_over_http_a_full_context_is_raised_or_passed_on_as_the_caller_ask
         assert len(server.bodies) == 2
 
 
-async def test_over_http_a_wrong_key_is_raised(provider: Provider):
+async def test_a_wrong_api_key_is_raised_over_http(provider: Provider):
     first, second = BACKENDS["anthropic"](provider), BACKENDS["pydantic-ai-openai"](provider)
     provider.script(Status(401))
     async with Fallback(first, second) as lm, asyncio.timeout(BOUND):
@@ -710,7 +712,7 @@ async def test_over_http_a_wrong_key_is_raised(provider: Provider):
     assert provider.received == 1
 
 
-def test_a_pinned_lm_is_asked_instead_of_the_fallback_of_the_run():
+def test_a_pinned_lm_is_used_instead_of_the_fallback_of_the_run():
     class Pinned(Node):
         node_config = {"lm": Third('{"text": "pinned"}')}
         text: str

@@ -234,7 +234,7 @@ async def test_a_run_with_learned_prompts_can_be_replayed():
 @pytest.mark.parametrize(
     ("prompts", "error", "said"),
     [
-        ({"Outfit": NodePrompts()}, TypeError, "give the prompts by their node class"),
+        ({"Outfit": NodePrompts()}, TypeError, "the key must be a node class"),
         ({Outfit: DRESS}, TypeError, r"give NodePrompts\(fill=…, choice=…\)"),
         (
             {Weather: NodePrompts(choice=LearnedPrompt(examples=(PromptExample(COLD, SHIRT),)))},

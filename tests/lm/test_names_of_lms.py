@@ -363,7 +363,7 @@ def test_an_effort_that_would_be_left_out_is_refused():
 
     from pydantic_ai.models.test import TestModel  # isort: skip - an extra
 
-    with pytest.raises(BaeLMError, match="would leave effort out") as caught:
+    with pytest.raises(BaeLMError, match="would ignore effort") as caught:
         read_settings(TestModel(), {"effort": "low"}, "'x?effort=low'", [])
     assert caught.value.code == "bae-lm-option"
 

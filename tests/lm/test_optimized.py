@@ -151,7 +151,7 @@ async def test_the_passed_lm_replaces_the_lm_of_a_predictor(
 def test_an_object_that_is_not_a_predictor_is_refused() -> None:
     with pytest.raises(TypeError, match=r"give a dspy\.Predict"):
         OptimizedLM({Outfit: "a predictor"}, "openai/gpt-4o-mini")
-    with pytest.raises(TypeError, match="by its node class"):
+    with pytest.raises(TypeError, match="must be a node class"):
         OptimizedLM({"Outfit": make_optimized()}, "openai/gpt-4o-mini")  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="Outfit has no output layers"):
         OptimizedLM({Outfit: dspy.Predict("weather -> top")}, "openai/gpt-4o-mini")

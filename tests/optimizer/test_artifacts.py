@@ -329,8 +329,8 @@ def add(**answer: Any) -> Callable[[dict[str, Any]], None]:
         (lambda d: d.update(node="AskBack"), "node: it is for AskBack, and not for Outfit"),
         (add(top="x"), "fill.examples[1].answer.top: String should have at least 2 characters"),
         (add(top="a hat"), "fill.examples[1].answer.top: Value error, a hat is no top"),
-        (add(shoes=2), "fill.examples[1].answer.shoes: Outfit is asked for top, tone, worn_on"),
-        (add(weather={}), "fill.examples[1].answer.weather: Outfit is asked for"),
+        (add(shoes=2), "fill.examples[1].answer.shoes: the LM fills only top, tone, worn_on"),
+        (add(weather={}), "fill.examples[1].answer.weather: the LM fills only"),
         (
             lambda d: d["fill"]["examples"][0]["known"]["Waking"].update(old=1),
             "fill.examples[0].known.Waking.old: Waking has no such field that a model sees",

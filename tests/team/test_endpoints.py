@@ -463,6 +463,16 @@ async def test_the_change_of_an_attempt_is_a_list_of_hunks(tmp_path: Path):
         assert (none.status_code, none.json()["type"]) == (404, "bae-team-unknown")
 
 
+async def test_the_diff_of_an_attempt_whose_commit_is_gone_is_not_found(tmp_path: Path):
+    async with serve_shop(tmp_path) as shop:
+        task = (await shop.store.tasks(1))[0]
+        attempt = Attempt(task_id=task.id, number=9, outcome="failed", commit="f" * 40)
+        await shop.store.add_attempt(attempt)
+        refused = await shop.ask("GET", f"/teams/shop/tasks/{task.id}/attempts/9/diff")
+        assert (refused.status_code, refused.json()["type"]) == (404, "bae-team-unknown")
+        assert "its commit is gone" in refused.json()["detail"]
+
+
 async def test_files_with_odd_names_are_found_by_their_path(tmp_path: Path):
     async with serve_shop(tmp_path) as shop:
         root = Path((await shop.store.project(1)).root)

@@ -100,8 +100,8 @@ async def test_a_glob_is_a_name_a_path_or_a_folder(tmp_path: Path):
     tree = await open_tree(tmp_path / "project")
 
     for glob in ("*.md", "docs/", "docs", "docs/**/*.md", "docs/cart.md", "d*/*"):
-        found = await find("The total", glob, tree=tree)
-        assert found == "docs/cart.md:1: The total of a cart is the sum of its prices."
+        text = await find("The total", glob, tree=tree)
+        assert text == "docs/cart.md:1: The total of a cart is the sum of its prices."
     with pytest.raises(ToolError, match=r"no file fits '\*\.rb'"):
         await find("total", "*.rb", tree=tree)
 
@@ -152,7 +152,7 @@ async def test_bad_patterns_and_patterns_without_an_end_are_refused(
     assert await find("x = .a+", tree=tree)
 
 
-async def test_secrets_links_and_files_that_git_ignores_are_never_shown(tmp_path: Path):
+async def test_secrets_links_and_ignored_files_are_never_shown(tmp_path: Path):
     root = make_repository(tmp_path / "project", {**FILES, ".gitignore": "build/\n"})
     (tmp_path / "outside.py").write_text("total = 1")
     (root / "link.py").symlink_to(tmp_path / "outside.py")

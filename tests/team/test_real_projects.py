@@ -37,7 +37,7 @@ def test_the_printed_commands_of_init_without_options_lead_to_a_merge(
 
 
 @pytest.mark.parametrize("name", PROJECTS)
-def test_a_team_makes_another_kind_of_change_to_a_published_project_at_the_first_try(
+def test_a_team_makes_a_second_change_to_a_published_project_at_the_first_try(
     name: str, tmp_path: Path
 ):
     outcome = try_project(name, tmp_path, change="second")

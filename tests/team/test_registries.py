@@ -38,15 +38,20 @@ def test_only_variables_and_files_of_registries_are_passed(tmp_path: Path) -> No
         "UV_INDEX_OWN_PASSWORD": "hidden-word",
         "npm_config_registry": "https://npm.example.org",
     }
-    kept = {"ANTHROPIC_API_KEY": "sk-1", "PIP_TARGET": "/x", "UV_CACHE_DIR": "/x", "HOME": "/x"}
-    access = find_access({**passed, **kept}, tmp_path / "home")
+    unrelated = {
+        "ANTHROPIC_API_KEY": "sk-1",
+        "PIP_TARGET": "/x",
+        "UV_CACHE_DIR": "/x",
+        "HOME": "/x",
+    }
+    access = find_access({**passed, **unrelated}, tmp_path / "home")
     assert passed.items() <= access.variables.items()
-    assert not kept.keys() & access.variables.keys()
+    assert not unrelated.keys() & access.variables.keys()
     assert own_paths(access.readable, tmp_path) == {certificate, wheels}
     assert access.home == {".npmrc": str(tmp_path / "home/.npmrc")}
 
 
-def test_settings_name_files_and_variables_that_are_passed_too(tmp_path: Path) -> None:
+def test_files_and_variables_named_in_the_settings_are_passed_too(tmp_path: Path) -> None:
     certificate = tmp_path / "own" / "ca.pem"
     write(
         tmp_path,
@@ -65,7 +70,7 @@ def test_settings_name_files_and_variables_that_are_passed_too(tmp_path: Path) -
     assert own_paths(access.readable, tmp_path) == {str(certificate)}
 
 
-def test_an_index_in_files_is_readable_with_the_files_that_it_links_to(tmp_path: Path) -> None:
+def test_a_package_index_on_disk_is_readable_with_its_linked_files(tmp_path: Path) -> None:
     write(tmp_path, {"index/simple/a/index.html": "", "index/files/a.whl": "", "home/x": ""})
     environment = {"PIP_INDEX_URL": f"file://{tmp_path}/index/simple"}
     access = find_access(environment, tmp_path / "home")
@@ -129,12 +134,12 @@ async def test_setup_with_the_network_has_registry_settings_and_tests_do_not(per
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
-async def test_a_setup_that_fails_shows_and_stores_no_login(person: Path) -> None:
+async def test_a_failed_setup_shows_and_stores_no_login(person: Path) -> None:
     async with a_bench(person, files=SHELL, setup=("sh", "-c", SHOW, "sh", "1")) as (bench, _):
-        found = await bench.check_base("HEAD")
+        checked = await bench.check_base("HEAD")
         folder = bench.store.path.parent
-    assert "own certificate" in found.output
-    assert read_check(folder) == found
+    assert "own certificate" in checked.output
+    assert read_check(folder) == checked
     for path in folder.rglob("*"):
         if path.is_file() and "setup" not in path.relative_to(folder).parts:
             content = path.read_bytes()

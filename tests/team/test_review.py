@@ -65,15 +65,15 @@ async def test_findings_are_shown_to_people_as_advice(tmp_path: Path) -> None:
             "missing-case",
             "hard-coded-answer",
         ]
-        assert [each.kind for each in review.blocking] == [FindingKind.HARD_CODED_ANSWER]
+        assert [finding.kind for finding in review.blocking] == [FindingKind.HARD_CODED_ANSWER]
         log = await read_task_log(bench.store, bench.journal, task)
         [entry] = [entry for entry in log.entries if entry.kind == "review"]
         assert entry.text == "2 findings, 1 blocking; It fits the test alone."
         assert "hard-coded-answer in calc.sh:2: It prints the expected value. (echo 2)" in (
             entry.detail
         )
-        found = await find_delivery(bench.project, bench.repository, bench.store)
-        assert "- review, missing-case in calc.sh:2: Negative results are not" in found.message
+        delivery = await find_delivery(bench.project, bench.repository, bench.store)
+        assert "- review, missing-case in calc.sh:2: Negative results are not" in delivery.message
 
 
 async def test_the_reviewer_sees_the_task_and_the_change_and_not_the_conversation(
@@ -125,7 +125,7 @@ async def test_a_refusal_is_a_message_in_the_conversation_of_the_worker(tmp_path
         result = await work(bench, task, lm)
         assert (result.status, result.attempts) == ("completed", 2)
         lm.assert_complete()
-    [again] = [each for each in lm.asked if each.target is WorkerLoop][2:3]
+    [again] = [question for question in lm.asked if question.target is WorkerLoop][2:3]
     assert "hard-coded-answer in calc.sh:2" in str(again.prompt)
 
 
@@ -165,7 +165,7 @@ async def test_a_review_is_paid_once_even_if_the_run_ends_before_the_merge(
         assert len((await bench.store.reviews(task.project_id))[task.id]) == 1
 
 
-async def test_a_review_that_was_written_and_not_stored_is_read_from_the_journal(
+async def test_a_review_missing_from_the_store_is_read_from_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with a_bench(tmp_path, review="advise") as (bench, [task]):
@@ -190,7 +190,7 @@ async def test_a_review_that_was_written_and_not_stored_is_read_from_the_journal
     [[BaeLMError("the model is gone")], [{"summary": 1}] * 3, [RuntimeError("a bug")]],
     ids=["no answer", "a wrong answer", "a bug"],
 )
-async def test_a_reviewer_that_fails_loses_no_work(tmp_path: Path, answers: list[Any]) -> None:
+async def test_a_failed_reviewer_loses_no_work(tmp_path: Path, answers: list[Any]) -> None:
     async with a_bench(tmp_path, review="advise") as (bench, [task]):
         lm = ScriptedLM({WorkerAnswer: [RIGHT], WorkReview: answers})
         assert (await work(bench, task, lm)).status == "completed"
@@ -207,7 +207,7 @@ async def test_a_reviewer_that_fails_loses_no_work(tmp_path: Path, answers: list
     ],
     ids=["an LM that is gone", "a bug"],
 )
-async def test_a_required_review_that_fails_asks_a_person(
+async def test_a_failed_required_review_asks_a_person(
     tmp_path: Path, gone: Exception, why: str
 ) -> None:
     async with a_bench(tmp_path, review="require") as (bench, [task]):
@@ -262,12 +262,12 @@ async def test_advice_that_exceeds_the_budget_is_left_out(tmp_path: Path, mode: 
         assert f"budget of {calls} calls" in review.error
 
 
-def test_a_long_file_of_a_change_leaves_room_for_the_others() -> None:
+def test_a_long_file_in_a_change_leaves_room_for_other_files() -> None:
     def change(name: str, length: int) -> str:
         return f"diff --git a/{name} b/{name}\n" + "+x\n" * (length // 3)
 
     sizes = {"long.py": 100_000, "test_long.py": 50_000, "short.py": 90}
-    shown = bound_diff("".join(change(*each) for each in sizes.items()), 8_000)
+    shown = bound_diff("".join(change(*size) for size in sizes.items()), 8_000)
     assert len(shown) <= 8_000
     parts = shown.split("diff --git ")[1:]
     assert [part.split()[0] for part in parts] == ["a/long.py", "a/test_long.py", "a/short.py"]
@@ -315,7 +315,7 @@ def bae(
     return run
 
 
-def test_the_command_line_requires_a_review_and_shows_it(bae: Callable[..., str]) -> None:
+def test_the_command_line_can_require_a_review_and_shows_it(bae: Callable[..., str]) -> None:
     refused = bae("run", "--no-review", "--require-review", code=2)
     assert "--no-review turns off what --require-review asks for" in refused
     names = ("--lm", "python:../lm.py:make", "--reviewer", "python:../lm.py:review")

@@ -155,7 +155,7 @@ async def test_a_command_that_does_not_exist_is_reported_as_a_shell_does(
     assert "cannot start no-such-program: No such file" in ran.output
 
 
-async def test_a_command_that_a_signal_ends_has_the_exit_code_of_a_shell(
+async def test_a_command_ended_by_a_signal_has_the_exit_code_of_a_shell(
     kind: Protection, tmp_path: Path
 ) -> None:
     ran = await python("import os; os.abort()", tmp_path, kind=kind)
@@ -259,7 +259,7 @@ time.sleep(15)
 """
 
 
-async def test_a_command_that_forks_without_end_gets_no_more_processes_than_its_limit(
+async def test_a_fork_bomb_gets_no_more_processes_than_its_limit(
     kind: Protection, tmp_path: Path
 ) -> None:
     mark = f"forks-{kind}-{os.getpid()}"
@@ -287,7 +287,7 @@ async def test_a_limit_that_does_not_bind_root_is_reported_and_not_called_a_sand
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 @pytest.mark.skipif(not os.path.exists("/usr/bin/python3"), reason="needs a Python of the system")
-async def test_other_users_are_bound_by_a_limit_of_the_kernel(tmp_path: Path) -> None:
+async def test_other_users_than_root_are_bound_by_a_kernel_limit(tmp_path: Path) -> None:
     program = inspect.getsource(confine)
     spec: dict[str, Any] = {"memory": 1 << 31, "processes": 50, "file_size": MIB, "landlock": None}
     forks = FORKS.replace('os.open("made", os.O_WRONLY | os.O_CREAT)', "1")
@@ -532,7 +532,7 @@ async def test_a_setup_command_may_use_the_network(contained: Protection, tmp_pa
         assert ran.exit_code == 0, ran.output
 
 
-async def test_nothing_outside_can_be_read_or_written(
+async def test_a_command_cannot_read_or_write_outside_its_directory(
     contained: Protection, tmp_path: Path
 ) -> None:
     inside, outside = tmp_path / "inside", tmp_path / "outside"
@@ -553,7 +553,7 @@ async def test_nothing_outside_can_be_read_or_written(
     ran = await python(program, inside, *map(str, paths[:3]), kind=contained)
     assert "secret" not in ran.output
     assert (outside / "private").read_text() == "secret"
-    assert [each.name for each in outside.iterdir()] == ["private"]
+    assert [path.name for path in outside.iterdir()] == ["private"]
     ran = await run(["cat", "/etc/shadow"], inside, kind=contained)
     assert ran.exit_code != 0
 

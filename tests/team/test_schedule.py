@@ -51,7 +51,7 @@ def test_a_task_is_ready_when_its_own_prerequisites_are_merged():
     assert moves(find_changes(tasks)) == [(3, READY, "")]
 
 
-def test_a_failed_prerequisite_blocks_its_dependents_with_that_reason():
+def test_a_failed_prerequisite_blocks_its_dependents_and_is_their_reason():
     tasks = [a_task(1, status=FAILED, failures=1), a_task(2, 1), a_task(3, 2), a_task(4)]
     assert sorted(moves(find_changes(tasks))) == [
         (2, BLOCKED, "its prerequisite 't1' failed"),
@@ -60,7 +60,7 @@ def test_a_failed_prerequisite_blocks_its_dependents_with_that_reason():
     ]
 
 
-def test_a_prerequisite_that_is_retried_unblocks_all_its_dependents():
+def test_a_retried_prerequisite_unblocks_all_its_dependents():
     blocked = {"status": BLOCKED, "reason": "its prerequisite 't1' failed"}
     tasks = [a_task(1, status=IN_PROGRESS), a_task(2, 1, **blocked), a_task(3, 2, **blocked)]
     assert after(tasks) == {1: IN_PROGRESS, 2: PENDING, 3: PENDING}
@@ -84,7 +84,7 @@ def test_every_failed_task_is_retried_including_the_last():
     assert after(twice, retries=1)[2] is FAILED
 
 
-def test_a_task_with_an_open_question_waits_and_continues_when_it_is_answered():
+def test_a_task_with_an_open_question_waits_for_the_answer():
     tasks = [a_task(1, status=BLOCKED, reason="Which port?"), a_task(2, 1)]
     assert after(tasks, held={1: "Which port?"}) == {1: BLOCKED, 2: BLOCKED}
     assert after(tasks) == {1: READY, 2: PENDING}
@@ -113,7 +113,7 @@ def test_tasks_start_by_priority_and_then_by_the_number_of_their_dependents():
     assert choose_next(tasks, 1) == []
 
 
-def test_a_dry_run_shows_the_order_the_critical_path_and_the_tasks_that_would_not_run():
+def test_a_dry_run_shows_the_order_the_critical_path_and_blocked_tasks():
     tasks = [a_task(1), a_task(2, 1), a_task(3, 1), a_task(4, 2, 3), a_task(5, status=CANCELLED)]
     tasks.append(a_task(6, 5))
     plan = plan_dry_run(tasks, max_agents=2)
@@ -133,7 +133,7 @@ def projects(draw: st.DrawFn) -> list[Task]:
     tasks: list[Task] = []
     for number in range(1, count + 1):
         needs = draw(st.sets(st.integers(1, number - 1), max_size=3)) if number > 1 else set[int]()
-        status = draw(st.sampled_from([each for each in TaskStatus if each != "staged"]))
+        status = draw(st.sampled_from([member for member in TaskStatus if member != "staged"]))
         reason = draw(st.sampled_from(["", "another reason"])) if status is BLOCKED else ""
         failures = draw(st.integers(1, 3)) if status is FAILED else 0
         more = {"reason": reason, "failures": failures, "priority": draw(st.integers(0, 2))}
@@ -162,7 +162,7 @@ def test_tasks_that_name_the_same_file_are_not_in_progress_at_the_same_time():
 
 
 @given(projects(), HELD, st.integers(0, 2))
-def test_every_change_of_status_is_allowed_and_none_is_left_afterwards(
+def test_scheduling_makes_every_due_change_of_status_and_only_allowed_changes(
     tasks: list[Task], held: dict[int, str], retries: int
 ):
     changes = find_changes(tasks, held=held, retries=retries)
@@ -223,7 +223,7 @@ def test_a_run_ends_without_stranded_tasks_in_whatever_order_its_tasks_end(
 
 
 @given(projects())
-def test_a_dry_run_starts_each_task_once_after_its_prerequisites(tasks: list[Task]):
+def test_a_dry_run_starts_every_task_once_after_its_prerequisites(tasks: list[Task]):
     plan = plan_dry_run(tasks, max_agents=3)
     seen = {task.key for task in tasks if task.status in DONE}
     for round_ in plan.rounds:

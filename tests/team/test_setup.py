@@ -98,7 +98,7 @@ async def test_setup_with_the_network_runs_once_for_a_commit_of_a_person(tmp_pat
             await bench.workspaces.remove(workspace)
 
 
-async def test_a_setup_script_that_a_task_changed_runs_without_the_network_and_needs_a_yes(
+async def test_a_setup_script_changed_by_a_task_runs_without_the_network(
     tmp_path: Path,
 ):
     async with listening() as heard:

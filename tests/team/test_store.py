@@ -84,7 +84,7 @@ async def test_stored_values_are_read_back_unchanged(store: Store):
     assert await store.projects() == [project]
 
 
-async def test_a_project_that_is_saved_again_keeps_its_id(store: Store):
+async def test_a_project_saved_again_keeps_its_id(store: Store):
     project = await a_project(store)
     changed = await store.save_project(project.model_copy(update={"requirements": "a shop"}))
     assert changed.id == project.id
@@ -126,7 +126,7 @@ def test_all_problems_of_a_plan_are_reported_at_once():
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20))
-def test_a_plan_has_a_cycle_exactly_if_its_tasks_cannot_be_put_in_an_order(
+def test_a_plan_has_a_cycle_exactly_if_its_tasks_have_no_order(
     pairs: list[tuple[int, int]],
 ):
     needs = {n: {b for a, b in pairs if a == n} for n in range(8)}
@@ -396,7 +396,7 @@ async def test_a_question_is_answered_once_and_notes_are_stored_for_the_task(sto
     assert types == ["blocker_created", "blocker_resolved", *["action_requested"] * 2]
 
 
-async def test_each_change_of_an_agent_is_one_event(store: Store):
+async def test_every_change_of_an_agent_is_one_event(store: Store):
     project = await a_project(store, a_task("a"))
     idle = AgentInfo(id="backend-1", kind="backend")
     working = idle.model_copy(update={"status": "working", "task_id": 1})

@@ -39,7 +39,7 @@ def test_a_new_file_with_broken_syntax_is_refused_with_its_line(path: str):
 
 
 @pytest.mark.parametrize("path", SOUND)
-def test_an_edit_that_breaks_a_valid_file_is_refused_and_an_edit_that_does_not_is_accepted(
+def test_an_edit_that_breaks_a_valid_file_is_refused_and_others_are_accepted(
     path: str,
 ):
     sound = SOUND[path].encode()
@@ -50,7 +50,7 @@ def test_an_edit_that_breaks_a_valid_file_is_refused_and_an_edit_that_does_not_i
 
 
 @pytest.mark.parametrize("path", BROKEN)
-def test_a_file_that_was_broken_can_be_edited(path: str):
+def test_a_broken_file_can_be_edited(path: str):
     text = BROKEN[path][0].encode()
 
     assert find_syntax_error(path, text, text + b"\n") is None
@@ -91,7 +91,7 @@ def test_a_file_that_another_program_may_read_is_not_refused(path: str, text: st
         ("tests/badges.py", True),
     ],
 )
-def test_test_data_that_is_meant_to_be_broken_can_be_written(path: str, judged: bool):
+def test_test_data_with_intentional_errors_can_be_written(path: str, judged: bool):
     assert (find_syntax_error(path, None, b"{((") is not None) == judged
 
 

@@ -50,7 +50,7 @@ class Known:
 
     async def attempts(self, task_id: int, /) -> Sequence[TaskAttempt]:
         await self._together()
-        return [each for each in self.tried if each.task_id == task_id]
+        return [attempt for attempt in self.tried if attempt.task_id == task_id]
 
     async def blockers(self, project_id: int, /) -> Sequence[Blocker]:
         await self._together()
@@ -141,7 +141,7 @@ async def test_a_context_that_cannot_be_read_raises_its_own_error(tmp_path: Path
         await gather_context(make_task(), Broken(), reader)
 
 
-async def test_the_common_part_comes_first_and_the_task_again_at_the_end(
+async def test_a_context_starts_with_the_common_part_and_repeats_the_task_at_the_end(
     tmp_path: Path,
 ):
     files = FILES | {"pyproject.toml": '[project]\nrequires-python = ">=3.11"\n'}

@@ -81,14 +81,14 @@ async def check_end(root: Path, tmp_path: Path, kills: int) -> None:
         agents = await store.agents(project.id)
         asked_people = await store.blockers(project.id)
     assert {task.key: task.status for task in tasks} == {
-        each.key: TaskStatus.COMPLETED for each in PLAN
+        task.key: TaskStatus.COMPLETED for task in PLAN
     }
-    assert [each.question for each in asked_people] == ["Which price?"]
+    assert [blocker.question for blocker in asked_people] == ["Which price?"]
     assert [agent for agent in agents if agent.status == "working"] == []
     assert git(root, "status", "--porcelain") == ""
     assert {name: (root / name).read_text() for name in git(root, "ls-files").split()} == END
     subjects = git(root, "log", "--format=%s", "--reverse").split("\n")
-    assert sorted(subjects[1:]) == sorted(each.title for each in PLAN)
+    assert sorted(subjects[1:]) == sorted(task.title for task in PLAN)
     for task in tasks:
         assert git(root, "branch", "--list", task.branch, "--format=%(refname:short)")
         assert task.commit is not None
@@ -146,7 +146,7 @@ async def test_a_team_that_is_killed_repeatedly_ends_like_an_undisturbed_team(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rounds", [40])
-async def test_a_run_that_is_cancelled_or_timed_out_leaves_nothing_in_progress_and_continues(
+async def test_a_cancelled_or_timed_out_run_leaves_no_task_in_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
     chance, goal = random.Random(rounds), 0

@@ -58,7 +58,7 @@ def outcomes(report: TestReport) -> dict[str, str]:
     return {case.id: case.outcome for case in report.cases}
 
 
-async def test_each_test_of_pytest_is_reported_by_its_node_id(tmp_path: Path) -> None:
+async def test_every_test_of_pytest_is_reported_by_its_node_id(tmp_path: Path) -> None:
     text = """
     import pytest
     def test_adds(): assert 1 + 1 == 2
@@ -125,7 +125,7 @@ async def test_all_tests_run_even_if_the_project_stops_at_the_first_failure(tmp_
 
 
 @needs_node
-async def test_each_test_of_node_is_reported_with_its_groups(tmp_path: Path) -> None:
+async def test_every_test_of_node_is_reported_with_its_groups(tmp_path: Path) -> None:
     one = """
     const { test, describe, it, before } = require("node:test");
     const assert = require("node:assert");
@@ -205,7 +205,7 @@ async def test_a_run_without_tests_is_not_a_success(
     ],
     ids=["os._exit", "sys.exit"],
 )
-async def test_a_program_that_exits_with_0_before_its_tests_are_done_is_not_a_success(
+async def test_a_program_that_exits_with_0_before_all_tests_is_not_a_success(
     tmp_path: Path, test: str, problem: str
 ) -> None:
     report = await run_in(write(tmp_path, test_a__py=test))
@@ -309,7 +309,7 @@ async def test_tests_cannot_read_the_installed_checkout(link: str, tmp_path: Pat
     assert outcomes(report) == {"test_a.py::test_a": "passed", "test_a.py::test_b": "failed"}
 
 
-async def test_a_report_that_is_a_link_or_a_pipe_is_not_read(tmp_path: Path) -> None:
+async def test_a_link_or_a_pipe_is_not_read_as_a_report(tmp_path: Path) -> None:
     for replacing in ("os.symlink('/etc/hostname', path)", "os.mkfifo(path)"):
         hook = f"""
         import atexit, os, sys

@@ -181,7 +181,7 @@ async def test_an_unknown_test_name_is_answered_with_the_nearest_names(tmp_path:
     assert third == "no test is named -x."
 
 
-async def test_a_test_that_is_named_without_its_file_is_answered_with_its_name(tmp_path: Path):
+async def test_a_test_named_without_its_file_is_answered_with_its_full_name(tmp_path: Path):
     async with at_work(tmp_path, {}, files=TESTS, command=PYTEST) as trial:
         text = await check_tests(*trial, ["test_add"])
 
@@ -273,6 +273,6 @@ async def test_a_check_shows_only_the_named_tests_of_a_program_that_runs_all(
 def test_every_test_program_gets_the_named_tests_in_its_own_form(
     command: str, names: list[str], selected: str | None
 ):
-    found = select_tests(command.split(), names)
+    command_line = select_tests(command.split(), names)
 
-    assert (" ".join(found) if found else None) == selected
+    assert (" ".join(command_line) if command_line else None) == selected

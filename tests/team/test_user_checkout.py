@@ -117,7 +117,7 @@ async def test_a_checkout_that_cannot_move_is_unchanged_and_the_reason_is_report
 
 
 @pytest.mark.parametrize("mine", [{}, {"a.txt": "mine\n"}], ids=["untouched", "edited"])
-async def test_a_move_that_was_killed_halfway_is_completed_unless_the_user_wrote_to_its_files(
+async def test_a_move_killed_halfway_is_completed_unless_the_user_changed_its_files(
     root: Path, tmp_path: Path, mine: dict[str, str]
 ):
     gate, seen = slow_checkout(root, tmp_path)

@@ -155,7 +155,7 @@ async def test_untested_work_is_refused_with_the_missing_tests(name: str, tmp_pa
     assert reason in verdict.text
 
 
-async def test_a_refusal_explains_how_a_refactoring_or_tests_alone_are_proved(
+async def test_a_refusal_explains_how_to_prove_a_refactoring_or_only_tests(
     tmp_path: Path,
 ) -> None:
     zero = {"tests/test_new.py": "from calc import add\n\ndef test_zero(): assert add(0, 0) == 0\n"}
@@ -255,13 +255,13 @@ async def test_code_with_examples_in_its_docstrings_is_code(tmp_path: Path) -> N
     assert verdict.accepted, verdict.text
 
 
-async def test_a_test_that_failed_before_proves_work_only_if_it_is_named(tmp_path: Path) -> None:
+async def test_an_earlier_failing_test_proves_work_only_if_it_is_named(tmp_path: Path) -> None:
     verdict = await work(tmp_path, {"calc.py": CALC + "x = 1\n"}, FAILING)
     assert "Tests that failed before pass now: test_more.py::test_x" in verdict.text
     assert not verdict.accepted
 
 
-async def test_work_without_tests_may_change_text_and_the_files_that_were_approved(
+async def test_work_without_tests_may_change_only_text_and_approved_files(
     tmp_path: Path,
 ) -> None:
     docs = {"README.md": "# Calc\n", "docs/guide.md": "x\n"}
@@ -278,7 +278,7 @@ async def test_work_without_tests_may_change_text_and_the_files_that_were_approv
     assert "tests that passed before do not pass now: tests/test_calc.py::test_add" in verdict.text
 
 
-def test_prose_is_distinguished_from_files_that_programs_read() -> None:
+def test_prose_is_not_confused_with_files_that_programs_read() -> None:
     prose = "README.md LICENSE docs/a.rst docs/pictures/a.svg docs/data.json notes.txt"
     assert all(map(is_prose, prose.split()))
     code = (
@@ -740,7 +740,7 @@ SHOWN: dict[str, tuple[dict[str, str], list[tuple[str, str]]]] = {
 
 
 @pytest.mark.parametrize("name", SHOWN)
-async def test_code_that_could_decide_about_its_tests_is_shown_to_a_person(
+async def test_code_that_could_influence_its_tests_is_shown_to_a_person(
     name: str, tmp_path: Path
 ) -> None:
     edits, concerns = SHOWN[name]
@@ -810,8 +810,8 @@ async def test_work_on_a_node_project_is_judged_in_the_same_way(tmp_path: Path) 
     assert "sum.test.js::sums::subtracts" in [case.id for case in verdict.report.of("passed")]
     files = {**JAVASCRIPT, "old.js": "exports.a = 1;\n"}
     files["old.test.js"] = 'require("node:test")("a", () => require("./old.js").a);\n'
-    gone: dict[str, str | None] = {"old.js": None, "old.test.js": None}
-    verdict = await work(tmp_path / "3", {**edits, **gone}, files, NODE, may="change-tests")
+    removed: dict[str, str | None] = {"old.js": None, "old.test.js": None}
+    verdict = await work(tmp_path / "3", {**edits, **removed}, files, NODE, may="change-tests")
     assert verdict.accepted, verdict.text
 
 
@@ -847,7 +847,7 @@ async def test_cheating_with_node_is_not_accepted(
 
 
 @needs_node
-async def test_an_assertion_that_code_under_test_replaces_is_documented_as_not_detected(
+async def test_the_docs_say_that_a_replaced_assertion_is_not_detected(
     tmp_path: Path,
 ) -> None:
     wrong = MORE.replace("a - b", "a + b") + 'require("node:assert").equal = () => {};\n'
@@ -935,8 +935,8 @@ def test_a_task_may_not_change_the_test_setup(
     path: str, before: str | None, after: str | None, refused: bool
 ) -> None:
     files = ["src/shop/cart.py", "src/shop/__init__.py"]
-    found = find_edits([change(path, before, after)], files, "add-tests", report(a="passed"))
-    assert bool(found.problems) == refused, found
+    edits = find_edits([change(path, before, after)], files, "add-tests", report(a="passed"))
+    assert bool(edits.problems) == refused, edits
 
 
 def test_a_task_may_not_change_tests_of_any_file_that_the_report_names() -> None:
@@ -957,14 +957,14 @@ def test_a_test_with_a_custom_name_keeps_its_statements(name: str) -> None:
 
 
 def test_no_task_may_replace_the_test_program() -> None:
-    found = find_edits([change("pytest.py", None, "x")], (), "change-test-setup")
-    assert "take the place" in found.problems[0]
+    edits = find_edits([change("pytest.py", None, "x")], (), "change-test-setup")
+    assert "take the place" in edits.problems[0]
 
 
 @pytest.mark.parametrize("path", ["api/pytest/__init__.py", "api/src/_pytest.py", "api/json.py"])
 def test_no_new_file_in_the_test_folder_may_shadow_a_module(path: str) -> None:
-    found = find_edits([change(path, None, "x")], (), "change-test-setup", folder="api")
-    assert "place of" in found.problems[0]
+    edits = find_edits([change(path, None, "x")], (), "change-test-setup", folder="api")
+    assert "place of" in edits.problems[0]
     assert find_edits([change(path, None, "x")], (), "add-tests").problems == ()
 
 
@@ -1000,8 +1000,8 @@ def test_every_change_of_code_that_supports_tests_is_shown() -> None:
     setup = 'import { vi } from "vitest";\n'
     assert find_concerns([change("setup.ts", setup, setup + "vi.mock('./a');\n")])
     hook = "def pytest_configure(config): pass\n"
-    found = find_concerns([change("src/plugin.py", hook, hook + "x = 1\n")])
-    assert found == (("src/plugin.py", "has pytest_configure, a hook of pytest"),)
+    concerns = find_concerns([change("src/plugin.py", hook, hook + "x = 1\n")])
+    assert concerns == (("src/plugin.py", "has pytest_configure, a hook of pytest"),)
 
 
 @pytest.mark.parametrize(

@@ -294,7 +294,7 @@ async def test_the_llm_may_ask_a_person(tmp_path: Path) -> None:
         assert result.question == "Integers only, or decimals too?"
 
 
-async def test_an_lm_that_fails_fails_the_task_and_a_retry_continues(tmp_path: Path) -> None:
+async def test_a_failed_lm_fails_the_task_and_a_retry_continues(tmp_path: Path) -> None:
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
         down = BaeLMError("the provider is down")
         result = await work(bench, task, edits({"calc.sh": WRONG}), down)
@@ -326,7 +326,7 @@ async def test_the_lm_of_a_task_can_be_limited(tmp_path: Path) -> None:
     assert limited == [("sub", own)]
 
 
-async def test_files_that_tests_leave_in_a_worktree_do_not_count_as_work(tmp_path: Path) -> None:
+async def test_files_left_by_tests_in_a_worktree_are_not_part_of_the_work(tmp_path: Path) -> None:
     files = {**FAILING, "dirt.test.sh": "echo x > dirt.txt\n"}
     async with a_bench(tmp_path, files=files) as (bench, [task]):
         result = await work(bench, task, edits({"calc.sh": WRONG}), RIGHT)
@@ -363,7 +363,7 @@ async def test_submodules_are_in_the_worktrees_without_a_network(tmp_path: Path)
     assert "libs/one/one.txt is in the submodule libs/one" in lm.prompts[1].text
 
 
-async def test_a_submodule_that_is_not_on_this_machine_is_named(tmp_path: Path) -> None:
+async def test_a_missing_submodule_is_named(tmp_path: Path) -> None:
     heard = Messages()
     async with a_bench(tmp_path, ws_manager=heard) as (bench, [task]):
         root = Path(bench.project.root)
@@ -396,8 +396,8 @@ async def test_a_task_completes_despite_file_names_that_are_not_utf_8(tmp_path: 
         await bench.integration.catch_up()
         result = await work(bench, task, edits({"calc.sh": SUB, "sub.test.sh": TEST_SUB}))
         assert (result.status, result.error) == ("completed", None)
-    told = [message["text"] for message in heard.messages if message["type"] == "activity_update"]
-    assert any("\ufffd-secret.odd" in each for each in told)
+    texts = [message["text"] for message in heard.messages if message["type"] == "activity_update"]
+    assert any("\ufffd-secret.odd" in text for text in texts)
 
 
 async def test_files_left_out_of_a_worktree_are_reported(tmp_path: Path) -> None:
@@ -418,7 +418,7 @@ def test_failures_are_equal_despite_different_times_and_addresses() -> None:
     assert not is_same_failure("", "")
 
 
-async def test_code_that_could_decide_about_its_tests_is_merged_after_a_yes(
+async def test_code_that_could_influence_its_tests_is_merged_after_a_yes(
     tmp_path: Path,
 ) -> None:
     code = "import sys\nif len(sys.argv) > 99:\n    sys.exit(0)\n"

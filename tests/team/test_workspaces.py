@@ -134,7 +134,7 @@ async def test_the_setup_command_is_run_once_and_every_worktree_has_a_copy(root:
     await workspaces.remove(workspace)
 
 
-async def test_files_made_by_setup_are_not_shown_to_an_llm_if_git_does_not_ignore_them(root: Path):
+async def test_unignored_files_made_by_setup_are_not_shown_to_an_llm(root: Path):
     setup = ("sh", "-c", "mkdir .venv app.egg-info && touch .venv/b.py app.egg-info/c.py")
     workspaces, _ = await open_team(root, setup=setup, run=run)
     before = await read_code(workspaces.repository)
@@ -148,7 +148,7 @@ async def test_files_made_by_setup_are_not_shown_to_an_llm_if_git_does_not_ignor
     await workspaces.remove(workspace)
 
 
-async def test_a_setup_command_that_fails_is_reported_with_its_output_and_run_again(root: Path):
+async def test_a_failed_setup_command_is_reported_with_its_output_and_run_again(root: Path):
     setup = ("sh", "-c", "echo no network; test -e ../there")
     workspaces, _ = await open_team(root, setup=setup, run=run)
 
@@ -330,9 +330,7 @@ async def test_leftovers_of_a_killed_process_are_stored_and_cleaned_by_the_next_
     await workspaces.remove(workspace)
 
 
-async def test_a_worktree_that_git_was_killed_in_creating_is_created_again(
-    root: Path, tmp_path: Path
-):
+async def test_a_half_created_worktree_is_created_again_after_a_kill(root: Path, tmp_path: Path):
     gate, seen = slow_checkout(root, tmp_path)
     process = a_process_at_work(root, f"await workspaces.start({TASK!r})")
     await asyncio.to_thread(seen.read_bytes)
@@ -354,7 +352,7 @@ BEGUN = {"locked": "initializing\n", "gitdir": ""}
 
 
 @pytest.mark.parametrize("written", [{}, {"locked": ""}, {"locked": "initializing\n"}, BEGUN])
-async def test_the_first_files_that_git_writes_about_a_worktree_are_cleaned(
+async def test_leftover_metadata_of_a_half_created_worktree_is_cleaned(
     root: Path, written: dict[str, str]
 ):
     workspaces, integration = await open_team(root)

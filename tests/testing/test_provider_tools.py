@@ -70,11 +70,11 @@ async def next_message(provider: Provider, api: str, *, stream: bool) -> Said:
                     await client.chat.completions.create(**asked, stream=True)
                 )
             done = await client.chat.completions.create(**asked)
-            found = done.choices[0].message
+            reply = done.choices[0].message
             calls = [
-                (c.id, c.function.name, _read(c.function.arguments)) for c in found.tool_calls or []
+                (c.id, c.function.name, _read(c.function.arguments)) for c in reply.tool_calls or []
             ]
-            return found.content or "", calls, done.choices[0].finish_reason
+            return reply.content or "", calls, done.choices[0].finish_reason
         asked = {"model": "m", "input": "?", "tools": TOOLS[api]}
         done = None
         if stream:
@@ -260,7 +260,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_a_conversation_that_is_broken_is_refused_as_the_api_does(
+async def test_a_broken_conversation_is_refused_in_the_form_of_the_api(
     provider: Provider, name: str
 ) -> None:
     (path, body), why = REFUSED[name]

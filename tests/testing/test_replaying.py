@@ -191,7 +191,7 @@ def test_a_deviation_of_a_replay_is_reported_with_a_diff(tmp_path, monkeypatch):
     assert re.search(r"^\+\s+\"hat\"", raised.value.diff, re.MULTILINE)
 
 
-async def test_a_journal_that_is_being_written_is_replayed_too(tmp_path):
+async def test_a_journal_can_be_replayed_while_it_is_written(tmp_path):
     path = tmp_path / "runs.db"
     async with SQLiteJournal(path) as journal:
         await record(journal, "one")
@@ -255,9 +255,7 @@ def test_a_replay_takes_secrets_and_unstorable_values_from_the_test(tmp_path):
         ("create table t (x)", "bae-journal-foreign"),  # of another program
     ],
 )
-def test_a_file_that_cannot_be_replayed_is_refused_with_its_name_and_not_changed(
-    content, code, tmp_path
-):
+def test_an_unreplayable_file_is_refused_with_its_name_and_not_changed(content, code, tmp_path):
     path = tmp_path / "runs"
     if isinstance(content, bytes):
         path.write_bytes(content)

@@ -12,7 +12,7 @@ class Summary(Node):
     async def __call__(self) -> None: ...
 
 
-def test_has_answers_is_true_for_the_classes_with_answers_left_in_a_script_by_type() -> None:
+def test_has_answers_is_true_for_classes_with_answers_left() -> None:
     lm = ScriptedLM({Summary: [{"text": "short"}], "Review": lambda asked: {}, "Outfit": []})
     assert lm.has_answers(Summary)
     assert lm.has_answers("Review")

@@ -91,7 +91,7 @@ async def test_a_script_has_answers_in_order_or_by_type(
         path.write_text(json.dumps(script, ensure_ascii=False), encoding="utf-8")
         lm = ScriptedLM.from_file(path)
     elif script is IN_ORDER:
-        lm = ScriptedLM([Draft if each == "Draft" else each for each in IN_ORDER])
+        lm = ScriptedLM([Draft if answer == "Draft" else answer for answer in IN_ORDER])
     else:
         lm = ScriptedLM(script["fills"], choices=[Draft, "Draft", None])
 
@@ -103,7 +103,7 @@ async def test_a_script_has_answers_in_order_or_by_type(
 
 
 @pytest.mark.parametrize("choice", [None, NoneType, "None", Refusal], ids=str)
-async def test_a_choice_of_none_ends_the_run_and_a_node_without_fields_takes_no_answer(choice: Any):
+async def test_a_scripted_choice_needs_no_answer_for_a_node_without_fields(choice: Any):
     lm = ScriptedLM([choice])
 
     result = await graph.arun(Start(), lm)
@@ -258,7 +258,7 @@ async def test_repeated_wrong_answers_in_a_script_are_a_fill_error():
     assert "3 answers in a row were not valid" in error.message
     assert "text: Input should be a valid string" in error.message
     assert way(error.trace) == ["Start"]
-    assert [(each.answer, each.verdict) for each in error.tried] == [
+    assert [(attempt.answer, attempt.verdict) for attempt in error.tried] == [
         ('{"text":"no"}', "invalid"),
         ('{"text":"no"}', "invalid"),
         ('{"text":3,"stars":"x"}', "invalid"),

@@ -55,7 +55,8 @@ class AnswerBody(Form):
       needs them.
     - `reason`: why the call is refused. The model reads the reason.
     - `scope`: which calls the approval covers. "call" is this call only. "run" is every call of the
-      tool in this run. "thread" is every call of the tool in this thread.
+      tool for the same field in this run. "thread" is every call of the tool for the same field in
+      this thread.
     """
 
     gate: Annotated[str, Field(min_length=1, max_length=2_000)]
