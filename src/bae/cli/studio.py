@@ -81,7 +81,7 @@ def studio(
         list[str] | None,
         option(
             "--allow-origin ORIGIN",
-            "Pages of another site that may use the API, as http://127.0.0.1:5173. Repeatable.",
+            "A site whose pages may use the API, such as http://127.0.0.1:5173. Repeatable.",
         ),
     ] = None,
     token: Annotated[
@@ -101,7 +101,7 @@ def studio(
     The printed link logs in one browser for 30 days, also if the studio is restarted meanwhile.
     Press Enter for another link, or call the same command again.
 
-    Without MODULE, the page shows the runs of the journal, and can start and answer nothing. With
+    Without a graph, the page shows the runs of the journal, but cannot start or answer them. With
     --team, the page can also make and approve plans, and start and steer the team.
     """
     need_server()
@@ -237,7 +237,8 @@ def _open_logins() -> Generator[Logins]:
 
 
 def _find_running(logins: Logins, serves: dict[str, Any]) -> str | None:
-    """Return the address of a running studio that serves the same parts, or None."""
+    """Return the address of a running studio that was started with exactly `serves`: the same parts
+    and options. Return None if there is none."""
     from urllib.request import ProxyHandler, build_opener
 
     url = logins.find_server(serves)

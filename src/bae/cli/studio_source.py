@@ -49,8 +49,8 @@ def load_graphs(
 
 
 def absolute_lm(name: str) -> str:
-    """Return the name of an LM for a process in another folder, with an absolute path if it names a
-    file."""
+    """Return the LM name `name`, with an absolute path if it names a file. A process in another
+    folder then finds the same LM."""
     kind, _, rest = name.partition(":")
     file, colon, more = rest.partition(":")
     if kind in ("python", "scripted", "local") and os.path.isfile(file):
@@ -71,10 +71,14 @@ class StudioSource:
     """The journal, or None for the journal of the team."""
     team: Path | None
     lm_name: str | None
+    """The name in `--lm`, for the team's processes. A file in the name has an absolute path."""
     lm: str
+    """The name of the studio's LM, which the page shows. It is empty if there is no LM."""
     model: LM | None
+    """The LM of runs that the studio starts. None without graphs, or without an LM."""
     max_iters: int
     key: str
+    """The token for scripts."""
     hosts: Sequence[str]
     origins: Sequence[str]
 

@@ -44,7 +44,7 @@ def submit(
     run_id: NewId = None,
     delay: Annotated[
         str | None,
-        option("--delay TIME", "Begin no earlier than after this time: 90s, 30m, 12h, 2d."),
+        option("--delay TIME", "The least time until the run begins: 90s, 30m, 12h, 2d."),
     ] = None,
     max_iters: MaxIters = 10,
     thread: Annotated[

@@ -116,8 +116,8 @@ def init(
         typer.Option(
             metavar="junit:PATH",
             help=(
-                "The JUnit file that another test command writes, or a pattern for several files, "
-                "such as `junit:reports/*.xml`."
+                "The JUnit file that any other test program writes, or a pattern for several "
+                "files, such as `junit:reports/*.xml`."
             ),
         ),
     ] = None,
@@ -295,7 +295,8 @@ async def _find_project(store: Store, root: Path) -> Project | None:
 
 
 async def _ask_test_command(detected: Detected, asks: bool) -> tuple[str, ...]:
-    """Return the detected test command. If the detection has questions, ask at the terminal."""
+    """Return the detected test command. If the detection is unsure, ask at the terminal. Without an
+    answer, print the question as a note. Raise an error if there is no command to return."""
     from bae.team.test_runs import write_command
 
     if not detected.questions:

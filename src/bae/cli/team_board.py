@@ -95,9 +95,8 @@ async def watch(
     """Show a project's work until the caller cancels. Another process may do the work.
 
     At a terminal, draw a board, and leave its last picture on the screen. Elsewhere, print a line
-    for each new event and each step of an agent. With `after`, also print the stored events with a
-    greater number. `journal` is the open journal of the agents' runs. By default, it is opened
-    here.
+    for each new event and each step of an agent, and with `after` also for the stored events with a
+    greater number. `journal` is the open journal of the agents' runs. By default, `watch` opens it.
     """
     if journal is None:
         async with store.journal() as opened:
@@ -167,8 +166,8 @@ async def _show_rest(store: Store, project_id: int, number: int, show: _Show) ->
 async def _follow(
     store: Store, project_id: int, number: int
 ) -> AsyncGenerator[Sequence[StoredEvent]]:
-    """Yield batches of new events forever, a few batches a second. If the feed drops a slow viewer,
-    subscribe again."""
+    """Yield batches of the events after `number` forever, a few batches a second. If the feed drops
+    a slow viewer, subscribe again. Raise TeamError if there is no event `number`."""
     feed = store.feed(project_id)
     while True:
         async with subscribe(feed, number) as events:
@@ -417,7 +416,8 @@ def _describe(event: Event) -> str:
 
 
 def _describe_tests(event: TestResult) -> str:
-    """Count the tests by outcome. The problem itself is in the next correction or question."""
+    """Return the number of tests by outcome. Without tests, return the headline of the problem that
+    prevented them. The complete problem is in the next correction or question."""
     counts = ", ".join(f"{n} {in_one_line(name)}" for name, n in event.counts.items() if n)
     if counts and event.passed and event.problem:
         return f"{counts}; not accepted"

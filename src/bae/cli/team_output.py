@@ -140,8 +140,8 @@ def draw_tasks(
     interrupted: bool = False,
     spent: Mapping[int, str] | None = None,
 ) -> Tree:
-    """Return the tasks as a tree, as `print_tasks` prints it. A task with several dependencies
-    names the dependencies that are not above the task."""
+    """Return the tree that `print_tasks` prints. A task with several dependencies names every
+    dependency that is not directly above the task."""
     from rich.tree import Tree
 
     root = Tree("", hide_root=True)

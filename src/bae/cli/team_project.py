@@ -141,9 +141,9 @@ def team_command(
         _, *parameters = inspect.signature(work, eval_str=True).parameters.values()
         extra_parameters = [
             inspect.Parameter(
-                option_name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind
+                option_name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
             )
-            for option_name, kind in (options or {}).items()
+            for option_name, annotation in (options or {}).items()
         ]
         parameters = [
             parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD
@@ -221,7 +221,8 @@ def find_work_tree(path: Path) -> Path | None:
 
 
 def find_folder(root: Path, named: str) -> str:
-    """Return the path of a folder that a person names, from the root of the repository."""
+    """Return the path from the root of the repository to the folder that a person names. The path
+    of the root itself is empty."""
     path = (root / named).resolve()
     if not path.is_relative_to(root) or not path.is_dir():
         raise refusal(

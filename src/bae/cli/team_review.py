@@ -157,8 +157,8 @@ def _print_entry(entry: LogEntry, *, full: bool) -> None:
     line.append(f"{label:<12}", style=style if entry.ok else "yellow")
     facts = [entry.text if full else cut_text(in_one_line(entry.text), _LONGEST)]
     if entry.usage is not None:
-        unknown = [cost(entry.usage)] if entry.usage.cost is None else []
-        facts = [*entry.usage.models, *describe_spending(entry.usage), *unknown, *facts]
+        unknown_cost = [cost(entry.usage)] if entry.usage.cost is None else []
+        facts = [*entry.usage.models, *describe_spending(entry.usage), *unknown_cost, *facts]
     facts += [describe_duration(entry.seconds)]
     line.append(in_one_line(", ".join(filter(None, facts))), style="not dim")
     print_hanging(out(), line, _INDENT)
@@ -218,7 +218,7 @@ async def merge(team: Team, into: Into = None, as_json: AsJSON = False) -> None:
     group,
     "bae team patch work.patch",
     "bae team patch | git -C ../other am",
-    "The patch is for `git am`, which commits it with its message, and for `git apply`.",
+    "Apply the patch with `git am`, which commits the work too, or with `git apply`.",
 )
 async def patch(
     team: Team,
@@ -267,7 +267,7 @@ async def clean(
     ] = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Delete the branches of merged tasks.
+    """Delete the branches of merged tasks and of complete features.
 
     A branch stays if it has newer commits or a worktree. `bae team diff` still shows the work.
     """

@@ -94,8 +94,9 @@ async def run(
         typer.Option(
             help=(
                 "How workers work: `loop` is a conversation with tools, `oneshot` is one answer "
-                "with all edits, and `auto` is `loop` for models with tool calls. `claude-code` "
-                "and `codex` are programs on your machine that replace the model."
+                "with all edits, and `auto` is `loop` for models with tool calls, `oneshot` "
+                "for others. `claude-code` and `codex` are programs on your machine that replace "
+                "the model."
             ),
         ),
     ] = "auto",
@@ -264,8 +265,8 @@ async def run(
 async def _find_worker(
     name: Literal["auto", "loop", "oneshot", "claude-code", "codex"], *, allow_network: bool
 ) -> Literal["auto", "loop", "oneshot"] | CodingProgram:
-    """Return the mode of workers, or their coding program. A coding program uses the network, so a
-    person at the terminal is asked to allow it, unless `allow_network` is true."""
+    """Return the mode of workers, or their coding program. A coding program needs the network. If
+    neither `allow_network` nor a person at the terminal allows it, raise ProgramError."""
     if name != "claude-code" and name != "codex":
         return name
     from bae.team.known_programs import PROGRAMS
@@ -293,8 +294,8 @@ async def _check_team(team: Team, *, require_sandbox: bool) -> list[Task]:
     tasks = await team.tasks()
     if not tasks:
         raise refusal("there are no tasks", fix="bae team plan 'WHAT TO BUILD'")
-    waiting = sum(not task.approved for task in tasks)
-    if waiting == len(tasks):
+    unapproved = sum(not task.approved for task in tasks)
+    if unapproved == len(tasks):
         raise refusal("no task is approved yet", fix="bae team tasks approve")
     branch = team.project.branch
     if await team.repository.current_branch() == branch and not team.project.update_checkout:
@@ -302,8 +303,8 @@ async def _check_team(team: Team, *, require_sandbox: bool) -> list[Task]:
             f"your checkout is on {branch}, which the team moves",
             fix="switch to another branch, or have your files moved too with --update-checkout",
         )
-    if waiting:
-        note(f"not approved, and so not run: {count(waiting, 'task')}")
+    if unapproved:
+        note(f"not approved, and so not run: {count(unapproved, 'task')}")
     unsandboxed = team.project.allow_unsandboxed
     protection = await sandbox.protection(require=require_sandbox, unsandboxed=unsandboxed)
     if protection != sandbox.Protection.BUBBLEWRAP:

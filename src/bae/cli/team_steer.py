@@ -212,7 +212,7 @@ async def kill(team: Team, task: OneOrAll = None) -> None:
 
 @team_command(group, "bae team pause", "bae team pause report")
 async def pause(team: Team, task: OneOrAll = None) -> None:
-    """Start nothing new until `bae team resume`.
+    """Pause a task, or the run, until `bae team resume`.
 
     A task in progress stops after its current round or attempt.
     """

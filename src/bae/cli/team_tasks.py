@@ -128,7 +128,10 @@ _FIELDS: Final = {
     "edits_tests": _make_option(
         bool | None,
         "--edits-tests/--keeps-tests",
-        help="The same as --may change-tests, or --may add-tests.",
+        help=(
+            "--edits-tests is short for --may change-tests, and --keeps-tests is short for --may "
+            "add-tests."
+        ),
     ),
 }
 """The options of `add` and `edit`. Each option sets the task field that is its key."""
@@ -194,15 +197,15 @@ async def approve(
     chosen_tasks = [await team.task(task) for task in tasks] if tasks else await team.tasks()
     if not chosen_tasks:
         raise refusal("there are no tasks", fix="bae team plan 'WHAT TO BUILD'")
-    waiting = [task for task in chosen_tasks if not task.approved]
-    untested = [task for task in waiting if task.proof == "none"]
+    unapproved = [task for task in chosen_tasks if not task.approved]
+    untested = [task for task in unapproved if task.proof == "none"]
     for task in untested:
         note(f"without tests: {task.key}, {in_one_line(task.title)}{_describe_files(task)}")
     confirmed = (
         untested if without_tests else [task for task in untested if _confirm_untested(task)]
     )
     approve, by = team.store.approve_tasks, find_user()
-    approved_count = await approve([task.id for task in waiting], by=by)
+    approved_count = await approve([task.id for task in unapproved], by=by)
     approved_count += await approve([task.id for task in confirmed], without_tests=True, by=by)
     note(f"{count(approved_count, 'task')} approved")
     unapproved_keys = [task.key for task in untested if task not in confirmed]
@@ -276,7 +279,7 @@ async def edit(
     key: Annotated[str | None, typer.Option("--key", help="A new key.")] = None,
     **fields: Any,
 ) -> None:
-    """Change a task that is neither in progress nor merged. Fields without an option stay."""
+    """Change a task that is neither in progress nor merged. Other fields keep their values."""
     from bae.team.models import headline
     from bae.team.steering import change_task, check_files
 

@@ -21,7 +21,8 @@ from bae.sources import SourceFacts, Style, find_source_kind
 BarRow = tuple[str, TimelineEntry]
 """The label of a row, and the work that its bar shows."""
 ITEMS: Final = 3
-"""How many items of a map have a row. Up to as many later items that failed have a row too."""
+"""How many of a map's first items have a row. Of the later items that are not done, at most this
+many have a row too."""
 NODES: Final = 40
 """How many nodes of a graph have a row."""
 _WIDEST: Final = 160
@@ -103,8 +104,8 @@ def bars_of(timeline: Timeline, console: Console, *, full: bool = False) -> Iter
 
 
 def path_lines(path: CriticalPath, ran: Timeline) -> Iterator[Text]:
-    """Yield the critical path in words: for each part, the time that the run waited for the
-    part."""
+    """Yield the critical path in words: for each part, the time that the run waited for the part,
+    and last the work with the most slack. `ran` is the timeline of the run."""
     if not path.parts:
         return
     exact = "" if path.is_exact else " (estimated: the run is of an old version)"
@@ -164,7 +165,7 @@ def _draw_bar(work: TimelineEntry, scale: _Scale, pen: Pen) -> Text:
     line = Text()
     for column in range(scale.columns):
         if column in scale.gap_columns:
-            # The bar may contain waiting for a person.
+            # During the gap, the work may have waited for a person.
             waits = work.waits and column in covered
             line.append(pen.wait if waits else pen.gap, "yellow" if waits else "dim")
         elif column in covered:
@@ -185,8 +186,8 @@ def _legend_lines(rows: Sequence[BarRow], scale: _Scale, pen: Pen) -> Iterator[s
 
 
 def rows_of(timeline: Timeline, *, full: bool = False, more: str = "…") -> list[BarRow]:
-    """Return the rows of a timeline: all rows with `full`, otherwise a readable number. `more` is
-    the sign before the number of omitted rows."""
+    """Return the rows of a timeline. Without `full`, leave out redundant rows, and most of many map
+    items or nodes. `more` is the sign before the number of omitted rows."""
     quick = timeline.seconds / 200
 
     def rows(entries: Sequence[TimelineEntry], indent: str) -> Iterator[BarRow]:
@@ -214,8 +215,8 @@ def _select_work(entries: Sequence[TimelineEntry]) -> Sequence[TimelineEntry]:
     items that are not done. Of many nodes, take the first and the last."""
     items = [entry for entry in entries if entry.kind == "item"]
     if len(items) > ITEMS + 1:
-        bad = [item for item in items[ITEMS:] if item.outcome != "done"][:ITEMS]
-        return [*(entry for entry in entries if entry.kind != "item"), *items[:ITEMS], *bad]
+        not_done = [item for item in items[ITEMS:] if item.outcome != "done"][:ITEMS]
+        return [*(entry for entry in entries if entry.kind != "item"), *items[:ITEMS], *not_done]
     if len(entries) > NODES:
         half = NODES // 2
         return [*entries[:half], *entries[-half:]]
@@ -231,8 +232,8 @@ def _sum_work(works: Sequence[TimelineEntry]) -> TimelineEntry:
 
 def _is_redundant(work: TimelineEntry, parent: TimelineEntry, quick: float) -> bool:
     """Return whether a row for `work` would add nothing to the row of `parent`. This is true for an
-    instant body, for a body that is the only work, and for an instant start node of a nested
-    graph."""
+    instant body, for a body that is the only work, and for an instant node without inner work,
+    such as the start node of a nested graph. Instant work takes at most `quick` seconds."""
     no_time = work.seconds <= quick and work.outcome == "done"
     if work.kind == "node":
         return no_time and not work.inside and len(parent.inside) > 1

@@ -92,7 +92,8 @@ def loads(text: str) -> Any:
 
 def with_read_files(readings: Iterable[Any], annotation: Any) -> Iterator[Any]:
     """Yield the possible values with each `@PATH`, alone or in a list, replaced by the image or
-    document at PATH. Raise `UnfitText` if a file cannot be read."""
+    document at PATH. For a list field, a single `@PATH` becomes a list. Raise `UnfitText` if a file
+    cannot be read."""
     origins = [get_origin(member) for member in union_members(annotation)]
     for reading in readings:
         replaced = with_paths_read(reading, read_file_at)
@@ -120,7 +121,7 @@ def _read_possible_values(text: str, annotation: Any) -> Iterator[Any]:
         yield loads(text)
     yield text
     yield from (choice for choice in choices_of(annotation) if choice.lower() == word)
-    # Names of enum members come last: the name of a member may be the value of another member.
+    # Names of enum members come after values: a name may be the value of another member.
     for member in _enum_members(annotation):
         if member.name.lower() == word:
             yield to_jsonable_python(member.value)
@@ -139,7 +140,7 @@ def _describe_error(error: Exception, name: str) -> str:
     return "; ".join(reasons)
 
 
-# --- what a field takes -------------------------------------------------------------------------
+# --- what a field accepts -----------------------------------------------------------------------
 
 
 def is_secret(cls: type[Node], name: str) -> bool:
@@ -271,7 +272,7 @@ def _make_sample(cls: type[Node], name: str) -> str:
 
 _LONGEST_EXAMPLE: Final = 400
 _CALL: Final = 100
-"""Maximum characters of a tool call and of its result."""
+"""Maximum characters of a tool call and of its error."""
 
 
 # --- printing a node ------------------------------------------------------------------------------
@@ -279,7 +280,8 @@ _CALL: Final = 100
 
 def print_node(node: Node, console: Console, copies: Copies | None = None) -> None:
     """Print a node: the name of its class, then its fields. A terminal gets wrapped columns. A file
-    or a pipe gets a line for each value. `copies` is `GraphPlan.hidden`."""
+    or a pipe gets a line for each value. `copies` has the fields that may hold copies of secrets:
+    see `GraphPlan.hidden`."""
     fields = with_placeholders(_shorten_calls(node, fields_of(node, copies)))
     if not console.is_terminal:
         lines = [type(node).__name__, *_field_lines(fields, "  ")]
@@ -291,8 +293,9 @@ def print_node(node: Node, console: Console, copies: Copies | None = None) -> No
 
 
 def fields_of(node: Node, copies: Copies | None = None) -> dict[str, Any]:
-    """Return the fields of a node as JSON values, without secrets. Secrets are the fields that are
-    declared secret, the fields in `copies`, and nested fields with `repr=False`."""
+    """Return the fields of a node as JSON values, with `WITHHELD` in place of secrets. Secrets are
+    the fields that are declared secret, the fields in `copies`, and nested fields with
+    `repr=False`."""
     cls = type(node)
     hidden = {*secret_fields(cls), *hidden_fields(cls), *(copies or {}).get(cls, ())}
     all_values = {**node.__dict__, **(node.__pydantic_extra__ or {})}

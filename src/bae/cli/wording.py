@@ -103,12 +103,12 @@ def text_of(value: Any, longest: int = LONGEST) -> str:
             text = _format(value, _DEEPEST)
     except Exception:  # a class may raise anything here
         text = f"<{type(value).__name__}>"
-    # Cut last: a password may not be recognized in a URL without its end.
+    # Cut the text last: in a URL that was cut, a password may not be recognized.
     return cut_text(in_one_line(remove_passwords(text[: 4 * LONGEST])), longest)
 
 
 def inline_text_of(value: Any) -> str:
-    """Return a value as one line for use inside other text. A model has its name."""
+    """Return a value as one line for use inside other text. A model is shown with its name."""
     if isinstance(value, BaseModel) and type(value).__repr__ is BaseModel.__repr__:
         return f"{type(value).__name__}({text_of(value)})"
     return text_of(value)

@@ -58,7 +58,7 @@ def worker(
         int,
         option(
             "--deaths N",
-            "How many processes may die at one step of a run. Then the run fails.",
+            "A run fails when this many processes have died at one of its steps.",
             min=1,
         ),
     ] = 5,
