@@ -467,6 +467,10 @@ def test_a_module_imports_pydantic_the_standard_library_and_the_packages_of_its_
 # --- names that go ----------------------------------------------------------------------------
 
 
+FORMER_ATTRIBUTES = (
+    *("asks_person", "filled_nodes", "given_fields", "has_sources", "hidden", "is_filled"),
+    *("plans", "plans_with_tools", "recalls", "scene"),
+)
 FORMER = {
     "bae.evals.load_dataset": "call load_cases(path, graph, evaluators=[…])",
     "bae.lm.DefaultName": "`bae lm list --json` has the name and why",
@@ -510,6 +514,9 @@ def test_a_deprecated_attribute_of_a_graph_warns_with_its_replacement():
         async def __call__(self) -> None: ...
 
     graph = bae.Graph(start=Last)
+    for name in FORMER_ATTRIBUTES:
+        with pytest.warns(DeprecationWarning, match=f"Graph.{name} is not public any more"):
+            getattr(graph, name)
     with pytest.warns(DeprecationWarning, match="Graph.plans is not public any more") as warned:
         plans = graph.plans  # type: ignore[attr-defined]
     assert [*plans] == [*graph.nodes]

@@ -154,7 +154,7 @@ class Graph(Generic[S, T]):
                 DeprecationWarning,
                 stacklevel=2,
             )
-            return getattr(self._plan, name)
+            return getattr(self._plan, "start_fields" if name == "given_fields" else name)
 
     @property
     def nodes(self) -> NodeTypes:

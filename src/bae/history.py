@@ -103,7 +103,7 @@ class History(RunTree):
         """The periods in which a process worked on the run."""
         self.alive = False
         """Whether a process works on the run, according to the records."""
-        self.whole_steps = 0
+        self.complete_steps = 0
         """How many nodes are complete, including the nodes of graphs inside the run."""
         self._shared_paths: dict[str, Hashable] = {}
         self._usage = UsageCount()
@@ -190,14 +190,14 @@ class History(RunTree):
         step = self._find_or_make_step(
             record, record.step, None if node is None else type(node), leads=True
         )
-        self.whole_steps += not step.whole
-        step.whole, step.whole_at, step.factory_fields = True, record.at, record.made
-        step.whole_count = self.count
+        self.complete_steps += not step.is_complete
+        step.is_complete, step.completed_at, step.factory_fields = True, record.at, record.made
+        step.completing_record = self.count
         if node is not None:
             if step.node is None:
                 step.given = record
             step.node = node
-        self._change("whole", step)
+        self._change("complete", step)
         for source in step.sources.values():
             if source.is_open:  # a default was used; another node may still wait for the value
                 self._end(source, record.at, "cancelled")
@@ -224,15 +224,15 @@ class History(RunTree):
         step = self._find_or_make_step(record, record.step, type(record.node), begins=False)
         graph, number = step.graph, record.step + 1
         while (dropped := graph.steps.get(number)) is not None:
-            self.whole_steps -= sum(part.whole for part in dropped.tree())
+            self.complete_steps -= sum(part.is_complete for part in dropped.tree())
             self._drop_step(graph, number)
             number += 1
         graph.outcome, graph.end_step = "", -1
-        self.whole_steps += not step.whole
+        self.complete_steps += not step.is_complete
         self._changed[step] = None
         step.replaced, step.forked = step.replaced or step.node, record
-        step.node, step.whole, step.whole_at = record.node, True, record.at
-        step.whole_count = self.count
+        step.node, step.is_complete, step.completed_at = record.node, True, record.at
+        step.completing_record = self.count
         step.choice, step.asked, step.loops = None, [], {}
 
     @_handles(kinds.RunResumed)
@@ -241,7 +241,7 @@ class History(RunTree):
         self.changes.append(record)
         for work in self._every_part() if self._keep else self._changed:
             if isinstance(work, Step):
-                work.resumed, work.error = work.whole, None
+                work.resumed, work.error = work.is_complete, None
                 if self.following(work.place.path, work.number + 1) is NOTHING:
                     work.failed.clear()  # the body of the step is called again
             elif isinstance(work, Source):
@@ -715,7 +715,7 @@ def _find_failed_step(graph: GraphRun, reached: int) -> Step | None:
     """Return the failed step of a graph with `reached` nodes. If a source or the fill of the next
     node has failed, this is the step of that node, otherwise the step of the newest node."""
     previous, next_step = graph.steps.get(reached - 1), graph.steps.get(reached)
-    if next_step is not None and not next_step.whole:
+    if next_step is not None and not next_step.is_complete:
         source_failed = any(source.state == "failed" for source in next_step.sources.values())
         body_is_open = (
             previous is not None and previous.called is not None and previous.called.is_open

@@ -23,7 +23,7 @@ Exit = Literal["body", "choice", "other"]
 nothing has to be decided, and the way to the next node takes no time."""
 WorkChange = Literal[
     "started",
-    "whole",
+    "complete",
     "waiting",
     "answered",
     "restarted",
@@ -35,7 +35,7 @@ WorkChange = Literal[
 """A change of work, as `RunTree.on_change` gets it:
 
 - "started", "ended": the work starts or ends.
-- "whole": the node of a step is complete.
+- "complete": the node of a step is complete.
 - "waiting": a gate waits for a person.
 - "answered": a question has an answer, which may be invalid.
 - "restarted": the request of a question is sent again.
@@ -95,7 +95,7 @@ class RunTree:
         """Return the node of step `number`: complete, or the draft that a body returned. None means
         that the graph ended before this step. `NOTHING` means that no record has the node yet."""
         graph, step = self.graphs.get(path), self.step(path, number)
-        if step is not None and (step.whole or isinstance(step.given, Returned)):
+        if step is not None and (step.is_complete or isinstance(step.given, Returned)):
             return step.node
         has_ended = graph is not None and graph.outcome == "ended" and graph.end_step == number
         return None if has_ended else NOTHING
@@ -193,7 +193,7 @@ class RunTree:
         if newest is not None and newest.node is None:
             # The step has sources but no node yet: the body of the step before has not returned.
             newest = graph.steps.get(newest.number - 1)
-        if newest is not None and newest.whole and self._exit(newest) == "body":
+        if newest is not None and newest.is_complete and self._exit(newest) == "body":
             # Its body is called again, unless the returned node is recorded.
             self._begin(newest, at)
             if newest.called is not None:
@@ -229,7 +229,7 @@ class RunTree:
             step.node_type = node_type
             step.place = step.place._replace(node=node_type.__name__)
             self.node_types.setdefault(node_type)
-        if begins and (is_new or not (step.is_open or step.whole)):
+        if begins and (is_new or not (step.is_open or step.is_complete)):
             self._begin(step, record.at)
         return step
 
@@ -353,7 +353,7 @@ class RunTree:
 
     def _lead_on(self, record: Record, step: Step | None) -> None:
         """End a step whose node has led to the next."""
-        if step is None or not step.whole:
+        if step is None or not step.is_complete:
             return
         if step.called is not None and step.node_type is not None:
             is_source = isinstance(record, SourceStarted | Recalled)

@@ -408,12 +408,12 @@ class Step(Work):
     graph: GraphRun
     node_type: type[Node] | None = None
     node: Node | None = None
-    """The node; a draft without some fields until the step is `whole`."""
-    whole: bool = False
+    """The node; a draft without some fields until the step is complete."""
+    is_complete: bool = False
     """Whether the node is complete."""
-    whole_at: float = 0.0
+    completed_at: float = 0.0
     """When the node was complete."""
-    whole_count: int = 0
+    completing_record: int = 0
     """The number of the record that completes the node."""
     given: RunStarted | Returned | StepStarted | None = None
     """The record of the node, if a caller or a body built it."""

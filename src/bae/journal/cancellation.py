@@ -123,7 +123,7 @@ def _make_last_lines(
     n, now = len(stored.lines), time()
     if not n:
         return []
-    step = len([visited for visited in read_history(stored).run.trace if visited.whole])
+    step = len([visited for visited in read_history(stored).run.trace if visited.is_complete])
     resumed = json.dumps({"owner": claim.owner, "changes": []})
     end: dict[str, Any] = {"outcome": outcome, "gates": []}
     if error is not None:

@@ -290,7 +290,7 @@ def _find_chosen_routes(stored: StoredRun, shape: ShapeView) -> set[_Key]:
     """Return the routes that a run has chosen and not taken yet."""
     routes: set[_Key] = set()
     for path, graph in read_history(stored).graphs.items():
-        complete_steps = [number for number, step in graph.steps.items() if step.whole]
+        complete_steps = [number for number, step in graph.steps.items() if step.is_complete]
         if not complete_steps or graph.outcome == "ended":
             continue
         last, after = graph.steps[max(complete_steps)], graph.steps.get(max(complete_steps) + 1)

@@ -440,7 +440,7 @@ class LineReader:
     def _last_node(self, line: Line) -> Node | None:
         """Return the node at which the graph of a line ended."""
         graph = self.history.graphs.get(line.path)
-        complete_steps = [] if graph is None else [step for step in graph.trace if step.whole]
+        complete_steps = [] if graph is None else [step for step in graph.trace if step.is_complete]
         return complete_steps[-1].node if complete_steps else None
 
     def _step_node(

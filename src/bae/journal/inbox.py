@@ -54,7 +54,7 @@ def _has_conversation_ahead(history: StoredHistory) -> bool:
     if not shape.graphs or newest is None:
         return True  # the shape has an older format, or the run has no node yet
     classes: Json = shape.graphs[0]["classes"]
-    ahead = [*classes.get(newest.name, {}).get("next", ())] if newest.whole else [newest.name]
+    ahead = [*classes.get(newest.name, {}).get("next", ())] if newest.is_complete else [newest.name]
     for name in ahead:
         cls: Json = classes.get(name, {"fields": {}, "next": ()})
         if any(_has_tools(shape, field, set()) for field in cls["fields"].values()):

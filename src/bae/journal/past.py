@@ -160,7 +160,7 @@ class RecordedPast(Past):
     def find_recorded_node(self, path: str, step: int) -> Node | None:
         """Return the recorded complete node at a step. None if there is none."""
         recorded = self._history.step(path, step)
-        return recorded.node if recorded is not None and recorded.whole else None
+        return recorded.node if recorded is not None and recorded.is_complete else None
 
     def find_shared_sources(self) -> dict[Hashable, Source]:
         """Return the finished sources of dependencies that the run calls once, or once for equal
@@ -374,12 +374,12 @@ class ResumedPast(RecordedPast):
         defaults were used, or their class did not have the fields yet."""
         path, step = run.path, len(run.trace)
         recorded = self._history.step(path, step)
-        if recorded is None or not (recorded.whole or recorded.filled):
+        if recorded is None or not (recorded.is_complete or recorded.filled):
             return ()
         return [
             field
             for field in absent
-            if recorded.whole or field in plan.context
+            if recorded.is_complete or field in plan.context
             if self._stays_absent(Place(path, step, plan.name, field.name), plan.node, field)
         ]
 

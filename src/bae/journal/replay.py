@@ -407,7 +407,9 @@ class ReplayedPast(RecordedPast):
         """Return the value of a shared dependency that failed in the run, as of the time when the
         run reached a node. If the last call before that time failed, raise its error."""
         step = self._history.step(place.path, place.step)
-        until = step.whole_count if step is not None and step.whole else self._history.count
+        until = (
+            step.completing_record if step is not None and step.is_complete else self._history.count
+        )
         before = [error for count, error in self._history.shared_calls[key] if count < until]
         if before and before[-1] is not None:
             raise _restore_error(before[-1])
@@ -572,7 +574,7 @@ def _find_reached_limit(past: History) -> int:
         ),
         default=0,
     )
-    furthest = max((step.number + 1 for step in past.steps() if step.whole), default=0)
+    furthest = max((step.number + 1 for step in past.steps() if step.is_complete), default=0)
     return limit if limit >= furthest else 0
 
 

@@ -269,7 +269,7 @@ def _report_node(step: Step, search: Search, took: dict[tuple[str, str], float])
     return NodeReport(
         step.number,
         step.name,
-        step.whole,
+        step.is_complete,
         tuple("" if cls is NoneType else cls.__name__ for cls in offered),
         filled if filled is None else took.get(("fill", str(step.place)), filled),
         _usage_of(step, choice),
@@ -365,7 +365,7 @@ class _TimelineBuilder:
         if not _leads_to(step.choice) or step.number + 1 not in step.graph.steps:
             inside += self._choice(place, step.choice)
         entries = self._entry("node", place, step.name, step, inside)
-        if step.whole and step.called is None and step.state in ("cancelled", "interrupted"):
+        if step.is_complete and step.called is None and step.state in ("cancelled", "interrupted"):
             return [replace(entry, outcome="done", error="") for entry in entries]
         return entries
 

@@ -117,7 +117,7 @@ async def resume(
             earlier.log.extend(records[earlier.lines :])
             writer.log = earlier.log
         run.restore_limits(past.usage, past.seconds)
-        steps = sum(step.whole for step in past.run.steps.values())
+        steps = sum(step.is_complete for step in past.run.steps.values())
         change_texts = tuple(str(change) for change in changes)
         await writer.store(RunResumed(time(), "", steps, claim.owner, change_texts))
         if thread is not None and past.turn is None:  # it stopped before its turn was stored
@@ -286,7 +286,7 @@ async def result_of(
         graph, stored.lines, files=stored.files, given=given, partial=True, turns=turns
     )
     run = past.run
-    trace = [step.node for step in run.trace if step.whole and step.node is not None]
+    trace = [step.node for step in run.trace if step.is_complete and step.node is not None]
     gates = tuple(gate for gate in run.gates if gate.address not in stored.answers)
     status = stored.info.status
     waiting = gates if status == "waiting" else ()

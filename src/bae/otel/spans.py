@@ -291,8 +291,8 @@ class RunSpans:
             case Source() if work.turns is not None:
                 self._add_event(work.step, "bae.turns_shown", work.started, about_turns(work))
             case Source() if work not in self._open and work.state in ("done", "failed"):
-                # The source has no start record. Or it was cancelled while another node waited for
-                # its value.
+                # The source has no open span, because it has no start record, or because it was
+                # cancelled while another node waited for its value.
                 self._start(work, (work.ended or 0.0) - work.took)
                 self._end(work)
             case ToolRun():
@@ -400,9 +400,10 @@ class RunSpans:
     def _may_quote(self, work: Work) -> bool:
         """Return whether spans may have the content of questions from bodies and dependencies.
 
-        Such a question may quote any value of the run. So there is no content if a class that the
-        run has met, or may meet next, can hold a secret. There is none either if the record of the
-        run's start is missing, because the classes are then unknown.
+        Such a question may quote any value of the run. So spans have no content if a node class
+        that the run has reached, or may reach next, can hold a secret, or if the source of `work`
+        depends on a secret. They have none either if the record of the run's start is missing,
+        because the classes are then unknown.
         """
         if not self._content or self._history.run.start is None:
             return False

@@ -198,14 +198,15 @@ def layers(count: int, edges: Sequence[Edge]) -> tuple[list[int], set[int], list
 SWEEPS: Final = 12
 ROUNDS: Final = 6
 PULL: Final = (8.0, 2.0, 1.0)
-"""How strongly a link pulls its ends to one line. The index is the number of boxes at the ends of
-the link. A link between two stand-ins pulls most, because a bend is more visible in a long edge."""
+"""How strongly a link, which is the part of an edge between two rows, pulls its ends to one line.
+An end is a box or a stand-in: see `_Rows`. The index is the number of ends that are boxes. A link
+between two stand-ins pulls most, because a bend is more visible in a long edge."""
 
 
 class _Rows:
     """The rows of a layout. A row consists of vertices, which are boxes and stand-ins. In each row
-    that an edge skips, the edge has a stand-in. The boxes have the first numbers. The stand-ins
-    have the next numbers. The chain of an edge has its boxes and stand-ins, from top to bottom."""
+    that an edge skips, the edge has a stand-in. The boxes have the first numbers, and the stand-ins
+    the next. The chain of an edge has its boxes and stand-ins, from top to bottom."""
 
     def __init__(
         self,
@@ -479,8 +480,8 @@ def _assign_tracks(links: Sequence[tuple[int, int]], clear: int) -> tuple[list[l
     `clear`.
 
     Returns:
-        The crossbars of each link, from top to bottom. A crossbar is its lower x position and its
-        track.
+        The crossbars of each link, from top to bottom. A crossbar is the x position below it, and
+        its track.
         The number of tracks.
     """
     bars = [_Crossbar(place, *link) for place, link in enumerate(links) if link[0] != link[1]]

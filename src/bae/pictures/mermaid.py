@@ -41,8 +41,8 @@ def to_mermaid(graph: Graph[Any, Any], *, fields: bool = True, direction: Direct
     inner = {inner_picture.id for inner_picture in picture.inner}
     lines += [
         f'    {box.id} -.-|"{_label(field.name)}"| {graph_id}'
-        for shown in picture.all
-        for box in shown.boxes
+        for outer in picture.all
+        for box in outer.boxes
         for field in box.fields
         for graph_id in field.graphs
         if graph_id in inner

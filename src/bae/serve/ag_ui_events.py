@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 AgentEvent = dict[str, Any]
 AGAIN: Final = "~"
 """Separates the id of a reply from a number. A reply gets a number if an earlier text of the reply
-became void."""
+was withdrawn."""
 
 
 def reply_id(run_id: str) -> str:

@@ -172,8 +172,8 @@ def _hashes_in(value: Any) -> list[str]:
 
 
 async def _find_visible_file(call: ApiCall, hash: str) -> File | bytes | None:
-    """Return a file that the user has sent, or that a run has that the user may see. Otherwise
-    return None."""
+    """Return a file that the user has sent, or a file of a run that the user may see. If there is
+    no such file, return None."""
     api, user = call.api, call.user
     upload = api.uploads.find(user.name, hash)
     if upload is not None:

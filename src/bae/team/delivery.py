@@ -96,7 +96,8 @@ async def diff_attempt(
     project: Project, repository: Repository, task: Task, attempt: TaskAttempt
 ) -> str:
     """Return the change that was judged in an attempt at a task, as a git diff."""
-    commit = attempt.commit and await repository.resolve(attempt.commit)
+    # "^0" makes git look the commit up: a complete id alone resolves to itself.
+    commit = attempt.commit and await repository.resolve(f"{attempt.commit}^0")
     if not commit:
         reason = "its commit is gone" if attempt.commit else "it has written nothing"
         raise TeamError(

@@ -82,7 +82,8 @@ async def _reads_back(journal: Journal) -> None:
 
 
 async def _takes_at_the_call(journal: Journal) -> None:
-    """`append` takes its lines at the call, in order, even if the caller does not await it."""
+    """`append` takes its lines when it is called, in order, even if the caller does not await
+    it."""
     claim = await _begin_run(journal)
     waiting = [journal.append(claim, [_line(n)]) for n in range(1, 40)]
     (last,) = await asyncio.gather(waiting.pop(), return_exceptions=True)
