@@ -39,7 +39,7 @@ _LEAST: Final = 3
 
 class TurnScreen(Display):
     """Shows one turn. `ends` are the classes of the graph's end nodes, which have the reply.
-    `copies` is `GraphPlan.hidden`."""
+    `copies` has the fields that may hold copies of secrets: see `GraphPlan.hidden`."""
 
     keeps_texts = True
 

@@ -143,8 +143,8 @@ def _draw(
     names, values, notes = columns
     failed = row.state == "failed" or row.kind == "error"
     line = Text(no_wrap=True, overflow="crop")
-    for goes_on in row.guides:
-        line.append(signs.writable("│ " if goes_on else "  "), "dim")
+    for has_next in row.guides:
+        line.append(signs.writable("│ " if has_next else "  "), "dim")
     if row.kind != "more":
         done_mark = "✓" if row.kind in ("node", "item", "call") else " "
         mark, style = _MARKS.get(row.state, (done_mark, "dim" if row.dim else "green"))
