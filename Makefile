@@ -1,7 +1,7 @@
 # Everything a contributor runs. `make` alone lists the targets.
 #
-# Needs Python 3.11 or later, git and make. What else is needed goes into virtual environments in
-# this folder, made once; a stamp file in each says what is already installed.
+# Needs Python 3.11 or later, git and make. Everything else goes into virtual environments in this
+# folder. They are made once, and a stamp file in each says what is already installed.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -48,7 +48,7 @@ types: .venv/.dev ## Check src and examples with pyright, strict
 	.venv/bin/pyright
 
 .PHONY: page
-page: .venv/.dev ## Check that the page of the studio is what studio/ builds, and run its tests
+page: .venv/.dev ## Check that the studio's page is built from studio/, and run its tests
 	tools/studio.sh --check .venv/bin/python
 
 .PHONY: docs
@@ -116,7 +116,7 @@ format: .venv/.dev ## Rewrite the code: ruff's safe fixes, then its formatting
 	.venv/bin/ruff format .
 
 .PHONY: demo
-demo: .venv/.run ## Run the example, examples/ootd.py, on the model that comes with it
+demo: .venv/.run ## Run the example examples/ootd.py on the embedded model
 	.venv/bin/bae run examples/ootd.py --set message="ugh, just got up" --lm local
 
 .PHONY: team-demo
@@ -132,7 +132,7 @@ scale-demo: .venv/.scale ## Watch three workers share 60 runs, one of which is k
 	.venv/bin/python examples/scale/demo.py
 
 .PHONY: docs-serve
-docs-serve: .venv/.dev ## Show the docs on http://127.0.0.1:8000, rebuilt when a page is saved
+docs-serve: .venv/.dev ## Show the docs on http://127.0.0.1:8000, and rebuild them when a page is saved
 	.venv/bin/mkdocs serve
 
 .PHONY: studio
@@ -158,23 +158,23 @@ bench: .venv-bench/.bench ## Run the benchmarks
 	.venv-bench/bin/python -m benchmarks
 
 .PHONY: bench-durable
-bench-durable: .venv-bench/.bench ## Measure what it costs that a run survives
+bench-durable: .venv-bench/.bench ## Measure the cost of durable runs
 	.venv-bench/bin/python -m benchmarks.durable
 
 .PHONY: bench-scale
-bench-scale: .venv-bench/.bench ## Measure a step stored in Postgres, and runs a second of 1 to 3 workers
+bench-scale: .venv-bench/.bench ## Measure a step in Postgres, and the throughput of 1 to 3 workers
 	.venv-bench/bin/python -m benchmarks.scale
 
 .PHONY: bench-fills
-bench-fills: .venv/.dev ## Measure what a fill costs over calling the same SDK by hand
+bench-fills: .venv/.dev ## Measure the overhead of a fill over a direct call of the SDK
 	.venv/bin/python -m benchmarks.fills
 
 .PHONY: bench-tools
-bench-tools: .venv/.dev ## Measure a round of tool calls against PydanticAI, and calls against a gather
+bench-tools: .venv/.dev ## Measure a round of tool calls against PydanticAI and asyncio.gather
 	.venv/bin/python -m benchmarks.tools
 
 .PHONY: bench-serve
-bench-serve: .venv/.dev ## Measure what 50 clients cost that follow a run over HTTP
+bench-serve: .venv/.dev ## Measure the cost of 50 clients that follow a run over HTTP
 	.venv/bin/python -m benchmarks.serve
 
 .PHONY: bench-team
@@ -182,11 +182,11 @@ bench-team: .venv/.dev ## Measure a team: five workers against one, idle agents,
 	.venv/bin/python -m benchmarks.team
 
 .PHONY: bench-team-reading
-bench-team-reading: .venv/.dev ## Measure whether a worker finds the files of 60 commits by their messages
+bench-team-reading: .venv/.dev ## Measure whether a worker finds the files of 60 tasks
 	.venv/bin/python -m benchmarks.team_reading
 
 .PHONY: optimize
-optimize: .venv/.dev ## Have the local model learn from runs, and see what came of it, offline
+optimize: .venv/.dev ## Optimize the local model's prompts from runs, offline, and measure the gain
 	.venv/bin/python -m benchmarks.optimizing
 
 .PHONY: dist

@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def names(text: str, known: list[str], made: argparse.ArgumentParser, what: str) -> list[str]:
-    """The names in a comma-separated option, in their usual order."""
+    """Return the names in a comma-separated option, in their usual order."""
     wanted = {name.strip().lower() for name in text.split(",") if name.strip()}
     if unknown := wanted - set(known):
         made.error(f"no such {what}: {', '.join(sorted(unknown))} (choose from {', '.join(known)})")
@@ -60,7 +60,7 @@ def names(text: str, known: list[str], made: argparse.ArgumentParser, what: str)
 
 
 def field(keys: list[str]) -> dict[str, Contender]:
-    """The contenders that are installed; the floor always takes part."""
+    """Return the installed contenders. The floor always takes part."""
     found: dict[str, Contender] = {}
     for key in MODULES:
         if key != FLOOR and key not in keys:

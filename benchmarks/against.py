@@ -39,28 +39,28 @@ DURABLE_RUNS = 100
 
 
 async def best_of(times: int, work: Callable[[], Awaitable[object]]) -> float:
-    """Processor time of some work: the best of a few."""
-    taken: list[float] = []
+    """Return the processor time of some work: the best of a few samples."""
+    seconds: list[float] = []
     for _ in range(times):
         gc.collect()
         start = time.process_time()
         await work()
-        taken.append(time.process_time() - start)
-    return min(taken)
+        seconds.append(time.process_time() - start)
+    return min(seconds)
 
 
 def chain() -> float:
-    """Seconds a step of a1."""
+    """Return the seconds per step of case a1."""
     return asyncio.run(best_of(15, load(BAE).chain())) / STEPS
 
 
 def choices() -> float:
-    """Seconds a step of a2."""
+    """Return the seconds per step of case a2."""
     return asyncio.run(best_of(15, load(BAE).choices())) / STEPS
 
 
 def build() -> float:
-    """Seconds to define and build a graph of 200 node types."""
+    """Return the seconds to define and build a graph of 200 node types."""
     define = load(BAE).define
     assert define is not None
 
@@ -71,14 +71,14 @@ def build() -> float:
 
 
 def lm_step() -> float:
-    """Seconds a step that an LM chooses and fills."""
+    """Return the seconds per step that an LLM chooses and fills."""
     from benchmarks.lm_steps import STEPS, with_bae
 
     return asyncio.run(best_of(6, with_bae)) / STEPS
 
 
 def cold_start() -> float:
-    """Seconds of a program that starts, runs two steps and exits."""
+    """Return the seconds of a program that starts, runs two steps and exits."""
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "program.py")
         program.write_text(PROGRAMS[BAE], encoding="utf-8")
@@ -98,7 +98,7 @@ def cold_start() -> float:
 
 
 def crowd() -> float:
-    """Seconds a run of d."""
+    """Return the seconds per run of case d."""
     run = load(BAE).crowd()
 
     async def measure() -> float:
@@ -109,18 +109,18 @@ def crowd() -> float:
 
 
 def durable_step() -> float:
-    """Seconds a step of one run that a file keeps: the best of a few."""
+    """Return the seconds per step of one run in a journal file: the best of a few samples."""
     return min(asyncio.run(durable(1, DURABLE_STEPS)) for _ in range(3)) / DURABLE_STEPS
 
 
 def durable_runs() -> float:
-    """Seconds per run of five steps, with a hundred runs at once in a journal file: the best of a
-    few samples."""
+    """Return the seconds per run of five steps, with a hundred runs at once in a journal file: the
+    best of a few samples."""
     return min(asyncio.run(durable(DURABLE_RUNS, 5)) for _ in range(5)) / DURABLE_RUNS
 
 
 async def durable(runs: int, steps: int) -> float:
-    """Seconds that this number of concurrent runs takes."""
+    """Return the seconds that this number of concurrent runs takes."""
     from benchmarks.durable.contenders.bae_journal import open_store
 
     with tempfile.TemporaryDirectory() as folder:
@@ -144,45 +144,45 @@ SAMPLES: dict[str, tuple[Callable[[], float], str]] = {
 
 
 def sample_in(source: Path, name: str) -> float:
-    """A sample with the bae of some checkout."""
-    done = subprocess.run(
+    """Take a sample with the bae of a checkout."""
+    process = subprocess.run(
         [sys.executable, "-m", "benchmarks.against", "--sample", name],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(source), str(ROOT)])},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    where, seconds = json.loads(done.stdout.splitlines()[-1])
+    where, seconds = json.loads(process.stdout.splitlines()[-1])
     expect("the bae that ran", Path(where).resolve(), (source / "bae" / "__init__.py").resolve())
     return float(seconds)
 
 
 def bytes_in(source: Path) -> float:
-    """The memory that a run of case d adds."""
+    """Return the memory that a run of case d adds."""
     os.environ["PYTHONPATH"] = str(source)
     return child(BAE, CROWD)["bytes"] / CROWD
 
 
 def main() -> int:
-    made = argparse.ArgumentParser(prog="python -m benchmarks.against", description=__doc__)
-    made.add_argument("other", type=Path, nargs="?", help="another checkout of this repository")
-    made.add_argument("--rounds", type=int, default=ROUNDS)
-    made.add_argument("--sample", choices=SAMPLES, help="print one sample of this checkout alone")
-    options = made.parse_args()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.against", description=__doc__)
+    parser.add_argument("other", type=Path, nargs="?", help="another checkout of this repository")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--sample", choices=SAMPLES, help="print one sample of this checkout alone")
+    options = parser.parse_args()
     if options.sample:
         return one_sample(options.sample)
     if options.other is None:
-        made.error("name another checkout")
+        parser.error("name another checkout")
     sources = {"this": ROOT / "src", "other": options.other / "src"}
-    found = {name: {key: Samples() for key in sources} for name in SAMPLES}
+    samples = {name: {key: Samples() for key in sources} for name in SAMPLES}
     sizes = {key: Samples() for key in sources}
     for number in range(options.rounds):
         for key in sources if number % 2 else reversed(sources):
             for name in SAMPLES:
-                found[name][key].append(sample_in(sources[key], name))
+                samples[name][key].append(sample_in(sources[key], name))
             sizes[key].append(bytes_in(sources[key]))
     for name, (_, title) in SAMPLES.items():
-        show(title, found[name], 1e6)
+        show(title, samples[name], 1e6)
     show("d, KiB a run", sizes, 1 / 1024)
     return 0
 
@@ -197,7 +197,7 @@ def one_sample(name: str) -> int:
 
 
 def show(what: str, found: dict[str, Samples], scale: float) -> None:
-    """Both, and their ratio."""
+    """Print both figures and their ratio."""
     shown = ", ".join(
         f"{key} {figure(mine.median * scale)} ({spread(mine, scale)})"
         for key, mine in found.items()

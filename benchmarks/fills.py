@@ -149,11 +149,12 @@ async def dspy(url: str) -> AsyncIterator[dict[str, Call]]:
 
 
 async def measure_processor_time(calls: dict[str, Call]) -> dict[str, list[float]]:
-    """Milliseconds of processor time a call, one figure a round, in turns."""
+    """Return the milliseconds of processor time per call, one figure per round. The contenders take
+    turns."""
     for call in calls.values():
         for _ in range(10):
             await call()
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(ROUNDS):
         order = list(calls) if number % 2 else list(reversed(calls))
         for name in order:
@@ -161,8 +162,8 @@ async def measure_processor_time(calls: dict[str, Call]) -> dict[str, list[float
             began = time.process_time()
             for _ in range(CALLS):
                 await calls[name]()
-            found[name].append((time.process_time() - began) / CALLS * 1000)
-    return found
+            times[name].append((time.process_time() - began) / CALLS * 1000)
+    return times
 
 
 async def compare_fills(made: Callable[[str], Any], url: str) -> dict[str, list[float]]:
@@ -174,7 +175,7 @@ def main() -> int:
     worst = 0.0
     print("| SDK | by hand, ms | through bae, ms | bae adds, ms (median) | lowest | highest |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for made in (anthropic, pydantic_ai, dspy):
+    for contender in (anthropic, pydantic_ai, dspy):
         with subprocess.Popen(
             [sys.executable, "-m", "benchmarks.fills", "--serve"],
             stdin=subprocess.PIPE,
@@ -183,14 +184,14 @@ def main() -> int:
         ) as server:
             assert server.stdout is not None
             assert server.stdin is not None
-            found = asyncio.run(compare_fills(made, server.stdout.readline().strip()))
+            figures = asyncio.run(compare_fills(contender, server.stdout.readline().strip()))
             server.stdin.close()
-        pairs = zip(found["bae"], found["by hand"], strict=True)
+        pairs = zip(figures["bae"], figures["by hand"], strict=True)
         added = [through - alone for through, alone in pairs]
         worst = max(worst, statistics.median(added))
         print(
-            f"| {made.__name__} | {statistics.median(found['by hand']):.2f} "
-            f"| {statistics.median(found['bae']):.2f} | {statistics.median(added):.2f} "
+            f"| {contender.__name__} | {statistics.median(figures['by hand']):.2f} "
+            f"| {statistics.median(figures['bae']):.2f} | {statistics.median(added):.2f} "
             f"| {min(added):.2f} | {max(added):.2f} |"
         )
     print(f"\nthe target is at most {TARGET} ms; the most added is {worst:.2f} ms")

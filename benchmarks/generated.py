@@ -37,7 +37,7 @@ def forget(module: ModuleType) -> None:
 
 
 def successors(index: int) -> list[int]:
-    """The nodes that may follow node `index`; empty for the last node."""
+    """Return the nodes that may follow node `index`. The last node has none."""
     return [later for later in range(index + 1, index + 1 + FANOUT) if later < GRAPH_SIZE]
 
 

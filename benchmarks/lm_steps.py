@@ -51,7 +51,7 @@ GRAPH = Graph(start=Left, end=Done)
 
 
 def answer_for(number: int) -> str:
-    """What the LM answers at a step: to the right and to the left by turns, and an end."""
+    """Return the LLM's answer at a step: right and left in turns, and then the end."""
     if number >= STEPS:
         return f'{{"answer":{{"choice":"Done","fields":{{"number":{number}}}}}}}'
     side = "Right" if number % 2 else "Left"
@@ -125,8 +125,8 @@ async def by_hand() -> int:
     node: BaseModel = FloorLeft(number=0, label="step 0")
     trace = [node]
     while not isinstance(node, FloorDone):
-        known = {NAMES[type(node)]: node.model_dump(mode="json")}
-        text = f"Choose what comes next, and make it.\n\n{json.dumps(known)}"
+        fields = {NAMES[type(node)]: node.model_dump(mode="json")}
+        text = f"Choose what comes next, and make it.\n\n{json.dumps(fields)}"
         said, tokens = await client.ask(text, SCHEMA)
         spent.calls += 1
         spent.tokens += tokens
@@ -138,16 +138,17 @@ async def by_hand() -> int:
 
 
 async def measure(rounds: int) -> tuple[float, float]:
-    """Seconds a step of both, by turns: the best of the rounds, which other load disturbs least."""
-    taken: dict[Any, list[float]] = {by_hand: [], with_bae: []}
-    for work in taken:
+    """Return the seconds per step of both, measured in turns. The best round counts, because other
+    load disturbs it least."""
+    times: dict[Any, list[float]] = {by_hand: [], with_bae: []}
+    for work in times:
         await work()
     for _ in range(rounds):
-        for work, samples in taken.items():
+        for work, samples in times.items():
             since = process_time()
             assert await work() == STEPS + 1
             samples.append((process_time() - since) / STEPS)
-    return min(taken[by_hand]), min(taken[with_bae])
+    return min(times[by_hand]), min(times[with_bae])
 
 
 def main() -> int:

@@ -238,15 +238,15 @@ async def measure(
 
 
 def table(counts: dict[tuple[str, float], Count]) -> str:
-    """The counts, as Markdown: valid at first, valid after a retry, and FillError."""
+    """Return the counts as Markdown: valid at first, valid after a retry, and FillError."""
     names = list(dict.fromkeys(name for name, _ in counts))
     temperatures = list(dict.fromkeys(temperature for _, temperature in counts))
     heads = ["shape", *(f"at {temperature:g}" for temperature in temperatures), "tokens/s"]
     lines = ["| " + " | ".join(heads) + " |", "| --- |" + " ---: |" * (len(heads) - 1)]
 
     def row(name: str, by_temperature: list[Count]) -> str:
-        cells = [" / ".join(str(each.ends[end]) for end in ENDS) for each in by_temperature]
-        usage = Usage.total(each.usage for each in by_temperature)
+        cells = [" / ".join(str(outcome.ends[end]) for end in ENDS) for outcome in by_temperature]
+        usage = Usage.total(outcome.usage for outcome in by_temperature)
         return "| " + " | ".join([name, *cells, f"{Count(usage=usage).speed:.0f}"]) + " |"
 
     for name in names:
@@ -265,7 +265,7 @@ ENDS = ("first", "again", "FillError")
 
 
 def unclean(counts: dict[tuple[str, float], Count]) -> list[str]:
-    """The fills that ended neither in a node nor in a FillError."""
+    """Return the fills that ended neither in a node nor in a FillError."""
     return [
         f"{name} at {temperature:g}: {end} × {number}"
         for (name, temperature), count in counts.items()
@@ -285,13 +285,13 @@ def main() -> int:
         "--temperature", type=float, nargs="+", default=TEMPERATURES, metavar="T", dest="at"
     )
     parser.add_argument("--shape", choices=SHAPES, nargs="+", default=list(SHAPES))
-    given = parser.parse_args()
-    counts = asyncio.run(measure(given.shape, given.at, given.fills))
+    options = parser.parse_args()
+    counts = asyncio.run(measure(options.shape, options.at, options.fills))
     print(table(counts))
-    found = unclean(counts)
-    for line in found:
+    problems = unclean(counts)
+    for line in problems:
         print(line, file=sys.stderr)
-    return 1 if found else 0
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ _CLEAR = Path("/proc/self/clear_refs")
 
 
 def peak() -> int:
-    """The most bytes resident so far, or since `reset_peak` where that is possible."""
+    """Return the most resident bytes so far, or since `reset_peak` where that is possible."""
     if _STATUS.exists():
         for line in _STATUS.read_text().splitlines():
             if line.startswith("VmHWM:"):

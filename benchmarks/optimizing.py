@@ -60,7 +60,7 @@ SHOWN = 4
 
 
 def load_triage() -> ModuleType:
-    """The example, from its file."""
+    """Import the example from its file."""
     if "triage" not in sys.modules:
         spec = spec_from_file_location("triage", ROOT / "examples" / "triage.py")
         assert spec is not None
@@ -98,7 +98,7 @@ class Teacher(Backend):
 
 
 def text_of(case: Case) -> str:
-    """What the customer wrote."""
+    """Return the text of the ticket."""
     assert isinstance(case.inputs, Mapping)
     return str(case.inputs["text"])
 
@@ -159,7 +159,9 @@ async def learn(
     graph = load_triage().graph
     train, held_out, left_out = split_apart(await examples_from(journal, graph), part, seed)
     found.examples = len(train), len(held_out), len(left_out)
-    for cls in (each for each in every_node(graph) if not nodes or each.__name__ in nodes):
+    for cls in (
+        candidate for candidate in every_node(graph) if not nodes or candidate.__name__ in nodes
+    ):
         learned: NodePredictor = await aoptimize_node(
             cls,
             train,
@@ -174,10 +176,10 @@ async def learn(
             cls, learned, held_out, lm=lm, calls=folder / "calls.db", concurrency=1, graph=graph
         )
         found.comparisons += compared
-        for each in compared:
-            print(f"  {each}", file=sys.stderr)
-            if not each.better and not force:  # as it was before
-                setattr(learned, each.part, getattr(fresh_predictor(cls), each.part))
+        for comparison in compared:
+            print(f"  {comparison}", file=sys.stderr)
+            if not comparison.better and not force:  # as it was before
+                setattr(learned, comparison.part, getattr(fresh_predictor(cls), comparison.part))
         found.written += save_optimized({cls: learned}, folder / "learned", among=graph)
 
 
@@ -193,24 +195,24 @@ async def measure(
 
     graph = load_triage().graph
     lm = LocalBackend(slots=4)  # so that prompts of each kind are read once
-    found = Measured()
-    clock = Clock(found.seconds)
+    measured = Measured()
+    clock = Clock(measured.seconds)
     async with SQLiteJournal(folder / "runs.db", durability="normal") as journal:
-        found.runs, found.corrected = await collect(journal, known)
+        measured.runs, measured.corrected = await collect(journal, known)
         clock.lap("collect")
         teacher = Teacher(known)
-        await learn(journal, folder, lm, teacher, found, **options)
+        await learn(journal, folder, lm, teacher, measured, **options)
         clock.lap("learn")
         (folder / "learned").mkdir(exist_ok=True)  # missing where nothing was better
         optimized = create_optimized_lm(graph, folder / "learned", lm)
-        found.evaluation = await evaluate(
+        measured.evaluation = await evaluate(
             graph, new, {"local": lm, "optimized": optimized}, journal=journal, concurrency=1
         )
         clock.lap("evaluate")
         ticket = graph.start(text="Where do I change the picture beside my name?")
-        found.last = await graph.arun(ticket, optimized, journal=journal, run_id="the-last")
+        measured.last = await graph.arun(ticket, optimized, journal=journal, run_id="the-last")
         clock.lap("run")
-    return found
+    return measured
 
 
 class Clock:
@@ -230,7 +232,7 @@ class Clock:
 
 
 def figures(found: Measured) -> str:
-    """The measurements, as Markdown."""
+    """Return the measurements as Markdown."""
     assert found.evaluation is not None
     assert found.last is not None
     train, held_out, left_out = found.examples
@@ -334,16 +336,16 @@ def main() -> int:
     parser.add_argument("--seen", type=int, default=SEEN, metavar="N", help="tickets to learn from")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep journal and artifacts here")
     parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
-    given = parser.parse_args()
-    with TemporaryDirectory() as made:
-        folder = given.keep or Path(made)
+    options = parser.parse_args()
+    with TemporaryDirectory() as temporary:
+        folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         cases = load_cases(TICKETS, load_triage().graph)
-        known, new = cases[: given.seen], load_cases(UNSEEN, load_triage().graph)
-        found = asyncio.run(measure(folder, known, new, seed=given.seed))
-    text = figures(found)
+        known, new = cases[: options.seen], load_cases(UNSEEN, load_triage().graph)
+        measured = asyncio.run(measure(folder, known, new, seed=options.seed))
+    text = figures(measured)
     print(text)
-    if given.write:
+    if options.write:
         write(PAGE, text)
     return 0
 

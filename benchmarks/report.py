@@ -71,27 +71,27 @@ def _table(header: list[str], rows: list[list[str]], *, prose: bool = False) -> 
 
 
 def figure(value: float) -> str:
-    """Three figures that count, thousands set apart."""
+    """Format a number with three significant digits, and commas between thousands."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def spread(samples: Samples, scale: float) -> str:
-    """Lowest to highest sample, in the unit of the table."""
+    """Return the lowest and the highest sample, in the unit of the table."""
     return f"{figure(min(samples) * scale)}–{figure(max(samples) * scale)}"
 
 
 def notes_of(contenders: Iterable[Contender], case: str) -> list[str]:
-    """What the contenders have to say about this case."""
+    """Return the notes of the contenders on this case."""
     return [f"{one.name}: {one.notes[case]}." for one in contenders if case in one.notes]
 
 
 def fewer_samples(
     samples: Mapping[str, Samples], names: Mapping[str, str], where: str = ""
 ) -> list[str]:
-    """Names the contenders that sat rounds out, because a median of two means less than a median of
-    fifteen."""
+    """Return a note on each contender that sat out rounds, because a median of two samples means
+    less than a median of fifteen."""
     most = max(len(mine) for mine in samples.values())
     return [
         f"{names[key]}{where}: {len(mine)} of {most} samples."
@@ -101,7 +101,7 @@ def fewer_samples(
 
 
 def provenance(contenders: Iterable[Contender], settings: Settings) -> str:
-    """Where and with what the figures were measured."""
+    """Describe the machine, the contenders and the settings of the measurement."""
     versions = ", ".join(f"{one.name} {one.version}" for one in contenders if one.package)
     return (
         f"Measured on {platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
@@ -111,7 +111,7 @@ def provenance(contenders: Iterable[Contender], settings: Settings) -> str:
 
 
 def as_json(results: list[Result], where: str) -> dict[str, Any]:
-    """The same as data, with every sample in it."""
+    """Return the results as data, with every sample."""
     return {"measured": where, "cases": [asdict(result) for result in results]}
 
 

@@ -92,18 +92,18 @@ async def fill(url: str, schema: str, runs: int, lines: int) -> float:
 
 
 async def median_ms(ask: Callable[[], Awaitable[object]]) -> tuple[float, float]:
-    """The median and the most of some calls, in milliseconds."""
+    """Return the median and the maximum of the time of some calls, in milliseconds."""
     await ask()
-    taken: list[float] = []
+    times: list[float] = []
     for _ in range(REPEATS):
         started = time.perf_counter()
         await ask()
-        taken.append((time.perf_counter() - started) * 1000)
-    return statistics.median(taken), max(taken)
+        times.append((time.perf_counter() - started) * 1000)
+    return statistics.median(times), max(times)
 
 
 async def measure(journal: PostgresJournal, runs: int) -> tuple[list[list[str]], dict[str, float]]:
-    """The queries and their times, as rows and as medians."""
+    """Measure the queries. Returns table rows, and the medians."""
     page = (await journal.runs(limit=50))[-1].run_id
     middle = f"run-{runs // 2}"
     numbers = iter(range(99, runs, 1000))
@@ -113,7 +113,7 @@ async def measure(journal: PostgresJournal, runs: int) -> tuple[list[list[str]],
         run_id = f"run-{next(numbers)}"  # its owner is dead
         await journal.release(await journal.claim(run_id), "ended", [])
 
-    asked: dict[str, Callable[[], Awaitable[object]]] = {
+    queries: dict[str, Callable[[], Awaitable[object]]] = {
         "the newest 50": lambda: journal.runs(limit=50),
         "the next page": lambda: journal.runs(limit=50, before=page),
         "a page in the middle": lambda: journal.runs(limit=50, before=middle),
@@ -128,21 +128,21 @@ async def measure(journal: PostgresJournal, runs: int) -> tuple[list[list[str]],
         CLAIMS[0]: lambda: ready.find(20),
         CLAIMS[1]: claim,
     }
-    found: list[list[str]] = []
+    rows: list[list[str]] = []
     medians: dict[str, float] = {}
-    for name, ask in asked.items():
+    for name, ask in queries.items():
         medians[name], most = await median_ms(ask)
-        found.append([name, figure(medians[name]), figure(most)])
+        rows.append([name, figure(medians[name]), figure(most)])
         say(f"{name}: {medians[name]:.1f} ms")
     started = time.perf_counter()
     count = await journal.prune(older_than=(DAYS - 1.5) * 86_400)
     seconds = (time.perf_counter() - started) * 1000
-    found.append([f"prune {count:,} runs, a day and more", figure(seconds), "–"])
-    return found, medians
+    rows.append([f"prune {count:,} runs, a day and more", figure(seconds), "–"])
+    return rows, medians
 
 
 def judge(medians: dict[str, float]) -> list[Verdict]:
-    """Whether the slowest list and the slowest claim are fast enough."""
+    """Return the verdicts on the slowest list and the slowest claim."""
     verdicts: list[Verdict] = []
     for what, names in (("list", medians.keys() - {*CLAIMS}), ("claim", CLAIMS)):
         slowest = max(names, key=lambda name: medians[name])
@@ -167,12 +167,12 @@ async def work(url: str, runs: int, lines: int) -> Result:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog="python -m benchmarks.run_lists", description=__doc__)
-    made.add_argument("--runs", type=int, default=1_000_000, metavar="N")
-    made.add_argument("--lines", type=int, default=10, metavar="N", help="of each run")
-    made.add_argument("--url", help="a database (default: a new server)")
-    made.add_argument("--write", type=Path, metavar="FILE")
-    options = made.parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run_lists", description=__doc__)
+    parser.add_argument("--runs", type=int, default=1_000_000, metavar="N")
+    parser.add_argument("--lines", type=int, default=10, metavar="N", help="of each run")
+    parser.add_argument("--url", help="a database (default: a new server)")
+    parser.add_argument("--write", type=Path, metavar="FILE")
+    options = parser.parse_args(arguments)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bae-bench-")))
         url = options.url or stack.enter_context(postgres(folder))

@@ -29,7 +29,7 @@ class Settings:
     quick: bool = False
 
     def at_most(self, rounds: int) -> Settings:
-        """The same with fewer rounds, for cases whose single sample is long."""
+        """Return the same settings with fewer rounds, for cases with long samples."""
         return Settings(min(self.rounds, rounds), self.sample_seconds, self.budget, self.quick)
 
 
@@ -41,21 +41,21 @@ class Samples(list[float]):
         return statistics.median(self)
 
     def ratio_to(self, other: Samples) -> float:
-        """Median of the ratios round by round, over the rounds both took part in."""
+        """Return the median of the ratios of each round, for the rounds that both took part in."""
         return statistics.median(a / b for a, b in zip(self, other, strict=False))
 
     def minus(self, other: Samples) -> float:
-        """Median of the differences round by round."""
+        """Return the median of the differences of each round."""
         return statistics.median(a - b for a, b in zip(self, other, strict=False))
 
 
 def say(text: str) -> None:
-    """Progress, kept off standard output so that the report can be piped."""
+    """Print progress to standard error, so that the report can be piped."""
     print(text, file=sys.stderr, flush=True)
 
 
 def turns(keys: list[str], rounds: int) -> list[list[str]]:
-    """The order of each round: everyone goes first equally often."""
+    """Return the order of each round. Every contender goes first equally often."""
     return [keys[at % len(keys) :] + keys[: at % len(keys)] for at in range(rounds)]
 
 

@@ -59,7 +59,8 @@ graph = Graph(start=Tick, end=Over, name="ticks")
 
 
 async def serve(file: str) -> None:
-    """The server: its address is printed, and its CPU time and memory whenever a line is read."""
+    """Run the server and print its address. Print its CPU time and memory for each line that it
+    reads."""
     async with SQLiteJournal(file, durability="normal") as journal:
         api = router(graph, journal=journal, auth=bearer(TOKEN), max_iters=0)
         async with listening(api) as url:
@@ -71,7 +72,7 @@ async def serve(file: str) -> None:
 
 
 def memory() -> int:
-    """Kilobytes of this process."""
+    """Return the resident kilobytes of this process."""
     return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0])
 
 
@@ -89,7 +90,7 @@ class Server:
         return self.process.stdout.readline().strip()
 
     def used(self) -> tuple[float, int]:
-        """CPU seconds until now, and kilobytes of memory."""
+        """Return the CPU seconds so far, and the kilobytes of memory."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
@@ -98,7 +99,8 @@ class Server:
 
 
 async def follow(url: str, run_id: str, *, reads: bool) -> int:
-    """The number of records of a run that one client got. A stalled client reads nothing."""
+    """Follow a run, and return the number of records that the client got. A stalled client reads
+    nothing."""
     address = f"{url.replace('http', 'ws', 1)}/feed"
     async with connect(address, compression=None, max_queue=1 if not reads else 16) as socket:
         await socket.send(json.dumps({"token": TOKEN}))
@@ -107,12 +109,12 @@ async def follow(url: str, run_id: str, *, reads: bool) -> int:
 
 
 async def _read(socket: ClientConnection) -> int:
-    found = 0
+    count = 0
     async for text in socket:
         message: dict[str, Any] = json.loads(text)
-        found += len(message.get("items", ()))
+        count += len(message.get("items", ()))
         if "end" in message:
-            return found if message["end"] == "ended" else -1
+            return count if message["end"] == "ended" else -1
     return -1
 
 
@@ -155,7 +157,7 @@ async def measure(clients: int, stalled: int, rate: int, seconds: float) -> Meas
                 # To the end of the run: a busy machine may need longer for the same work.
                 again = await http.post("/graphs/ticks/runs?wait=300", json=body, timeout=300)
                 took = time.time() - begin
-                got = await asyncio.gather(*readers)
+                counts = await asyncio.gather(*readers)
                 after, memory = await asyncio.to_thread(server.used)
                 share = (after - before) / seconds
                 total = (await http.get("/runs/ticks/records?limit=1")).json()["last"] + 1
@@ -163,7 +165,9 @@ async def measure(clients: int, stalled: int, rate: int, seconds: float) -> Meas
                 for task in hanging:
                     task.cancel()
                 await asyncio.gather(*hanging, return_exceptions=True)
-                return Measured(share, memory, all(each == total for each in got), total / took)
+                return Measured(
+                    share, memory, all(count == total for count in counts), total / took
+                )
         finally:
             server.process.kill()
             server.process.wait()

@@ -75,14 +75,13 @@ class Lag:
 
 
 def percentiles(samples: Sequence[float]) -> tuple[float, float, float, float]:
-    """The median, two that are high, and the highest."""
+    """Return the median, two high percentiles, and the maximum."""
     cut = quantiles(samples, n=100)
     return cut[49], cut[94], cut[98], max(samples)
 
 
 async def be_idle() -> None:
-    """A process that measures the delay of other processes on this machine: it only waits for a
-    message."""
+    """Measure the event loop of an idle process, which shows the delay that this machine adds."""
     lag = Lag()
     async with lag.measured():
         await asyncio.to_thread(sys.stdin.readline)
@@ -131,7 +130,7 @@ def diamonds(unit: float) -> tuple[list[PlannedTask], dict[str, float]]:
 
 @asynccontextmanager
 async def a_bench(folder: Path, tasks: Sequence[PlannedTask]) -> AsyncIterator[Workbench]:
-    """A new repository with tests, its state, and its bench."""
+    """Yield the bench of a new repository with tests and its state."""
     root = folder / "project"
     (root / "tests").mkdir(parents=True)
     (root / "conftest.py").write_text("")
@@ -151,7 +150,8 @@ async def a_bench(folder: Path, tasks: Sequence[PlannedTask]) -> AsyncIterator[W
 async def run_team(
     folder: Path, tasks: Sequence[PlannedTask], seconds: Mapping[str, float], workers: int
 ) -> tuple[float, dict[str, float], Lag]:
-    """How long a team takes, how long each task was in progress, and how late the loop was."""
+    """Return the seconds that a team takes, the seconds of each task, and the delay of the event
+    loop."""
     lag = Lag()
     async with a_bench(folder, tasks) as bench:
         lead = LeadAgent(bench, SlowScript(seconds), max_agents=workers)
@@ -175,8 +175,8 @@ async def run_team(
 
 
 def minimum_time(tasks: Sequence[PlannedTask], lasted: Mapping[str, float], workers: int) -> float:
-    """The time that the graph allows: each task begins when its prerequisites are done and a worker
-    is free, and lasts as long as it did alone."""
+    """Return the time that the graph allows. Each task begins when its prerequisites are done and a
+    worker is free, and takes as long as it took alone."""
     ends: dict[str, float] = {}
     free = [0.0] * workers
     waiting = list(tasks)
@@ -193,7 +193,7 @@ def minimum_time(tasks: Sequence[PlannedTask], lasted: Mapping[str, float], work
 
 
 async def measure_workers(folder: Path, *, unit: float) -> Result:
-    """Five workers against one on the same tasks."""
+    """Measure five workers against one worker on the same tasks."""
     tasks, seconds = diamonds(unit)
     one, lasted, _ = await run_team(folder / "one", tasks, seconds, 1)
     five, _, lag = await run_team(folder / "five", tasks, seconds, 5)
@@ -225,7 +225,7 @@ async def measure_workers(folder: Path, *, unit: float) -> Result:
 
 
 async def measure_lag(folder: Path, *, count: int) -> Result:
-    """The event loop while five workers do nothing but run git and tests."""
+    """Measure the event loop while five workers do nothing but run git and tests."""
     tasks = [PlannedTask(key=f"task-{n}", title=f"Write {n}") for n in range(count)]
     beside = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.team", "--idle"),
@@ -254,7 +254,7 @@ async def measure_lag(folder: Path, *, count: int) -> Result:
 
 
 async def measure_agents(folder: Path) -> Result:
-    """What idle agents hold, and how long it takes to make one."""
+    """Measure the memory of idle agents, and the time to make one."""
     async with (
         a_bench(folder, ()) as bench,
         AgentPoolManager(bench, SlowScript({}), most=AGENTS) as pool,
@@ -298,7 +298,7 @@ def resident() -> int:
 
 
 async def measure_events(folder: Path, *, seconds: float) -> Result:
-    """1,000 events a second, stored, to clients in a process of their own."""
+    """Send 1,000 stored events a second to clients in another process."""
     total = int(RATE * seconds)
     lag = Lag()
     async with await Store.open(folder / "team.db") as store:
@@ -377,7 +377,7 @@ _FOLLOW: Final = '{"sub": 1, "feed": "team/bench", "after": -1}'
 
 
 async def be_clients(url: str, total: int) -> None:
-    """What the other process does: read, or stall."""
+    """Run the clients of the other process: read events, or stall."""
     from websockets.asyncio.client import connect
 
     delays: list[float] = []
@@ -411,13 +411,13 @@ async def be_clients(url: str, total: int) -> None:
     async with asyncio.TaskGroup() as tasks:
         for reader in readers:
             tasks.create_task(read(reader))
-    dropped = [await asyncio.to_thread(is_dropped, each) for each in stalled]
-    found = {"complete": len(numbers), "dropped": sum(dropped), "latency": percentiles(delays)}
-    print(json.dumps(found), flush=True)
+    dropped = [await asyncio.to_thread(is_dropped, client) for client in stalled]
+    figures = {"complete": len(numbers), "dropped": sum(dropped), "latency": percentiles(delays)}
+    print(json.dumps(figures), flush=True)
 
 
 async def stall(url: str) -> socket.socket:
-    """A client that follows the feed and reads nothing."""
+    """Follow the feed as a client that reads nothing."""
     where = urlsplit(url)
     client = socket.create_connection((where.hostname or "", where.port or 0))
     key = b64encode(os.urandom(16)).decode()
@@ -433,7 +433,7 @@ async def stall(url: str) -> socket.socket:
 
 
 def is_dropped(client: socket.socket) -> bool:
-    """Whether the server has ended the connection of a client that did not read."""
+    """Return whether the server has closed the connection of a client that did not read."""
     client.settimeout(20)
     try:
         with client, suppress(ConnectionResetError):
@@ -445,14 +445,14 @@ def is_dropped(client: socket.socket) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog="python -m benchmarks.team", description=__doc__)
-    made.add_argument("--quick", action="store_true", help="shorter: to try, not to quote")
-    made.add_argument("--write", type=Path, metavar="FILE", help="put the tables into FILE")
-    made.add_argument("--case", metavar="A,B", help="agents, events, lag, workers (default: all)")
-    made.add_argument("--clients", help=argparse.SUPPRESS)
-    made.add_argument("--idle", action="store_true", help=argparse.SUPPRESS)
-    made.add_argument("--events", type=int, help=argparse.SUPPRESS)
-    options = made.parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.team", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="shorter: to try, not to quote")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables into FILE")
+    parser.add_argument("--case", metavar="A,B", help="agents, events, lag, workers (default: all)")
+    parser.add_argument("--clients", help=argparse.SUPPRESS)
+    parser.add_argument("--idle", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--events", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
     if options.clients:
         asyncio.run(be_clients(options.clients, options.events))
         return 0

@@ -91,22 +91,22 @@ class Outcome:
     def tokens_of_calls(self) -> list[int]:
         """The tokens that each request of the conversation sends: brief, tools, results so far."""
         sent = [sum(self.tokens[:number]) for number in range(len(self.tokens) + 1)]
-        return [self.brief + each for each in sent]
+        return [self.brief + tokens for tokens in sent]
 
 
 def git(*args: str, at: Path = ROOT) -> str:
-    """What git prints."""
-    done = subprocess.run(("git", *args), cwd=at, check=True, capture_output=True, text=True)
-    return done.stdout
+    """Run git, and return its output."""
+    process = subprocess.run(("git", *args), cwd=at, check=True, capture_output=True, text=True)
+    return process.stdout
 
 
 def is_source(name: str) -> bool:
-    """Whether a file is source code of bae."""
+    """Return whether a file is source code of bae."""
     return name.startswith("src/bae/") and name.endswith(".py")
 
 
 def read_cases(most: int = CASES) -> list[Case]:
-    """The newest commits that change one to six source files, and that are no merges."""
+    """Return the newest commits that change one to six source files and are no merges."""
     form = "--format=%x01%H%x02%P%x02%B%x02"
     log = git("log", "--no-merges", "--name-status", "--no-renames", form, NEWEST)
     cases: list[Case] = []
@@ -201,7 +201,7 @@ async def read_for(message: str, call: Call) -> None:
 
 
 def common_stem(word: str) -> str:
-    """What the forms of a word have in common, as a pattern."""
+    """Return a pattern for the common part of the forms of a word."""
     for ending in ENDINGS:
         if word.lower().endswith(ending) and len(word) - len(ending) >= 4:
             return re.escape(word[: -len(ending)].lower())
@@ -235,14 +235,14 @@ async def work_on(case: Case, code: Code) -> Outcome:
     brief = compose_brief(BackendWorkerAgent.role, context, "", "", None)
     tools = plan_of(WorkerLoop).tools
     assert tools is not None
-    described = "".join(f"{one.name}{one.description}{one.schema}" for one in tools.tool_specs)
+    described = "".join(f"{spec.name}{spec.description}{spec.schema}" for spec in tools.tool_specs)
     size = estimate_tokens(SYSTEM + brief + described)
     in_brief = tuple(name for name in case.changed if name in context.files)
     return Outcome(case, shown, tokens, size, in_brief)
 
 
 async def measure(cases: Sequence[Case]) -> list[Outcome]:
-    """The outcomes of cases, each in its own checkout of a clone that shares all objects."""
+    """Measure cases, each in its own checkout of a clone that shares all objects."""
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "clone"
@@ -260,7 +260,7 @@ async def measure(cases: Sequence[Case]) -> list[Outcome]:
 
 
 def report(outcomes: Sequence[Outcome]) -> Result:
-    """The tables and the targets."""
+    """Return the tables and the targets."""
     count = len(outcomes)
     reached = [outcome.reached_at for outcome in outcomes if outcome.reached_at is not None]
     partly = sum(len(outcome.missed) < len(outcome.case.changed) for outcome in outcomes)
@@ -318,11 +318,11 @@ def _describe_misses(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    made = argparse.ArgumentParser(prog="python -m benchmarks.team_reading", description=__doc__)
-    made.add_argument("--write", type=Path, metavar="FILE", help="put the tables into FILE")
-    made.add_argument("--most", type=int, default=CASES, help="how many commits (default: 60)")
-    made.add_argument("--skip", type=int, default=0, help="leave out the newest of them")
-    options = made.parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.team_reading", description=__doc__)
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables into FILE")
+    parser.add_argument("--most", type=int, default=CASES, help="how many commits (default: 60)")
+    parser.add_argument("--skip", type=int, default=0, help="leave out the newest of them")
+    options = parser.parse_args(arguments)
     cases = read_cases(options.skip + options.most)[options.skip :]
     result = report(asyncio.run(measure(cases)))
     print(result.markdown(), *(verdict.line() for verdict in result.verdicts), sep="\n")

@@ -90,12 +90,12 @@ class Instant(Backend):
         self.rounds = rounds
 
     async def answer(self, prompt: Prompt) -> Answer:
-        made = sum(message.role == "assistant" for message in prompt.conversation)
-        used = Usage(calls=1, input_tokens=100, output_tokens=10)
-        if made == self.rounds:
-            return Answer(ANSWER, used)
-        call = CallPart(f"p{made}", "search", {"query": f"kettle {made}", "most": 2})
-        return Answer("", used, calls=(call,))
+        rounds = sum(message.role == "assistant" for message in prompt.conversation)
+        usage = Usage(calls=1, input_tokens=100, output_tokens=10)
+        if rounds == self.rounds:
+            return Answer(ANSWER, usage)
+        call = CallPart(f"p{rounds}", "search", {"query": f"kettle {rounds}", "most": 2})
+        return Answer("", usage, calls=(call,))
 
 
 class Plain(BaseModel):
@@ -114,40 +114,41 @@ def in_bae(rounds: int) -> Run:
 
 def in_pydantic_ai(rounds: int) -> Run:
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        made = sum(message.kind == "response" for message in messages)
-        used = RequestUsage(input_tokens=100, output_tokens=10)
-        if made == rounds:
-            return ModelResponse([TextPart(ANSWER)], usage=used)
-        arguments = {"query": f"kettle {made}", "most": 2}
-        return ModelResponse([ToolCallPart("search", arguments, f"p{made}")], usage=used)
+        count = sum(message.kind == "response" for message in messages)
+        usage = RequestUsage(input_tokens=100, output_tokens=10)
+        if count == rounds:
+            return ModelResponse([TextPart(ANSWER)], usage=usage)
+        arguments = {"query": f"kettle {count}", "most": 2}
+        return ModelResponse([ToolCallPart("search", arguments, f"p{count}")], usage=usage)
 
     agent = Agent(FunctionModel(answer), output_type=NativeOutput(Plain), tools=[search])
     limits = UsageLimits(request_limit=None)
 
     async def run() -> tuple[int, str]:
-        found = await agent.run("What does a kettle cost?", usage_limits=limits)
-        parts = [part for message in found.all_messages() for part in message.parts]
-        return sum(part.part_kind == "tool-return" for part in parts), found.output.text
+        result = await agent.run("What does a kettle cost?", usage_limits=limits)
+        parts = [part for message in result.all_messages() for part in message.parts]
+        return sum(part.part_kind == "tool-return" for part in parts), result.output.text
 
     return run
 
 
 async def processor_time(runs: dict[str, Run], wanted: Any, samples: int) -> dict[str, list[float]]:
-    """Seconds of processor time a run, one figure a sample, in turns."""
+    """Return the seconds of processor time per run, one figure per sample. The contenders take
+    turns."""
     repeats: dict[str, int] = {}
     for name, run in runs.items():
         began = time.process_time()
         assert await run() == wanted, name
         repeats[name] = max(1, round(0.1 / (time.process_time() - began)))
-    found: dict[str, list[float]] = {name: [] for name in runs}
+    times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(samples):
         for name in runs if number % 2 else reversed(runs):
             gc.collect()
             began = time.process_time()
             results = [await runs[name]() for _ in range(repeats[name])]
-            found[name].append((time.process_time() - began) / repeats[name])
+            times[name].append((time.process_time() - began) / repeats[name])
             assert results == [wanted] * repeats[name], name
-    return found
+    return times
 
 
 def compare_rounds(samples: int) -> Result:
@@ -157,13 +158,13 @@ def compare_rounds(samples: int) -> Result:
         wanted = rounds, "It costs 40 euros."
         found = asyncio.run(processor_time(runs, wanted, samples))
         # The last answer is a request too, without a call.
-        mine, theirs = ([each / (rounds + 1) for each in found[name]] for name in runs)
+        mine, theirs = ([seconds / (rounds + 1) for seconds in found[name]] for name in runs)
         ratios = [a / b for a, b in zip(mine, theirs, strict=True)]
         ratio = statistics.median(ratios)
         rows.append(
             [
                 f"{rounds} rounds",
-                *(figure(statistics.median(each) * 1000) for each in (mine, theirs)),
+                *(figure(statistics.median(times) * 1000) for times in (mine, theirs)),
                 f"{ratio:.2f}",
                 f"{min(ratios):.2f}–{max(ratios):.2f}",
             ]
@@ -211,7 +212,8 @@ class Crowding(Backend):
 
 
 async def over_gather(samples: int) -> tuple[list[float], list[float]]:
-    """Seconds of a run with all calls in one round, and of a plain gather, in turns."""
+    """Return the seconds of a run with all calls in one round, and of a plain gather, measured in
+    turns."""
     graph, lm, start = Graph(start=Crowd, end=Waited), Crowding(), Crowd(text="all")
 
     async def by_bae() -> list[Any]:
@@ -220,7 +222,7 @@ async def over_gather(samples: int) -> tuple[list[float], list[float]]:
     async def by_hand() -> list[Any]:
         return await asyncio.gather(*(wait(number) for number in range(CALLS)))
 
-    found: dict[str, list[float]] = {"bae": [], "gather": []}
+    times: dict[str, list[float]] = {"bae": [], "gather": []}
     runs = {"bae": by_bae, "gather": by_hand}
     for number in range(samples + 1):
         for name in runs if number % 2 else reversed(runs):
@@ -230,8 +232,8 @@ async def over_gather(samples: int) -> tuple[list[float], list[float]]:
             seconds = time.perf_counter() - began
             assert results == [*range(CALLS)], name
             if number:  # the first is a warm-up
-                found[name].append(seconds)
-    return found["bae"], found["gather"]
+                times[name].append(seconds)
+    return times["bae"], times["gather"]
 
 
 def compare_gather(samples: int) -> Result:
@@ -241,7 +243,7 @@ def compare_gather(samples: int) -> Result:
     rows = [
         [
             f"{CALLS} calls of {SECONDS * 1000:.0f} ms",
-            *(figure(statistics.median(each) * 1000) for each in (mine, plain)),
+            *(figure(statistics.median(times) * 1000) for times in (mine, plain)),
             figure(longer * 1000),
             f"{figure(min(added) * 1000)}–{figure(max(added) * 1000)}",
         ]

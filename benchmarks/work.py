@@ -64,7 +64,7 @@ DONE = len(KINDS)
 
 
 def pick(n: int) -> int:
-    """Which of the three kinds runs as step `n`; `DONE` when the row is at its end."""
+    """Return which of the three kinds runs as step `n`, or `DONE` at the end of the row."""
     return DONE if n == STEPS else (n * 5 + n // 7) % 3
 
 
@@ -74,18 +74,18 @@ CHOICE_END = (STEPS, sum(WEIGHTS[pick(n)] for n in range(STEPS)), "choices")
 
 
 def crowd_end(index: int) -> tuple[int, float, str]:
-    """The answer of run number `index` of the crowd."""
+    """Return the answer of run number `index` of the crowd."""
     return (CROWD_STEPS, index + 0.5 * CROWD_STEPS, "crowd")
 
 
 async def square(item: int) -> int:
-    """The mapped function: gives the loop one chance to run others, as any real call would."""
+    """Square an item. Like a real call, it lets other tasks run once."""
     await asyncio.sleep(0)
     return item * item
 
 
 def squares(items: list[int]) -> list[int]:
-    """The answer of the map over `items`."""
+    """Return the answer of the map over `items`."""
     return [item * item for item in items]
 
 
@@ -112,7 +112,7 @@ DATAFLOW_LEVELS = (
 
 
 async def observe(name: str, *inputs: int) -> int:
-    """Wait as long as `name` takes, then give a value that depends on every input."""
+    """Wait as long as `name` takes, then return a value that depends on every input."""
     await asyncio.sleep(DATAFLOW[name][0])
     return len(name) + 2 * sum(inputs)
 
@@ -122,7 +122,7 @@ def _value(name: str) -> int:
 
 
 def finish_time(name: str) -> float:
-    """Seconds until `name` can be there at the earliest."""
+    """Return the earliest second at which `name` can have its value."""
     seconds, needs = DATAFLOW[name]
     return seconds + max((finish_time(need) for need in needs), default=0.0)
 

@@ -1,6 +1,6 @@
-"""An agent with two tools: the LM calls functions until it can answer.
+"""An agent with two tools: the LLM calls functions until it can answer.
 
-The tools are plain functions, and `calls` has what the LM called.
+The tools are plain functions, and `calls` has the LLM's calls.
 
     bae run examples/answer_with_tools.py --set text="What is a lamp in pounds?"
 """
@@ -19,7 +19,7 @@ RATES = {"pounds": 0.86, "dollars": 1.08}
 
 async def look_up_price(item: str) -> float:
     """The price of an item, in euros."""
-    if item not in PRICES:  # the LM reads it, and can do better
+    if item not in PRICES:  # the LLM reads the error, and can correct its call
         raise ToolError(f"no {item} is sold; what is: {', '.join(PRICES)}")
     return PRICES[item]
 

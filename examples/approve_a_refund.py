@@ -1,4 +1,4 @@
-"""A gate: the LM proposes, a person decides, now or in a week, and nothing is paid before.
+"""A gate: the LLM proposes a refund, and a person decides, now or in a week.
 
 At a terminal `bae run` asks you. Without a terminal the run is parked in its journal, and
 `bae runs answer` resumes it.
@@ -24,11 +24,11 @@ from bae.testing import ScriptedLM
 class Complaint(Node):
     text: str = Field(description="what the customer writes")
 
-    async def __call__(self) -> Proposal: ...  # the LM proposes
+    async def __call__(self) -> Proposal: ...  # the LLM proposes
 
 
 class Proposal(Node):
-    # Bounds hold whatever the model says: an answer outside of them is asked for again.
+    # If the model's answer is out of bounds, the model is asked again.
     euros: int = Field(description="the refund, 0 if there is no reason for one", ge=0, le=200)
     reply: str = Field(description="two friendly sentences to the customer", max_length=300)
 
@@ -37,7 +37,7 @@ class Proposal(Node):
 
 
 class Approval(Node):
-    # What the person needs to see is given before the gate opens.
+    # The person sees these fields with the question.
     euros: int
     reply: str
     approved: Annotated[bool, Gate("Send this refund?")] = Field(init=False)
@@ -60,17 +60,15 @@ graph = Graph(start=Complaint, end=(Refunded, Declined))
 
 
 async def clerk(gate: OpenGate) -> bool:
-    """Replaces a person, who would see the question on a screen and answer later."""
+    """Answer in place of a person, who would see the question on a screen and answer later."""
     print(f"{gate.question} {gate.context['euros']} EUR, {gate.context['reply']!r}")
     return gate.context["euros"] <= 50
 
 
 async def park(path: Path, complaint: Complaint) -> None:
     async with SQLiteJournal(path) as journal:
-        stopped = await graph.arun(
-            complaint, lm=scripted_lm(), journal=journal, run_id="complaint-7"
-        )
-        for gate in stopped.waiting:
+        run = await graph.arun(complaint, lm=scripted_lm(), journal=journal, run_id="complaint-7")
+        for gate in run.waiting:
             print(f"{gate.place} waits: {gate.question}")
 
 
@@ -79,17 +77,18 @@ async def answer(path: Path) -> None:
         for info in await journal.runs(status="waiting"):
             for gate in info.waiting:
                 print(f"{info.run_id}: {gate.question} Yes.")
-                where = info.run_id, gate.address
-                done = await graph.answer(*where, True, scripted_lm(), journal=journal)
-                print(repr(done.result))
+                run = await graph.answer(
+                    info.run_id, gate.address, True, scripted_lm(), journal=journal
+                )
+                print(repr(run.result))
 
 
 def main() -> None:
     complaint = Complaint(text="The umbrella arrived wet.")
 
     print("With a person who answers, the run continues:")
-    answered = graph.run(complaint, lm=scripted_lm(), answer=clerk)
-    print(repr(answered.result))
+    run = graph.run(complaint, lm=scripted_lm(), answer=clerk)
+    print(repr(run.result))
 
     with TemporaryDirectory() as folder:
         path = Path(folder, "runs.db")

@@ -19,7 +19,7 @@ ORDERS = {"A-17": "a lamp, shipped on Monday", "B-4": "an umbrella, still in the
 
 def look_up_order(number: str) -> str:
     """What an order is, and where."""
-    if number not in ORDERS:  # the LLM reads it, and can ask for the number
+    if number not in ORDERS:  # the LLM reads the error, and can ask for the number
         raise ToolError(f"there is no order {number}")
     return ORDERS[number]
 

@@ -1,7 +1,7 @@
-"""A budget and a cache: no call that the budget does not cover is made, and none is made twice.
+"""A budget and a cache: the budget limits the LLM calls, and the cache answers equal questions.
 
-The budget is checked before each call. A run that the budget stops is not lost: with a journal it
-resumes under a larger budget, and stored answers are not asked for again.
+The budget is checked before each call. If the budget stops a run, no work is lost: with a journal
+the run resumes under a larger budget, and does not ask again for stored answers.
 
     bae run examples/keep_to_a_budget.py --budget calls=2 -i '{"letters": ["It broke.", "Hi!"]}'
     bae runs resume --module examples/keep_to_a_budget.py --budget calls=10
@@ -71,11 +71,11 @@ async def main() -> None:
         print(f"{run.result.headline} {run.usage.calls} calls, {lm.statistics().hits} hits")
 
 
-def label_letter(asked: Asked) -> dict[str, str]:
-    """Replaces a model, which is given by its name: Cached("claude-cli:haiku")."""
-    assert isinstance(asked.previous, Read)
-    known = {"It broke.": "complaint", "A lamp, please.": "order"}
-    return {"kind": known.get(asked.previous.letter, "praise")}
+def label_letter(question: Asked) -> dict[str, str]:
+    """Answer in place of a model. Name a real model instead: Cached("claude-cli:haiku")."""
+    assert isinstance(question.previous, Read)
+    labels = {"It broke.": "complaint", "A lamp, please.": "order"}
+    return {"kind": labels.get(question.previous.letter, "praise")}
 
 
 if __name__ == "__main__":

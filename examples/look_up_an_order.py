@@ -1,7 +1,7 @@
-"""A graph inside a graph: to find the order that a letter is about is a run inside the run.
+"""A graph inside a graph: the inner graph finds the order that a letter is about.
 
-The inner graph has nodes, a step of the LM's and two ends of its own. To the outer one it is a
-dependency like any other: it runs beside the others, and its value is the node it ends at.
+The inner graph has its own nodes, one LLM call and two ends. To the outer graph it is a dependency
+like any other: it runs concurrently with the others, and its value is the node that it ends at.
 
     bae run examples/look_up_an_order.py --set text="Where is A-17?"
     python examples/look_up_an_order.py                       # scripted: no model is asked
@@ -25,7 +25,7 @@ ORDERS = {"A-17": "two umbrellas, sent on Monday", "B-4": "a lamp, waits for its
 class FindOrder(Node):
     letter: Annotated[Letter, Recall()] = Field(init=False)  # from the run around it
 
-    async def __call__(self) -> Reference: ...  # the LM reads the letter
+    async def __call__(self) -> Reference: ...  # the LLM reads the letter
 
 
 class Reference(Node):

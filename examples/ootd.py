@@ -1,6 +1,6 @@
-"""What to wear today: a message, what the day brings, and an outfit for it.
+"""Recommend an outfit from a message, the weather and the calendar.
 
-It teaches all of bae in one small graph: dependencies that run at the same time, fields that the
+This small graph teaches the basics of bae: dependencies that run at the same time, fields that the
 LLM fills, a value recalled from the previous node, and an answer that its types constrain.
 
     bae run examples/ootd.py --set message="ugh, just got up"
@@ -22,7 +22,7 @@ DATA = Path(__file__).with_name("ootd_data")
 
 Mood = Literal["tired", "steady", "eager"]
 
-# What there is. A model cannot recommend what you do not own, nor make up an address.
+# The choices. A model cannot recommend clothes that you do not own, or make up an address.
 Top = Literal["white shirt", "grey wool jumper", "linen shirt", "navy blazer", "rain jacket"]
 Bottom = Literal["jeans", "wool trousers", "chinos", "pleated skirt", "shorts"]
 Footwear = Literal["leather boots", "rain boots", "white trainers", "sandals", "loafers"]
@@ -78,21 +78,21 @@ def get_calendar() -> list[Event]:  # not async: bae calls it in a thread, so it
 class GettingDressed(Node):
     message: str = Field(description="how you are, in a few words")  # the caller gives it
 
-    async def __call__(self) -> AnticipateDay: ...  # empty: the LLM chooses what follows
+    async def __call__(self) -> AnticipateDay: ...  # empty: the LLM makes the next node
 
 
 class AnticipateDay(Node):
-    message: Annotated[str, Recall(GettingDressed)]  # so that the next node is made from it too
+    message: Annotated[str, Recall(GettingDressed)]  # so the LLM sees it for the next node too
     location: Annotated[Location, Dep(get_location)]
     weather: Annotated[Weather, Dep(get_weather)]  # as soon as the location is there
     calendar: Annotated[list[Event], Dep(get_calendar)]  # at the same time as both
-    mood: Mood = Field(description="how the person feels, from their message")  # the LM
+    mood: Mood = Field(description="how the person feels, from their message")  # the LLM
 
     async def __call__(self) -> RecommendOutfit: ...
 
 
 class RecommendOutfit(Node):
-    mood: Annotated[Mood, Recall()]  # what AnticipateDay has found
+    mood: Annotated[Mood, Recall()]  # the mood of AnticipateDay
     top: Top = Field(description="for the upper body; it suits the weather and the events")
     bottom: Bottom = Field(description="goes with the top")
     footwear: Footwear = Field(description="suits the weather")

@@ -1,4 +1,4 @@
-"""The model sees the photo itself: a path after an @ gives bae a file.
+"""An image as input: the model sees the photo itself. A path after an @ gives bae a file.
 
     bae run examples/read_a_receipt.py --set photo=@examples/receipt.png
 
@@ -32,8 +32,8 @@ graph = Graph(start=Photo, end=Receipt)
 def main() -> None:
     photo = Image.from_path(Path(__file__).with_name("receipt.png"))
     lm = ScriptedLM([{"shop": "Lamps & Co", "total": 39.9}])
-    found = graph.run(Photo(photo=photo), lm=lm).result
-    print(f"{photo.placeholder} {found.shop}: {found.total:.2f}")
+    receipt = graph.run(Photo(photo=photo), lm=lm).result
+    print(f"{photo.placeholder} {receipt.shop}: {receipt.total:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A loop: the LM writes, a written body checks, and a bound says when to give up.
+"""A loop: the LLM writes a slogan, your code checks it, and a limit ends the loop.
 
 A written body decides where the run goes. An empty body leaves the choice to the LLM.
 
@@ -21,11 +21,11 @@ MOST_WORDS = 4
 class Brief(Node):
     product: str
 
-    async def __call__(self) -> Draft: ...  # the LM writes a first draft
+    async def __call__(self) -> Draft: ...  # the LLM writes a first draft
 
 
 class Draft(Node):
-    product: Annotated[str, Recall(Brief)]  # seen again by the LM each time
+    product: Annotated[str, Recall(Brief)]  # the LLM sees it for each draft
     text: str = Field(description="a slogan", max_length=100)
 
     async def __call__(self) -> TooLong | Slogan:  # your code decides
@@ -39,7 +39,9 @@ class TooLong(Node):
     text: str
     cut: int
 
-    async def __call__(self) -> Draft: ...  # the LM drafts again, and sees what was wrong
+    async def __call__(
+        self,
+    ) -> Draft: ...  # the LLM drafts again, and sees this node
 
 
 class Slogan(Node):

@@ -1,5 +1,5 @@
-"""A map and a join: every document goes through a graph of its own, several at a time, and one
-report is made of all.
+"""A map and a join: a graph summarizes each document, several at a time, and one report is made
+from all summaries.
 
     bae run examples/summarize_documents.py
     python examples/summarize_documents.py                    # scripted: no model is asked
@@ -57,9 +57,8 @@ class Morning(Node):
 class Report(Node):
     documents: Annotated[list[Document], Dep(load_documents)]
     summaries: Annotated[list[Summary], Map(summarize, over="documents", limit=8)]
-    headline: str = Field(
-        description="what matters today", max_length=80
-    )  # the LM sees the summaries
+    # The LLM sees the summaries.
+    headline: str = Field(description="what matters today", max_length=80)
 
     async def __call__(self) -> None: ...
 
@@ -78,7 +77,7 @@ def main() -> None:
 
 
 def scripted_lm() -> ScriptedLM:
-    """Replaces a model, which is given by its name: `lm="claude-cli:sonnet"`."""
+    """Return a script in place of a model. Name a real model instead: `lm="claude-cli:sonnet"`."""
     return ScriptedLM(
         {
             Summary: [

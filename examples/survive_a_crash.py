@@ -1,10 +1,10 @@
-"""A journal: a run whose process is killed twice resumes and repeats no finished work.
+"""A journal: a run resumes after its process is killed, and repeats no finished work.
 
     bae run examples/survive_a_crash.py -i '{"cities": ["Bern", "Rome", "Oslo"]}'
     python examples/survive_a_crash.py                        # scripted: no model is asked
 
-The second starts itself three times on one journal, and twice kills itself on the way, as
-`DEADLY="asking for Rome" python examples/survive_a_crash.py runs.db` does.
+The second command starts itself three times on one journal, and two of these processes kill
+themselves, as `DEADLY="asking for Rome" python examples/survive_a_crash.py runs.db` does.
 """
 
 from __future__ import annotations  # not needed on Python 3.14 and later
@@ -29,7 +29,7 @@ log = logging.getLogger("trip")
 
 
 def do(what: str) -> None:
-    """Everything that happens outside of the run: it is noted, and may be the last thing done."""
+    """Log an effect outside of the run. If the effect is the deadly one, kill this process."""
     log.info(what)
     if what == os.environ.get("DEADLY"):
         os.kill(os.getpid(), signal.SIGKILL)  # no clean-up runs
@@ -44,7 +44,7 @@ class Trip(Node):
     cities: list[str]
     prices: Annotated[list[int], Map(get_price, over="cities", limit=1)] = Field(init=False)
 
-    async def __call__(self) -> Choice: ...  # the LM
+    async def __call__(self) -> Choice: ...  # the LLM
 
 
 class Choice(Node):
@@ -65,7 +65,7 @@ class Booking(Node):
 graph = Graph(start=Trip, end=Booking)
 
 
-def choose(asked: Asked) -> dict[str, str]:
+def choose(question: Asked) -> dict[str, str]:
     do("asking the LM")
     return {"city": "Rome"}
 
@@ -89,8 +89,8 @@ def main() -> None:
         for deadly in ("asking for Rome", "booking Rome", ""):
             print("A process starts:", flush=True)
             killing = {**os.environ, "DEADLY": deadly}
-            done = subprocess.run([sys.executable, __file__, path], env=killing, check=False)
-            print("It was killed." if done.returncode < 0 else "It has ended.", flush=True)
+            process = subprocess.run([sys.executable, __file__, path], env=killing, check=False)
+            print("It was killed." if process.returncode < 0 else "It has ended.", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Optimizing prompts: a support ticket goes to one of three queues, with its subject.
+"""Prompt optimization: a support ticket goes to one of three queues, with its subject.
 
-The graph is small. bae learns better prompts for it from runs. `triage_data/cases.jsonl` has 120
-tickets with the right answers, to measure a model. docs/optimize.md has the rest of the story.
+bae learns better prompts for this small graph from its runs. `triage_data/cases.jsonl` has 120
+tickets with the right answers, to measure a model. docs/optimize.md is the guide.
 
     bae run examples/triage.py --set text="Where do I change the signature under my mails?"
     bae eval examples/triage.py --data examples/triage_data/cases.jsonl
@@ -22,11 +22,11 @@ from bae.testing import ScriptedLM
 class Ticket(Node):
     text: str = Field(description="what the customer wrote")
 
-    # Where the LM goes on to is one thing that it can learn,
+    # bae learns a prompt for this choice.
     async def __call__(self) -> Refund | Outage | HowTo: ...
 
 
-# and what it fills in there is the other.
+# For each of these classes, bae learns a prompt to fill the fields.
 
 
 class Refund(Node):

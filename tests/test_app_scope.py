@@ -102,8 +102,8 @@ async def test_a_value_of_the_app_is_opened_once_and_closed_after_the_block(
 
 async def test_concurrent_first_runs_share_one_opening(pools: Pools):
     async with pools.graph.open():
-        found = await asyncio.gather(*(pools.run() for _ in range(20)))
-    assert len(set(found)) == len(pools.opened) == 1
+        results = await asyncio.gather(*(pools.run() for _ in range(20)))
+    assert len(set(results)) == len(pools.opened) == 1
     assert pools.log == OPEN + CLOSED
 
 
@@ -463,8 +463,8 @@ def scope_problems(field: Any) -> list[tuple[str, str]]:
     class Ask(EndNode):
         value: field
 
-    found = Graph(start=Ask).validate()
-    return [(p.place, p.message) for p in found if p.code == "bae-dep-scope"]
+    problems = Graph(start=Ask).validate()
+    return [(p.place, p.message) for p in problems if p.code == "bae-dep-scope"]
 
 
 async def settings() -> str:
@@ -487,12 +487,12 @@ async def test_a_function_of_the_app_cannot_take_an_lm_or_a_recall_or_be_a_graph
     async def open_pool(lm: LM) -> str:
         return ""
 
-    for marker, said in (
+    for marker, reason in (
         (Dep(open_pool, scope="app"), "the LM of a run, as lm"),
         (Dep(settings, scope="app", name=Recall()), "called with values of a run"),
         (Dep(EndNode, scope="app"), "a graph"),
     ):
-        assert said in scope_problems(Annotated[Any, marker])[0][1]
+        assert reason in scope_problems(Annotated[Any, marker])[0][1]
 
 
 async def test_a_function_has_the_same_scope_in_the_whole_graph():

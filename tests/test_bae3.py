@@ -462,9 +462,9 @@ class Makes(Node):
 
 class Decides(Node):
     async def __call__(self, lm: LM) -> Makes | Count:
-        found = await lm.decide(self)
-        assert isinstance(found, Makes | Count)
-        return found
+        decided = await lm.decide(self)
+        assert isinstance(decided, Makes | Count)
+        return decided
 
 
 class Fills(Node):
@@ -693,7 +693,7 @@ def test_a_graph_is_compiled_optimized_saved_and_run_with_learned_prompts(
     assert graph.run(Ask(question="Cold?"), lm=lm).result.text == "No, never."  # type: ignore[attr-defined]
     assert lm.stats == lm.get_stats() == {"optimized": 1, "naive": 0}
     compiled = type(bae.compile_graph(graph)).load(graph, path=tmp_path)
-    assert {cls: each.is_fresh for cls, each in compiled.optimized.items()} == {
+    assert {cls: predictor.is_fresh for cls, predictor in compiled.optimized.items()} == {
         Ask: True,
         Look: True,
         Reply: False,
@@ -710,7 +710,7 @@ def test_a_compiled_graph_includes_predictors_that_learned_nothing(configured: A
     assert compiled.optimized == {}
     same = compiled.optimize([])  # too few examples to learn anything
     assert same.optimized.keys() == {Ask, Look, Reply}
-    assert all(each.is_fresh for each in same.optimized.values())
+    assert all(predictor.is_fresh for predictor in same.optimized.values())
     compiled.optimized[Reply] = learned = bae.optimize_node(Reply, [])
     assert compiled.predictors[Reply] is learned
 
@@ -755,8 +755,8 @@ graph = Graph(start=Ask)
     (tmp_path / "script.json").write_text('[{"text": "No."}]', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     given = ["-i", '{"question": "Cold?"}', "--json", "--quiet", "--no-journal"]
-    for said in (["-b"], ["--backend"], ["--lm"]):
-        assert main(["run", "app3.py", *said, "scripted:script.json", *given]) == 0
+    for option in (["-b"], ["--backend"], ["--lm"]):
+        assert main(["run", "app3.py", *option, "scripted:script.json", *given]) == 0
         assert '"No."' in capsys.readouterr().out
     assert main(["run", "app3.py", "--backend=scripted:script.json", *given]) == 0
     assert '"No."' in capsys.readouterr().out

@@ -194,11 +194,11 @@ async def test_a_base_exception_ends_the_run_and_closes_every_resource(
     RAISED[:], OPENED[:], CLOSED[:] = [raised], [], []
     before = asyncio.all_tasks()
     async with MemoryJournal() as journal:
-        found: Any = await run_failing(Graph(start=PLACES[place]), journal)
+        error: Any = await run_failing(Graph(start=PLACES[place]), journal)
         (run,) = await journal.runs()
-    while isinstance(found, BaeError):
-        found = found.cause
-    assert found is raised
+    while isinstance(error, BaeError):
+        error = error.cause
+    assert error is raised
     assert sorted(CLOSED) == sorted(OPENED)
     assert run.status == "failed"
     assert run.owner is None

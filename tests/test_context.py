@@ -245,7 +245,7 @@ async def test_a_run_resumes_and_replays_with_its_context_setting():
 
     assert (await graph.replay("one", journal=journal)).trace == result.trace
     other = Graph(start=Ticket)
-    with pytest.raises(ReplayError, match="the question to the LM differs") as differs:
+    with pytest.raises(ReplayError, match="the question to the LM has changed") as differs:
         await other.replay("one", journal=journal)
     assert '-{"before":[{"Ticket"' in differs.value.diff
 

@@ -21,9 +21,9 @@ Ticket = leading_to(Triage, name="Ticket", message=str)
 
 
 def list_lost_inputs(start: type[Node]) -> list[tuple[str, str, str]]:
-    found = [p for p in Graph(start=start).validate() if p.code == "bae-context-lost"]
-    assert {p.severity for p in found} <= {"warning"}
-    return [(p.place, p.message.rpartition("the path ")[2], p.fix) for p in found]
+    problems = [p for p in Graph(start=start).validate() if p.code == "bae-context-lost"]
+    assert {p.severity for p in problems} <= {"warning"}
+    return [(p.place, p.message.rpartition("the path ")[2], p.fix) for p in problems]
 
 
 def test_a_fill_that_misses_an_input_gets_a_warning_with_path_and_fix():
@@ -33,11 +33,11 @@ def test_a_fill_that_misses_an_input_gets_a_warning_with_path_and_fix():
 
 def test_a_choice_that_misses_an_input_gets_a_single_warning():
     chooses = leading_to(Reply, Triage, None, name="Sorted", urgent=bool)
-    found = list_lost_inputs(leading_to(chooses, message=str))
+    lost = list_lost_inputs(leading_to(chooses, message=str))
 
     fix = "add `message: Annotated[str, Recall(Start)]` to Sorted"
-    assert found[0] == ("Sorted", "Start -> Sorted", fix)
-    assert [place for place, _, _ in found].count("Sorted") == 1
+    assert lost[0] == ("Sorted", "Start -> Sorted", fix)
+    assert [place for place, _, _ in lost].count("Sorted") == 1
 
 
 def test_a_recall_on_the_previous_or_filled_node_shows_the_input():

@@ -136,8 +136,8 @@ VALUES = [
 def places_in(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield at
     if isinstance(value, dict | list):
-        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from places_in(each, (*at, key))
+        for key, child in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places_in(child, (*at, key))
 
 
 def damage_json(text: str, rng: random.Random) -> str:
@@ -160,21 +160,21 @@ def damage_json(text: str, rng: random.Random) -> str:
 
 def damage_bytes(data: bytes, rng: random.Random) -> bytes:
     """Change, remove or repeat some bytes, or cut off the end."""
-    found = bytearray(data)
+    damaged = bytearray(data)
     for _ in range(rng.randint(1, 4)):
-        at, many = rng.randrange(len(found) + 1), rng.randint(1, 40)
+        at, many = rng.randrange(len(damaged) + 1), rng.randint(1, 40)
         match rng.randrange(5):
             case 0:
-                found[at : at + many] = rng.randbytes(many)
+                damaged[at : at + many] = rng.randbytes(many)
             case 1:
-                del found[at : at + many]
+                del damaged[at : at + many]
             case 2:
-                found[at:at] = found[at : at + many]
+                damaged[at:at] = damaged[at : at + many]
             case 3:
-                found[at : at + 1] = bytes([rng.choice([0, 0xFF, 0x80, 0xED, 10, 34, 92])])
+                damaged[at : at + 1] = bytes([rng.choice([0, 0xFF, 0x80, 0xED, 10, 34, 92])])
             case _:
-                del found[at : at + (many if rng.random() < 0.7 else len(found))]
-    return bytes(found)
+                del damaged[at : at + (many if rng.random() < 0.7 else len(damaged))]
+    return bytes(damaged)
 
 
 def damage_lines(data: bytes, rng: random.Random) -> bytes:
@@ -235,10 +235,10 @@ class Outcomes:
 
 @pytest.fixture
 def outcomes() -> Iterator[Outcomes]:
-    found = Outcomes()
-    yield found
-    assert not found.wrong, "\n".join(found.wrong)
-    assert found.errors, "nothing was damaged"
+    outcomes = Outcomes()
+    yield outcomes
+    assert not outcomes.wrong, "\n".join(outcomes.wrong)
+    assert outcomes.errors, "nothing was damaged"
 
 
 async def use_runs(journal: Journal, case: object, outcomes: Outcomes) -> None:
@@ -494,17 +494,17 @@ def unexpected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[BaseExce
     pytest.importorskip("typer")
     from bae.cli import app
 
-    found: list[BaseException] = []
+    errors: list[BaseException] = []
     report_error = app._report_error
 
     def report_and_note(error: BaseException, debug: bool) -> int:
         if not isinstance(error, BaeError | app.UsageError | app.typer.Abort):
-            found.append(error)
+            errors.append(error)
         return report_error(error, debug)
 
     monkeypatch.setattr(app, "_report_error", report_and_note)
     monkeypatch.chdir(tmp_path)
-    return found
+    return errors
 
 
 def test_a_damaged_pyproject_causes_no_unexpected_error(many, tmp_path, unexpected, capsys):

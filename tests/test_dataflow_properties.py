@@ -83,17 +83,17 @@ class Example:
         return (number, *(self.value(input_) for input_ in self.functions[number].inputs))
 
     def failing(self, number: int) -> set[int]:
-        return {each for each in self.needed_by(number) if self.functions[each].fails}
+        return {needed for needed in self.needed_by(number) if self.functions[needed].fails}
 
     def cut_short(self) -> set[int]:
         """The functions whose call may be cancelled though the run continues: a failure beside them
         leaves a field its default. Such a call never finished, so a later step may repeat it."""
         return {
-            each
+            needed
             for step in self.steps
             for number, defaulted in step.fields
             if defaulted and self.failing(number)
-            for each in self.needed_by(number)
+            for needed in self.needed_by(number)
         }
 
 

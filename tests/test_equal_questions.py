@@ -88,8 +88,8 @@ async def test_a_resumed_body_repeats_only_unanswered_questions(order, answered)
     result = await BRAINSTORM.resume("one", lm, journal=left)
 
     again = iter(range(7, 10))
-    kept = order[:answered]
-    expected = [n if n in kept else str(next(again)) for n in "012"]
+    answered_keys = order[:answered]
+    expected = [n if n in answered_keys else str(next(again)) for n in "012"]
     assert result.result.text == " ".join(expected)
     assert lm.calls == 7 + 3 - answered
     assert (await BRAINSTORM.replay("one", journal=left)).trace == result.trace
@@ -144,7 +144,7 @@ async def test_items_of_a_map_with_equal_questions_keep_their_own_answers_after_
     journal = MemoryJournal()
     result = await LISTS.arun(Lists(), Counting("120"), journal=journal, run_id="one")
     assert result.result.answers == ["0", "1", "2"]
-    assert [(each.asker.item, each.number) for each in result.journal.of(LMAnswered)] == [
+    assert [(record.asker.item, record.number) for record in result.journal.of(LMAnswered)] == [
         (1, 0), (2, 0), (0, 0)
     ]  # fmt: skip
     assert (await LISTS.replay("one", journal=journal)).trace == result.trace
@@ -162,7 +162,7 @@ async def test_items_of_a_map_with_equal_questions_keep_their_own_answers_after_
 async def test_two_lm_parameters_of_a_function_share_the_numbering_of_questions():
     async def ask_both(first: LM, second: LM) -> str:
         made = await asyncio.gather(first.make(Brainstorm(), Idea), second.make(Brainstorm(), Idea))
-        return " ".join(each.text for each in made)
+        return " ".join(idea.text for idea in made)
 
     class Both(EndNode):
         text: Annotated[str, Dep(ask_both)]
@@ -172,7 +172,7 @@ async def test_two_lm_parameters_of_a_function_share_the_numbering_of_questions(
 
     graph, journal = Graph(start=Start, end=Both), MemoryJournal()
     result = await graph.arun(Start(), Counting("10"), journal=journal, run_id="one")
-    numbers = [each.number for each in result.journal.of(LMAnswered)]
+    numbers = [record.number for record in result.journal.of(LMAnswered)]
 
     assert (result.result.text, numbers) == ("0 1", [1, 0])
 
@@ -195,7 +195,7 @@ async def test_nodes_filled_concurrently_keep_their_own_recorded_values_after_a_
     class Several(Node):
         async def __call__(self, lm: LM) -> Numbered | Outcome:
             made = await asyncio.gather(*(lm.make(self, Numbered) for _ in range(3)))
-            return Outcome(text=" ".join(str(each.number) for each in made))
+            return Outcome(text=" ".join(str(node.number) for node in made))
 
     graph, journal = Graph(start=Several), MemoryJournal()
     with pytest.raises(Exception, match="0"):

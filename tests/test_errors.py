@@ -227,12 +227,12 @@ ROOT = Path(__file__).resolve().parents[1]
 def explained_codes() -> dict[str, str]:
     """The codes on the page, each with its entry and what is above the list."""
     page = (ROOT / "docs" / "errors.md").read_text("utf-8")
-    found: dict[str, str] = {}
+    codes: dict[str, str] = {}
     for section in page.split("\n## "):
         above = section.partition("\n- ")[0]
         for entry, named in re.findall(r"^(- (`bae-.+?): .+)$", section, re.MULTILINE):
-            found |= dict.fromkeys(re.findall(r"bae-[a-z-]+", named), f"{above} {entry}")
-    return found
+            codes |= dict.fromkeys(re.findall(r"bae-[a-z-]+", named), f"{above} {entry}")
+    return codes
 
 
 def test_the_explained_error_codes_are_exactly_the_codes_in_the_source():

@@ -57,11 +57,11 @@ def strings_in(value: Any, path: JSONPath = ()) -> dict[JSONPath, str]:
         return {path: readable(value, 0)} if value else {}
     parts = value.items() if isinstance(value, dict) else ()
     parts = enumerate(value) if isinstance(value, list) else parts
-    found: dict[JSONPath, str] = {}
-    for key, each in parts:
+    strings: dict[JSONPath, str] = {}
+    for key, child in parts:
         key = readable(key, 0) if isinstance(key, str) else key
-        found |= strings_in(each, (*path, key))
-    return found
+        strings |= strings_in(child, (*path, key))
+    return strings
 
 
 def decode_pieces(*pieces: str) -> dict[JSONPath, str]:
@@ -421,8 +421,8 @@ async def test_a_field_that_may_not_be_shown_never_streams() -> None:
         tell(Thought("the token is s3cret"))
         return Answer(json.dumps(answer))
 
-    for said in (answer, thinks_of_it):
-        seen = await follow(Graph(start=Register), Register(), Pieces(said))
+    for answering in (answer, thinks_of_it):
+        seen = await follow(Graph(start=Register), Register(), Pieces(answering))
         assert seen.now == {"1:Account.name": "Ana"}
         shown = [
             record
@@ -612,7 +612,7 @@ def thinks(*thoughts: str, fails: bool = False) -> Callable[[Prompt], Any]:
 async def thinking_in(journal: MemoryJournal, run_id: str) -> list[str]:
     lines = (await journal.read(run_id)).lines
     judged = [json.loads(line.data) for line in lines if line.kind == "AnswerJudged"]
-    return [each["thinking"] for each in judged if "thinking" in each]
+    return [attempt["thinking"] for attempt in judged if "thinking" in attempt]
 
 
 async def test_a_journal_stores_thinking_if_configured_and_a_redaction_removes_it() -> None:

@@ -547,7 +547,7 @@ def test_all_prompts_of_a_graph_are_shown_with_sample_files():
 
 
 def problems(graph: Graph[Any, Any]) -> list[tuple[str, str, str]]:
-    return [(each.severity, each.code, each.place) for each in graph.validate()]
+    return [(problem.severity, problem.code, problem.place) for problem in graph.validate()]
 
 
 def test_the_proof_reports_a_file_field_that_the_llm_would_fill():
@@ -613,8 +613,8 @@ def test_the_proof_reports_bytes_that_an_llm_would_read_as_text():
         async def __call__(self) -> None:
             return None
 
-    found = problems(Graph(start=Start, end=End))
-    assert found == [
+    reported = problems(Graph(start=Start, end=End))
+    assert reported == [
         ("error", "bae-bytes-shown", "Start.scan"),
         ("error", "bae-bytes-shown", "Start.raw"),
     ]

@@ -181,7 +181,7 @@ async def test_a_node_can_be_filled_on_a_start_node_in_a_map_and_in_a_subgraph()
 
     lm = ScriptedLM({Tone: [{"mood": mood} for mood in "abc"]})
     result = await Graph(start=Outer).arun(Outer(items=["x", "y"]), lm)
-    moods = {result.trace[0].tone.mood, *(each.tone.mood for each in result.trace[0].judged)}
+    moods = {result.trace[0].tone.mood, *(node.tone.mood for node in result.trace[0].judged)}
     assert moods == {"a", "b", "c"}
     assert lm.prompts[0].text == "Tone"
 
@@ -226,8 +226,8 @@ async def test_recall_does_not_find_a_filled_node():
         async def __call__(self) -> Later:
             return Later()
 
-    found = errors(Graph(start=Before))["bae-recall-path"]
-    assert "Before.tone is one, but comes from Dep, which Recall skips" in found
+    message = errors(Graph(start=Before))["bae-recall-path"]
+    assert "Before.tone is one, but comes from Dep, which Recall skips" in message
 
     class Maybe(EndNode):
         tone: Annotated[Tone | None, Recall()] = None
@@ -405,10 +405,10 @@ def test_the_error_for_a_node_class_run_as_a_graph_suggests_the_bare_dep():
     class Plain(EndNode):
         tone: Annotated[Background, Dep(Background)]
 
-    found = errors(Graph(start=Plain))
+    messages = errors(Graph(start=Plain))
     assert (
         "Annotated[Background, Dep()] is a Background that the LM fills"
-        in (found["bae-dep-unfilled"])
+        in (messages["bae-dep-unfilled"])
     )
 
 

@@ -107,9 +107,9 @@ async def test_a_file_that_is_not_a_regular_file_is_refused_at_once(
     else:
         path.symlink_to("/dev/zero")
     with pytest.raises(BaeError) as raised:
-        found = READERS[suffix](path)
-        if hasattr(found, "__await__"):
-            await found
+        value = READERS[suffix](path)
+        if hasattr(value, "__await__"):
+            await value
     assert f"it is a {kind}, and only regular files are read" in str(raised.value)
     assert str(path) in str(raised.value) or suffix in raised.value.message
 

@@ -278,9 +278,9 @@ async def test_a_subgraph_with_a_gate_in_a_made_node_does_not_repeat_the_body():
 async def test_a_field_of_a_made_node_has_its_default_if_its_source_fails():
     class Asks(Node):
         async def __call__(self, lm: LM) -> Told:
-            told = await lm.make(self, Told)
-            assert told.policy == "unknown"
-            return told
+            node = await lm.make(self, Told)
+            assert node.policy == "unknown"
+            return node
 
     async def fail() -> str:
         WORLD.done["fail"] += 1
@@ -433,7 +433,7 @@ async def test_nodes_that_a_body_made_get_their_own_values_of_an_uncached_dep():
         async def __call__(self, lm: LM) -> Order2:
             made = [await lm.make(self, Order2) for _ in range(3)]
             WORLD.do("body")
-            return made[0].model_copy(update={"text": str([each.number for each in made])})
+            return made[0].model_copy(update={"text": str([node.number for node in made])})
 
     graph = Graph(start=Many)
     journal = await record_failed_run(graph, Many(), OneWord(), "body")
@@ -487,7 +487,7 @@ async def test_a_made_node_outside_the_graph_has_its_fields_looked_up():
     WORLD.mend()
     result = await graph.resume("one", OneWord(), journal=journal)
 
-    told = result.trace[1]
-    assert told == Told(policy="thirty days", text="hi: thirty days, fine")
+    node = result.trace[1]
+    assert node == Told(policy="thirty days", text="hi: thirty days, fine")
     assert WORLD.done == {"policy": 1, "fill Outside": 1, "fill Last": 1, "body": 1}
     assert (await graph.replay("one", journal=journal)).trace == result.trace

@@ -223,8 +223,8 @@ class Again(Node):
 class Other(Again):
     pass
 {ENDS}""")
-    found = [leads_to(cls) for cls in (made.SameAsDiffers, made.Differs, made.Same, made.Ask)]
-    assert found == [["No"], ["No"], ["Yes", "None"], ["Yes", "None"]]
+    successors = [leads_to(cls) for cls in (made.SameAsDiffers, made.Differs, made.Same, made.Ask)]
+    assert successors == [["No"], ["No"], ["Yes", "None"], ["Yes", "None"]]
     assert made.Other.successors() == (made.Other,)
     assert made.Again.successors() == (made.Again,)
 
@@ -440,13 +440,13 @@ PRINTED = "['Think'] later [Yes()]"
 
 def python(*arguments: str, given: str = "", path: str = "") -> str:
     """What another interpreter prints."""
-    found = [path, str(Path(bae.__file__).parents[1])]
+    paths = [path, str(Path(bae.__file__).parents[1])]
     done = subprocess.run(
         [sys.executable, "-W", "error", *arguments],
         input=given,
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, found))},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -900,6 +900,6 @@ def run():
     return [weakref.ref(each) for each in (big, get, First, Last, result.result)]
 """)
     made.Big, made.weakref = Big, weakref
-    kept = made.run()
+    references = made.run()
     collect()
-    assert [each() for each in kept] == [None] * 5
+    assert [reference() for reference in references] == [None] * 5

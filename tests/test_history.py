@@ -113,7 +113,7 @@ async def test_a_history_shows_subgraphs_under_their_source_and_leaves_no_work_o
     inner = history.graphs["0:Ask.doubled[1]"]
     assert inner.source is history.source(Place("", 0, "Ask", "doubled"))
     assert [step.node for step in inner.trace] == [Inner(number=2), Doubled(number=4)]
-    assert history.whole_steps == 7
+    assert history.complete_steps == 7
     assert history.usage == result.usage
     assert not any(graph.is_open for graph in history.graphs.values())
     assert all(step.state == "done" and not step.is_open for step in history.steps())
@@ -146,7 +146,7 @@ async def test_a_history_reports_every_change_in_order_with_its_parent():
             changes.append(f"{change} {work.place}")
         elif isinstance(work, LMQuestion) and work.asker.node is Answer:
             changes.append(f"{change} {work.asker}")
-        elif isinstance(work, Step) and change == "whole" and work.graph is history.run:
+        elif isinstance(work, Step) and change == "complete" and work.graph is history.run:
             changes.append(f"whole {work.place}")
         assert (work.inside is None) == (work is history.run)
 
@@ -275,7 +275,7 @@ def test_a_history_of_a_long_run_uses_bounded_memory():
         history.add(StepStarted(1.0, "", number, Doubled(number=number)))
     assert len(history.run.steps) <= 201
     assert len(history.run.steps) + history.run.dropped == 1000
-    assert history.whole_steps == 1000
+    assert history.complete_steps == 1000
 
 
 async def test_a_history_has_every_tool_call_with_its_round_result_and_nested_work():
@@ -295,13 +295,13 @@ async def test_a_history_has_every_tool_call_with_its_round_result_and_nested_wo
     assert [call.state for call in calls] == ["done"] * 5
     found, page, missing, wrong, inner = calls
     assert found.result == ["Kettle One", "Kettle Two"]
-    assert (missing.told, missing.was_called) == ("there is no such page", True)
+    assert (missing.tool_error, missing.was_called) == ("there is no such page", True)
     assert (wrong.was_called, wrong.spans) == (False, [])
-    assert "query" in (wrong.told or "")
+    assert "query" in (wrong.tool_error or "")
     assert inner.graph is history.graphs["1:Reply.calls(research)[5]"]
     assert inner.graph.inside is inner
     assert inner.inside is step.fill
-    assert [each.node for each in inner.graph.trace][-1] == tool_runs.Brief(
+    assert [inner_step.node for inner_step in inner.graph.trace][-1] == tool_runs.Brief(
         topic="descaling", brief="Use vinegar."
     )
     # A call is inside the fill, and no field has a source that nobody named.
@@ -309,7 +309,7 @@ async def test_a_history_has_every_tool_call_with_its_round_result_and_nested_wo
     assert page.report is None
     assert history.usage == result.usage
     assert result.usage.calls == 4
-    assert history.whole_steps == 4
+    assert history.complete_steps == 4
 
 
 async def test_tool_calls_start_report_and_end_inside_their_question():
@@ -318,8 +318,8 @@ async def test_tool_calls_start_report_and_end_inside_their_question():
 
     def watch(change: str, work: Work) -> None:
         if isinstance(work, ToolRun):
-            said = "" if work.report is None else f" {work.report.text}"
-            changes.append(f"{change} {work.name}{said}")
+            report = "" if work.report is None else f" {work.report.text}"
+            changes.append(f"{change} {work.name}{report}")
             assert work.inside is not None
             assert work.inside.is_open
         elif change == "round":
@@ -366,10 +366,10 @@ async def test_a_history_has_dependencies_of_picked_tools_and_of_accept():
     lm = ScriptedLM([Call("note", text="a"), {"text": "word"}])
     result = await Graph(start=Noting).arun(Noting(), lm)
     history = History(result.journal)
-    [step] = [each for each in history.run.trace if each.number == 1]
-    found = {source.place.parameter: source.value for source in step.sources.values()}
-    assert found["(note)(length)"] == 4
-    assert found["(accept=)(word)"] == "word"
+    [step] = [candidate for candidate in history.run.trace if candidate.number == 1]
+    values = {source.place.parameter: source.value for source in step.sources.values()}
+    assert values["(note)(length)"] == 4
+    assert values["(accept=)(word)"] == "word"
 
 
 async def test_an_llm_call_of_a_tool_is_inside_its_tool_call_and_counted_once():

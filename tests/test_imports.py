@@ -98,9 +98,9 @@ def packages(modules: list[str]) -> set[str]:
 
 
 def third_party(modules: list[str]) -> set[str]:
-    found = packages(modules) - set(sys.stdlib_module_names) - {"bae"}
+    packages_found = packages(modules) - set(sys.stdlib_module_names) - {"bae"}
     # How this Python was built is a module of the standard library with a name of its own.
-    return {name for name in found if not name.startswith("_sysconfigdata")}
+    return {name for name in packages_found if not name.startswith("_sysconfigdata")}
 
 
 def test_importing_bae_imports_no_slow_modules():
@@ -239,15 +239,15 @@ def test_a_star_import_brings_exactly_the_public_names():
 
 def test_the_names_for_type_checkers_are_exactly_the_public_names():
     tree = ast.parse(Path(bae.__file__).read_text())
-    told = [
+    aliases = [
         alias
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bae.")
         for alias in node.names
     ]
-    names = {each.name for each in told if not each.asname} - {"export_lazily"}
+    names = {alias.name for alias in aliases if not alias.asname} - {"export_lazily"}
     assert names == set(bae.__all__) - {"__version__"}
-    also = {each.name for each in told if each.asname}  # of bae 3.0, and in no star import
+    also = {alias.name for alias in aliases if alias.asname}  # of bae 3.0, and in no star import
     assert also == set(dir(bae)) & also
     assert also.isdisjoint(bae.__all__)
 
@@ -448,9 +448,9 @@ def foreign_packages(module: str) -> set[str]:
         if not isinstance(node, ast.Call) or not node.args:
             continue
         called = getattr(node.func, "id", getattr(node.func, "attr", ""))
-        said = node.args[0]
-        if called in ("need", "import_module", "__import__") and isinstance(said, ast.Constant):
-            names.add(str(said.value))
+        text = node.args[0]
+        if called in ("need", "import_module", "__import__") and isinstance(text, ast.Constant):
+            names.add(str(text.value))
     return third_party(sorted(names)) - NEWER - {"pydantic", "pydantic_core"}
 
 
@@ -467,6 +467,10 @@ def test_a_module_imports_pydantic_the_standard_library_and_the_packages_of_its_
 # --- names that go ----------------------------------------------------------------------------
 
 
+FORMER_ATTRIBUTES = (
+    *("asks_person", "filled_nodes", "given_fields", "has_sources", "hidden", "is_filled"),
+    *("plans", "plans_with_tools", "recalls", "scene"),
+)
 FORMER = {
     "bae.evals.load_dataset": "call load_cases(path, graph, evaluators=[…])",
     "bae.lm.DefaultName": "`bae lm list --json` has the name and why",
@@ -496,9 +500,9 @@ def test_a_deprecated_name_can_be_imported_with_a_warning_that_names_its_success
         exec(f"from {module} import {name}")
     assert {each.filename for each in warned} == {"<string>"}  # the line that imports it
     assert all(
-        str(each.message).startswith(f"{module}.{name} is not public any more, and bae 0.1")
-        and str(each.message).endswith(instead)
-        for each in warned
+        str(warning.message).startswith(f"{module}.{name} is not public any more, and bae 0.1")
+        and str(warning.message).endswith(instead)
+        for warning in warned
     )
     package = __import__(module, fromlist=["x"])
     assert name not in package.__all__
@@ -510,6 +514,9 @@ def test_a_deprecated_attribute_of_a_graph_warns_with_its_replacement():
         async def __call__(self) -> None: ...
 
     graph = bae.Graph(start=Last)
+    for name in FORMER_ATTRIBUTES:
+        with pytest.warns(DeprecationWarning, match=f"Graph.{name} is not public any more"):
+            getattr(graph, name)
     with pytest.warns(DeprecationWarning, match="Graph.plans is not public any more") as warned:
         plans = graph.plans  # type: ignore[attr-defined]
     assert [*plans] == [*graph.nodes]

@@ -356,8 +356,8 @@ async def test_a_recalled_parameter_can_be_declared_on_the_function_or_the_field
 
 
 async def test_resolve_fields_recalls_parameters_from_a_trace():
-    found = await resolve_fields(Answer, [Question(text="why?")])
-    assert found == {"hits": ["why? 1", "why? 2"], "count": 2}
+    values = await resolve_fields(Answer, [Question(text="why?")])
+    assert values == {"hits": ["why? 1", "why? 2"], "count": 2}
     with pytest.raises(RecallError, match=r"search_newest\(query\)"):
         await resolve_dep(search_newest)
     with pytest.raises(
@@ -550,7 +550,7 @@ def test_bound_fields_have_their_sequential_values_or_are_a_cycle(
             body["__annotations__"][name] = Annotated[str, Dep(join, **names)]
             body[name] = Field(init=False)
     graph = Graph(start=type(Node)("Bound", (Node,), body))
-    order = TopologicalSorter({place: each or () for place, each in enumerate(bound)})
+    order = TopologicalSorter({place: needs or () for place, needs in enumerate(bound)})
     try:
         expected: dict[int, str] = {}
         for place in order.static_order():
@@ -560,8 +560,8 @@ def test_bound_fields_have_their_sequential_values_or_are_a_cycle(
     except CycleError:
         assert "bae-dep-cycle" in {problem.code for problem in graph.validate()}
         return
-    plain = {f"f{n}": str(given[n]) for n, each in enumerate(bound) if each is None}
+    plain = {f"f{n}": str(given[n]) for n, needs in enumerate(bound) if needs is None}
     result = graph.run(graph.start(**plain)).result
     assert {n: getattr(result, f"f{n}") for n in expected} == expected
-    distinct = {tuple(expected[n] for n in each) for each in bound if each is not None}
+    distinct = {tuple(expected[n] for n in needs) for needs in bound if needs is not None}
     assert len(calls) == len(distinct)

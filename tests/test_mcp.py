@@ -122,7 +122,7 @@ async def sdk_server(transport: str) -> AsyncIterator[MCP]:
     seen: list[dict[str, str]] = []
     with http_server(seen) as url:
         yield MCP.http(url, headers={"x-key": "open sesame"}, name="sdk")
-    assert {each.get("x-key") for each in seen} == {"open sesame"}
+    assert {headers.get("x-key") for headers in seen} == {"open sesame"}
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
@@ -145,7 +145,7 @@ async def test_a_model_calls_the_tools_of_a_server_built_with_the_sdk(transport)
     assert found.result == {"result": hits}
     assert climbed.result == "up"
     reported = result.journal.of(ToolReported)
-    assert [(each.text, each.done, each.total) for each in reported] == [("half way", 1, 2)]
+    assert [(report.text, report.done, report.total) for report in reported] == [("half way", 1, 2)]
     assert failed.error
     assert "the server sdk" in str(asked.error)
     assert "elicitation" in str(asked.error)
@@ -240,7 +240,7 @@ async def test_progress_of_a_server_reaches_observers_of_the_run():
         graph = answering(loopback.stdio())
         lm = ScriptedLM([[Call("progress")], {"text": "done"}])
         result = await graph.arun(graph.start(text="?"), lm)
-    assert [each.done for each in result.journal.of(ToolReported)] == [1, 2]
+    assert [report.done for report in result.journal.of(ToolReported)] == [1, 2]
 
 
 async def test_lines_that_are_not_messages_are_ignored():
@@ -325,9 +325,9 @@ async def test_a_server_that_does_not_start_is_reported_with_its_output_without_
 
 
 async def test_the_last_output_of_a_server_cannot_control_the_terminal():
-    said = "import sys; sys.exit('\\x1b]0;mine\\x07\\x9b2J no token')"
+    script = "import sys; sys.exit('\\x1b]0;mine\\x07\\x9b2J no token')"
     with pytest.raises(ToolServerError, match="no token") as info:
-        async with MCP.stdio(sys.executable, "-c", said, name="rude").open():
+        async with MCP.stdio(sys.executable, "-c", script, name="rude").open():
             raise AssertionError
     assert str(info.value).replace("\n", "").isprintable()
 
@@ -486,14 +486,14 @@ class OddAnswers(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        said: dict[str, Any] = {"error": {"code": -32601, "message": "no such method"}}
+        reply: dict[str, Any] = {"error": {"code": -32601, "message": "no such method"}}
         if asked["method"] == "initialize":
             about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "raw", "version": "1"}}
-            said = {"result": {**about, "protocolVersion": "2025-06-18"}}
+            reply = {"result": {**about, "protocolVersion": "2025-06-18"}}
         if asked["method"] == "tools/list":
-            said = GO
+            reply = GO
         kind = "application/json"
-        body = json.dumps({"jsonrpc": "2.0", "id": asked.get("id"), **said})
+        body = json.dumps({"jsonrpc": "2.0", "id": asked.get("id"), **reply})
         if asked["method"] == "tools/call":
             kind, body = self.answer[0], self.answer[1].replace("ID", str(asked["id"]))
         self.send_response(200 if "id" in asked else 202)
@@ -558,14 +558,17 @@ async def answering_http(raw: bytes) -> AsyncIterator[MCP]:
         asked = json.loads(await reader.readexactly(int(length[1]))) if length else {}
         about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "raw", "version": "1"}}
         version = asked.get("params", {}).get("protocolVersion")
-        said = {"initialize": {"result": {**about, "protocolVersion": version}}, "tools/list": GO}
-        found = said.get(asked.get("method"))
+        replies = {
+            "initialize": {"result": {**about, "protocolVersion": version}},
+            "tools/list": GO,
+        }
+        reply = replies.get(asked.get("method"))
         if asked.get("method") == "tools/call":
             writer.write(raw)
-        elif found is None:
+        elif reply is None:
             writer.write(b"HTTP/1.1 405 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
         else:
-            body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **found}).encode()
+            body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **reply}).encode()
             start = f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
             writer.write(f"{start}content-type: application/json\r\n\r\n".encode() + body)
         await writer.drain()
@@ -593,8 +596,8 @@ async def test_a_call_over_http_that_may_have_run_is_never_reported_as_refused(r
 
 
 async def test_secrets_that_a_server_repeats_in_its_errors_are_hidden():
-    said = "no access with s3cr3t-key-of-mine, nor with s3cr3t"
-    error = {"error": {"code": -32603, "message": said}}
+    message = "no access with s3cr3t-key-of-mine, nor with s3cr3t"
+    error = {"error": {"code": -32603, "message": message}}
     raw = answering_raw(GO, error).endpoints[0]
     server = MCP.stdio(
         *(raw.command, *raw.args), env={"A": "s3cr3t", "B": "s3cr3t-key-of-mine"}, name="raw"

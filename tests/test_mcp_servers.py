@@ -34,8 +34,8 @@ def test_an_mcp_file_is_read_with_environment_variables(tmp_path, monkeypatch):
         "docs": {"type": "http", "url": "https://example.com/mcp?key=1", "headers": {"A": "b"}},
         "off": {"command": "nothing", "disabled": True},
     }
-    found = MCP.from_file(write_servers(tmp_path, {"mcpServers": servers}))
-    git, docs = found.endpoints
+    servers_found = MCP.from_file(write_servers(tmp_path, {"mcpServers": servers}))
+    git, docs = servers_found.endpoints
     assert (git.name, git.command, git.args, git.cwd) == (
         "git",
         "uvx",
@@ -44,9 +44,9 @@ def test_an_mcp_file_is_read_with_environment_variables(tmp_path, monkeypatch):
     )
     assert git.env == {"TOKEN": "hush"}
     assert (docs.url, docs.headers) == ("https://example.com/mcp?key=1", {"A": "b"})
-    assert [endpoint.prefix for endpoint in found.endpoints] == ["git_", "docs_"]
-    assert "hush" not in repr(found)
-    assert "key=1" not in repr(found)
+    assert [endpoint.prefix for endpoint in servers_found.endpoints] == ["git_", "docs_"]
+    assert "hush" not in repr(servers_found)
+    assert "key=1" not in repr(servers_found)
     (one,) = MCP.from_file(tmp_path / "mcp.json", servers=["docs"]).endpoints
     assert one == docs
 

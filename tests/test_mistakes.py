@@ -204,6 +204,6 @@ async def test_a_value_that_is_not_a_journal_is_refused_with_a_fix():
         ("runs.db", r"SQLiteJournal\(.runs\.db.\)"),
         (3, "is no Journal"),
     ]
-    for journal, said in wrong:
-        with pytest.raises(TypeError, match=said):
+    for journal, message in wrong:
+        with pytest.raises(TypeError, match=message):
             await Graph(start=Answer).arun(Answer(number=1), journal=journal)

@@ -52,15 +52,15 @@ def find_compared_sentences(tree: ast.Module) -> Iterator[str]:
                 parts = [value]
             case _:
                 pass
-        for each in (inner for part in parts for inner in ast.walk(part)):
-            text = each.value if isinstance(each, ast.Constant) else None
+        for inner_node in (inner for part in parts for inner in ast.walk(part)):
+            text = inner_node.value if isinstance(inner_node, ast.Constant) else None
             if isinstance(text, str) and re.search("[A-Za-z]{2,} +([A-Za-z]|$)", text):
                 yield text
 
 
 def test_no_code_branches_on_an_english_sentence():
-    found = {name: {*find_compared_sentences(tree)} for name, tree in trees().items()}
-    rooms = {name: texts for name, texts in found.items() if not name.startswith("team/")}
+    sentences = {name: {*find_compared_sentences(tree)} for name, tree in trees().items()}
+    rooms = {name: texts for name, texts in sentences.items() if not name.startswith("team/")}
     assert {name: texts for name, texts in rooms.items() if texts} == OF_OTHERS
 
 

@@ -308,8 +308,8 @@ async def test_observers_and_streams_get_tool_calls_when_they_start_report_and_e
     with observing(lambda run, record: seen.append(name(record))):
         async with tool_runs.GRAPH.stream(start, lm=tool_runs.make_scripted_lm()) as records:
             streamed = [name(record) async for record in records]
-    about_tools = [each for each in streamed if each.startswith(told)]
-    assert about_tools == [each for each in seen if each.startswith(told)]
+    about_tools = [kind for kind in streamed if kind.startswith(told)]
+    assert about_tools == [kind for kind in seen if kind.startswith(told)]
     assert about_tools[:2] == ["ToolsOffered", "RoundMade"]
     assert about_tools.count("ToolReported") == 2
     assert about_tools.count("ToolStarted read_page") == 2

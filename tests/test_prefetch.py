@@ -308,8 +308,8 @@ async def test_a_subgraph_that_recalls_from_the_trace_is_not_prefetched(source: 
 
     start = leading_to(leading_to(Last, name="Draft", text=str), text=str)
     lm = PausedLM({"Draft": {"text": "new"}}, {"Draft": some_turns})
-    found = (await run(start(text="old"), lm)).result.found
-    topic = found.topic if isinstance(found, Around) else found
+    value = (await run(start(text="old"), lm)).result.found
+    topic = value.topic if isinstance(value, Around) else value
     assert topic.text == "new"
 
 

@@ -134,12 +134,12 @@ def test_created_files_are_private_to_their_user(make):
     made = make()
     if made is not None:
         asyncio.run(made)
-    found = {
+    public_files = {
         path: oct(mode)
         for path, mode in modes("cases.jsonl", ".gitignore").items()
         if "app_" not in path and mode != 0o600
     }
-    assert found == {}
+    assert public_files == {}
     assert len(modes()) > 0
 
 

@@ -47,9 +47,9 @@ def test_all_problems_are_reported_at_once_with_errors_before_warnings():
 
         async def __call__(self) -> Middle: ...
 
-    found = problems(leading_to(Middle, early=Annotated[int, Recall()]))
+    reported = problems(leading_to(Middle, early=Annotated[int, Recall()]))
 
-    assert {(p.code, p.place) for p in found} == {
+    assert {(p.code, p.place) for p in reported} == {
         ("bae-recall-start", "Start.early"),
         ("bae-dep-type", "Middle.a"),
         ("bae-dep-unannotated", "Middle.b"),
@@ -59,10 +59,10 @@ def test_all_problems_are_reported_at_once_with_errors_before_warnings():
         ("bae-field-no-schema", "Middle.e"),
         ("bae-loop-endless", "Middle -> Middle"),
     }
-    severities = [p.severity for p in found]
+    severities = [p.severity for p in reported]
     assert severities == sorted(severities)
     assert severities.count("warning") == 2
-    assert all(problem.message and problem.fix for problem in found)
+    assert all(problem.message and problem.fix for problem in reported)
 
 
 def test_a_correct_graph_has_no_problems():
@@ -206,9 +206,9 @@ def test_exactly_the_nodes_without_an_exit_lead_to_a_reported_loop(
             assert not exits & ({here} | reach[here])
     for place in edges:
         stuck = not exits & ({place} | reach[place])
-        told = any(set(loop) & ({place} | reach[place]) for loop in loops)
+        is_reported = any(set(loop) & ({place} | reach[place]) for loop in loops)
         if stuck:
-            assert told
+            assert is_reported
     assert len({frozenset(reach[loop[0]]) for loop in loops}) == len(loops)
 
 

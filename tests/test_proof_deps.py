@@ -146,9 +146,9 @@ def cached() -> Storm:
 def test_the_awaited_yielded_entered_or_built_type_is_compared_with_the_field(fn: Any):
     assert problems(field_of(Weather, fn)) == []
 
-    found = problems(field_of(Mood, fn))
-    assert [p.code for p in found] == ["bae-dep-type"]
-    assert "returns Storm" in found[0].message
+    reported = problems(field_of(Mood, fn))
+    assert [p.code for p in reported] == ["bae-dep-type"]
+    assert "returns Storm" in reported[0].message
 
 
 def test_a_graph_as_a_dependency_returns_its_end_types():
@@ -162,9 +162,9 @@ def test_a_graph_as_a_dependency_returns_its_end_types():
 
     assert problems(field_of(Stop | Other, Fork)) == []
     assert problems(field_of(Node, Graph(start=Fork))) == []
-    found = problems(field_of(Stop, Fork))
-    assert [p.code for p in found] == ["bae-dep-type"]
-    assert found[0].message == "is Stop, but Fork returns Stop | Other"
+    reported = problems(field_of(Stop, Fork))
+    assert [p.code for p in reported] == ["bae-dep-type"]
+    assert reported[0].message == "is Stop, but Fork returns Stop | Other"
 
 
 def test_a_dependency_graph_that_never_ends_gets_the_warning_for_its_loop():

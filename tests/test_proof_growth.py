@@ -30,7 +30,7 @@ class End(EndNode): ...
 def level(*inside: Any, holds: bool = False, recalls: bool = False) -> type[Node]:
     """A graph of two nodes; the second one needs the graphs inside."""
     fields: dict[str, Any] = {
-        f"f{number}": (Annotated[End, Dep(each)], ...) for number, each in enumerate(inside)
+        f"f{number}": (Annotated[End, Dep(graph)], ...) for number, graph in enumerate(inside)
     }
     if recalls:
         fields["mood"] = (Annotated[Mood, Recall()], ...)
@@ -126,15 +126,15 @@ def test_a_recall_is_proved_for_every_use_of_its_graph(data: st.DataObject) -> N
     ]
     levels: list[type[Node]] = []
     for number in range(count):
-        graphs = [levels[each] for each in inside[number]]
+        graphs = [levels[index] for index in inside[number]]
         levels.append(level(*graphs, holds=holds[number], recalls=number == 0))
 
     def has_gap(number: int) -> bool:
         """Whether a run can come from this level to the lowest without meeting a mood."""
         return not holds[number] and (not number or any(map(has_gap, inside[number])))
 
-    found = {problem.code for problem in Graph(start=levels[-1]).validate()}
-    assert ("bae-recall-path" in found) is has_gap(count - 1)
+    codes = {problem.code for problem in Graph(start=levels[-1]).validate()}
+    assert ("bae-recall-path" in codes) is has_gap(count - 1)
 
 
 # Too deep
@@ -166,7 +166,7 @@ async def test_a_chain_of_deps_beyond_the_bound_is_refused_with_its_names(length
     for work in (Graph(start=field_of(int, fn)).prove, lambda: asyncio.run(resolve_dep(fn))):
         with pytest.raises((ProofError, DepError)) as info:
             await asyncio.to_thread(work)
-        assert f"{DEEPEST + 1} dependencies wait for each other, and {DEEPEST} can" in str(
+        assert f"{DEEPEST + 1} dependencies wait for each other, but at most {DEEPEST} may" in str(
             info.value
         )
         assert "step -> step -> step -> …" in str(info.value)
@@ -184,7 +184,7 @@ async def test_a_chain_of_deps_that_grows_from_the_bottom_is_refused_too() -> No
         fn = one_more
         if left:
             await resolve_dep(fn) if left == 2 else None
-    with pytest.raises(DepError, match=f"and {DEEPEST} can: one_more"):
+    with pytest.raises(DepError, match=f"at most {DEEPEST} may: one_more"):
         await resolve_dep(fn)
 
 
@@ -194,7 +194,9 @@ def test_graphs_nested_beyond_the_bound_are_refused_with_their_names() -> None:
     with pytest.raises(ProofError) as info:
         Graph(start=wide).prove()
     count = DEEPEST_GRAPHS + 6
-    assert f"{count} graphs are inside each other, and {DEEPEST_GRAPHS} can" in str(info.value)
+    assert f"{count} graphs are inside each other, but at most {DEEPEST_GRAPHS} may" in str(
+        info.value
+    )
 
 
 def test_a_map_over_graphs_counts_as_a_level_of_nesting() -> None:
@@ -204,9 +206,9 @@ def test_a_map_over_graphs_counts_as_a_level_of_nesting() -> None:
         items: list[top]
         outs: Annotated[list[End], Map(top, over="items")]
 
-    assert [each.code for each in Graph(start=Top).validate() if each.severity == "error"] == [
-        "bae-dep-depth"
-    ]
+    assert [
+        problem.code for problem in Graph(start=Top).validate() if problem.severity == "error"
+    ] == ["bae-dep-depth"]
 
 
 @pytest.mark.parametrize(

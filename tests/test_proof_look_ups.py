@@ -49,9 +49,9 @@ def after(following: type[Node], **fields: Any) -> type[Node]:
     ],
 )
 def test_an_impossible_binding_is_an_error_that_names_the_possible_bindings(marker: Dep, said: str):
-    found = problems(node(word=str, hits=Annotated[Any, marker]))
+    reported = problems(node(word=str, hits=Annotated[Any, marker]))
 
-    (problem,) = (each for each in found if each.code == "bae-dep-binding")
+    (problem,) = (candidate for candidate in reported if candidate.code == "bae-dep-binding")
     assert (problem.severity, problem.place) == ("error", "Page.hits")
     assert said in problem.message
 
@@ -79,7 +79,7 @@ def test_a_bound_field_of_the_wrong_type_is_an_error():
 
 def test_an_unbound_parameter_is_an_error_that_shows_how_to_bind_it():
     missing = problems(node(number=int, hits=Annotated[list[str], Dep(search, top="number")]))
-    assert [(each.code, each.message) for each in missing] == [
+    assert [(problem.code, problem.message) for problem in missing] == [
         ("bae-dep-unfilled", "nothing can fill the parameter query of search")
     ]
     assert 'Dep(search, query="…")' in missing[0].fix

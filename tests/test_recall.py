@@ -64,10 +64,10 @@ def test_a_recall_skips_values_from_dep_and_recall():
         weather: Annotated[Weather, Dep(get_weather)]
         again: Annotated[Weather, Recall()]
 
-    told = holding(Weather, Weather(degrees=1))
+    holder = holding(Weather, Weather(degrees=1))
     looked = Looked(weather=Weather(degrees=2), again=Weather(degrees=3))
 
-    assert recall_from_trace([told, looked], Weather).degrees == 1
+    assert recall_from_trace([holder, looked], Weather).degrees == 1
     with pytest.raises(RecallError):
         recall_from_trace([looked], Weather)
 
@@ -283,9 +283,9 @@ async def test_resolve_fields_recalls_from_its_trace_argument():
         word: Annotated[str, Recall()]
         said: Annotated[Said, Recall()]
 
-    said = Said(text="one")
+    node = Said(text="one")
 
-    assert await resolve_fields(End, [said]) == {"word": "one", "said": said}
+    assert await resolve_fields(End, [node]) == {"word": "one", "said": node}
     with pytest.raises(RecallError):
         await resolve_fields(End, [])
 
@@ -489,12 +489,12 @@ def places(found: list[Problem]) -> set[tuple[int, ...]]:
 def test_a_recall_is_reported_exactly_if_some_path_may_lack_its_value(
     shape: Shape,
 ):
-    found = Graph(start=shape.build()[0]).validate()
-    recalls = [p for p in found if p.code.startswith("bae-recall-")]
+    problems = Graph(start=shape.build()[0]).validate()
+    recalls = [p for p in problems if p.code.startswith("bae-recall-")]
     unserved = shape.unserved(MAYBE)
 
     assert places([p for p in recalls if p.severity == "error"]) == unserved
-    unsure = places([p for p in found if p.code == "bae-recall-unsure"])
+    unsure = places([p for p in problems if p.code == "bae-recall-unsure"])
     assert unsure == shape.unserved(SURELY) - unserved
     for problem in recalls:
         if problem.code in ("bae-recall-path", "bae-recall-unsure"):
@@ -532,9 +532,9 @@ def test_a_graph_without_errors_misses_only_recalls_with_a_warning(shape: Shape,
         shape.recalls[index].remove(kind)
     classes = shape.build([*route])
     graph = Graph(start=classes[0])
-    found = graph.validate()
-    assert [p for p in found if p.severity == "error"] == []
-    warned = places([p for p in found if p.code == "bae-recall-unsure"])
+    problems = graph.validate()
+    assert [p for p in problems if p.severity == "error"] == []
+    warned = places([p for p in problems if p.code == "bae-recall-unsure"])
 
     try:
         trace = graph.run(shape.new(classes, 0, 100), max_iters=len(route) + 1).trace

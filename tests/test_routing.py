@@ -171,7 +171,7 @@ async def test_a_parameter_of_a_body_annotated_lm_gets_the_lm(how: str):
     lm = RecordingLM()
     await run(Start(), lm)
 
-    assert [each.calls is lm.calls for each in given] == [True]
+    assert [given_lm.calls is lm.calls for given_lm in given] == [True]
 
 
 async def test_a_written_body_may_let_the_lm_make_or_decide():
@@ -222,7 +222,7 @@ async def test_a_forgotten_await_is_an_error_without_a_warning_of_python(
     assert caught.value.fix == "write `return await …` there"
     del caught
     gc.collect()
-    assert [str(each.message) for each in recwarn] == []
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 class Special(Done):

@@ -40,7 +40,9 @@ def sources_told_apart(tree: ast.AST) -> Iterator[int]:
             case ast.Compare(left=ast.Constant(), ops=[ast.In() | ast.NotIn()]):
                 continue  # it asks for a key
             case ast.Compare(left=left, comparators=others):
-                sides = [each for each in (left, *others) if not isinstance(each, ast.Call)]
+                sides = [
+                    operand for operand in (left, *others) if not isinstance(operand, ast.Call)
+                ]
                 told = KIND_NAMES & {text for side in sides for text in _texts(side)}
             case ast.Call(func=ast.Name(id="isinstance" | "cast"), args=arguments):
                 told = [
@@ -150,5 +152,5 @@ def test_the_team_imports_no_new_internals_of_bae():
                 if not module.startswith("bae.team"):
                     others = [name.name for name in node.names if name.name not in names]
                     found += [f"{path.name}: {module}.{name}" for name in others]
-    assert [each for each in found if ": bae.cli." in each] == []
+    assert [place for place in found if ": bae.cli." in place] == []
     assert len(found) <= INTERNALS_OF_THE_TEAM, "\n".join(found)

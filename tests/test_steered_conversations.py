@@ -71,8 +71,12 @@ async def run(graph: Any, lm: Any, **options: Any) -> Any:
 
 def texts_of(prompt: Any) -> list[str]:
     """The texts of the user's messages after the question, in order, results included."""
-    told = [each for each in prompt.conversation if each.role == "user" and each.kind == "round"]
-    texts = [part.text for each in told for part in each.parts]
+    messages = [
+        message
+        for message in prompt.conversation
+        if message.role == "user" and message.kind == "round"
+    ]
+    texts = [part.text for message in messages for part in message.parts]
     return [text.removeprefix("Result of search:\n") for text in texts]
 
 
@@ -89,12 +93,12 @@ async def test_a_text_of_before_round_is_read_after_the_results_of_the_last_roun
     assert first == ["begin"]
     assert second[-1] == ("b found" if native else "a found")
     assert third[-2:] == ["c found", "answer now"]
-    assert [each.rounds for each in SEEN] == [0, 1, 2]
+    assert [progress.rounds for progress in SEEN] == [0, 1, 2]
     words = [[call.result for call in calls] for calls in SEEN[-1].by_round]
     assert words == [["a found", "b found"][: 2 if native else 1], ["c found"]]
     assert [call.name for call in SEEN[-1].calls] == ["search"] * (3 if native else 2)
     assert SEEN[-1].limit == 4
-    assert [each.messages for each in SEEN] == [(), ("begin",), ("begin",)]
+    assert [progress.messages for progress in SEEN] == [(), ("begin",), ("begin",)]
 
 
 async def test_before_round_may_be_async_and_have_dependencies():
@@ -230,8 +234,8 @@ async def test_a_stored_text_of_before_round_survives_a_kill():
     SEEN.clear()
     assert (await graph.replay("one", journal=cut)).result.text == "done"
     assert SEEN == []
-    told = [text for round_ in (await cut.why("one", "Reply.text")).rounds for text in round_.told]
-    assert told == ["text 0", "text 1", "text 2"]
+    texts = [text for round_ in (await cut.why("one", "Reply.text")).rounds for text in round_.told]
+    assert texts == ["text 0", "text 1", "text 2"]
 
 
 # --- the key of a call ---------------------------------------------------------------------------

@@ -283,14 +283,14 @@ async def test_a_run_can_be_streamed_from_its_answered_gate():
         lm = ScriptedLM([{"text": "Done."}])
         stream = ORDERING.stream_answer("one", "ok", True, lm, journal=journal)
         async with stream as records:
-            found = [record async for record in records]
-    assert isinstance(found[0], RunResumed)
-    assert isinstance(found[-1], RunEnded)
-    assert [each.delta for each in found if isinstance(each, FieldText)] == ["Done."]
+            streamed = [record async for record in records]
+    assert isinstance(streamed[0], RunResumed)
+    assert isinstance(streamed[-1], RunEnded)
+    assert [record.delta for record in streamed if isinstance(record, FieldText)] == ["Done."]
     assert records.result.result.text == "Done."
     # What was recorded before is in the result, and was not streamed again.
     assert isinstance(records.result.journal[0], RunStarted)
-    assert len(records.result.journal) > len(found)
+    assert len(records.result.journal) > len(streamed)
 
 
 async def test_a_resumed_run_can_be_streamed():
@@ -300,9 +300,9 @@ async def test_a_resumed_run_can_be_streamed():
         async with SAYING.stream_resume(
             "one", ScriptedLM([{"text": "done"}]), journal=journal
         ) as records:
-            found = [type(record) async for record in records]
-        assert found[0] is RunResumed
-        assert FieldText in found
+            kinds = [type(record) async for record in records]
+        assert kinds[0] is RunResumed
+        assert FieldText in kinds
         assert records.result.result.text == "done"
         async with SAYING.stream_resume(
             "one", ScriptedLM([{"text": "done"}]), journal=journal
@@ -326,5 +326,5 @@ async def test_a_run_that_a_body_starts_is_not_part_of_the_stream():
         return True
 
     async with Graph(start=Outer).stream(Outer(), ScriptedLM([{"text": "done"}])) as records:
-        found = [record async for record in records]
-    assert {each.graph for each in found if isinstance(each, RunStarted)} == {"Outer"}
+        streamed = [record async for record in records]
+    assert {record.graph for record in streamed if isinstance(record, RunStarted)} == {"Outer"}

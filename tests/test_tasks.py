@@ -48,23 +48,23 @@ async def test_protected_work_without_a_cancellation_returns_its_value_or_raises
     async def works() -> int:
         return 3
 
-    told: list[int] = []
-    assert await finish_despite_cancel(works(), told.append) == 3
-    assert told == [3]
+    reported: list[int] = []
+    assert await finish_despite_cancel(works(), reported.append) == 3
+    assert reported == [3]
     with pytest.raises(OSError, match="no disk"):
-        await finish_despite_cancel(fails(), told.append)
-    assert told == [3]
+        await finish_despite_cancel(fails(), reported.append)
+    assert reported == [3]
 
 
 async def test_protected_work_that_has_not_started_is_cancelled_at_once():
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    told: list[int] = []
-    task = asyncio.ensure_future(finish_despite_cancel(future, told.append, lambda: True))
+    reported: list[int] = []
+    task = asyncio.ensure_future(finish_despite_cancel(future, reported.append, lambda: True))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert told == []
+    assert reported == []
     assert not future.done()
 
 

@@ -64,7 +64,9 @@ async def talk(journal: MemoryJournal, *texts: str, thread: str = "ana", of: Any
 
 
 def turns_of(prompt: Prompt) -> list[tuple[str, str]]:
-    return [(each.role, each.text) for each in prompt.conversation if each.kind == "turn"]
+    return [
+        (message.role, message.text) for message in prompt.conversation if message.kind == "turn"
+    ]
 
 
 def pairs(history: Sequence[Turn]) -> list[tuple[str, str]]:
@@ -79,7 +81,7 @@ async def test_earlier_turns_are_messages_before_the_prompt():
         prompt = await talk(journal, "I am Ana.", "And who am I?")
         assert turns_of(prompt) == [("user", "I am Ana."), ("assistant", "re: I am Ana.")]
         assert prompt.text == 'Reply\n\n{"Say":{"text":"And who am I?"}}'
-        assert [each.role for each in prompt.conversation] == ["user", "assistant", "user"]
+        assert [message.role for message in prompt.conversation] == ["user", "assistant", "user"]
 
 
 async def test_the_head_of_the_prompt_is_the_same_from_turn_to_turn():
@@ -209,7 +211,7 @@ async def test_the_correction_of_a_wrong_answer_follows_the_turns():
         await talk(journal, "one")
         backend = ToyBackend({"text": 5}, {"text": "two"})
         await graph.arun(Say(text="two"), backend, thread="ana", journal=journal)
-    kinds = [each.kind for each in backend.prompts[1].conversation]
+    kinds = [message.kind for message in backend.prompts[1].conversation]
     assert kinds == ["turn", "turn", "question", "correction", "correction"]
     assert len(backend.prompts[1].corrections) == 1
     assert backend.prompts[0].is_first

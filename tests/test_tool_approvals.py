@@ -155,8 +155,8 @@ async def test_a_person_can_change_the_arguments_and_the_model_sees_the_change()
     assert call.arguments == {"order": "A1", "euros": "9"}
     assert DONE == {"refund A1 9": 1}
     (part,) = backend.prompts[1].conversation[-1].parts
-    told = '[a person changed the arguments: {"order":"A1","euros":"9"}]\nsent 9'
-    assert getattr(part, "result", "") == told
+    text = '[a person changed the arguments: {"order":"A1","euros":"9"}]\nsent 9'
+    assert getattr(part, "result", "") == text
 
 
 async def test_changed_arguments_are_stored_as_json():
@@ -685,7 +685,7 @@ async def test_a_run_parks_after_all_questions_of_concurrent_bodies(way: str):
             return None
 
     def rounds(prompt: Prompt) -> Any:
-        order = next(each for each in ("A1", "A2", "A3") if each in prompt.text)
+        order = next(name for name in ("A1", "A2", "A3") if name in prompt.text)
         if len(prompt.conversation) > 1:
             return ANSWER
         return [call("count" if order == "A2" else "refund", order=order)]
@@ -805,7 +805,7 @@ async def test_a_tool_whose_llm_call_needs_approval_continues_with_the_answer(un
         assert len(parked.waiting) == 2
         for gate in parked.waiting:
             result = await graph.answer("one", gate.address, True, lm, journal=journal)
-        assert [each.result for each in result.trace[-1].calls] == ["sent", "sent"]
+        assert [call.result for call in result.trace[-1].calls] == ["sent", "sent"]
         assert DONE == {"refund A1 5": 1, "refund A2 5": 1}
         lm.assert_complete()
 

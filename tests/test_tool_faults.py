@@ -113,7 +113,7 @@ async def test_context_variables_set_in_a_tool_call_do_not_leak_into_other_calls
 
     calls = [call("go", to=name) for name in ("a", "b", "c")]
     made = await run(graph_with(go, at_once=at_once), ToolBackend(calls, ANSWER))
-    assert [each.result for each in made] == ["nowhere"] * 3
+    assert [tool_call.result for tool_call in made] == ["nowhere"] * 3
 
 
 async def test_the_model_reads_a_tool_error_of_a_task_started_by_the_tool():
@@ -349,7 +349,7 @@ async def test_a_reused_result_is_recorded_with_the_arguments_that_produced_it()
     lm = ToolBackend([call("refund", order="A1"), call("refund", order="A1")], ANSWER)
     tool = Tool(refund, approve=True, repeat="reuse")
     made = await run(graph_with(tool), lm, answer=person)
-    assert [(each.arguments, each.result) for each in made] == [
+    assert [(tool_call.arguments, tool_call.result) for tool_call in made] == [
         ({"order": "A2"}, "sent for A2")
     ] * 2
     assert all(text.startswith("[a person changed") for text in read_last(lm))

@@ -109,8 +109,8 @@ async def test_a_random_conversation_keeps_its_limits(
 
     accept.__annotations__["node"] = Reply
     if not native:  # which make one call a round
-        script = [each[:1] if isinstance(each, list) else each for each in script]
-        script = [each for each in script if each != [("count", "not an object")]]
+        script = [step[:1] if isinstance(step, list) else step for step in script]
+        script = [step for step in script if step != [("count", "not an object")]]
     lm = ToolBackend(*script, {"answer": "yes"}, native=native, attempts=ATTEMPTS)
     lm.rounds += [{"answer": "yes"}] * (ATTEMPTS + 1)
     calls, code = list[ToolCall](), ""
@@ -132,14 +132,16 @@ async def test_a_random_conversation_keeps_its_limits(
     assert len(set(made)) == len(made)
 
     # The calls have ids in order, and their own results.
-    numbers = [int(each.id[1:]) for each in calls]
+    numbers = [int(call.id[1:]) for call in calls]
     assert numbers == sorted(set(numbers))
-    for each in calls:
-        refused = each.error is not None and "call it again" in each.error
+    for tool_call in calls:
+        refused = tool_call.error is not None and "call it again" in tool_call.error
         if not refused:
-            is_over = each.error is not None and "answer now" in each.error
-            wanted = expected_result(each, is_over)
-            assert each.result == wanted or (each.error is not None and str(wanted) in each.error)
+            is_over = tool_call.error is not None and "answer now" in tool_call.error
+            wanted = expected_result(tool_call, is_over)
+            assert tool_call.result == wanted or (
+                tool_call.error is not None and str(wanted) in tool_call.error
+            )
 
     # What is sent only grows, and each call has its result in the next message.
     for before, after in pairwise(lm.prompts):
@@ -148,7 +150,7 @@ async def test_a_random_conversation_keeps_its_limits(
     for prompt in lm.prompts:
         asked, told = calls_in(prompt), results_in(prompt)
         assert [[p.id for p in each] for each in asked] == [[p.id for p in each] for each in told]
-        ids = [part.id for each in asked for part in each]
+        ids = [part.id for message in asked for part in message]
         assert len(set(ids)) == len(ids)
         assert prompt.conversation[-1].role == "user"
         if not native:

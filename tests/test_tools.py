@@ -131,7 +131,7 @@ async def test_several_sync_tools_run_concurrently():
         return who
 
     calls = await calls_of(meet, script=[[Call("meet", who="a"), Call("meet", who="b")]])
-    assert [each.result for each in calls] == ["a", "b"]
+    assert [tool_call.result for tool_call in calls] == ["a", "b"]
 
 
 async def test_methods_partials_and_callable_objects_are_tools():
@@ -254,7 +254,7 @@ async def test_graph_tools_of_a_round_run_concurrently_with_their_own_places():
         }
     )
     result = await run(leading_to(node_with(Topic))(), lm)
-    assert [each.result["topic"] for each in result.result.calls] == ["tea", "mugs"]
+    assert [tool_call.result["topic"] for tool_call in result.result.calls] == ["tea", "mugs"]
     paths = {record.path for record in result.journal if record.path}
     assert len(paths) == 2
 
@@ -327,7 +327,7 @@ async def test_dependencies_of_tools_are_hidden_and_resolved_once_per_conversati
         {"text": ""},
     )
     calls = (await run(leading_to(node_with(search))(), lm)).result.calls
-    assert [each.result for each in calls] == ["a in tea", "b in tea", None]
+    assert [tool_call.result for tool_call in calls] == ["a in tea", "b in tea", None]
     assert "shop" in (calls[2].error or "")  # the model cannot give it either
     assert len(made) == 1
     assert [*lm.prompts[0].tools[0].schema["properties"]] == ["query"]
@@ -512,12 +512,12 @@ async def test_an_equal_call_with_reuse_gets_the_earlier_result():
         Call("search", query="bad"),
     ]
     made = await calls_of(Tool(search, repeat="reuse"), script=script)
-    assert [each.result for each in made] == ["a 1", "a 1", "b 2", None, None]
+    assert [tool_call.result for tool_call in made] == ["a 1", "a 1", "b 2", None, None]
     assert calls == ["a", "b", "bad", "bad"]  # an error is no result
 
     calls.clear()
     made = await calls_of(search, script=script[:2])
-    assert [each.result for each in made] == ["a 1", "a 2", "b 3"]
+    assert [tool_call.result for tool_call in made] == ["a 1", "a 2", "b 3"]
 
 
 async def test_equal_calls_of_a_round_with_reuse_run_once():
@@ -530,7 +530,7 @@ async def test_equal_calls_of_a_round_with_reuse_run_once():
 
     tool = Tool(search, repeat="reuse")
     made = await calls_of(tool, script=[[Call("search", query="a"), Call("search", query="a")]])
-    assert [each.result for each in made] == [1, 1]
+    assert [tool_call.result for tool_call in made] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -685,7 +685,7 @@ async def test_observers_receive_progress_reports_of_a_tool():
     lm = ScriptedLM([Call("copy", files=2), {"text": ""}])
     result = await run(leading_to(node_with(copy))(), lm)
     reports = [record for record in result.journal if isinstance(record, ToolReported)]
-    assert [(each.id, each.text, each.done, each.total) for each in reports] == [
+    assert [(record.id, record.text, record.done, record.total) for record in reports] == [
         ("c1", "file 0", 0, 2),
         ("c1", "file 1", 1, 2),
     ]
@@ -720,7 +720,7 @@ async def test_a_tool_with_endless_reports_uses_bounded_memory():
 
     lm = ScriptedLM([Call("copy"), {"text": ""}])
     result = await run(leading_to(node_with(copy))(), lm)
-    assert 1_000 <= sum(isinstance(each, ToolReported) for each in result.journal) < 1_100
+    assert 1_000 <= sum(isinstance(record, ToolReported) for record in result.journal) < 1_100
 
 
 async def test_a_progress_report_is_not_stored():
@@ -776,7 +776,7 @@ async def test_an_unexpected_exception_of_a_tool_fails_the_run_with_the_calls_so
     assert error.code == "bae-tool-failed"
     assert isinstance(error.cause, KeyError)
     assert error.__cause__ is error.cause
-    assert [str(each) for each in error.calls] == ["add(a=1, b=2)"]
+    assert [str(tool_call) for tool_call in error.calls] == ["add(a=1, b=2)"]
     assert (error.node_type and error.node_type.__name__, error.field_name) == ("Reply", "calls")
     assert "find raised KeyError" in error.message
     assert '{"word": "tea"}' in error.message
@@ -828,7 +828,7 @@ async def test_at_once_bounds_concurrent_tool_calls():
 
     many = [Call("work", number=n) for n in range(9)]
     made = await calls_of(work, script=[many], at_once=3)
-    assert [each.result for each in made] == [*range(9)]
+    assert [tool_call.result for tool_call in made] == [*range(9)]
     assert most == 3
 
 
@@ -838,7 +838,7 @@ async def test_at_once_bounds_concurrent_tool_calls():
 async def test_a_run_cancelled_in_a_tool_call_leaves_no_task():
     before = asyncio.all_tasks()
     begun, events = asyncio.Event(), list[str]()
-    held = threading.Event()
+    release = threading.Event()
     in_thread, in_graph = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -859,7 +859,7 @@ async def test_a_run_cancelled_in_a_tool_call_leaves_no_task():
     def hold() -> None:
         """Hold a thread."""
         loop.call_soon_threadsafe(in_thread.set)
-        held.wait(30)
+        release.wait(30)
 
     class Look(Node):
         word: str
@@ -877,7 +877,7 @@ async def test_a_run_cancelled_in_a_tool_call_leaves_no_task():
     async with asyncio.timeout(BOUND):
         await asyncio.gather(begun.wait(), in_thread.wait(), in_graph.wait())
     task.cancel()
-    held.set()
+    release.set()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert events == ["cancelled", "cancelled", "closed"]
@@ -913,7 +913,7 @@ async def test_every_node_with_tools_that_a_body_makes_has_its_own_conversation(
 
     lm = ScriptedLM([*TALLY, *TALLY, *TALLY])
     tally = (await run(Body(), lm)).result
-    assert [each.id for each in tally.calls] == ["c1"]
+    assert [tool_call.id for tool_call in tally.calls] == ["c1"]
 
 
 async def test_a_body_may_decide_for_a_node_with_tools():
@@ -943,8 +943,8 @@ async def test_a_filled_node_in_a_field_may_have_tools():
         other: Annotated[Note, Dep()]
 
     lm = ScriptedLM({"Tally": [*TALLY], "Note": [{"note": "x"}]})
-    held = (await run(Held(), lm)).result
-    assert (held.tally.total, held.tally.calls[0].result) == (3, 3)
+    node = (await run(Held(), lm)).result
+    assert (node.tally.total, node.tally.calls[0].result) == (3, 3)
 
 
 async def test_every_item_of_a_map_over_a_graph_has_its_own_conversation():
@@ -964,8 +964,8 @@ async def test_every_item_of_a_map_over_a_graph_has_its_own_conversation():
         (part,) = prompt.conversation[-1].parts
         return {"total": int(getattr(part, "result", 0))}
 
-    held = (await run(Held(numbers=[1, 2, 3]), ToolBackend(play))).result
-    assert [tally.total for tally in held.tallies] == [2, 4, 6]
+    node = (await run(Held(numbers=[1, 2, 3]), ToolBackend(play))).result
+    assert [tally.total for tally in node.tallies] == [2, 4, 6]
 
 
 async def test_the_model_calls_tools_even_if_the_calls_have_a_default():
@@ -1136,7 +1136,7 @@ async def test_a_scripted_lm_is_bound_by_the_limits_of_the_tools():
     assert error.code == "bae-tools-limit"
 
     made = await calls_of(add, script=script[:2], limit=1, on_limit="answer")
-    assert [each.error is None for each in made] == [True, False]
+    assert [tool_call.error is None for tool_call in made] == [True, False]
 
 
 async def test_an_exception_in_the_body_of_a_node_with_tools_is_a_node_error():

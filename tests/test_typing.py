@@ -85,12 +85,12 @@ def check(checker: str, folder: Path) -> Reported:
 
 
 def _read(output: str, folder: Path) -> Iterator[tuple[str, dict[int, str]]]:
-    found: Reported = {}
+    reported: Reported = {}
     pattern = re.compile(r"^\s*(\S+?\.py):(\d+)(?::\d+)?(?: -|:) (?:error|warning)(.*)$", re.M)
     for path, line, message in pattern.findall(output):
         name = Path(folder, path).name
-        found.setdefault(name, {}).setdefault(int(line), message.strip(" :"))
-    yield from found.items()
+        reported.setdefault(name, {}).setdefault(int(line), message.strip(" :"))
+    yield from reported.items()
 
 
 @pytest.mark.parametrize("checker", CHECKERS)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 def run(*command: object, at: Path, **environment: str) -> str:
     done = subprocess.run(
-        [str(each) for each in command],
+        [str(part) for part in command],
         cwd=at,
         env={**os.environ, "PYTHONPATH": "", **environment},
         capture_output=True,

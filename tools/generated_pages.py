@@ -31,7 +31,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def every_kind() -> str:
-    """The kinds of lines that a journal stores, each with the fields of its data, as a table."""
+    """Return a table of the kinds of lines that a journal stores, each with the fields of its
+    data."""
     from bae.journal.lines import DATA
 
     rows = (
@@ -42,19 +43,20 @@ def every_kind() -> str:
 
 
 def _data(name: str, what: Any) -> str:
-    """A field of a line: in brackets where it may be left out, with the texts that it can be."""
+    """Describe a field of a line, with its possible texts. An optional field is in brackets."""
     omitted = isinstance(what, tuple)
     kind = what[0] if omitted else what
     parts = {"StoredNode": "nodes", "AskerData": "askers", "ErrorData": "errors", "Usage": "usage"}
     part = parts.get(getattr(kind, "__name__", ""))
     words = [arg for arg in get_args(kind) if isinstance(arg, str)]
-    said = f"[`{name}`](#{part})" if part else f"`{name}`"
-    said += f" ({', '.join(words)})" if words else ""
-    return f"[{said}]" if omitted else said
+    title = f"[`{name}`](#{part})" if part else f"`{name}`"
+    title += f" ({', '.join(words)})" if words else ""
+    return f"[{title}]" if omitted else title
 
 
 def every_name(module: str, first: Sequence[str] = ()) -> str:
-    """What a module exports, by its kind, for mkdocstrings to describe: `first`, then the rest."""
+    """Return directives for mkdocstrings for the names that a module exports, by their kind:
+    `first`, then the others."""
     exported = import_module(module)
     kinds: dict[str, list[str]] = {"Classes": [], "Errors": [], "Functions": []}
     for name in [*first, *(name for name in exported.__all__ if name not in first)]:
@@ -71,7 +73,7 @@ def _kind(value: object) -> str:
 
 
 def every_command() -> str:
-    """What there is to know about each command, as Markdown."""
+    """Return the help of each command as Markdown."""
     from bae.cli.app import load_all_commands
 
     command = load_all_commands()
@@ -91,32 +93,32 @@ def _describe(command: Any, context: Any) -> Iterator[str]:
     if command.epilog:
         yield f"{_show_examples(_prose(command.epilog))}\n"
     for name in command.list_commands(context) if hasattr(command, "commands") else ():
-        each = command.get_command(context, name)
-        if not each.hidden:
-            inner = each.make_context(name, [], parent=context, resilient_parsing=True)
-            yield from _describe(each, inner)
+        subcommand = command.get_command(context, name)
+        if not subcommand.hidden:
+            inner = subcommand.make_context(name, [], parent=context, resilient_parsing=True)
+            yield from _describe(subcommand, inner)
 
 
 def _row(param: Any, context: Any) -> Iterator[str]:
-    """A row of the table for an option or an argument, where it is shown."""
+    """Return the table row for an option or an argument, or nothing if it is hidden."""
     if param.hidden:
         return
     if param.param_type_name == "argument":
-        name, said = param.metavar or param.name.upper(), param.help or ""
+        name, text = param.metavar or param.name.upper(), param.help or ""
     else:
-        name, said = param.get_help_record(context) or ("", "")
+        name, text = param.get_help_record(context) or ("", "")
     if name and param.name != "help":
-        yield f"| `{' '.join(name.split())}` | {_line(said)} |"
+        yield f"| `{' '.join(name.split())}` | {_line(text)} |"
 
 
 def _line(text: str) -> str:
-    """A text in a table: on one line, and a bar in it, outside of code, ends no cell."""
+    """Return a text for a table cell: on one line, with each bar outside of code escaped."""
     parts = " ".join(text.split()).split("`")
     return "`".join(part if at % 2 else part.replace("|", "\\|") for at, part in enumerate(parts))
 
 
 def _show_examples(epilog: str) -> str:
-    """An epilog as Markdown: the command lines to copy are a block of code."""
+    """Return an epilog as Markdown, with its command lines in a block of code."""
     marked, _, notes = epilog.partition("\n\n")
     if not marked.startswith("Examples:\n"):
         return epilog
@@ -125,5 +127,5 @@ def _show_examples(epilog: str) -> str:
 
 
 def _prose(text: str | None) -> str:
-    """A help text, whose paragraphs may be marked not to be wrapped."""
+    """Return a help text without the marks for paragraphs that are not wrapped."""
     return (text or "").replace("\b", "").strip()

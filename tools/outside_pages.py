@@ -33,20 +33,20 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add a page for each file outside `docs` that a page links to, and for those in the nav."""
     ours = {file.src_uri for file in files}
-    wanted = [*ALWAYS, *_examples()]
+    paths = [*ALWAYS, *_examples()]
     for file in files.documentation_pages():
-        wanted += _outside(file.content_string, f"docs/{file.src_uri}")
-    made: set[str] = set()
-    while wanted:
-        path = wanted.pop(0)
-        if path in made or (to := page_of(path)) == "index.md":
+        paths += _outside(file.content_string, f"docs/{file.src_uri}")
+    pages: set[str] = set()
+    while paths:
+        path = paths.pop(0)
+        if path in pages or (to := page_of(path)) == "index.md":
             continue
-        made.add(path)
+        pages.add(path)
         if to in ours:
             raise PluginError(f"{path} and docs/{to} would be the same page of the site")
         text = (ROOT / path).read_text(encoding="utf-8")
         if path.endswith(".md"):
-            wanted += _outside(text, path)
+            paths += _outside(text, path)
         else:
             language = LANGUAGES.get(Path(path).suffix, "text")
             text = f"# {path}\n\n```{language}\n{text.rstrip()}\n```\n"
@@ -75,7 +75,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def page_of(path: str) -> str:
-    """The page of the site, as mkdocs names it, for a file of the repository."""
+    """Return mkdocs' name of the page for a file of the repository."""
     if path == "README.md":
         return "index.md"
     if path.startswith("docs/"):
@@ -84,36 +84,38 @@ def page_of(path: str) -> str:
 
 
 def _examples() -> list[str]:
-    """The overview first, then each example, the outfit before the others."""
-    found = sorted((ROOT / "examples").glob("*.py"), key=lambda path: (path.stem != "ootd", path))
+    """Return the examples for the nav: the overview first, then the outfit, then the others."""
+    examples = sorted(
+        (ROOT / "examples").glob("*.py"), key=lambda path: (path.stem != "ootd", path)
+    )
     overview = ROOT / "examples" / "README.md"
     return [
         path.relative_to(ROOT).as_posix()
-        for path in [*([overview] if overview.is_file() else []), *found]
+        for path in [*([overview] if overview.is_file() else []), *examples]
     ]
 
 
 def _entry(path: str) -> str | dict[str, str]:
-    """How an example is listed: by its name; the overview by the section's."""
+    """Return the nav entry of an example."""
     return page_of(path) if path.endswith(".md") else {Path(path).name: page_of(path)}
 
 
 def _outside(text: str, source: str) -> list[str]:
-    """The files outside `docs` that a text links to."""
-    found: list[str] = []
+    """Return the files outside `docs` that a text links to."""
+    paths: list[str] = []
 
     def note(link: str) -> str:
         path = _file_of(link, source)
         if path is not None and not path.startswith("docs/"):
-            found.append(path)
+            paths.append(path)
         return link
 
     _with_links(text, note)
-    return found
+    return paths
 
 
 def _file_of(link: str, source: str) -> str | None:
-    """The file of the repository that a link on a page refers to, or None."""
+    """Return the file of the repository that a link on a page refers to, or None."""
     parts = urlsplit(link)
     if parts.scheme or parts.netloc or not parts.path or parts.path.startswith("/"):
         return None
@@ -124,7 +126,7 @@ def _file_of(link: str, source: str) -> str | None:
 
 
 def _with_links(text: str, change: Callable[[str], str]) -> str:
-    """A text with each link changed; code in it stays as it is."""
+    """Change each link of a text, except in code."""
 
     def changed(match: re.Match[str]) -> str:
         link = match[1] or match[2]

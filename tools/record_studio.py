@@ -79,8 +79,8 @@ async def take_pictures(url: str, folder: Path) -> None:
     async with async_playwright() as driver:
         browser = await driver.chromium.launch(executable_path=find_chromium(), args=[*FLAGS])
         for name, path, size, theme in SHOTS:
-            given: Any = {"viewport": size, "color_scheme": theme, "reduced_motion": "reduce"}
-            context = await browser.new_context(**given)
+            options: Any = {"viewport": size, "color_scheme": theme, "reduced_motion": "reduce"}
+            context = await browser.new_context(**options)
             page = await context.new_page()
             await page.goto(url)
             await page.evaluate("(token) => localStorage.setItem('bae.token', token)", TOKEN)

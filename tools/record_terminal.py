@@ -105,7 +105,7 @@ def record(
 
 
 def as_svg(taken: Taken, title: str) -> str:
-    """A dark window with that title, which reads on a light page and on a dark one."""
+    """Draw a dark window with a title, which can be read on light and on dark pages."""
     wide, high = 8.4, 18.0  # a cell, for letters of 14 pixels
     left, top = 18.0, 52.0
     width = left * 2 + taken.columns * wide
@@ -173,27 +173,29 @@ def main() -> None:
     parser.add_argument("--show", metavar="TEXT", help="the command line to show; '' for none")
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help=".svg or .txt")
     parser.add_argument("command", nargs="+", help="after --")
-    asked = parser.parse_args()
-    said = shlex.join(asked.command)
-    shown = said if asked.show is None else asked.show
-    taken = record(
-        asked.command,
-        columns=asked.columns,
-        rows=asked.rows,
-        keys=[_keys(key) for key in asked.keys],
-        wait=asked.wait,
-        at=asked.at,
-        timeout=asked.timeout,
+    options = parser.parse_args()
+    command = shlex.join(options.command)
+    shown = command if options.show is None else options.show
+    recording = record(
+        options.command,
+        columns=options.columns,
+        rows=options.rows,
+        keys=[_keys(key) for key in options.keys],
+        wait=options.wait,
+        at=options.at,
+        timeout=options.timeout,
         shown=shown,
     )
     made = (
-        taken.text
-        if asked.output.endswith(".txt")
-        else as_svg(taken, (shown or said) if asked.title is None else asked.title)
+        recording.text
+        if options.output.endswith(".txt")
+        else as_svg(recording, (shown or command) if options.title is None else options.title)
     )
-    Path(asked.output).write_text(made, encoding="utf-8")
-    ending = "taken while it ran" if taken.code is None else f"exit code {taken.code}"
-    print(f"{asked.output}: {len(taken.lines)} lines of {taken.columns} columns, {ending}")
+    Path(options.output).write_text(made, encoding="utf-8")
+    ending = "taken while it ran" if recording.code is None else f"exit code {recording.code}"
+    print(
+        f"{options.output}: {len(recording.lines)} lines of {recording.columns} columns, {ending}"
+    )
 
 
 FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
@@ -236,26 +238,26 @@ class _Screen(pyte.HistoryScreen):
     def select_graphic_rendition(self, *attrs: int, private: bool = False) -> None:
         if private:
             return
-        told: list[int] = []
-        given = iter(attrs)
-        for each in given:
-            if each in (38, 48):  # a colour, whose numbers mean something else
-                kind = next(given, 5)
-                told += [each, kind, *(next(given, 0) for _ in range(3 if kind == 2 else 1))]
-            elif each == 2:
-                told.append(5)
-            elif each == 22:
-                told += [22, 25]
-            elif each not in (5, 6, 25):
-                told.append(each)
-        super().select_graphic_rendition(*told)
+        codes: list[int] = []
+        numbers = iter(attrs)
+        for number in numbers:
+            if number in (38, 48):  # a colour, whose numbers mean something else
+                kind = next(numbers, 5)
+                codes += [number, kind, *(next(numbers, 0) for _ in range(3 if kind == 2 else 1))]
+            elif number == 2:
+                codes.append(5)
+            elif number == 22:
+                codes += [22, 25]
+            elif number not in (5, 6, 25):
+                codes.append(number)
+        super().select_graphic_rendition(*codes)
 
     def visible_text(self) -> str:
         return "\n".join(line.rstrip() for line in self.display)
 
     def all_lines(self) -> list[list[Any]]:
-        kept = [*self.history.top, *(self.buffer[row] for row in range(self.lines))]
-        lines = [[line[column] for column in range(self.columns)] for line in kept]
+        rows = [*self.history.top, *(self.buffer[row] for row in range(self.lines))]
+        lines = [[line[column] for column in range(self.columns)] for line in rows]
         while lines and not _plain(lines[-1]):
             lines.pop()
         return lines
@@ -297,7 +299,7 @@ def _colour(name: str, default: str) -> str:
 
 
 def _fit_title(title: str, columns: int) -> str:
-    """A title that leaves the buttons of the window alone."""
+    """Cut a title to leave room for the buttons of the window."""
     return title if len(title) <= columns else f"{title[: max(columns - 1, 0)]}…"
 
 

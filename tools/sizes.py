@@ -37,7 +37,8 @@ class Size:
 
 
 def sizes() -> dict[str, Size]:
-    """The size of each room: the core is the modules at the top level, a room is a package."""
+    """Return the size of each room. The core is the modules at the top level, and each package is a
+    room."""
     rooms: dict[str, Size] = {"core (top level)": Size()}
     for path in sorted(SOURCE.rglob("*.py")):
         *packages, _ = path.relative_to(SOURCE).parts
@@ -111,22 +112,22 @@ class Hook:
 
 
 async def walks() -> dict[str, Walk]:
-    """The first run of this process, and a later one."""
+    """Profile the first run of this process, and a later run."""
     graph, hook = Graph(start=Ask, end=Outfit), Hook()
-    found = {"first run": Walk(), "later run": Walk()}
+    profiles = {"first run": Walk(), "later run": Walk()}
     threading.setprofile(hook)  # before the journal starts its thread
     sys.setprofile(hook)
     try:
         with tempfile.TemporaryDirectory() as folder:
             async with SQLiteJournal(Path(folder) / "runs.db") as journal:
-                for walk in found.values():
+                for walk in profiles.values():
                     hook.walk = walk
                     await graph.arun(Ask(message="up"), lm=Scripted(), journal=journal)
                     hook.walk = None
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    return found
+    return profiles
 
 
 # --- printing -----------------------------------------------------------------------------------

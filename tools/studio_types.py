@@ -37,7 +37,7 @@ _PLAIN: Final = {
 
 
 def type_of(schema: dict[str, Any]) -> str:
-    """A JSON schema as a type of TypeScript."""
+    """Return a JSON schema as a type of TypeScript."""
     if "$ref" in schema:
         return str(schema["$ref"]).removeprefix(_REF)
     if "const" in schema:
@@ -58,8 +58,8 @@ def type_of(schema: dict[str, Any]) -> str:
             return "{\n" + members(schema, is_sent=False) + "}"
         case "object":
             values = schema.get("additionalProperties")
-            held = type_of(values) if isinstance(values, dict) else "unknown"
-            return f"Record<string, {held}>"
+            type_name = type_of(values) if isinstance(values, dict) else "unknown"
+            return f"Record<string, {type_name}>"
         case str() as kind if kind in _PLAIN:
             return _PLAIN[kind]
         case _:
@@ -67,7 +67,8 @@ def type_of(schema: dict[str, Any]) -> str:
 
 
 def members(schema: dict[str, Any], *, is_sent: bool) -> str:
-    """The members of an interface. A server sends all of them; a client may leave some out."""
+    """Return the members of an interface. A server sends all of them; a client may leave some
+    out."""
     required = set(schema.get("required", ()))
     lines: list[str] = []
     for name, part in schema.get("properties", {}).items():
@@ -77,8 +78,8 @@ def members(schema: dict[str, Any], *, is_sent: bool) -> str:
 
 
 def list_request_schemas(document: dict[str, Any]) -> set[str]:
-    """The schemas of request bodies, and those inside them."""
-    operations = [each for path in document["paths"].values() for each in path.values()]
+    """Return the schemas of request bodies, and the schemas inside them."""
+    operations = [definition for path in document["paths"].values() for definition in path.values()]
     bodies = [
         operation.get("requestBody") for operation in operations if isinstance(operation, dict)
     ]
@@ -86,14 +87,14 @@ def list_request_schemas(document: dict[str, Any]) -> set[str]:
 
 
 def list_page_imports() -> set[str]:
-    """The names of the types that the sources of the page import."""
-    texts = (each.read_text(encoding="utf-8") for each in SOURCES.rglob("*.ts*"))
+    """Return the names of the types that the sources of the page import."""
+    texts = (path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.ts*"))
     lists = (match for text in texts for match in _IMPORT.findall(text))
     return {name for names in lists for name in re.findall(r"\w+", names)}
 
 
 def schemas_inside(document: dict[str, Any], parts: list[Any]) -> set[str]:
-    """The names of the schemas that parts of the document refer to, directly or not."""
+    """Return the names of the schemas that parts of the document refer to, directly or not."""
     schemas = document["components"]["schemas"]
     names: set[str] = set()
     queue = [*parts]
@@ -111,7 +112,7 @@ def schemas_inside(document: dict[str, Any], parts: list[Any]) -> set[str]:
 
 
 def write_types(document: dict[str, Any]) -> str:
-    """The file of types."""
+    """Return the content of the file of types."""
     parts, sent = [HEAD], list_request_schemas(document)
     schemas = document["components"]["schemas"]
     imported = [{"$ref": _REF + name} for name in list_page_imports() if name in schemas]
@@ -126,7 +127,7 @@ def write_types(document: dict[str, Any]) -> str:
 
 
 def make_api() -> API:
-    """An API with everything that the page uses, and without graphs."""
+    """Return an API with every endpoint that the page uses, and without graphs."""
     api = router({}, journal=MemoryJournal(), auth=public())
     add_teams(api, {})
     add_team_jobs(api, {}, TeamJobs())

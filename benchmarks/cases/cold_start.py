@@ -100,13 +100,13 @@ def measure(case: str, contenders: Mapping[str, Contender], settings: Settings) 
 
 
 def _seconds(program: Path) -> float:
-    """How long a program takes in a new interpreter."""
+    """Return the seconds of a program in a new interpreter."""
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(program.parent)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     start = time.perf_counter()
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, program], env=environment, capture_output=True, text=True, check=True
     )
     seconds = time.perf_counter() - start
-    expect("what the program prints", done.stdout, "HELLO\n")
+    expect("what the program prints", process.stdout, "HELLO\n")
     return seconds

@@ -64,17 +64,17 @@ async def _crowd(contender: Contender, size: int) -> dict[str, float]:
 def child(key: str, size: int) -> dict[str, float]:
     """Measure one contender in a fresh process."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", __name__, key, str(size)],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode:
-        raise RuntimeError(f"case d, {key}: {done.stderr.strip()[-2000:]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    if process.returncode:
+        raise RuntimeError(f"case d, {key}: {process.stderr.strip()[-2000:]}")
+    figures: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
+    return figures
 
 
 def measure(case: str, contenders: Mapping[str, Contender], settings: Settings) -> Result:
@@ -87,9 +87,9 @@ def measure(case: str, contenders: Mapping[str, Contender], settings: Settings) 
         for key in order:
             if number and sum(times[key]) + times[key].median > BUDGETS * settings.budget:
                 continue
-            found = child(key, size)
-            times[key].append(found["seconds"])
-            memory[key].append(found["bytes"])
+            sample = child(key, size)
+            times[key].append(sample["seconds"])
+            memory[key].append(sample["bytes"])
     held = {key: statistics.median(found) / size for key, found in memory.items()}
     micros = 1e6 / size
     rows = [
@@ -122,7 +122,8 @@ def judge(
     *,
     whole: bool,
 ) -> list[Verdict]:
-    """A smaller crowd settles nothing: the garbage collector's share grows with the crowd."""
+    """Return the verdicts. A smaller crowd has none, because the garbage collector's share grows
+    with the crowd."""
     faster = f"bae is at most {MOST_TIMES_FLOOR} × the floor"
     leaner = "bae holds less memory a run than any other but the floor"
     others = [key for key in held if key not in (FLOOR, BAE)]
@@ -141,8 +142,8 @@ def judge(
 def main(arguments: list[str]) -> None:
     key, size = arguments
     go_offline()
-    found: dict[str, Any] = asyncio.run(_crowd(load(key), int(size)))
-    print(json.dumps(found))
+    figures: dict[str, Any] = asyncio.run(_crowd(load(key), int(size)))
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

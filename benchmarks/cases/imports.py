@@ -35,10 +35,11 @@ print("took", time.perf_counter() - start, *sorted(set(seen)))
 
 
 def fresh_import(statement: str, bytecode: str) -> tuple[float, list[str]]:
-    """Seconds the statement took in a new interpreter, and the socket events it raised."""
+    """Return the seconds of the statement in a new interpreter, and the socket events that it
+    raised."""
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(statement=statement)],
         env=environment,
         cwd=bytecode,
@@ -46,7 +47,7 @@ def fresh_import(statement: str, bytecode: str) -> tuple[float, list[str]]:
         text=True,
         check=True,
     )
-    _, seconds, *events = done.stdout.splitlines()[-1].split()
+    _, seconds, *events = process.stdout.splitlines()[-1].split()
     return float(seconds), events
 
 

@@ -143,7 +143,8 @@ def map_items(items: list[int]) -> MapRun:
 
 
 def map_pool(items: list[int]) -> MapRun:
-    """The same by a pool of workers: the fastest we know by hand, with one task per free place."""
+    """Map the items by a pool of workers, one task per free place: the fastest way by hand that we
+    know."""
 
     async def run() -> list[int]:
         out = [0] * len(items)

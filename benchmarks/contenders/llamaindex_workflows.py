@@ -205,14 +205,14 @@ def define() -> Definition:
     source = node_source(head, event) + "\nclass Built(Workflow):\n"
     source += node_source("", method).partition("annotations\n")[2]
     module = fresh_module(source)
-    made: list[Workflow] = []
+    workflows: list[Workflow] = []
 
     def build() -> int:
-        made.append(module.Built(timeout=None))
-        return sum(hasattr(made[0], f"s{index}") for index in range(GRAPH_SIZE))
+        workflows.append(module.Built(timeout=None))
+        return sum(hasattr(workflows[0], f"s{index}") for index in range(GRAPH_SIZE))
 
     def validate() -> None:
-        made.pop().validate()
+        workflows.pop().validate()
         forget(module)
 
     return Definition(build, validate)

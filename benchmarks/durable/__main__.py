@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def choose_names(text: str, known: list[str], made: argparse.ArgumentParser) -> list[str]:
-    """The names in a comma-separated option, in their usual order."""
+    """Return the names in a comma-separated option, in their usual order."""
     wanted = {name.strip().lower() for name in text.split(",") if name.strip()}
     if unknown := wanted - set(known):
         made.error(f"no such: {', '.join(sorted(unknown))} (choose from {', '.join(known)})")
@@ -61,7 +61,7 @@ def choose_names(text: str, known: list[str], made: argparse.ArgumentParser) -> 
 
 
 def provenance(keys: list[str], settings: Settings, folder: Path) -> str:
-    """Where and with what the figures were measured."""
+    """Describe the machine, the packages and the settings of the measurement."""
     packages = {CONTENDERS[key].package: CONTENDERS[key].version for key in keys}
     versions = ", ".join(f"{name} {version}" for name, version in packages.items() if name)
     return (

@@ -13,24 +13,24 @@ IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 
 
 def file_system(folder: Path) -> str:
-    """Its kind, as the system calls it; `unknown` where it does not tell."""
+    """Return the system's name for the kind of file system, or `unknown`."""
     mounts = Path("/proc/self/mounts")
     if not mounts.exists():
         return "unknown"
     place = str(folder.resolve())
-    found = ("", "unknown")
+    longest = ("", "unknown")
     for line in mounts.read_text().splitlines():
         _, at, kind, *_ = line.split()
         under = at if at.endswith("/") else f"{at}/"
-        if (place + "/").startswith(under) and len(at) >= len(found[0]):
-            found = (at, kind)
-    return found[1]
+        if (place + "/").startswith(under) and len(at) >= len(longest[0]):
+            longest = (at, kind)
+    return longest[1]
 
 
 def seconds_to_be_safe(folder: Path, times: int = 200) -> float:
-    """The median time to append a page to a file and flush it to the disk."""
+    """Return the median time to append a page to a file and flush it to the disk."""
     file = folder / "page"
-    took: list[float] = []
+    seconds: list[float] = []
     page = os.urandom(4096)
     opened = os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     try:
@@ -38,8 +38,8 @@ def seconds_to_be_safe(folder: Path, times: int = 200) -> float:
             start = time.perf_counter()
             os.write(opened, page)
             os.fsync(opened)
-            took.append(time.perf_counter() - start)
+            seconds.append(time.perf_counter() - start)
     finally:
         os.close(opened)
         file.unlink()
-    return statistics.median(took)
+    return statistics.median(seconds)

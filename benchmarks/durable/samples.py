@@ -91,42 +91,42 @@ def _start_process(key: str, folder: Path) -> subprocess.Popen[str]:
 
 @contextmanager
 def team(folder: Path | None) -> Iterator[Team]:
-    """Processes that end with the block, together with their stored files."""
-    with TemporaryDirectory(prefix="bae-durable-", dir=folder) as made:
-        found = Team(Path(made))
+    """Yield the processes. They end with the block, and their stored files are deleted."""
+    with TemporaryDirectory(prefix="bae-durable-", dir=folder) as temporary:
+        processes = Team(Path(temporary))
         try:
-            yield found
+            yield processes
         finally:
-            found.close()
+            processes.close()
 
 
 def interleave(
     people: Team, keys: Iterable[str], wanted: Ask, rounds: int, budget: float
 ) -> dict[str, list[Sample]]:
-    """Round by round a sample of each, the order turning. A contender that has spent `budget`
-    seconds sits out the rounds left."""
+    """Take a sample of each contender in every round, and change the order from round to round. A
+    contender that has spent `budget` seconds sits out the remaining rounds."""
     keys = list(keys)
-    found: dict[str, list[Sample]] = {key: [] for key in keys}
+    samples: dict[str, list[Sample]] = {key: [] for key in keys}
     spent = dict.fromkeys(keys, 0.0)
     for number, order in enumerate(turns(keys, rounds)):
         for key in order:
-            if number and spent[key] + found[key][-1].seconds > budget:
+            if number and spent[key] + samples[key][-1].seconds > budget:
                 continue
             start = time.perf_counter()
-            found[key].append(people.ask(key, wanted))
+            samples[key].append(people.ask(key, wanted))
             spent[key] += time.perf_counter() - start
-    return found
+    return samples
 
 
 def seconds_of(found: Mapping[str, list[Sample]]) -> dict[str, Samples]:
-    """Only the times."""
+    """Return only the times."""
     return {key: Samples(one.seconds for one in mine) for key, mine in found.items()}
 
 
 async def _sample(key: str, wanted: Ask, folder: Path) -> Sample:
     open_store = CONTENDERS[key].load()
-    with TemporaryDirectory(dir=folder) as made:
-        store = Path(made)
+    with TemporaryDirectory(dir=folder) as temporary:
+        store = Path(temporary)
         async with open_store(store, CONTENDERS[key].setting) as ready:
             if wanted.warm:
                 check(await ready.run("warm-up", WARM_UP, wanted.heavy), WARM_UP, wanted.heavy)
@@ -165,7 +165,7 @@ async def _time_resume(ready: Opened, wanted: Ask) -> float:
 
 
 def _size(store: Path) -> int:
-    """The size of all files, after the log is merged into the database file."""
+    """Return the size of all files, after the log is merged into the database file."""
     connection = sqlite3.connect(store / "store.db")
     connection.execute("pragma wal_checkpoint(truncate)")
     connection.close()
@@ -179,22 +179,22 @@ def main(arguments: list[str]) -> None:
     os.dup2(2, 1)  # output of a library is not a reply
     for line in sys.stdin:
         wanted: dict[str, Any] = json.loads(line)
-        found = asyncio.run(_sample(key, Ask(**wanted), Path(folder)))
-        replies.write(json.dumps(asdict(found)) + "\n")
+        sample = asyncio.run(_sample(key, Ask(**wanted), Path(folder)))
+        replies.write(json.dumps(asdict(sample)) + "\n")
         replies.flush()
 
 
 def available(keys: Iterable[str]) -> list[str]:
-    """Those whose libraries are installed."""
-    found: list[str] = []
+    """Return the contenders whose libraries are installed."""
+    installed: list[str] = []
     for key in keys:
         try:
             CONTENDERS[key].load()
         except ImportError as error:
             say(f"{key} takes no part: {error}")
         else:
-            found.append(key)
-    return found
+            installed.append(key)
+    return installed
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ _WORDS = "the rain has come over hills and a grey light stays on roofs until noo
 
 
 def _pages() -> list[str]:
-    """Texts that are all different, so that no store can keep one for another."""
+    """Return texts that are all different, so that no store can share one text for several."""
     picked = random.Random(7)
     words = _WORDS.split()
     return [" ".join(picked.choices(words, k=600))[:TEXT_LENGTH] for _ in range(64)]
@@ -27,7 +27,7 @@ PAGES = _pages()
 
 
 def page(n: int) -> str:
-    """The text of step `n`."""
+    """Return the text of step `n`."""
     return PAGES[n % len(PAGES)]
 
 
@@ -54,18 +54,18 @@ class Page(Tick):
 
 
 def fields(steps: int, heavy: bool) -> dict[str, Any]:
-    """The fields of the first node of a run of `steps` steps."""
+    """Return the fields of the first node of a run of `steps` steps."""
     small = {"n": 0, "left": steps, "x": 0.0}
     return {**small, "text": page(0)} if heavy else small
 
 
 def first(steps: int, heavy: bool) -> Tick:
-    """The first node."""
+    """Return the first node."""
     return (Page if heavy else Tick)(**fields(steps, heavy))
 
 
 def following(now: Tick) -> Tick:
-    """The node after `now`."""
+    """Return the node after `now`."""
     n, left, x = now.n + 1, now.left - 1, now.x + 0.5
     if type(now) is Page:
         return Page(n=n, left=left, x=x, text=page(n))
@@ -73,7 +73,7 @@ def following(now: Tick) -> Tick:
 
 
 def check(outcome: Outcome, steps: int, heavy: bool) -> None:
-    """Refuse an outcome that so many steps do not lead to."""
+    """Raise an error if the outcome is not the result of this number of steps."""
     expect("the last node", (outcome.n, outcome.left, outcome.x), (steps, 0, 0.5 * steps))
     if heavy:
         expect("its text", getattr(outcome, "text", None), page(steps))

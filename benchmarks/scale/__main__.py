@@ -30,17 +30,19 @@ PACKAGES = (
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
-    made.add_argument("--rounds", type=int, default=9, metavar="N")
-    made.add_argument("--quick", action="store_true", help="fewer of everything: to try")
-    made.add_argument("--case", choices=("steps", "workers"), help="only these tables")
-    made.add_argument("--check", action="store_true", help="exit with 1 unless every target is met")
-    made.add_argument("--write", type=Path, metavar="FILE")
-    return made
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9, metavar="N")
+    parser.add_argument("--quick", action="store_true", help="fewer of everything: to try")
+    parser.add_argument("--case", choices=("steps", "workers"), help="only these tables")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 unless every target is met"
+    )
+    parser.add_argument("--write", type=Path, metavar="FILE")
+    return parser
 
 
 def provenance(folder: Path, settings: Settings) -> str:
-    """Where and with what the figures were measured."""
+    """Describe the machine, the packages and the settings of the measurement."""
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
     load = os.getloadavg()[0]
     return (

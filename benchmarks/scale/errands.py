@@ -42,8 +42,8 @@ graph = Graph(start=Errand, end=Finished, name="errands")
 
 
 def engine_of(way: str, url: str, address: str) -> Engine:
-    """An engine by its way of dispatching: "temporal", "dbos", or a number: the seconds between two
-    looks into the journal."""
+    """Return an engine by its name: "temporal", "dbos", or a number, which is the seconds between
+    two looks into the journal."""
     if way == "temporal":
         return TemporalEngine(address)
     if way == "dbos":
@@ -52,13 +52,14 @@ def engine_of(way: str, url: str, address: str) -> Engine:
 
 
 def dbos_engine(url: str) -> Engine:
-    """The engine of the docs. It would find lost runs after a minute, too late to count."""
+    """Return the engine of the docs. It looks for lost runs only once a minute, so it does not
+    affect the figures."""
     page = Path(__file__).parents[2] / "docs" / "how-to" / "engine.md"
     (code,) = re.findall(r'title="dbos_engine.py"\n(.*?)^```$', page.read_text(), re.S | re.M)
     names: dict[str, Any] = {}
     exec(compile(code, str(page), "exec"), names)
-    made: Engine = names["DBOSEngine"](url, poll=60)
-    return made
+    engine: Engine = names["DBOSEngine"](url, poll=60)
+    return engine
 
 
 async def work(url: str, way: str, concurrency: int, address: str) -> None:

@@ -41,7 +41,8 @@ _TROUBLE = re.compile("WARN|ERROR|CRITICAL|Traceback")
 
 @contextmanager
 def workers(number: int, url: str, way: str, address: str) -> Generator[None]:
-    """So many worker processes inside the block. Warnings and errors that they log are shown."""
+    """Run this number of worker processes inside the block, and print the warnings and errors that
+    they log."""
     arguments = [url, way, str(AT_ONCE), address]
     command = [sys.executable, "-m", "benchmarks.scale.errands", *arguments]
     with tempfile.TemporaryFile("w+") as log:
@@ -67,7 +68,7 @@ def workers(number: int, url: str, way: str, address: str) -> Generator[None]:
 
 
 async def measure_fleets(url: str, address: str, runs: int, latencies: int) -> list[Result]:
-    """The tables of throughput and of latency."""
+    """Return the tables of throughput and of latency."""
     speeds: dict[str, list[float]] = {}
     waits: dict[str, list[float]] = {}
     async with PostgresJournal(url) as journal:
@@ -86,7 +87,7 @@ async def measure_fleets(url: str, address: str, runs: int, latencies: int) -> l
 
 
 async def _measure_speed(journal: PostgresJournal, engine: Engine, runs: int) -> float:
-    """Runs a second, from the first submission to the last end."""
+    """Return the runs per second, from the first submission to the last end."""
     slots = asyncio.Semaphore(SUBMITTED_AT_ONCE)
 
     async def submit() -> str:
@@ -100,8 +101,9 @@ async def _measure_speed(journal: PostgresJournal, engine: Engine, runs: int) ->
 
 
 async def _waits(journal: PostgresJournal, engine: Engine, times: int) -> list[float]:
-    """Seconds from the submission of a run to its first line of code, with an idle worker."""
-    found: list[float] = []
+    """Return the seconds from the submission of each run to its first line of code, with an idle
+    worker."""
+    waits: list[float] = []
     random = Random(1)
     for _ in range(times):
         # At any moment between two looks: otherwise each run comes just after the one before.
@@ -109,16 +111,16 @@ async def _waits(journal: PostgresJournal, engine: Engine, times: int) -> list[f
         submitted = time.time()
         run_id = await graph.submit(Errand(step=STEPS - 1), journal=journal, engine=engine)
         result = await graph.result(run_id, journal=journal, timeout=60)
-        found.append(result.result.begun - submitted)
-    return sorted(found)
+        waits.append(result.result.begun - submitted)
+    return sorted(waits)
 
 
 def _throughput(speeds: dict[str, list[float]], runs: int) -> Result:
     rows = [
         [
             name,
-            *(figure(each) for each in mine),
-            *(figure(each / mine[0]) for each in mine[1:]),
+            *(figure(speed) for speed in mine),
+            *(figure(other / mine[0]) for other in mine[1:]),
         ]
         for name, mine in speeds.items()
     ]

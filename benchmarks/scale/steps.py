@@ -56,7 +56,7 @@ class State(TypedDict):
 
 @asynccontextmanager
 async def by_hand(url: str) -> AsyncGenerator[Run]:
-    """An insert and its commit for each step, on a connection of a pool."""
+    """Insert and commit a row for each step, on a connection of a pool."""
     runs = count()
     async with asyncpg.create_pool(url, min_size=CONNECTIONS, max_size=CONNECTIONS) as pool:
         await pool.execute(
@@ -77,7 +77,7 @@ async def by_hand(url: str) -> AsyncGenerator[Run]:
 
 @asynccontextmanager
 async def with_bae(url: str) -> AsyncGenerator[Run]:
-    """A `PostgresJournal` as it comes."""
+    """Run the steps with a `PostgresJournal` and its defaults."""
     graph = Graph(start=TickNode, end=DoneNode, name="ticks")
     async with PostgresJournal(url) as journal:
         await journal.upgrade()
@@ -98,7 +98,8 @@ async def tick(state: State) -> Command[Any]:
 
 @asynccontextmanager
 async def with_langgraph(url: str) -> AsyncGenerator[Run]:
-    """Its Postgres saver with a pool; "sync" waits for a step, as the others do."""
+    """Run the steps with LangGraph's Postgres saver and a pool. With "sync" it waits for each step,
+    as the other contenders do."""
     builder = StateGraph(State)
     builder.add_node("tick", tick, destinations=("tick", END))
     builder.add_edge(START, "tick")
@@ -112,8 +113,8 @@ async def with_langgraph(url: str) -> AsyncGenerator[Run]:
         graph = builder.compile(checkpointer=saver)
 
         async def run(steps: int) -> Outcome:
-            named = {"thread_id": f"run-{next(runs)}"}
-            config: Any = {"configurable": named, "recursion_limit": 10 * steps + 10}
+            configurable = {"thread_id": f"run-{next(runs)}"}
+            config: Any = {"configurable": configurable, "recursion_limit": 10 * steps + 10}
             start: Any = {"node": first(steps, heavy=False)}
             state = await graph.ainvoke(start, config, durability="sync")
             outcome: Outcome = state["node"]
@@ -123,7 +124,7 @@ async def with_langgraph(url: str) -> AsyncGenerator[Run]:
 
 
 async def measure_steps(url: str, settings: Settings) -> list[Result]:
-    """Both tables: a single run, and a hundred concurrent runs."""
+    """Return both tables: a single run, and a hundred concurrent runs."""
     async with AsyncExitStack() as stack:
         ways = {HAND: by_hand(url), BAE: with_bae(url), LANGGRAPH: with_langgraph(url)}
         runs = {name: await stack.enter_async_context(way) for name, way in ways.items()}

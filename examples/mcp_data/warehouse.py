@@ -1,5 +1,5 @@
-"""A small MCP server, made with the official SDK: what is in stock. `use_an_mcp_server.py` starts
-it."""
+"""A small MCP server with the stock of a shop, made with the official SDK. `use_an_mcp_server.py`
+starts it."""
 
 from mcp.server.mcpserver import MCPServer
 

@@ -40,14 +40,14 @@ class Workers:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str) -> None:
-        known = {**os.environ, "SCALE_LOG": str(self.log), "SCALE_WORKER": name}
+        variables = {**os.environ, "SCALE_LOG": str(self.log), "SCALE_WORKER": name}
         with (self.folder / f"{name}.log").open("wb") as log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, *self._arguments], env=known, stdout=log, stderr=log
+                [sys.executable, *self._arguments], env=variables, stdout=log, stderr=log
             )
 
     def steps(self) -> list[tuple[str, str]]:
-        """The worker of each step that has begun, and the step."""
+        """Return the worker of each step that has begun, with the step."""
         lines = self.log.read_text(encoding="utf-8").splitlines() if self.log.exists() else []
         return [(worker, step) for worker, _, step in (line.partition(" ") for line in lines)]
 
@@ -59,7 +59,7 @@ class Workers:
 
 
 def main() -> int:
-    """Run it, and say what came of it."""
+    """Run the demo, and print its outcome."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bae-scale-")))
         url = stack.enter_context(postgres(folder))
@@ -99,7 +99,7 @@ async def watch(url: str, address: str, workers: Workers) -> int:
 
 
 async def show(journal: Journal, begun: float) -> int:
-    """Print where the runs are, and return how many have ended."""
+    """Print the status of the runs, and return how many have ended."""
     status = await queue_status(journal)
     ended = len(await journal.runs(status="ended", limit=RUNS))
     counts = f"{status.queued.total():3} queued, {status.running.total():3} in progress"
@@ -135,7 +135,7 @@ def bae(*arguments: str) -> None:
 
 
 def end_on(number: int, frame: FrameType | None) -> None:
-    """End as after Ctrl-C where the process is told to end or its terminal is closed."""
+    """Clean up as after Ctrl-C, if a signal ends the process or its terminal is closed."""
     raise SystemExit(128 + number)
 
 

@@ -1,4 +1,4 @@
-"""Orders of five steps. Each takes a while, and writes a line into a file when it begins."""
+"""Orders of five steps. Each step takes a while, and writes a line into a file when it begins."""
 
 from __future__ import annotations
 

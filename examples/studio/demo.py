@@ -38,8 +38,8 @@ def main(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     journal, shop = folder / "runs.db", folder / "textfacts"
     print("Making some runs …", flush=True)
-    for run_id, example, given in RUNS:
-        make_run(journal, run_id, example, given)
+    for run_id, example, inputs in RUNS:
+        make_run(journal, run_id, example, inputs)
     with ExitStack() as opened:
         team: tuple[str, ...] = ()
         if make_team(shop):
@@ -52,29 +52,29 @@ def main(folder: Path) -> int:
         return run(command[1:])
 
 
-def make_run(journal: Path, run_id: str, example: str, given: tuple[str, ...]) -> None:
-    """Store a run of an example with its scripted LM. A run that asks a person waits."""
+def make_run(journal: Path, run_id: str, example: str, inputs: tuple[str, ...]) -> None:
+    """Store a run of an example with its scripted LLM. A run that asks a person waits."""
     if journal.exists() and run_id in run_ids(journal):
         return
     script = EXAMPLES / "scripted" / f"{example}.json"
     options = ("--lm", f"scripted:{script}", "--journal", str(journal), "--run-id", run_id)
-    code = run(["run", str(EXAMPLES / f"{example}.py"), *given, *options], quiet=True)
+    code = run(["run", str(EXAMPLES / f"{example}.py"), *inputs, *options], quiet=True)
     print(f"  {run_id}: {'done' if code == 0 else 'waits for you' if code == 3 else 'failed'}")
 
 
 def run_ids(journal: Path) -> str:
-    """What `bae runs list` prints: it names every run."""
-    done = subprocess.run(
+    """Return the output of `bae runs list`, which has the id of every run."""
+    process = subprocess.run(
         [sys.executable, "-m", "bae", "runs", "list", "--journal", str(journal), "--json"],
         capture_output=True,
         text=True,
         check=False,
     )
-    return done.stdout
+    return process.stdout
 
 
 def make_team(shop: Path) -> bool:
-    """Make a repository with an approved plan. Return False where that is impossible."""
+    """Make a repository with an approved plan. Return False if this fails."""
     if shop.exists():
         return True
     tests = f"env PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {shlex.quote(sys.executable)} -m pytest -q"
@@ -135,7 +135,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 
 def end_on(number: int, frame: FrameType | None) -> None:
-    """End as after Ctrl-C where the process is told to end or its terminal is closed."""
+    """Clean up as after Ctrl-C, if a signal ends the process or its terminal is closed."""
     raise SystemExit(128 + number)
 
 

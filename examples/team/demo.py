@@ -55,9 +55,9 @@ def show(*command: str, at: Path) -> int:
     """Print a command, and run it."""
     words = [word.replace(str(HERE.parents[1]), "$BAE") for word in command]
     print(f"\n$ {shlex.join(words).replace(sys.executable, 'python')}", flush=True)
-    ways = {"bae": [sys.executable, "-m", "bae"], "python": [sys.executable]}
+    programs = {"bae": [sys.executable, "-m", "bae"], "python": [sys.executable]}
     return subprocess.run(
-        [*ways.get(command[0], command[:1]), *command[1:]], cwd=at, check=False
+        [*programs.get(command[0], command[:1]), *command[1:]], cwd=at, check=False
     ).returncode
 
 

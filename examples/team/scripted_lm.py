@@ -1,6 +1,6 @@
-"""The LLM of the demo: it plans, works with tools and reviews as the files beside it say, after a
-moment, so that the work can be watched. `--lm python:examples/team/scripted_lm.py:make_lm` names
-it."""
+"""The scripted LLM of the demo. It plans, works with tools and reviews, with answers from the files
+beside this file. It waits before each answer, so that you can watch the work.
+`--lm python:examples/team/scripted_lm.py:make_lm` names it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from bae.testing import Asked, Call, ScriptedLM
 
 HERE = Path(__file__).parent
 SECONDS = float(os.environ.get("DEMO_SECONDS", "1"))
-"""How long it takes for an answer."""
+"""Seconds before each answer."""
 
 
 def edit(name: str) -> Call:
-    """An edit, which is in a file."""
+    """Return the call for an edit that is in a file."""
     return Call("edit", text=(HERE / "edits" / f"{name}.md").read_text("utf-8"))
 
 
 def check(*tests: str) -> Call:
-    """Run some tests, or all."""
+    """Return the call that runs some tests, or all."""
     return Call("check", tests=list(tests))
 
 
@@ -66,7 +66,7 @@ CONVERSATIONS: dict[str, list[Call | list[Call] | str]] = {
         "The report shows the five most frequent words, as answered. I ran the command.",
     ],
 }
-"""What the LLM of each task says, round by round: tool calls, and a text to submit the work."""
+"""The messages of each task's LLM, round by round: tool calls, and a text to submit the work."""
 
 MISSING_CASE = {
     "kind": "missing-case",
@@ -87,29 +87,29 @@ class DemoLM(ScriptedLM):
 
 
 def make_lm() -> DemoLM:
-    """The LLM, which plans, works and reviews."""
+    """Return the LLM, which plans, works and reviews."""
     return DemoLM(
         {
-            "OpenQuestions": lambda asked: {"questions": []},
-            "Requirements": lambda asked: (HERE / "requirements.md").read_text("utf-8"),
-            "Plan": lambda asked: {"tasks": json.loads((HERE / "plan.json").read_text("utf-8"))},
+            "OpenQuestions": lambda question: {"questions": []},
+            "Requirements": lambda question: (HERE / "requirements.md").read_text("utf-8"),
+            "Plan": lambda question: {"tasks": json.loads((HERE / "plan.json").read_text("utf-8"))},
             "WorkerLoop": work,
             "WorkReview": review,
         }
     )
 
 
-def work(asked: Asked) -> Call | list[Call] | str:
-    """The next message of a worker's LLM, computed from the earlier messages. Without state of its
-    own it also continues a killed run."""
-    request: Any = asked.previous
-    answers = [message for message in asked.prompt.conversation if message.role == "assistant"]
+def work(question: Asked) -> Call | list[Call] | str:
+    """Return the next message of a worker's LLM. The number of its earlier messages selects the
+    message, so the script also continues a killed run."""
+    request: Any = question.previous
+    answers = [message for message in question.prompt.conversation if message.role == "assistant"]
     return CONVERSATIONS[request.task][len(answers)]
 
 
-def review(asked: Asked) -> dict[str, Any]:
-    """What the reviewer finds: something to think about in the report."""
-    request: Any = asked.previous
+def review(question: Asked) -> dict[str, Any]:
+    """Return the reviewer's answer, which has one finding for the task `report`."""
+    request: Any = question.previous
     if request.task == "report":
         return {"findings": [MISSING_CASE], "summary": "The report is as the task says."}
     return {"findings": [], "summary": "The work does what the task says, and no more."}

@@ -58,7 +58,8 @@ class AnswerForm:
 
     @property
     def target(self) -> type[Node] | None:
-        """The class that the answer fills; None if only the answer tells which class."""
+        """The class that the answer fills; None if there is no class, or if only the answer tells
+        which class."""
         return None if self.tag and len(self.targets) != 1 else next(self._classes, None)
 
     @property
@@ -70,7 +71,8 @@ class AnswerForm:
         return any(cls.__name__ == node and name in names for cls, names in self.targets.values())
 
     def parts_of(self, text: str) -> list[FieldPart]:
-        """Return the strings in a complete answer. The list is empty if the answer is not JSON."""
+        """Return the strings of the fields in a complete answer. If the answer should be JSON, but
+        is not, the list is empty."""
         if self.is_text:
             return [*self._text_part(text)]
         try:

@@ -74,11 +74,11 @@ class Opening:
         """Remove a run that is over."""
         self._runs.pop(run)[0].set_result(None)
 
-    async def value(self, wanted: Input, asked: PendingValue) -> Any:
+    async def value(self, dep_input: Input, asked: PendingValue) -> Any:
         """Return an app-scoped value. If no run has asked for this value yet, open it. A failure is
         not stored, so the next run tries again."""
         flow, run = self._flow, Run(outer=asked.run, run_id=asked.run.run_id)
-        pending = flow.dependency(wanted, run, asked.node_type, asked.place)
+        pending = flow.dependency(dep_input, run, asked.node_type, asked.place)
         failed = await flow.gather([pending])
         if failed is None:
             return pending.value

@@ -39,7 +39,8 @@ class Approval(BaseModel):
     - `arguments`: all arguments of the call, in place of the model's arguments.
     - `reason`: why the person refuses the call. The model reads the reason.
     - `scope`: which calls the approval covers. "call" is this call only. "run" is every call of the
-      tool in this run. "thread" is every call of the tool in this thread.
+      tool for the same field in this run. "thread" is every call of the tool for the same field in
+      this thread.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -104,8 +105,8 @@ class Interruption(BaseModel):
 
 
 class Grant(NamedTuple):
-    """An approval of all calls of a tool in a run or a thread. `journal.approvals(run_id)` returns
-    these approvals.
+    """An approval of all calls of a tool for a field, in a run or a thread.
+    `journal.approvals(run_id)` returns these approvals.
 
     - `tool`: the name of the tool.
     - `place`: the field and the tool, such as `Reply.calls(refund)`.

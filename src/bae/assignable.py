@@ -120,40 +120,44 @@ def _one_fits(source: Any, target: Any, around: _Open) -> bool | None:
 
 
 def _class_fits(source: Any, target: Any, around: _Open) -> bool | None:
-    (cls, args), (wanted, wanted_args) = _split(source), _split(target)
-    related = _is_subclass(cls, wanted)
+    (cls, args), (expected, expected_args) = _split(source), _split(target)
+    related = _is_subclass(cls, expected)
     if related is not True:
         # The keys of a TypedDict are left to pydantic.
-        return _is_subclass(cls, abc.Mapping) and None if _is_typed_dict(wanted) else related
-    if wanted_args is None:
+        return _is_subclass(cls, abc.Mapping) and None if _is_typed_dict(expected) else related
+    if expected_args is None:
         return True
-    if wanted in _OPAQUE or cls in _OPAQUE or any(map(_is_unpacked, (*(args or ()), *wanted_args))):
+    if (
+        expected in _OPAQUE
+        or cls in _OPAQUE
+        or any(map(_is_unpacked, (*(args or ()), *expected_args)))
+    ):
         return None
-    if cls is not wanted and not (_is_standard(cls) and _is_standard(wanted)):
-        # A subclass of a generic model has the model with its arguments among its bases.
+    if cls is not expected and not (_is_standard(cls) and _is_standard(expected)):
+        # A subclass of a parametrized generic model has the parametrized model among its bases.
         bases = (_split(base) for base in cls.__mro__)
-        args = next((base_args for origin, base_args in bases if origin is wanted), None)
-    if wanted is tuple:
-        return _tuple_fits(args or (Any, ...), wanted_args, around)
+        args = next((base_args for origin, base_args in bases if origin is expected), None)
+    if expected is tuple:
+        return _tuple_fits(args or (Any, ...), expected_args, around)
     if args and cls is tuple:
-        return _all(_fits(arg, wanted_args[0], around) for arg in args if arg is not ...)
-    args = (args or (Any,) * len(wanted_args))[: len(wanted_args)]
-    if len(args) != len(wanted_args):
+        return _all(_fits(arg, expected_args[0], around) for arg in args if arg is not ...)
+    args = (args or (Any,) * len(expected_args))[: len(expected_args)]
+    if len(args) != len(expected_args):
         return None
-    fits = _all(_fits(arg, want, around) for arg, want in zip(args, wanted_args, strict=True))
+    fits = _all(_fits(arg, want, around) for arg, want in zip(args, expected_args, strict=True))
     # A user's generic class may be contravariant, so a misfit of its arguments proves nothing. A
     # generic model has only fields.
-    return None if fits is False and not (_is_standard(wanted) or _generic(wanted)) else fits
+    return None if fits is False and not (_is_standard(expected) or _generic(expected)) else fits
 
 
-def _tuple_fits(args: tuple[Any, ...], wanted: tuple[Any, ...], around: _Open) -> bool | None:
-    if wanted[1:] == (...,):
-        return _all(_fits(arg, wanted[0], around) for arg in args if arg is not ...)
+def _tuple_fits(args: tuple[Any, ...], expected: tuple[Any, ...], around: _Open) -> bool | None:
+    if expected[1:] == (...,):
+        return _all(_fits(arg, expected[0], around) for arg in args if arg is not ...)
     if args[1:] == (...,):
         return None if args[0] is Any else False
-    if len(args) != len(wanted):
+    if len(args) != len(expected):
         return False
-    return _all(_fits(arg, want, around) for arg, want in zip(args, wanted, strict=True))
+    return _all(_fits(arg, want, around) for arg, want in zip(args, expected, strict=True))
 
 
 def _could_be(value: Any, tp: Any) -> bool:
@@ -177,15 +181,16 @@ def _generic(tp: Any) -> dict[str, Any]:
 
 
 def _is_standard(cls: type) -> bool:
-    # A class made by `exec` may have the module `builtins`; a generic one has `__orig_bases__`.
+    # A user's class that `exec` makes may have the module `builtins`. If the class is generic, its
+    # `__orig_bases__` tell it from a standard class.
     standard = cls.__module__ in ("builtins", "collections", "collections.abc")
     return standard and "__orig_bases__" not in vars(cls)
 
 
-def _is_subclass(cls: type, wanted: type) -> bool | None:
-    narrower = (int, float) if wanted is complex else int if wanted is float else ()
+def _is_subclass(cls: type, expected: type) -> bool | None:
+    narrower = (int, float) if expected is complex else int if expected is float else ()
     try:
-        return wanted in cls.__mro__ or issubclass(cls, narrower) or issubclass(cls, wanted)
+        return expected in cls.__mro__ or issubclass(cls, narrower) or issubclass(cls, expected)
     except Exception:  # a protocol that cannot be checked, or an unusual metaclass
         return None
 
@@ -217,7 +222,7 @@ def _strip(tp: Any) -> Any:
 def _flatten(tp: Any, inside: tuple[Any, ...]) -> Iterator[Any]:
     tp = _strip(tp)
     origin, args = get_origin(tp) or tp, get_args(tp)
-    if type(origin).__name__ == "TypeAliasType":  # typing_extensions has one of its own
+    if type(origin).__name__ == "TypeAliasType":  # typing_extensions has its own class of this name
         # An alias that names itself as a member of its union adds no new member.
         if tp not in inside and len(inside) <= _DEEPEST:
             yield from _flatten(_alias_value(origin, args), (*inside, tp))
@@ -262,7 +267,7 @@ def _among(value: Any, options: tuple[Any, ...]) -> bool:
 def _same(one: Any, other: Any) -> bool:
     try:
         return one is other or bool(one == other)
-    except Exception:  # metadata inside may have any comparison
+    except Exception:  # metadata in `Annotated` may compare in its own way
         return False
 
 

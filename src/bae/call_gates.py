@@ -88,7 +88,7 @@ class CallGates:
             try:
                 return await self._decide(call, plan, arguments, starts, turn)
             except _UnfitAnswer as unfit:
-                # Only the run knows the tool, so the answer was not checked when it was stored.
+                # The journal stored the answer unchecked, because only the run knows the tool.
                 message = f"a person's answer does not fit: {unfit}"
                 return Decision(cast("Mapping[str, Any]", call.arguments), True, error=message)
 

@@ -47,7 +47,8 @@ class CallPlan:
     name: str
     kind: CallKind
     declared: Any = MISSING
-    """The return annotation of the function. For a graph, read `returns`."""
+    """The type of a call's final value, from the function's return annotation. For a graph, read
+    `returns`."""
     inputs: tuple[tuple[str, Input], ...] = ()
     """The parameters that are dependencies themselves."""
     recalls: tuple[tuple[str, RecallField], ...] = ()
@@ -119,7 +120,7 @@ class Input(NamedTuple):
     call: CallPlan
     marker: Dep
     """The marker with its options, such as the timeout."""
-    wanted: Any = Any
+    declared_type: Any = Any
     """The declared type of the parameter or field."""
     bound: Bound = ()
     """The bindings that the marker makes."""
@@ -156,8 +157,9 @@ def recalls_of(asked: FieldPlan | Input) -> Iterator[tuple[str, RecallField]]:
 
 
 def walk_recalls(asked: FieldPlan | Input) -> Iterator[tuple[str, Hashable, RecallField]]:
-    """Yield all parameters behind a field or input that are looked up in the trace, at any depth
-    and without duplicates. Each has its path, such as `(hits)(query)`, its key and its plan."""
+    """Yield the parameters that are looked up in the trace for a field or input: the parameters of
+    its call, and of all calls that this call waits for, without duplicates. Each parameter has its
+    path, such as `(hits)(query)`, its key and its plan."""
     ahead: list[tuple[str, FieldPlan | Input]] = [("", asked)]
     visited: set[tuple[CallPlan | None, Bound]] = set()
     for path, source in ahead:
@@ -207,7 +209,7 @@ def plan_below(fn: Any, planning: CallPlanning) -> CallPlan:
     """Plan how to call `fn`, as a part of `planning`."""
     # Each call in a chain takes three stack frames. `DEEPEST` keeps a chain below Python's limit.
     key = key_of(fn)
-    plan = _stored_plan(fn) or planning.made.get(key)
+    plan = _stored_plan(fn) or planning.plans.get(key)
     if plan is not None:
         return plan
     graph = _as_graph(fn)
@@ -221,7 +223,7 @@ def plan_below(fn: Any, planning: CallPlanning) -> CallPlan:
         hints = _hints(plan, planning.names)
         if hints is not None:
             _plan_parameters(plan, hints, planning)
-    planning.made[key] = plan
+    planning.plans[key] = plan
     # A plan with problems is not stored, because missing names may be defined later. A plan with
     # borrowed names is not stored either: in another class the names may mean something else.
     below_stay = all(below.call.stays for _, below in plan.inputs)
@@ -257,13 +259,13 @@ _PLAN = "__bae_call__"
 
 
 class CallPlanning(NamedTuple):
-    """The state while a dependency is planned, with all dependencies that it waits for."""
+    """The state while bae plans a dependency and all dependencies that it waits for."""
 
     names: Names
     """The names that the class with the field can see."""
     above: dict[Hashable, str]
     """The names of the functions that wait for the call being planned, by key."""
-    made: dict[Hashable, CallPlan]
+    plans: dict[Hashable, CallPlan]
     """The finished plans, by key."""
 
     def problem_with(self, fn: Any) -> Problem | None:
@@ -439,7 +441,7 @@ def too_deep(what: str, chain: list[str], bound: int) -> Problem:
     names = " -> ".join([*chain[:3], "…", *chain[-2:]])
     return an_error(
         "bae-dep-depth",
-        f"{len(chain)} {what}, and {bound} can: {names}",
+        f"{len(chain)} {what}, but at most {bound} may: {names}",
         "make the chain shorter: let one function call some of the others, or replace nested "
         "graphs by the nodes of one graph",
     )
@@ -476,9 +478,9 @@ def flat(error: HintError) -> str:
     return f"{message} ({error.path})" if error.path else message
 
 
-def asked_at(asked: FieldPlan | Input, parameter: str) -> FieldPlan | Input | None:
-    """Return the parameter at a path such as `(city)(client)` behind a field; None if there is no
-    such parameter. For an empty path, return the field itself."""
+def find_input(asked: FieldPlan | Input, parameter: str) -> FieldPlan | Input | None:
+    """Return the parameter at a path, such as `(city)(client)`, from a field or input. Return None
+    if there is no such parameter. For an empty path, return the field or input itself."""
     for name in parameter[1:-1].split(")(") if parameter else ():
         below = None if asked.call is None else dict(asked.call.inputs).get(name)
         if below is None:
@@ -487,10 +489,10 @@ def asked_at(asked: FieldPlan | Input, parameter: str) -> FieldPlan | Input | No
     return asked
 
 
-def call_at(asked: FieldPlan | Input, parameter: str) -> CallPlan | None:
-    """Return the call for the parameter at a path behind a field. Return None for a gate, or if
-    there is no such parameter."""
-    matching = asked_at(asked, parameter)
+def find_call_at(asked: FieldPlan | Input, parameter: str) -> CallPlan | None:
+    """Return the call for the parameter at a path from a field or input. Return None if there is no
+    such parameter, or if it has no call, as a gate or a recalled value."""
+    matching = find_input(asked, parameter)
     return None if matching is None else matching.call
 
 

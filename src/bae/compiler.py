@@ -165,17 +165,17 @@ class CompiledGraph(Generic[S, T]):
         """
         chosen = self._classes_named("nodes", nodes)
         metrics: Any = metric
-        if isinstance(metrics, Mapping):  # a metric for a class outside the graph has no effect
+        if isinstance(metrics, Mapping):  # raise if a metric is for a class outside the graph
             self._classes_named("metric", cast("Mapping[Any, Any]", metrics))
         examples = list(trainset)
         options |= {"lm": _by_name(lm), "teacher": _by_name(teacher), "graph": self.graph}
         async with log_of(calls, None) as log:
             for cls in chosen:
-                before = self.predictors[cls]
-                if before.fill is not None or before.choice is not None:
+                predictor = self.predictors[cls]
+                if predictor.fill is not None or predictor.choice is not None:
                     learned = await aoptimize_node(cls, examples, metric, calls=log, **options)
-                    before = _keep_earlier_prompts(before, learned)
-                self.optimized[cls] = before
+                    predictor = _keep_earlier_prompts(predictor, learned)
+                self.optimized[cls] = predictor
         return self
 
     def save(self, path: str | Path) -> list[Path]:

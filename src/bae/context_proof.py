@@ -179,8 +179,8 @@ class _Walk:
         )
 
     def _leads_to(self, start: type[Node], goal: type[Node]) -> bool:
-        """Return whether a run can get from one node to another without visiting the graph's
-        start."""
+        """Return whether a run can get from one node to another without visiting the graph's start
+        in between."""
         visited: set[type[Node]] = {self._start}
         ahead = [start]
         for cls in ahead:

@@ -153,7 +153,8 @@ _NO_SCHEMAS = frozenset(
 
 def unreadable_enum(schema: Any) -> str:
     """Return the name of an enum in a core schema whose members cannot be read from JSON, or an
-    empty text. Such an enum is named in a `Literal`, or has values that JSON cannot express."""
+    empty text. Such an enum has values that JSON cannot express, or a `Literal` names its members
+    and they are neither texts nor ints."""
     for part in parts(schema):
         for member in part.get("expected", ()) if part["type"] == "literal" else ():
             if isinstance(member, Enum) and not isinstance(member, str | int):
@@ -224,9 +225,10 @@ def reshape_schema(
     """Make the schema of a node class for one kind of validator.
 
     A class may have validators around the model. A validator that runs before the model belongs to
-    the kind "draft", which gets the input. The model, and a validator that runs after it, belong to
-    the kind "rest". The fields in `json_fields` read JSON. If the class has private attributes,
-    `post_init` runs after the validation in place of pydantic's own function.
+    the kind "draft", which gets the input. The model, and a validator that runs after or around it,
+    belong to the kind "rest". The kind "whole" has all of them, and "some" has none. The fields in
+    `json_fields` read JSON. If the class has private attributes, `post_init` runs after the
+    validation of the kind "rest", in place of pydantic's own function.
     """
 
     def reshape(schema: CoreSchemaDict) -> CoreSchemaDict:

@@ -96,7 +96,8 @@ def from_answer(cls: type[N], data: dict[str, Any], json_fields: frozenset[str])
 
 
 def from_resolved(cls: type[N], resolved: Mapping[str, Any]) -> N:
-    """Make a node, or a draft of it, if the LLM has no field to fill."""
+    """Make a node that has no field for the LLM to fill, or a draft of the node, from the resolved
+    values. If a value is not valid, raise a `BaeError`."""
     from bae.failures import invalid_values_error
     from bae.node import Node
     from bae.plan import plan_of

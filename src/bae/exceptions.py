@@ -63,7 +63,8 @@ def a_warning(code: str, message: str, fix: str = "", place: str = "") -> Proble
 
 
 def _positional(*, default: Any = None, kw_only: Literal[False] = False) -> Any:
-    """Return the default, None, of an attribute that may be passed by position."""
+    """Mark an attribute that may be passed by position, for type checkers. Return None, which is
+    then the attribute's default."""
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(_positional,))

@@ -151,8 +151,8 @@ def no_tools_error(lm: object, target: type[Node]) -> BaeLMError:
     """Make the error for an LM that has to fill a node with tools, but cannot call tools."""
     name = type(lm).__name__
     return BaeLMError(
-        f"{target.__name__} has tools, and {name} has the four methods of an LM alone, which call "
-        "none",
+        f"{target.__name__} has tools, but {name} has only the four methods of an LM, which cannot "
+        "call tools",
         code="bae-tools-lm",
         sent=False,
         fix=f"make {name} a bae.lm.Backend, or use another LM for {target.__name__}: "
@@ -183,9 +183,9 @@ def body_error(plan: NodePlan, error: Exception) -> NodeError:
     fix, note = f"fix the body of {plan.name}", "the nodes before it are in .trace"
     if isinstance(error, ValidationError):
         is_missing = any(fault["type"] == "missing" for fault in error.errors(include_url=False))
-        wanted = "all its plain fields" if is_missing else "values that its fields accept"
+        expected = "all its plain fields" if is_missing else "values that its fields accept"
         fix = (
-            f"give {error.title} {wanted}; or have the LM fill it, with a parameter "
+            f"give {error.title} {expected}; or have the LM fill it, with a parameter "
             f"`lm: LM` and `return await lm.make(self, {error.title})`"
         )
         tools = _find_missing_tools(plan, error)

@@ -446,7 +446,8 @@ class FileScope:
     """The files that are visible while JSON is read or written.
 
     `known` are the files that the scope began with, by hash. `collected` are the files in JSON that
-    was written in the scope. `outer` is the scope around this scope.
+    was written in the scope, and files that bae made from the bytes of visible files. `outer` is
+    the scope around this scope.
     """
 
     __slots__ = ("collected", "known", "outer")
@@ -468,8 +469,8 @@ _in_use = False
 
 
 def in_use() -> bool:
-    """Return whether this process has made a file, or made a file visible. If it has not, no value
-    can contain a file."""
+    """Return whether this process has made a file, a file's address, or a file visible. If it has
+    not, no value can contain a file or an address."""
     return _in_use
 
 

@@ -77,9 +77,9 @@ async def _ask(answer_with: GateAnswerer, opened: OpenGate, check: Check) -> Any
         except ValidationError as error:
             opened = replace(opened, problem="; ".join(faults(error)))
             last = error
-    wanted = type_name(opened.type)
-    message = f"{ATTEMPTS} answers to {opened.question!r} were not {wanted}: {opened.problem}"
-    raise gate_error(opened, message, f"answer with a {wanted}", "bae-gate-invalid", last)
+    expected = type_name(opened.type)
+    message = f"{ATTEMPTS} answers to {opened.question!r} were not {expected}: {opened.problem}"
+    raise gate_error(opened, message, f"answer with a {expected}", "bae-gate-invalid", last)
 
 
 def gate_error(

@@ -57,7 +57,8 @@ def read_file(path: str | os.PathLike[str], most: int = LARGEST, *, follow: bool
 
 
 def read_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
-    """Read the text of a file. Raises `OSError` if `read_file` does."""
+    """Read the text of a file. Raises `OSError` if `read_file` does, and `UnicodeDecodeError` if
+    the bytes do not fit `encoding`."""
     return TextIOWrapper(BytesIO(read_file(path)), encoding=encoding).read()
 
 

@@ -113,7 +113,7 @@ class GivenLM:
         """The number of questions in progress."""
         self._streams = 0
         """The number of questions so far whose answers were streamed."""
-        self._asked = asyncio.Event()
+        self._idle = asyncio.Event()
         """Set when no question is in progress."""
         self._gates: dict[str, OpenGate] = {}
         """The open gates of questions that wait for a person, by address."""
@@ -260,7 +260,8 @@ class GivenLM:
         """Wait for the answer to a question. If a person has to answer first, raise `Waiting`. Do
         so only when no other question is in progress, so that the tool calls of other questions are
         not cut off. The error has the gates of all questions that wait for a person."""
-        if _asked_in.get() is self:  # a tool of another question asks, and waits for this answer
+        # A tool of a question in progress asks this question, and waits for the answer.
+        if _asked_in.get() is self:
             return await answering
         token = _asked_in.set(self)
         self._asking += 1
@@ -273,11 +274,11 @@ class GivenLM:
             _asked_in.reset(token)
             self._asking -= 1
             if not self._asking:
-                self._asked.set()
+                self._idle.set()
         try:
             while self._asking:
-                self._asked.clear()
-                await self._asked.wait()
+                self._idle.clear()
+                await self._idle.wait()
         except asyncio.CancelledError:  # the body no longer needs the answer: drop the gates
             for gate in raised.gates:
                 self._gates.pop(gate.address, None)
@@ -372,8 +373,8 @@ class GivenLM:
         for cls in classes:
             if cls is NoneType or cls in (run.plans or ()):
                 continue
-            if cls not in run.notes.met:
-                run.notes.met.add(cls)
+            if cls not in run.notes.outside_types:
+                run.notes.outside_types.add(cls)
                 if is_near_secret(cls):
                     record = ClassMet(time(), run.path, self._step, cls)
                     run.writer.write(record)

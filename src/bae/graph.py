@@ -154,7 +154,7 @@ class Graph(Generic[S, T]):
                 DeprecationWarning,
                 stacklevel=2,
             )
-            return getattr(self._plan, name)
+            return getattr(self._plan, "start_fields" if name == "given_fields" else name)
 
     @property
     def nodes(self) -> NodeTypes:
@@ -163,7 +163,7 @@ class Graph(Generic[S, T]):
 
     @property
     def edges(self) -> dict[type[Node], NodeTypes]:
-        """The node classes that each node class may lead to, by its return type."""
+        """For each node class, the next node classes that its return type declares."""
         return {cls: NodeTypes(plan.successors) for cls, plan in self._plan.plans.items()}
 
     @property
@@ -426,7 +426,7 @@ class Graph(Generic[S, T]):
           submission can be repeated safely.
         - `engine`, such as a `TemporalEngine`, passes the run to one of its workers. Without an
           engine, the run waits for a worker that looks into the journal.
-        - `delay` is the time in seconds before which the run does not begin.
+        - `delay`: the run begins at the earliest after this many seconds.
 
         The other parameters are those of `arun`. The worker supplies the LM. A start node with a
         secret is refused (`bae-submit-secret`).

@@ -91,7 +91,7 @@ class History(RunTree):
         """The time when each gate was first opened, by the gate's address."""
         self.turn: kinds.TurnStarted | None = None
         """The start of the run as a turn of a thread. None if the run belongs to no thread."""
-        self.told = 0
+        self.message_count = 0
         """How many messages people have sent to LMs."""
         self.count = 0
         """How many records were added."""
@@ -103,7 +103,7 @@ class History(RunTree):
         """The periods in which a process worked on the run."""
         self.alive = False
         """Whether a process works on the run, according to the records."""
-        self.whole_steps = 0
+        self.complete_steps = 0
         """How many nodes are complete, including the nodes of graphs inside the run."""
         self._shared_paths: dict[str, Hashable] = {}
         self._usage = UsageCount()
@@ -181,21 +181,23 @@ class History(RunTree):
         graph.name, graph.start, graph.max_iters = record.graph, record.node, record.max_iters
         graph.started = record.at
         self._begin(graph, record.at)
-        step = self._step(record, 0, type(record.node))
+        step = self._find_or_make_step(record, 0, type(record.node))
         step.node, step.given = record.node, record
 
     @_handles(kinds.StepStarted)
     def _add_step_started(self, record: kinds.StepStarted) -> None:
         node = cast("Node | None", record.node)  # None if the run is read without its code
-        step = self._step(record, record.step, None if node is None else type(node), leads=True)
-        self.whole_steps += not step.whole
-        step.whole, step.whole_at, step.made = True, record.at, record.made
-        step.whole_count = self.count
+        step = self._find_or_make_step(
+            record, record.step, None if node is None else type(node), leads=True
+        )
+        self.complete_steps += not step.is_complete
+        step.is_complete, step.completed_at, step.factory_fields = True, record.at, record.made
+        step.completing_record = self.count
         if node is not None:
             if step.node is None:
                 step.given = record
             step.node = node
-        self._change("whole", step)
+        self._change("complete", step)
         for source in step.sources.values():
             if source.is_open:  # a default was used; another node may still wait for the value
                 self._end(source, record.at, "cancelled")
@@ -209,7 +211,7 @@ class History(RunTree):
 
     @_handles(kinds.Returned)
     def _add_returned(self, record: kinds.Returned) -> None:
-        step = self._step(record, record.step, type(record.node), leads=True)
+        step = self._find_or_make_step(record, record.step, type(record.node), leads=True)
         step.node, step.given = record.node, record
 
     @_handles(kinds.RunForked)
@@ -219,18 +221,18 @@ class History(RunTree):
         self.forks.append(record)
         self.stop()
         self.alive = False
-        step = self._step(record, record.step, type(record.node), begins=False)
+        step = self._find_or_make_step(record, record.step, type(record.node), begins=False)
         graph, number = step.graph, record.step + 1
         while (dropped := graph.steps.get(number)) is not None:
-            self.whole_steps -= sum(part.whole for part in dropped.tree())
+            self.complete_steps -= sum(part.is_complete for part in dropped.tree())
             self._drop_step(graph, number)
             number += 1
         graph.outcome, graph.end_step = "", -1
-        self.whole_steps += not step.whole
+        self.complete_steps += not step.is_complete
         self._changed[step] = None
         step.replaced, step.forked = step.replaced or step.node, record
-        step.node, step.whole, step.whole_at = record.node, True, record.at
-        step.whole_count = self.count
+        step.node, step.is_complete, step.completed_at = record.node, True, record.at
+        step.completing_record = self.count
         step.choice, step.asked, step.loops = None, [], {}
 
     @_handles(kinds.RunResumed)
@@ -239,7 +241,7 @@ class History(RunTree):
         self.changes.append(record)
         for work in self._every_part() if self._keep else self._changed:
             if isinstance(work, Step):
-                work.resumed, work.error = work.whole, None
+                work.resumed, work.error = work.is_complete, None
                 if self.following(work.place.path, work.number + 1) is NOTHING:
                     work.failed.clear()  # the body of the step is called again
             elif isinstance(work, Source):
@@ -251,7 +253,7 @@ class History(RunTree):
 
     @_handles(kinds.RunEnded)
     def _add_run_ended(self, record: kinds.RunEnded) -> None:
-        graph, at = self._graph(record), record.at
+        graph, at = self._find_or_make_graph(record), record.at
         graph.outcome, graph.end_step, graph.end_error = record.outcome, record.step, record.error
         graph.gates = record.gates
         state: State = "done" if record.outcome == "ended" else record.outcome
@@ -302,13 +304,13 @@ class History(RunTree):
 
     @_handles(kinds.SourceStarted)
     def _add_source_started(self, record: kinds.SourceStarted) -> None:
-        previous = self._graph(record).steps.get(record.step - 1)
+        previous = self._find_or_make_graph(record).steps.get(record.step - 1)
         # While the LM fills a node, the dependencies of its only successor start early.
         may_be_early = find_source_kind(record.source).starts_early
         is_early = may_be_early and previous is not None and previous.fill is not None
-        step = self._step(record, record.step, record.node_type, leads=not is_early)
+        step = self._find_or_make_step(record, record.step, record.node_type, leads=not is_early)
         key = record.field, record.parameter
-        source = self._source(step, key, record.node_type, record.source, record.at)
+        source = self._find_or_make_source(step, key, record.node_type, record.source, record.at)
         source.started = record.at
         if source.kind != record.source:  # changed code gave the field another source
             source.gate = source.origin = None
@@ -318,7 +320,7 @@ class History(RunTree):
         if opened is not None:  # opened before a resume, perhaps in a graph that starts again
             source.gate = opened.gate
         source.kind, source.by, source.value = record.source, record.by, None
-        source.taken = False
+        source.is_used = False
         self._begin(source, record.at)
         shared = self.shared_key(source.place, record.node_type)
         if shared is not None:
@@ -330,9 +332,9 @@ class History(RunTree):
 
     @_handles(kinds.SourceEnded)
     def _add_source_ended(self, record: kinds.SourceEnded) -> None:
-        step = self._step(record, record.step, record.node_type)
+        step = self._find_or_make_step(record, record.step, record.node_type)
         key, error = (record.field, record.parameter), record.error
-        source = self._source(step, key, record.node_type, record.source, record.at)
+        source = self._find_or_make_source(step, key, record.node_type, record.source, record.at)
         source.by, source.took, source.called_at = record.by, record.seconds, record.called_at
         shared = self.shared_key(source.place, record.node_type)
         if shared is not None:
@@ -364,7 +366,7 @@ class History(RunTree):
             return
         # The asker is a function for a field of this step, or the body of the step before.
         asked_by = self.step(record.path, record.step) or self.step(record.path, record.step - 1)
-        step = asked_by or self._step(record, record.step, None, begins=False)
+        step = asked_by or self._find_or_make_step(record, record.step, None, begins=False)
         cls, field = record.node_type, record.field
         place = Place(record.path, record.step, cls.__name__, field, record.parameter)
         source = Source(at, place=place, node_type=cls, step=step, kind="dep", by=by)
@@ -377,13 +379,15 @@ class History(RunTree):
 
     @_handles(kinds.ClassMet)
     def _add_class_met(self, record: kinds.ClassMet) -> None:
-        self.met.setdefault(record.node_type)
+        self.node_types.setdefault(record.node_type)
 
     @_handles(kinds.ItemEnded)
     def _add_item_ended(self, record: kinds.ItemEnded) -> None:
-        step = self._step(record, record.step, record.node_type)
-        source = self._source(step, (record.field, ""), record.node_type, "map", record.at)
-        item = self._item(source, record.index, record.at)
+        step = self._find_or_make_step(record, record.step, record.node_type)
+        source = self._find_or_make_source(
+            step, (record.field, ""), record.node_type, "map", record.at
+        )
+        item = self._find_or_make_item(source, record.index, record.at)
         item.value = record.value
         source.items_done += item.state != "done"
         self._end(item, record.at)
@@ -393,9 +397,9 @@ class History(RunTree):
 
     @_handles(kinds.Recalled)
     def _add_recalled(self, record: kinds.Recalled) -> None:
-        step = self._step(record, record.step, record.node_type, leads=True)
+        step = self._find_or_make_step(record, record.step, record.node_type, leads=True)
         key = record.field, record.parameter
-        source = self._source(step, key, record.node_type, "recall", record.at)
+        source = self._find_or_make_source(step, key, record.node_type, "recall", record.at)
         source.value, source.origin = record.value, record.origin
         self._end(source, record.at)
 
@@ -405,9 +409,9 @@ class History(RunTree):
 
     @_handles(kinds.TurnsShown)
     def _add_turns_shown(self, record: kinds.TurnsShown) -> None:
-        step = self._step(record, record.step, record.node_type, leads=True)
+        step = self._find_or_make_step(record, record.step, record.node_type, leads=True)
         key = record.field, ""
-        source = self._source(step, key, record.node_type, "thread", record.at)
+        source = self._find_or_make_source(step, key, record.node_type, "thread", record.at)
         source.value, source.turns = record.value, record
         self._end(source, record.at)
 
@@ -417,8 +421,10 @@ class History(RunTree):
         if gate.parameter:
             source = self._make_call_gate(record, gate)
         else:
-            step = self._step(record, record.step, gate.node_type)
-            source = self._source(step, (gate.field_name, ""), gate.node_type, "gate", record.at)
+            step = self._find_or_make_step(record, record.step, gate.node_type)
+            source = self._find_or_make_source(
+                step, (gate.field_name, ""), gate.node_type, "gate", record.at
+            )
         self._begin(source, record.at)
         source.by, source.gate, source.state = gate.question, gate, "waiting"
         self.gates[gate.address] = source
@@ -429,9 +435,11 @@ class History(RunTree):
         """Return a source for the gate of a tool call. The source is not among the sources of the
         step, because the LM fills the field."""
         gate_call = self.find_gate_call(Place.parse(gate.address))
-        step = self._graph(record).steps.get(record.step if gate_call is None else gate_call[0])
+        step = self._find_or_make_graph(record).steps.get(
+            record.step if gate_call is None else gate_call[0]
+        )
         if step is None:
-            step = self._step(record, record.step, gate.node_type)
+            step = self._find_or_make_step(record, record.step, gate.node_type)
         place = Place(record.path, record.step, gate.node_type.__name__, gate.field_name)
         place = place._replace(parameter=f"{gate.parameter}({gate.key})")
         source = Source(record.at, place=place, node_type=gate.node_type, step=step, kind="gate")
@@ -459,14 +467,14 @@ class History(RunTree):
 
     @_handles(kinds.ChoiceStarted)
     def _add_choice_started(self, record: kinds.ChoiceStarted) -> None:
-        step = self._step(record, record.step - 1, type(record.node))
+        step = self._find_or_make_step(record, record.step - 1, type(record.node))
         step.choice = None
-        self._question(record, Asker("choice", type(record.node)), record.offered)
+        self._find_or_make_question(record, Asker("choice", type(record.node)), record.offered)
 
     @_handles(kinds.ChoiceMade)
     def _add_choice_made(self, record: kinds.ChoiceMade) -> None:
-        step = self._step(record, record.step - 1, type(record.node))
-        choice = self._question(record, Asker("choice", type(record.node)))
+        step = self._find_or_make_step(record, record.step - 1, type(record.node))
+        choice = self._find_or_make_question(record, Asker("choice", type(record.node)))
         if choice is not None:
             choice.chosen, choice.took = record.chosen, record.seconds
             choice.with_fields = not record.seconds and record.usage == NOTHING_USED
@@ -476,14 +484,14 @@ class History(RunTree):
 
     @_handles(kinds.FillStarted)
     def _add_fill_started(self, record: kinds.FillStarted) -> None:
-        step = self._step(record, record.step, record.target, leads=True)
+        step = self._find_or_make_step(record, record.step, record.target, leads=True)
         step.fill = None
-        self._question(record, Asker("fill", record.target))
+        self._find_or_make_question(record, Asker("fill", record.target))
 
     @_handles(kinds.FillEnded)
     def _add_fill_ended(self, record: kinds.FillEnded) -> None:
-        step = self._step(record, record.step, type(record.node))
-        fill = self._question(record, Asker("fill", type(record.node)))
+        step = self._find_or_make_step(record, record.step, type(record.node))
+        fill = self._find_or_make_question(record, Asker("fill", type(record.node)))
         step.node, step.filled = record.node, record
         question = step.filled_by
         if fill is not None and question is not None:
@@ -493,7 +501,7 @@ class History(RunTree):
 
     @_handles(kinds.AnswerBegan)
     def _add_answer_began(self, record: kinds.AnswerBegan) -> None:
-        question = self._question(record, record.asker)
+        question = self._find_or_make_question(record, record.asker)
         if question is not None:
             question.retry, question.text_since = None, question.text_since or record.at
 
@@ -501,7 +509,7 @@ class History(RunTree):
     def _add_field_text(self, record: kinds.FieldText) -> None:
         if self._keeps_texts:
             self.texts[record.place] = self.texts.get(record.place, "") + record.delta
-        question = self._question(record, record.asker)
+        question = self._find_or_make_question(record, record.asker)
         if question is not None:
             place, texts = record.place, question.texts
             texts[place] = texts.get(place, "") + record.delta
@@ -509,7 +517,7 @@ class History(RunTree):
 
     @_handles(kinds.Thinking)
     def _add_thinking(self, record: kinds.Thinking) -> None:
-        question = self._question(record, record.asker)
+        question = self._find_or_make_question(record, record.asker)
         if question is not None:
             question.thoughts += record.delta
 
@@ -517,7 +525,7 @@ class History(RunTree):
     def _add_text_voided(self, record: kinds.TextVoided) -> None:
         for place in record.places:
             self.texts.pop(place, None)
-        question = self._question(record, record.asker)
+        question = self._find_or_make_question(record, record.asker)
         if question is not None:
             for place in record.places:
                 if question.texts.pop(place, None) is None:  # the text is the model's thinking
@@ -530,7 +538,7 @@ class History(RunTree):
         self, record: kinds.AnswerJudged | kinds.AnswerRestarted | kinds.LMUsed
     ) -> None:
         """Add a record about a question in progress."""
-        question = self._question(record, record.asker)
+        question = self._find_or_make_question(record, record.asker)
         if question is None:
             return
         match record:
@@ -557,7 +565,10 @@ class History(RunTree):
 
     @_handles(kinds.RoundMade)
     def _add_round_made(self, record: kinds.RoundMade) -> None:
-        loop, question = self._find_or_make_loop(record), self._question(record, record.asker)
+        loop, question = (
+            self._find_or_make_loop(record),
+            self._find_or_make_question(record, record.asker),
+        )
         if loop is None or question is None:
             return
         loop.rounds.append(record)
@@ -568,7 +579,7 @@ class History(RunTree):
                 tool_run.arguments = cast("dict[str, Any]", call["arguments"])
         for call in record.ran:
             tool_run = loop.calls[call["id"]]
-            tool_run.result, tool_run.told, tool_run.is_native = (
+            tool_run.result, tool_run.tool_error, tool_run.is_native = (
                 call.get("result"),
                 call.get("error"),
                 True,
@@ -579,8 +590,11 @@ class History(RunTree):
 
     @_handles(kinds.RoundReplied)
     def _add_round_replied(self, record: kinds.RoundReplied) -> None:
-        loop, question = self._find_or_make_loop(record), self._question(record, record.asker)
-        self.told += record.kind == "told"
+        loop, question = (
+            self._find_or_make_loop(record),
+            self._find_or_make_question(record, record.asker),
+        )
+        self.message_count += record.kind == "told"
         if loop is not None:
             loop.replies.append(record)
         if record.kind == "refused" and question is not None and question.loop is loop:
@@ -605,7 +619,11 @@ class History(RunTree):
     def _add_tool_ended(self, record: kinds.ToolEnded) -> None:
         call = self._store_call_record(record, record.name)
         if call is not None:
-            call.arguments, call.result, call.told = record.arguments, record.result, record.error
+            call.arguments, call.result, call.tool_error = (
+                record.arguments,
+                record.result,
+                record.error,
+            )
             call.took, call.reused, call.report = record.seconds, record.reused, None
             self._end(call, record.at)
 
@@ -614,7 +632,10 @@ class History(RunTree):
     ) -> ToolRun | None:
         """Store the record of a tool call in its conversation and return the call. End the gates at
         which the call waits for a person."""
-        loop, question = self._find_or_make_loop(record), self._question(record, record.asker)
+        loop, question = (
+            self._find_or_make_loop(record),
+            self._find_or_make_question(record, record.asker),
+        )
         if loop is None or question is None:
             return None
         calls: dict[str, Any] = getattr(loop, record.loop_part)
@@ -642,7 +663,7 @@ class History(RunTree):
 
     def _find_or_make_loop(self, record: kinds.ConversationRecord) -> ToolLoop | None:
         """Return the conversation with tools that a record is about, and create it if it is new."""
-        question = self._question(record, record.asker)
+        question = self._find_or_make_question(record, record.asker)
         if question is None:
             return None
         asking_work = question.asked_by
@@ -674,7 +695,7 @@ class History(RunTree):
                 record.target,
                 _name_of(record.value),
             ):
-                source.taken = True
+                source.is_used = True
 
 
 def _name_of(value: Any) -> str:
@@ -694,7 +715,7 @@ def _find_failed_step(graph: GraphRun, reached: int) -> Step | None:
     """Return the failed step of a graph with `reached` nodes. If a source or the fill of the next
     node has failed, this is the step of that node, otherwise the step of the newest node."""
     previous, next_step = graph.steps.get(reached - 1), graph.steps.get(reached)
-    if next_step is not None and not next_step.whole:
+    if next_step is not None and not next_step.is_complete:
         source_failed = any(source.state == "failed" for source in next_step.sources.values())
         body_is_open = (
             previous is not None and previous.called is not None and previous.called.is_open

@@ -92,10 +92,10 @@ def problems_of(call: CallPlan) -> Iterator[Problem]:
 
 
 def check_input(caller: CallPlan, parameter: str, below: Input) -> Iterator[Problem]:
-    yield from missing_return_problems(below.call, below.wanted)
+    yield from missing_return_problems(below.call, below.declared_type)
     returned = below.call.returns
-    if assignable(returned, below.wanted) is False:
-        takes, returns = type_name(below.wanted), type_name(returned)
+    if assignable(returned, below.declared_type) is False:
+        takes, returns = type_name(below.declared_type), type_name(returned)
         yield an_error(
             "bae-dep-type",
             f"{caller.name}({parameter}) takes {takes}, but {below.call.name} returns {returns}",
@@ -132,7 +132,7 @@ def check_scope(call: CallPlan, marker: Dep) -> Iterator[Problem]:
         )
 
 
-def missing_return_problems(call: CallPlan, wanted: Any = Any) -> list[Problem]:
+def missing_return_problems(call: CallPlan, declared_type: Any = Any) -> list[Problem]:
     """Return the problem of a function without a return annotation. Empty if it has one."""
     if call.returns is not MISSING:
         return []
@@ -147,7 +147,8 @@ def missing_return_problems(call: CallPlan, wanted: Any = Any) -> list[Problem]:
             "bae-dep-unannotated",
             "",
             f"{call.name} has no return annotation, so bae cannot check that its value fits",
-            f"write `{_find_keyword(call)} {call.name}(…) -> {_suggest_annotation(call, wanted)}`"
+            f"write `{_find_keyword(call)} {call.name}(…) -> "
+            f"{_suggest_annotation(call, declared_type)}`"
             if annotatable
             else "give Dep a function with a return annotation",
         )
@@ -161,9 +162,9 @@ def _find_keyword(call: CallPlan) -> str:
     return "async def" if is_async else "def"
 
 
-def _suggest_annotation(call: CallPlan, wanted: Any) -> str:
-    """Return an annotation for the function that fits the wanted type."""
-    value = "…" if wanted is Any else type_name(wanted)
+def _suggest_annotation(call: CallPlan, declared_type: Any) -> str:
+    """Return an annotation for the function that fits the declared type."""
+    value = "…" if declared_type is Any else type_name(declared_type)
     function = inspect.unwrap(call.fn)
     if inspect.isasyncgenfunction(function):
         return f"AsyncIterator[{value}]"

@@ -210,7 +210,7 @@ def _check_recall(
 ) -> Iterator[Problem]:
     """Yield the problems of a recalled field, or of a recalled parameter of a field's function."""
     kind = "parameter" if place.endswith(")") else "field"
-    wanted = type_name(field.annotation)
+    type_text = type_name(field.annotation)
     if not field.required:
         return
     gaps = [*nest.gaps(graph, cls, field, surely=False)]
@@ -219,8 +219,8 @@ def _check_recall(
             yield recall_on_start().at(place)
             return
         fix = (
-            f"fill {_with_article(wanted)} before {cls.__name__} on that path, or give the {kind} "
-            "a default"
+            f"fill {_with_article(type_text)} before {cls.__name__} on that path, or give the "
+            f"{kind} a default"
         )
         skipped = _skipped_note(graph, field, gap)
         if skipped is not None:
@@ -228,7 +228,7 @@ def _check_recall(
         note = _unreachable_note(graph, field) if skipped is None else f"; {skipped}"
         yield an_error(
             "bae-recall-path",
-            f"{field.marker} can find no {wanted} on the path {' -> '.join(gap)}{note}",
+            f"{field.marker} can find no {type_text} on the path {' -> '.join(gap)}{note}",
             fix,
             place,
         )
@@ -237,9 +237,9 @@ def _check_recall(
     for gap in nest.gaps(graph, cls, field, surely=True):
         yield a_warning(
             "bae-recall-unsure",
-            f"{field.marker} may find no {wanted} on the path {' -> '.join(gap)}: the fields "
+            f"{field.marker} may find no {type_text} on the path {' -> '.join(gap)}: the fields "
             "there can hold something else",
-            f"hold nothing but {_with_article(wanted)} there, or give the {kind} a default",
+            f"hold nothing but {_with_article(type_text)} there, or give the {kind} a default",
             place,
         )
     for holder in graph.nodes:
@@ -248,7 +248,7 @@ def _check_recall(
         if comes_before and names[0] != field.name:
             yield a_warning(
                 "bae-recall-ambiguous",
-                f"{holder.__name__} holds {_with_article(wanted)} in {', '.join(names)}; "
+                f"{holder.__name__} holds {_with_article(type_text)} in {', '.join(names)}; "
                 f"{names[0]} is taken",
                 f"name the {kind} like the field you mean, or give the values types of their own",
                 place,

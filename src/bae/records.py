@@ -423,8 +423,8 @@ class TurnStarted(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class TurnsShown(Record):
-    """A `Thread` field has got the earlier turns of the thread. A journal stores only the ids of
-    the runs with the turns, not their texts."""
+    """A `Thread` field has got the earlier turns of the thread. A journal stores the number of the
+    turns, and the runs of the first and the last turn, but not the texts."""
 
     node_type: type[Node]
     field: str

@@ -123,12 +123,12 @@ class LMNotes:
     """Facts that a run remembers about its questions to LMs. The graphs inside the run share
     them."""
 
-    __slots__ = ("cut", "files", "granted", "met", "named", "streamed")
+    __slots__ = ("cut", "files", "granted", "lms", "outside_types", "streamed")
 
     def __init__(self, named: dict[str, LM] | None = None) -> None:
-        self.named: dict[str, LM] = {} if named is None else named
+        self.lms: dict[str, LM] = {} if named is None else named
         """The LMs that nodes name, by name."""
-        self.met: set[type] = set()
+        self.outside_types: set[type] = set()
         """The classes outside the graph about which a body or a function has asked an LM."""
         self.cut: set[type[Node]] = set()
         """The classes whose questions leave out earlier nodes. bae warns once for each class."""
@@ -234,7 +234,7 @@ class Run:
         LM of the run. Two classes with the same LM get the same object."""
         if plan.lm is None:
             return self.lm
-        pinned = self.named(plan.lm) if isinstance(plan.lm, str) else plan.lm
+        pinned = self.get_lm(plan.lm) if isinstance(plan.lm, str) else plan.lm
         if isinstance(self.lm, RoutingLM):
             pinned = self.lm.pinned(pinned)
         return with_limit(pinned)
@@ -272,7 +272,7 @@ class Run:
         elif context == "trace":
             nodes = shown_run.trace
         else:
-            nodes = [node for node in self.seen() if isinstance(node, context)][::-1]
+            nodes = [node for node in self.walk_earlier_nodes() if isinstance(node, context)][::-1]
         nodes = [node for node in nodes if node is not previous]
         shown_nodes = nodes_that_fit(nodes, limit, self.scene.hidden)
         omitted = len(nodes) - len(shown_nodes)
@@ -321,9 +321,9 @@ class Run:
             run._notes = LMNotes()
         return run._notes
 
-    def named(self, name: str) -> LM:
+    def get_lm(self, name: str) -> LM:
         """Return the LM with a name. For the same name, the complete run uses the same LM."""
-        lms = self.notes.named
+        lms = self.notes.lms
         if name not in lms:
             from bae.rooms import cached_lm
 
@@ -355,7 +355,7 @@ class Run:
             self._index.setdefault(type(self.trace[position]), []).append(position)
         return self._index
 
-    def seen(self) -> Iterator[Node]:
+    def walk_earlier_nodes(self) -> Iterator[Node]:
         """Yield the earlier nodes, the newest first: the nodes of this run, then the nodes of the
         runs around it."""
         run: Run | None = self

@@ -23,7 +23,7 @@ Exit = Literal["body", "choice", "other"]
 nothing has to be decided, and the way to the next node takes no time."""
 WorkChange = Literal[
     "started",
-    "whole",
+    "complete",
     "waiting",
     "answered",
     "restarted",
@@ -35,7 +35,7 @@ WorkChange = Literal[
 """A change of work, as `RunTree.on_change` gets it:
 
 - "started", "ended": the work starts or ends.
-- "whole": the node of a step is complete.
+- "complete": the node of a step is complete.
 - "waiting": a gate waits for a person.
 - "answered": a question has an answer, which may be invalid.
 - "restarted": the request of a question is sent again.
@@ -59,7 +59,7 @@ class RunTree:
         self, keep: int = 0, on_change: Callable[[WorkChange, Work], None] | None = None
     ) -> None:
         self.graphs: dict[str, GraphRun] = {}
-        self.met: dict[type[Node], None] = {}
+        self.node_types: dict[type[Node], None] = {}
         """The node classes of the run so far, in the order of their first steps."""
         self.on_change = on_change
         self.replaying = True
@@ -69,7 +69,8 @@ class RunTree:
         """The time of the newest record."""
         self._keep = keep
         self._begun: dict[Work, None] = {}
-        """Work that has begun since all work was closed, and has no outer work."""
+        """Work without outer work, such as the run, that has begun since all open work was last
+        ended."""
         self._changed: dict[Work, None] = {}
         """Work that has begun or ended since the run was resumed. Empty with `keep`."""
 
@@ -92,9 +93,9 @@ class RunTree:
 
     def following(self, path: str, number: int) -> Node | Nothing | None:
         """Return the node of step `number`: complete, or the draft that a body returned. None means
-        that the graph ended before this step. `NOTHING` means that no record tells yet."""
+        that the graph ended before this step. `NOTHING` means that no record has the node yet."""
         graph, step = self.graphs.get(path), self.step(path, number)
-        if step is not None and (step.whole or isinstance(step.given, Returned)):
+        if step is not None and (step.is_complete or isinstance(step.given, Returned)):
             return step.node
         has_ended = graph is not None and graph.outcome == "ended" and graph.end_step == number
         return None if has_ended else NOTHING
@@ -112,7 +113,7 @@ class RunTree:
 
     def exit_of(self, path: str, node_type: type[Node]) -> Exit:
         """Return what decides which node comes after a node of this class. A subclass that reads
-        runs without their code looks the class up in its stored shape."""
+        runs without their code uses the stored shape of the class."""
         from bae.plan import plan_of
 
         plan = plan_of(node_type)
@@ -127,8 +128,7 @@ class RunTree:
 
     def shared_key(self, place: Place, node_type: type[Node]) -> Hashable | None:
         """Return the key of the dependency at a place, if one call serves the whole run; else None.
-        A subclass that reads runs without their code looks it up in the stored shape of the
-        class."""
+        A subclass that reads runs without their code uses the stored shape of the class."""
         try:
             return shared_key(place, node_type)
         except KeyError:
@@ -138,7 +138,7 @@ class RunTree:
 
     # Find or add parts.
 
-    def _graph(self, record: Record) -> GraphRun:
+    def _find_or_make_graph(self, record: Record) -> GraphRun:
         graph = self.graphs.get(record.path)
         if graph is None:
             graph = self._new_graph(record.path, record.at)
@@ -174,14 +174,14 @@ class RunTree:
         key = place.field, place.parameter
         source = step.sources.get(key)
         if source is None:
-            source = self._source(step, key, step.node_type, kind, at)
+            source = self._find_or_make_source(step, key, step.node_type, kind, at)
             self._begin(source, at)
         graph.source = source
         outer.inner[path] = graph
         if place.item is None:
             source.graph = graph
         else:
-            graph.item = self._item(source, place.item, at)
+            graph.item = self._find_or_make_item(source, place.item, at)
             graph.item.graph = graph
             graph.item.begin(at)
             self._note_begun(graph.item)
@@ -193,7 +193,7 @@ class RunTree:
         if newest is not None and newest.node is None:
             # The step has sources but no node yet: the body of the step before has not returned.
             newest = graph.steps.get(newest.number - 1)
-        if newest is not None and newest.whole and self._exit(newest) == "body":
+        if newest is not None and newest.is_complete and self._exit(newest) == "body":
             # Its body is called again, unless the returned node is recorded.
             self._begin(newest, at)
             if newest.called is not None:
@@ -206,7 +206,7 @@ class RunTree:
             return "other"
         return self.exit_of(step.place.path, step.node_type)
 
-    def _step(
+    def _find_or_make_step(
         self,
         record: Record,
         number: int,
@@ -217,7 +217,7 @@ class RunTree:
     ) -> Step:
         """Find or add a step of the record's graph. With `leads`, end the step before it, which has
         led to this step. With `begins`, begin the step unless it is open or complete."""
-        graph = self._graph(record)
+        graph = self._find_or_make_graph(record)
         if leads:
             self._lead_on(record, graph.steps.get(number - 1))
         step = graph.steps.get(number)
@@ -228,12 +228,12 @@ class RunTree:
         if node_type is not None and step.node_type is not node_type:
             step.node_type = node_type
             step.place = step.place._replace(node=node_type.__name__)
-            self.met.setdefault(node_type)
-        if begins and (is_new or not (step.is_open or step.whole)):
+            self.node_types.setdefault(node_type)
+        if begins and (is_new or not (step.is_open or step.is_complete)):
             self._begin(step, record.at)
         return step
 
-    def _source(
+    def _find_or_make_source(
         self,
         step: Step,
         key: tuple[str, str],
@@ -254,7 +254,7 @@ class RunTree:
         source.node_type = cls
         return source
 
-    def _item(self, source: Source, index: int, at: float) -> Item:
+    def _find_or_make_item(self, source: Source, index: int, at: float) -> Item:
         item = source.items.get(index)
         if item is None:
             item = source.items[index] = Item(at, source=source, index=index)
@@ -275,7 +275,7 @@ class RunTree:
                             return call
         return None
 
-    def _question(
+    def _find_or_make_question(
         self,
         record: Record,
         asker: Asker,
@@ -283,7 +283,7 @@ class RunTree:
     ) -> LMQuestion | None:
         """Find or add the question that a record is about; None if its asker is not in the tree.
         For a body or a function, this is its open question, or a new question."""
-        after, graph = asker.kind in ("choice", "body"), self._graph(record)
+        after, graph = asker.kind in ("choice", "body"), self._find_or_make_graph(record)
         step = graph.steps.get(record.step - 1 if after else record.step)
         by: Step | Source | ToolRun | None = step
         if asker.kind == "source":
@@ -353,7 +353,7 @@ class RunTree:
 
     def _lead_on(self, record: Record, step: Step | None) -> None:
         """End a step whose node has led to the next."""
-        if step is None or not step.whole:
+        if step is None or not step.is_complete:
             return
         if step.called is not None and step.node_type is not None:
             is_source = isinstance(record, SourceStarted | Recalled)
@@ -409,10 +409,10 @@ def find_call(node_type: type[Node], place: Place) -> tuple[CallPlan | None, boo
     """Return the call that computes the value at a place, and whether one call serves the whole
     run. The call is None for a gate and a recall. A call with arguments from the run never serves
     the whole run. Raises `KeyError` for an unknown field or parameter."""
-    from bae.calls import asked_at, is_by_value
+    from bae.calls import find_input, is_by_value
     from bae.plan import plan_of
 
-    source = asked_at(plan_of(node_type).fields[place.field], place.parameter)
+    source = find_input(plan_of(node_type).fields[place.field], place.parameter)
     if source is None:
         raise KeyError(place.parameter)
     return source.call, source.is_shared and not is_by_value(source)

@@ -126,7 +126,7 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         if run.outer is None and (run.turns is not None or turns_in_use.get() is not None):
             turns_token = turns_in_use.set(run.turns)
         if graph_plan.is_filled and not start.__dict__:
-            previous = next(run.seen(), None)
+            previous = next(run.walk_earlier_nodes(), None)
             start, failed_fields = await _fill(run, plans, plans[graph.start], previous)
         await _follow(run, plans, start, failed_fields, find_next)
     except BaseException as caught:
@@ -260,7 +260,7 @@ async def _close(run: Run, failure: BaseException | None) -> BaseException | Non
     close the resources of its dependencies. Return the error that the run ends with."""
     flow = cast(Dataflow, run.flow)
     try:
-        await _let_go_ahead(run)
+        await _release_early_values(run)
     except asyncio.CancelledError as cancelled:
         failure = cancelled
     if run.outer is not None or not flow.closers:
@@ -268,7 +268,7 @@ async def _close(run: Run, failure: BaseException | None) -> BaseException | Non
     return await flow.close_after(failure)
 
 
-async def _let_go_ahead(run: Run) -> None:
+async def _release_early_values(run: Run) -> None:
     """Release the values that were started early for the run's next node."""
     flow = cast(Dataflow, run.flow)
     if run in flow.ahead:
@@ -361,7 +361,7 @@ async def _complete(
     # If the previous node has a body, the values that were started early are for this node, and are
     # not needed any more. After an empty body, they are for the next node, and still needed.
     if run.trace and plans[type(run.trace[-1])].written:
-        await _let_go_ahead(run)
+        await _release_early_values(run)
     if not absent:
         return node
     try:
@@ -475,11 +475,12 @@ def _list_failed_fields(plan: NodePlan, resolved: Mapping[str, Any]) -> Collecti
 def options_ahead(
     run: Run, plans: Mapping[type[Node], NodePlan], plan: NodePlan, lm: LM | None
 ) -> tuple[list[type[Node]], dict[type[Node], _Recalls]]:
-    """Return the successors that one answer may choose and fill, and the values that are recalled
-    for successors, with the records.
+    """Return the successors that one answer may choose and fill. Also return the values that are
+    recalled for successors, with the records of the recalls.
 
-    An answer cannot fill a successor if another LM than `lm` fills it, if its values are not found
-    at once, or if its question shows other earlier nodes. At the last step, it fills none.
+    One answer cannot do both if another LM than `lm` fills the successor, if bae cannot find the
+    successor's values at once, or if the prompt of the fill shows other earlier nodes than the
+    prompt of the choice. At the last step that `max_iters` allows, the answer fills no successor.
     """
     fillable: list[type[Node]] = []
     recalled: dict[type[Node], _Recalls] = {}
@@ -507,7 +508,7 @@ async def _fill(
         if len(resolved) < len(plan.context):
             failed_fields = _list_failed_fields(plan, resolved)
         if cast(Dataflow, run.flow).ahead:
-            await _let_go_ahead(run)
+            await _release_early_values(run)
         try:
             validate_values(plan.node, resolved)  # fail before the model is asked
         except Exception as error:
@@ -601,7 +602,7 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
     if type(start) is not graph.start:
         raise wrong_start_error(graph, start)
     if isinstance(run.lm, str):
-        run.lm = run.named(run.lm)
+        run.lm = run.get_lm(run.lm)
     lm = run.lm
     if not isinstance(lm, RoutingLM | None) and (isinstance(lm, type) or not is_lm(lm)):
         raise not_an_lm_error(lm)

@@ -83,7 +83,7 @@ class PendingValue:
         """Return the values of the inputs, by parameter."""
         return {parameter: below.value for parameter, below in self.inputs}
 
-    def ended(
+    def make_end_record(
         self,
         value: Any,
         error: BaseException | None = None,
@@ -160,9 +160,8 @@ class _Waiter:
 
 
 def _has_default(error: BaseException) -> bool:
-    """Return whether a field with a default gets the default after this failure. The failure stays
-    if a journal cannot store the value, or if `except Exception` does not catch the error, such as
-    a `KeyboardInterrupt`."""
+    """Return whether a field with a default gets the default after this failure. It does not if a
+    journal could not store a value, or after an exception such as `KeyboardInterrupt`."""
     while isinstance(error, BaeError) and error.cause is not None:
         if isinstance(error, JournalError):
             return False
@@ -343,7 +342,7 @@ class Scheduler:
             if used:
                 usage = Usage.total(used)
                 writer.write(LMUsed(time(), place.path, place.step, asker, usage))
-        ended = pending.ended(value, failure, perf_counter() - started)
+        ended = pending.make_end_record(value, failure, perf_counter() - started)
         if failure is None:
             await writer.store_value(ended, pending.asked)
         else:
@@ -418,7 +417,8 @@ def _refuse_cycle(by: PendingValue, values: Sequence[PendingValue]) -> None:
                 code="bae-dep-cycle",
                 node_type=value.node_type,
                 field_name=value.place.field,
-                fix=f"leave that field out of what {by.name} has made, or give it in `resolved`",
+                fix=f"have {by.name} make a node without this field, or give the field in "
+                "`resolved`",
             )
 
 

@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
-from bae.calls import MISSING, CallPlan, call_at, every_call, recalls_of, siblings_of
+from bae.calls import MISSING, CallPlan, every_call, find_call_at, recalls_of, siblings_of
 from bae.core_schemas import CoreSchemaDict, field_schema, parts, returned_schema, type_schema
 from bae.graph_plan import plan_of_graph
 from bae.plan import plan_of
@@ -59,8 +59,8 @@ class Veil(NamedTuple):
 
 
 def veil_of(cls: type, copies: Copies | None = None) -> Veil | None:
-    """Return how a model sees the fields of a node, model or dataclass; None if nothing is hidden.
-    Fields in `copies` may hold a copy of a secret, so they are masked too."""
+    """Return how a model sees the fields of a node, model or dataclass; None if no field is masked,
+    revealed or examined. Fields in `copies` may hold a copy of a secret, so they are masked too."""
     try:
         veil: Veil | None = cls.__dict__[_VEIL]
     except KeyError:
@@ -150,7 +150,7 @@ def secret_call(call: CallPlan) -> str:
     if call.graph is not None:
         for cls in call.graph.terminal_nodes:
             for name in secret_fields(cls):
-                return f"{cls.__name__}.{name} is one"
+                return f"{cls.__name__}.{name} is a secret"
         return ""
     reason = _CALLS.get(call)
     if reason is None:
@@ -243,8 +243,8 @@ class Secrets:
             graphs = graph.graphs
             secrets = cls(dict.fromkeys(node for graph in graphs for node in graph.nodes))
             settings = [g.context for g in graphs] + [p.shows for p in secrets._plans.values()]
-            # If questions may show more than the previous node, nothing is noted. Then any secret
-            # counts for `asks`.
+            # If questions may show more than the previous node, nothing is noted. Then `asks`
+            # assumes that each question may contain any secret.
             if all(context in (None, "previous") for context in settings):
                 for part in graphs:
                     secrets._note_asks(part)
@@ -333,7 +333,7 @@ class Secrets:
             return False
         if not route and field in secret_fields(cls):
             return True
-        call = call_at(plan_of(cls).fields[field], route)
+        call = find_call_at(plan_of(cls).fields[field], route)
         return self._is_secret(call) or self._ends_with_copy(call)
 
     def _ends_with_copy(self, call: CallPlan | None) -> bool:

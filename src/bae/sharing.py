@@ -47,11 +47,12 @@ class SharedValue(PendingValue):
 class LookUp(SharedValue):
     """The value of a dependency whose arguments come from the run."""
 
-    wanted: Input | None = None
+    dep_input: Input | None = None
     own: dict[str, Any] = field(default_factory=dict[str, Any])
     """The arguments of the call that come from the trace, by parameter."""
     below: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
-    """Arguments that come from the trace, of the functions whose results the call takes."""
+    """Arguments from the trace for the functions whose results the call takes, by function,
+    parameter and marker."""
     first: PendingValue | None = None
     """Another look-up with equal arguments, whose value this look-up shares."""
 
@@ -82,21 +83,21 @@ class Dataflow(Scheduler):
         outside the graph. These values are recorded when another place needs them."""
 
     def dependency(
-        self, wanted: Input, run: Run, node_type: type[Node], place: Place
+        self, dep_input: Input, run: Run, node_type: type[Node], place: Place
     ) -> PendingValue:
         """Return the value of a dependency: an existing value, or a new value that is now computed.
 
         The caller is a user of the value until it calls `release`, or the value is done.
         """
-        call, marker = wanted.call, wanted.marker
-        if wanted.bound or call.by_value:
-            return self.look_up(wanted, run, node_type, place)
+        call, marker = dep_input.call, dep_input.marker
+        if dep_input.bound or call.by_value:
+            return self.look_up(dep_input, run, node_type, place)
         # A value that the caller passed replaces the function even with `cache=False`.
         key = call.key if marker.cache or call.key in self._given else None
         if key is not None:
             if key in self.cache:
                 if key in self._given or key in self._unstored:
-                    self._record_given(key, wanted, run, node_type, place)
+                    self._record_given(key, dep_input, run, node_type, place)
                 return make_finished_value(run, node_type, place, self.cache[key])
             pending = self._pending.get(key)
             if pending is not None:
@@ -106,7 +107,7 @@ class Dataflow(Scheduler):
             return make_finished_value(run, node_type, place, recorded)
         opening = self.opening if marker.scope == "app" else None
         inputs = self._add_inputs(call, run, node_type, place) if opening is None else []
-        compute = self._make_compute(wanted, key, opening)
+        compute = self._make_compute(dep_input, key, opening)
         value = SharedValue(run, node_type, place, call.name, "dep", compute, inputs, call)
         value.key, value.is_of_app = key, opening is not None
         if key is not None:
@@ -114,14 +115,14 @@ class Dataflow(Scheduler):
         return self.add(value)
 
     def _make_compute(
-        self, wanted: Input, key: Hashable = None, opening: Opening | None = None
+        self, dep_input: Input, key: Hashable = None, opening: Opening | None = None
     ) -> Compute:
         """Return the function that calls a dependency, once the inputs are known."""
-        call, marker = wanted.call, wanted.marker
+        call, marker = dep_input.call, dep_input.marker
 
         async def compute(pending: PendingValue) -> Any:
             if opening is not None:
-                return await opening.value(wanted, pending)
+                return await opening.value(dep_input, pending)
             arguments = pending.arguments() if pending.inputs or pending.asked else {}
             if call.graph is not None:
                 from bae.runner import run_inside
@@ -138,7 +139,7 @@ class Dataflow(Scheduler):
 
     def look_up(
         self,
-        wanted: Input,
+        dep_input: Input,
         run: Run,
         node_type: type[Node],
         place: Place,
@@ -146,10 +147,14 @@ class Dataflow(Scheduler):
     ) -> PendingValue:
         """Return the value of a dependency whose arguments come from the run. Calls with equal
         arguments share a value. `bound` has the arguments that come from fields of the node."""
-        call = wanted.call
+        call = dep_input.call
         value = LookUp(run, node_type, place, call.name, inputs=bound, call=call)
-        value.compute, value.wanted, value.settle = self._make_compute(wanted), wanted, self._settle
-        if not self._prepare(value, wanted):
+        value.compute, value.dep_input, value.settle = (
+            self._make_compute(dep_input),
+            dep_input,
+            self._settle,
+        )
+        if not self._prepare(value, dep_input):
             return value
         value.inputs = [*bound, *self._add_inputs(call, run, node_type, place)]
         return self.add(value)
@@ -181,17 +186,17 @@ class Dataflow(Scheduler):
         pending.inputs = inputs
         return self.add(pending)
 
-    def _prepare(self, value: LookUp, wanted: Input) -> bool:
+    def _prepare(self, value: LookUp, dep_input: Input) -> bool:
         """Find the arguments from the trace. Return whether the value is still to be computed: it
         was not passed by the caller, is not recorded, and no argument has failed."""
-        key, place, node_type = wanted.call.key, value.place, value.node_type
+        key, place, node_type = dep_input.call.key, value.place, value.node_type
         if key in self._given:
-            self._record_given(key, wanted, value.run, node_type, place)
+            self._record_given(key, dep_input, value.run, node_type, place)
             self._end(value, self.cache[key])
             self._release_inputs(value)
             return False
         try:
-            self._recall(wanted, value)
+            self._recall(dep_input, value)
         except RecallError as error:
             self._fail(value, error)
             return False
@@ -209,12 +214,12 @@ class Dataflow(Scheduler):
         self._end(value, recorded)
         return False
 
-    def _recall(self, wanted: Input, value: LookUp) -> None:
+    def _recall(self, dep_input: Input, value: LookUp) -> None:
         """Find the arguments from the trace, of the function itself and of the functions whose
         results it takes. Only the function's own arguments are recorded here, because each call
         records its own."""
         place = value.place
-        for route, key, recall in walk_recalls(wanted):
+        for route, key, recall in walk_recalls(dep_input):
             where, is_own = place._replace(parameter=place.parameter + route), route.count("(") == 1
             for argument in recall.take(value.run, value.node_type, where, is_own):
                 if is_own:
@@ -226,19 +231,21 @@ class Dataflow(Scheduler):
         """Return whether to call the function for this value. If another look-up has equal
         arguments, this value shares the result instead. The scheduler calls this when all arguments
         from the run are known."""
-        wanted = cast(Input, value.wanted)
+        dep_input = cast(Input, value.dep_input)
         try:
-            siblings = sibling_values(value, dict(siblings_of(wanted)))
+            siblings = sibling_values(value, dict(siblings_of(dep_input)))
         except Exception as error:  # a validator rejects the argument, and later the field itself
             self._fail(value, error)
             return False
         value.settle = None
-        value.asked = arguments = Arguments(wanted.call.key, {**value.own, **siblings}, value.below)
-        if not wanted.marker.cache:
+        value.asked = arguments = Arguments(
+            dep_input.call.key, {**value.own, **siblings}, value.below
+        )
+        if not dep_input.marker.cache:
             return True
         if arguments in self.cache:
             if arguments in self._given or arguments in self._unstored:
-                self._record_given(arguments, wanted, value.run, value.node_type, value.place)
+                self._record_given(arguments, dep_input, value.run, value.node_type, value.place)
                 self._end(value, self.cache[arguments])
             else:
                 self._share(value, arguments, self.cache[arguments])
@@ -268,16 +275,16 @@ class Dataflow(Scheduler):
         """End a value with the result or error of another value's call."""
         called_at = self._called_at.get(arguments, "")
         if called_at != str(value.place) and not isinstance(error, asyncio.CancelledError):
-            value.run.writer.write(value.ended(result, error, called_at=called_at))
+            value.run.writer.write(value.make_end_record(result, error, called_at=called_at))
         self._end(value, result, error, failed_input)
 
     def _fail(self, pending: PendingValue, error: Exception) -> PendingValue:
         """End a value with the error that its arguments raised."""
-        pending.run.writer.write(pending.ended(None, error))
+        pending.run.writer.write(pending.make_end_record(None, error))
         self._end(pending, error=error)
         return pending
 
-    def take_known(
+    def add_recorded_values(
         self,
         values: Mapping[Hashable, Any],
         called_at: Mapping[Arguments, str],
@@ -329,16 +336,16 @@ class Dataflow(Scheduler):
             self._pending.pop(pending.key, None)
 
     def _record_given(
-        self, key: Hashable, wanted: Input, run: Run, node_type: type[Node], place: Place
+        self, key: Hashable, dep_input: Input, run: Run, node_type: type[Node], place: Place
     ) -> None:
         writer = run.writer
-        if wanted.marker.cache:
+        if dep_input.marker.cache:
             recorded = key, type(writer)
             if recorded in self._recorded_given:
                 return
             self._recorded_given.add(recorded)
-        shared = PendingValue(run, node_type, place, wanted.call.name)
-        writer.write_shared_value(shared.ended(self.cache[key]), key in self._given)
+        shared = PendingValue(run, node_type, place, dep_input.call.name)
+        writer.write_shared_value(shared.make_end_record(self.cache[key]), key in self._given)
 
 
 def lm_of(pending: PendingValue, item: int | None = None) -> LM | None:

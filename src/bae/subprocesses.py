@@ -28,7 +28,7 @@ class EndedProgram:
     """A program that has ended.
 
     - `status`: the exit status, or the negative number of the signal that ended the program.
-    - `out`: the whole stdout.
+    - `out`: the stdout, until `run_program` ended the program. Empty if `on_output` gets it.
     - `err`: the last bytes of stderr, at most `kept`.
     - `bound`: why `run_program` ended the program: "timeout", or "stdout" or "stderr" for too much
       output there. None if the program ended by itself.

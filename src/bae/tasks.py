@@ -100,7 +100,8 @@ async def finish_despite_cancel(
 
 
 async def wait_until_ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Wait until cancelled tasks have ended, even if this task is cancelled meanwhile."""
+    """Wait until cancelled tasks have ended. If this task is cancelled meanwhile, the cancellation
+    is raised afterwards."""
     current = asyncio.current_task()
     cancelled = await wait_despite_cancel(task for task in tasks if task is not current)
     if cancelled is not None:

@@ -71,7 +71,7 @@ class Conversation:
         self.field = tools_of(plan)
         self.marker = self.field.marker
         self.rounds: list[Round] = []
-        self.told_first: list[str] = []
+        self.first_messages: list[str] = []
         """The messages that the LLM reads before its first round."""
         self._steered: dict[int, str] = {}
         """The texts of `before_round`, by the number of finished rounds."""
@@ -202,12 +202,13 @@ class Conversation:
         return {**stored, "arguments": masked, _WITHHELD: True}
 
     def mask_arguments(self, call: CallPart) -> dict[str, Any]:
-        """Return the arguments of a call, with masks in place of secrets."""
+        """Return the arguments of a call. A subclass that has the tools masks secrets in them."""
         return arguments_of(call)
 
     @property
     def _takes_secrets(self) -> bool:
-        """Whether a tool has a secret parameter that the LLM passes."""
+        """Whether a tool has a secret parameter that the LLM passes. A subclass that has the tools
+        implements it."""
         return False
 
     def _add(self, round_: Round, ran: Iterable[Mapping[str, Any]]) -> Round:
@@ -228,18 +229,18 @@ class Conversation:
         to.replies.append(text)
         to.is_wrong = True
 
-    async def take_told(self) -> None:
+    async def add_messages(self) -> None:
         """Add the new messages of people, which the LLM reads before its next round."""
 
         def record(text: str) -> RoundReplied:
             return self._record(RoundReplied, len(self.rounds), "told", text)
 
-        for message in await self.run.writer.take_told(self.run, record):
+        for message in await self.run.writer.take_messages(self.run, record):
             self._tell(len(self.rounds), message)
 
     def _tell(self, number: int, text: str) -> None:
         """Add a message that the LLM reads after round `number`; 0 is before the first round."""
-        (self.rounds[number - 1].replies if number else self.told_first).append(text)
+        (self.rounds[number - 1].replies if number else self.first_messages).append(text)
 
     @property
     def progress(self) -> ToolProgress:
@@ -360,7 +361,11 @@ class Conversation:
 
     def _continue(self, earlier: Conversation) -> None:
         """Continue a conversation of this process that an error has ended."""
-        self.rounds, self.told_first, self.cut = earlier.rounds, earlier.told_first, earlier.cut
+        self.rounds, self.first_messages, self.cut = (
+            earlier.rounds,
+            earlier.first_messages,
+            earlier.cut,
+        )
         self._results, self._wrong = earlier._results, earlier._wrong
         self._began = {id: n for id, n in earlier._began.items() if id not in earlier._results}
         self._numbered, self._called = earlier._numbered, earlier._called

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from bae.tool_conversation import Conversation
 
 ACCEPT: Final = "accept="
-"""The function in `Tools(accept=…)` has this name among the tools, which no tool can have."""
+"""The name of the function in `Tools(accept=…)` among the tools. No tool can have this name."""
 BEFORE_ROUND: Final = "before_round="
-"""The function in `Tools(before_round=…)` has this name among the tools, which no tool can have."""
+"""The name of the function in `Tools(before_round=…)` among the tools. No tool can have this
+name."""
 
 
 class ToolInputs:
@@ -75,9 +76,9 @@ class ToolInputs:
         return {path: value.value for (path, _), value in zip(wanted, pending, strict=True)}
 
     def _run_for(self, tool: str) -> Run:
-        """Return the run that resolves a tool's inputs. For a tool that was found in the run, and
-        for `accept` and `before_round`, it is a run whose writer stores no places. A journal could
-        not read such places later."""
+        """Return the run that resolves a tool's inputs. The plan of the node lacks the inputs of
+        `accept`, of `before_round`, and of tools that were found in the run. A journal could not
+        read these inputs later, so the writer of their run does not store them."""
         if tool not in self.outside and tool not in (ACCEPT, BEFORE_ROUND):
             return self._within
         run = self._within.inside(self._within.path)

@@ -204,7 +204,7 @@ class OfferedTools(Conversation):
                 self._steered[len(self.rounds)] = text
                 self._tell(len(self.rounds), text)
         # Last: if `before_round` ends the conversation, the next conversation gets these messages.
-        await self.take_told()
+        await self.add_messages()
 
     async def _steer(self, call: CallPlan) -> str | None:
         """Call the function in `Tools(before_round=…)`, and return its text."""

@@ -37,8 +37,8 @@ class ToolPlan:
     """What a run needs to know about a tool. `call` has the function, and the parameters that bae
     fills.
 
-    If the tool is a graph, its nodes may not be planned yet when this plan is made, because
-    planning them may have led here. So the properties are computed when they are first used.
+    If the tool is a graph, a node of the graph may use the same tool. Then the graph is not planned
+    yet when this plan is made, so the properties are computed when they are first used.
     """
 
     def __init__(self, tool: Tool, call: CallPlan) -> None:

@@ -22,7 +22,7 @@ _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYW
 
 
 def tool_problems(plan: ToolPlan | AskPlan) -> Iterator[Problem]:
-    """Return the problems of a tool, apart from the node and the model that use it."""
+    """Return the problems that a tool has whichever node and model use it."""
     return _ask_problems(plan) if isinstance(plan, AskPlan) else _function_problems(plan)
 
 

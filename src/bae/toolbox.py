@@ -315,7 +315,7 @@ class Toolbox(OfferedTools):
         await self.run.writer.store(self._make_end_record(ended))
 
     def _as_json(self, value: Any, run: Run) -> Any:
-        """Return a result as JSON. The writer keeps the files in the result."""
+        """Return a result as JSON, and have the writer store the files in it."""
         if not in_use():
             return _as_json(value, run)
         with collect_files() as collected_files:
@@ -425,6 +425,6 @@ def toolbox_of(target: type[Node], resolved: Mapping[str, Any], scene: Scene) ->
         code="bae-tools-outside",
         node_type=target,
         field_name=name,
-        fix="run a graph that fills the node, or ask the LM of a body or a dependency, which is "
-        "given by annotating a parameter LM",
+        fix="run a graph that fills the node, or ask the LM that a body or a dependency gets in a "
+        "parameter annotated LM",
     )

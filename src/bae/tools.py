@@ -268,7 +268,8 @@ class ToolServer(ABC):
 
     name: str
     approve: Approve = False
-    """Whether a person may be asked about calls of the server's tools."""
+    """Which calls a person approves, as in `Tool(approve=…)`. bae reads this attribute before the
+    run, when the tools are not known yet. `open` has to set the same option on the tools."""
     open_timeout: float | None = 300.0
     """Seconds for opening the server; None if the server has a timeout of its own."""
 
@@ -288,7 +289,7 @@ reporter: ContextVar[Reporter | None] = ContextVar("bae_tool_reporter", default=
 
 
 _REPORTS: Final = 1_000
-"""How many reports of a call are all passed on. Of later reports, one a second is passed on."""
+"""How many reports of a call are passed on before bae drops all but one a second."""
 
 
 def report_on_loop(write: Reporter) -> Reporter:
@@ -333,7 +334,8 @@ def idempotency_key() -> str:
     If bae repeats the call, the key is the same. bae repeats calls with `Tool(fn, retries=2)`, and
     after a resume with `Tool(fn, unfinished="repeat")`. No other call of any run has the same key.
 
-    Call this function inside a tool; elsewhere it raises `RuntimeError`.
+    Call this function inside a tool that is a function. Elsewhere it raises `RuntimeError`, also in
+    the bodies and dependencies of a graph that is a tool.
     """
     key = call_in_progress.get()
     if not key:

@@ -75,8 +75,8 @@ class Work:
     resumed: bool = False
     """Whether the work ended before the run was resumed."""
     begun: dict[Work, None] | None = None
-    """The parts that have begun since all parts were closed. Each open part is among these parts,
-    or inside one of them."""
+    """The parts that have begun since all open parts were last ended. Each open part is among these
+    parts, or inside one of them."""
 
     @property
     def inside(self) -> Work | None:
@@ -190,8 +190,8 @@ class LMQuestion(Work):
 
     @property
     def is_last_of_round(self) -> bool:
-        """Whether the last answer was the last of its round. The usage is then in the record of the
-        round, not in the record of the answer."""
+        """Whether the newest judged answer is the answer of a round. Its usage is then in the
+        record of the round, not in the record of the judged answer."""
         return self.loop is not None and self.answers[-1].attempt.usage == NOTHING_USED
 
     @property
@@ -290,7 +290,7 @@ def call_number(question: str, id: str) -> int:
 @dataclass(slots=True, eq=False, kw_only=True)
 class ToolRun(Work):
     """A tool call. It begins when bae calls the tool. If bae does not call the tool, the call only
-    ends: its arguments are wrong, or it gets the result of an equal call."""
+    ends, for example because its arguments are wrong, or it gets the result of an equal call."""
 
     question: LMQuestion
     """The question whose answer made the call, or after a resume, the question that continues the
@@ -304,7 +304,7 @@ class ToolRun(Work):
     """The number of the round in which the LLM made the call."""
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     result: Any = None
-    told: str | None = None
+    tool_error: str | None = None
     """The error that the LLM reads in place of a result."""
     took: float = 0.0
     """How many seconds the call took."""
@@ -380,8 +380,9 @@ class Source(Work):
     """The questions that the function has asked LLMs, in order."""
     answered: list[LMAnswered] = field(default_factory=list["LMAnswered"])
     """The answers of LLMs to the function."""
-    taken: bool = False
-    """Whether an LLM has made a node with the value. The next node then has a value of its own."""
+    is_used: bool = False
+    """Whether a node was made with the value. If a body has an LLM make another node at the same
+    place, that node needs a new value."""
 
     @property
     def graphs(self) -> Iterator[GraphRun]:
@@ -407,12 +408,12 @@ class Step(Work):
     graph: GraphRun
     node_type: type[Node] | None = None
     node: Node | None = None
-    """The node; a draft without some fields until the step is `whole`."""
-    whole: bool = False
+    """The node; a draft without some fields until the step is complete."""
+    is_complete: bool = False
     """Whether the node is complete."""
-    whole_at: float = 0.0
+    completed_at: float = 0.0
     """When the node was complete."""
-    whole_count: int = 0
+    completing_record: int = 0
     """The number of the record that completes the node."""
     given: RunStarted | Returned | StepStarted | None = None
     """The record of the node, if a caller or a body built it."""
@@ -422,7 +423,7 @@ class Step(Work):
     """The record of the node, if a fork replaced it."""
     replaced: Node | None = None
     """The node that the fork replaced."""
-    made: tuple[str, ...] = ()
+    factory_fields: tuple[str, ...] = ()
     """The fields whose default a factory computed."""
     sources: dict[tuple[str, str], Source] = field(default_factory=dict[tuple[str, str], Source])
     """The sources by field and parameter."""

@@ -96,12 +96,11 @@ class Writer:
         self.log.append(ended)
 
     def write_shared_value(self, ended: SourceEnded, is_given: bool) -> None:
-        """Record a value in a journal that existed before this field needed it. With `is_given`,
-        the caller passed the value. Otherwise the value was computed for a class outside the
-        graph."""
+        """Record in a journal that a field uses an existing value. With `is_given`, the caller
+        passed the value. Otherwise the value was computed for a class outside the graph."""
 
     async def store_returned_node(self, run: Run, node: Node) -> None:
-        """Store the node that a body has returned in a journal, before the sources of the node's
+        """Store in a journal the node that a body has returned, before the sources of the node's
         fields are resolved."""
 
     async def ask(self, asked: AskedLM) -> None:
@@ -127,7 +126,7 @@ class Writer:
         """Return the approvals that hold for all calls of a tool in the run."""
         return ()
 
-    async def take_told(self, run: Run, record: Callable[[str], RoundReplied]) -> Sequence[str]:
+    async def take_messages(self, run: Run, record: Callable[[str], RoundReplied]) -> Sequence[str]:
         """Return the messages that people have sent to the LLMs of the run since the last call.
         `record` makes the record of a message. The records are stored before the method returns."""
         return ()

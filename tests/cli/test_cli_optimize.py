@@ -237,7 +237,7 @@ def test_a_prompt_part_that_is_better_on_held_out_runs_is_written(bae, optimize,
     assert len(done.err.splitlines()) < 25
     for said in ("Reply fill: bootstrapping", "Reply fill: comparing", "Reply fill: done"):
         assert done.err.count(said) == 1
-    assert re.search(r"Reply fill: compared: 1\.00on held-out questions · \d+ calls\n", done.err)
+    assert re.search(r"Reply fill: compared: 1\.00 on held-out questions · \d+ calls\n", done.err)
     assert f"{RUNS} steps, " in done.err  # of which each has up to two parts
     assert f"{model.asked} LM calls" in done.err
     assert "\x1b" not in done.out + done.err
@@ -358,7 +358,7 @@ def test_an_equally_good_existing_part_stays_and_the_command_succeeds(optimize):
     assert "Reply fill: there already" in again.out
     other = optimize(*REPLY, "--seed", "1")
     assert other.code == 0
-    assert "no better than what is there; what learned has scores 1.00" in other.out
+    assert "no better than what is there; the prompt in learned scores 1.00" in other.out
     assert Path("learned/Reply.json").read_text() == before
     assert optimize(*REPLY, "--seed", "1", "--force").code == 0
     assert Path("learned/Reply.json").read_text() != before
@@ -416,7 +416,7 @@ def test_examples_that_repeat_a_question_are_not_held_out(optimize):
     collect("runs.db", [1] * RUNS, "again-")
     done = optimize("--minimum", "99")
     assert re.search(r"\d+ examples of \d+ questions to learn from", " ".join(done.out.split()))
-    found = re.search(r"(\d+) not held out that repeat a question", done.err)
+    found = re.search(r"(\d+) not held out because they repeat a question", done.err)
     assert found
     data = optimize("--minimum", "99", "--json").data["examples"]
     assert data["repeated"] == int(found[1])

@@ -806,7 +806,7 @@ class Mute:
         + later("calls: Annotated[list[ToolCall], Tools(double)]").replace(
             "class Wear(Node):", "class Wear(Node):\n    node_config = NodeConfig(lm=Mute())"
         ),
-        ("Mute has the four methods of an LM alone", "make Mute a bae.lm.Backend"),
+        ("Mute has only the four methods of an LM", "make Mute a bae.lm.Backend"),
     ),
     Mistake(
         "graph that wants a field",
@@ -876,7 +876,7 @@ class Mute:
 
             """,
         ),
-        ("dependencies wait for each other, and 100 can", "make the chain shorter"),
+        ("dependencies wait for each other, but at most 100 may", "make the chain shorter"),
     ),
     Mistake(
         "graph in itself",

@@ -117,7 +117,7 @@ async def test_no_work_stays_open_in_the_history_of_an_interrupted_run():
     usage = history.usage
     assert usage.calls == 12
     # Of a class outside the graph, a journal has the calls, and not the nodes of graphs inside.
-    assert history.whole_steps == 3 + 2
+    assert history.complete_steps == 3 + 2
 
 
 async def test_displays_and_traces_accept_every_prefix_of_a_run():

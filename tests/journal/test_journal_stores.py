@@ -111,7 +111,7 @@ class Hangs(MemoryJournal):
 
 BREAKS = {
     SecondOwner: "A run has one owner",
-    TakesWhenAwaited: "`append` takes its lines at the call",
+    TakesWhenAwaited: "`append` takes its lines when it is called",
     LastAnswerCounts: "`answer` stores the first answer to a gate",
     OldestFirst: "`runs` lists the newest runs first",
     NumbersNothing: "`runs(after=…)` lists the runs that have changed",

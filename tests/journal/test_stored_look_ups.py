@@ -166,7 +166,7 @@ async def test_a_replay_reports_a_call_with_other_arguments():
     graph, journal = Graph(start=Start), MemoryJournal()
     await graph.arun(Start(), journal=journal, run_id="one")
     words[0] = "two"
-    with pytest.raises(ReplayError, match=r"End\.found: look is called with other arguments"):
+    with pytest.raises(ReplayError, match=r"End\.found: the arguments of look differ"):
         await graph.replay("one", journal=journal)
 
 

@@ -204,7 +204,7 @@ async def test_a_missing_dspy_lm_is_reported_with_ways_to_set_it() -> None:
     ("arguments", "said"),
     [
         ({"lm": 3}, "give a dspy.LM"),
-        ({"lm": None, "temperature": 1}, "with the name of a model alone"),
+        ({"lm": None, "temperature": 1}, "only with the name of a model"),
     ],
 )
 def test_a_dspy_backend_refuses_an_object_that_is_not_an_lm(

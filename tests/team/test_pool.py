@@ -26,8 +26,8 @@ def some_tasks(count: int) -> list[PlannedTask]:
 
 
 async def test_agents_are_created_on_demand_and_reused(tmp_path: Path):
-    told = Messages()
-    async with a_bench(tmp_path, *some_tasks(3), ws_manager=told) as (bench, [one, two, three]):
+    messages = Messages()
+    async with a_bench(tmp_path, *some_tasks(3), ws_manager=messages) as (bench, [one, two, three]):
         async with AgentPoolManager(bench, ScriptedLM()) as pool:
             first = await pool.take("backend", one.id)
             assert isinstance(first, BackendWorkerAgent)
@@ -40,9 +40,9 @@ async def test_agents_are_created_on_demand_and_reused(tmp_path: Path):
                 other.agent_id: two.id,
             }
         stored = await bench.store.agents(bench.project.id)
-        assert [each.status for each in stored] == ["retired", "retired"]
+        assert [stored_agent.status for stored_agent in stored] == ["retired", "retired"]
         events = [event.to_message() for event in await bench.store.events(1, 1)]
-    assert told.messages == events  # sent as they were stored
+    assert messages.messages == events  # sent as they were stored
     created = [event["agent_id"] for event in events if event["type"] == "agent_created"]
     assert created == ["backend-1", "test-2"]
 

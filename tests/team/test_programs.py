@@ -108,13 +108,13 @@ async def test_edits_of_claude_code_are_judged_and_merged_and_a_refusal_resumes_
         assert "sub is 8" not in seen[2]
         assert "sub is 8" in seen[3]
         assert "I have written sub." in seen[3]  # the same conversation
-        told = await activities(bench)
-        assert "reads calc.sh" in told
-        assert "edits calc.sh" in told
-        assert any(text.startswith("runs echo x > ") for text in told)
+        activity = await activities(bench)
+        assert "reads calc.sh" in activity
+        assert "edits calc.sh" in activity
+        assert any(text.startswith("runs echo x > ") for text in activity)
         tried = await bench.store.attempts(task.id)
-        assert [each.outcome for each in tried] == ["failed", "passed"]
-        assert all(each.usage.cost and each.usage.tokens for each in tried)
+        assert [attempt.outcome for attempt in tried] == ["failed", "passed"]
+        assert all(attempt.usage.cost and attempt.usage.tokens for attempt in tried)
         assert result.usage.calls == 2
     root = Path(bench.project.root)
     assert list_leftovers(root) == []
@@ -152,8 +152,8 @@ async def test_a_cancelled_claude_code_leaves_no_process_and_continues_with_its_
         with pytest.raises(asyncio.CancelledError):
             await working
         await caller.gone()
-        kept = git(Path(bench.project.root), "for-each-ref", "--format=%(refname)", "refs/bae/kept")
-        assert git(Path(bench.project.root), "show", f"{kept}:call.py") == here.strip()
+        refs = git(Path(bench.project.root), "for-each-ref", "--format=%(refname)", "refs/bae/kept")
+        assert git(Path(bench.project.root), "show", f"{refs}:call.py") == here.strip()
         provider.script(Call("Bash", command=f"cat > calc.sh <<'END'\n{SUB}END"), "Done.")
         result = await work(bench, task)
         assert (result.status, result.attempts) == ("completed", 1)
@@ -250,8 +250,8 @@ async def test_a_finished_turn_is_not_repeated_after_a_kill(tmp_path: Path) -> N
         working = asyncio.create_task(work(bench, task))
 
         def kill() -> None:
-            found = tmp_path.glob("state/programs/*/progress.json")
-            if any('"mark":"task-' in path.read_text() for path in found):
+            paths = tmp_path.glob("state/programs/*/progress.json")
+            if any('"mark":"task-' in path.read_text() for path in paths):
                 working.cancel()
 
         leave = bench.store.on_event(kill)
@@ -305,8 +305,8 @@ async def test_files_and_folders_left_by_a_failed_program_stay(
     async with a_bench(tmp_path, files=FAILING, worker=program) as (bench, [task]):
         assert (await work(bench, task)).status == "failed"
         root = Path(bench.project.root)
-        kept = git(root, "for-each-ref", "--format=%(refname)", "refs/bae/kept")
-        assert git(root, "show", f"{kept}:calc.sh/a.txt") == "a"
+        refs = git(root, "for-each-ref", "--format=%(refname)", "refs/bae/kept")
+        assert git(root, "show", f"{refs}:calc.sh/a.txt") == "a"
         assert list_leftovers(root) == []
 
 
@@ -599,5 +599,5 @@ async def test_codex_edits_and_a_refusal_resumes_its_conversation(
         first, second = [attempt.usage for attempt in await bench.store.attempts(task.id)]
         assert (first.cost, second.cost) == (None, None)
         assert 0 < second.tokens < 2 * first.tokens
-        told = await activities(bench)
-        assert any(text.startswith("runs cat > calc.sh") for text in told), told
+        activity = await activities(bench)
+        assert any(text.startswith("runs cat > calc.sh") for text in activity), activity

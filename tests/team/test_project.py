@@ -23,13 +23,13 @@ from git_repositories import make_repository, write
 
 def test_a_python_project_is_detected_with_its_test_command(tmp_path: Path) -> None:
     write(tmp_path, {"app.py": "", "tests/test_app.py": "", "tools/x.js": ""})
-    found = detect(tmp_path)
-    assert found.languages == ("python", "javascript")
-    assert found.test_command == ("python", "-m", "pytest")
-    assert found.questions == ()
-    project = found.project(name="shop")
+    detected = detect(tmp_path)
+    assert detected.languages == ("python", "javascript")
+    assert detected.test_command == ("python", "-m", "pytest")
+    assert detected.questions == ()
+    project = detected.project(name="shop")
     assert (project.name, project.root, project.branch) == ("shop", str(tmp_path), "bae/team")
-    assert project.test_command == found.test_command
+    assert project.test_command == detected.test_command
 
 
 def test_a_python_project_with_its_own_environment_uses_it(tmp_path: Path) -> None:
@@ -90,18 +90,18 @@ def test_a_javascript_project_is_detected_with_its_test_and_setup_commands(
     package: object, command: str, setup: str, tmp_path: Path
 ) -> None:
     write(tmp_path, {"package.json": json.dumps(package), "a.js": "", "a.test.js": ""})
-    found = detect(tmp_path)
-    assert found.languages == ("javascript",)
-    assert shlex.join(found.test_command) == command
-    assert shlex.join(found.setup) == setup
+    detected = detect(tmp_path)
+    assert detected.languages == ("javascript",)
+    assert shlex.join(detected.test_command) == command
+    assert shlex.join(detected.setup) == setup
 
 
 def test_setup_installs_the_locked_versions_of_packages(tmp_path: Path) -> None:
     package = json.dumps({"devDependencies": {"vitest": "^4"}})
     write(tmp_path, {"package.json": package, "package-lock.json": "{}", "tsconfig.json": "{}"})
-    found = detect(tmp_path)
-    assert found.setup == ("npm", "ci")
-    assert found.test_command == ("node_modules/.bin/vitest", "run")
+    detected = detect(tmp_path)
+    assert detected.setup == ("npm", "ci")
+    assert detected.test_command == ("node_modules/.bin/vitest", "run")
 
 
 PNPM = "lockfileVersion: '9.0'\n"
@@ -132,8 +132,8 @@ def test_the_committed_lock_file_decides_the_package_manager(
     monkeypatch.setenv("PATH", "/nowhere")
     package = json.dumps({"devDependencies": {"vitest": "^4"}})
     write(tmp_path, {"package.json": package, **files})
-    found = detect(tmp_path, committed={"package.json", committed})
-    assert shlex.join(found.setup) == setup
+    detected = detect(tmp_path, committed={"package.json", committed})
+    assert shlex.join(detected.setup) == setup
 
 
 def test_a_folder_of_a_workspace_is_installed_by_the_lock_file_of_a_parent_folder(
@@ -141,8 +141,8 @@ def test_a_folder_of_a_workspace_is_installed_by_the_lock_file_of_a_parent_folde
 ) -> None:
     package = json.dumps({"devDependencies": {"vitest": "^4"}})
     write(tmp_path, {"package-lock.json": "{}", "packages/a/package.json": package})
-    found = detect(tmp_path, "packages/a")
-    assert (found.setup, found.test_command) == (("npm", "ci"), ("npx", "vitest", "run"))
+    detected = detect(tmp_path, "packages/a")
+    assert (detected.setup, detected.test_command) == (("npm", "ci"), ("npx", "vitest", "run"))
 
 
 def test_packages_for_tools_are_not_part_of_a_python_project(tmp_path: Path) -> None:
@@ -188,34 +188,34 @@ def test_a_setup_command_that_cannot_run_is_refused_with_a_fix(
 
 def test_a_go_project_is_detected_with_its_test_command(tmp_path: Path) -> None:
     write(tmp_path, {"go.mod": "module x\n", "a.go": "", "a_test.go": ""})
-    found = detect(tmp_path)
-    assert (found.languages, found.test_command) == (("go",), ("go", "test", "./..."))
+    detected = detect(tmp_path)
+    assert (detected.languages, detected.test_command) == (("go",), ("go", "test", "./..."))
 
 
 def test_unknown_settings_become_questions(tmp_path: Path) -> None:
-    found = detect(tmp_path)
-    assert (found.languages, found.test_command) == ((), ())
-    assert "Which command runs the tests?" in found.questions[0]
+    detected = detect(tmp_path)
+    assert (detected.languages, detected.test_command) == ((), ())
+    assert "Which command runs the tests?" in detected.questions[0]
 
 
 def test_a_project_in_two_languages_has_the_tests_of_both(tmp_path: Path) -> None:
     root = make_repository(tmp_path / "project", {"test_a.py": "", "b.py": "", "a.test.js": ""})
-    found = detect(root)
-    assert found.test_command == ("python", "-m", "pytest", "&&", "node", "--test")
-    assert found.questions == ()
-    assert find_problems(found.project()) == ()
+    detected = detect(root)
+    assert detected.test_command == ("python", "-m", "pytest", "&&", "node", "--test")
+    assert detected.questions == ()
+    assert find_problems(detected.project()) == ()
     assert (
         "make reports no tests"
-        in find_problems(found.project(test_command=["pytest", "&&", "make"]))[0]
+        in find_problems(detected.project(test_command=["pytest", "&&", "make"]))[0]
     )
-    assert found.project(test_command=["node", "--test"]).test_command == ("node", "--test")
+    assert detected.project(test_command=["node", "--test"]).test_command == ("node", "--test")
 
 
 def test_generated_and_hidden_directories_are_ignored(tmp_path: Path) -> None:
     write(tmp_path, {"node_modules/a/a.test.js": "", ".venv/lib/test_x.py": "", "a.py": ""})
-    found = detect(tmp_path)
-    assert found.languages == ("python",)
-    assert found.test_command == ()
+    detected = detect(tmp_path)
+    assert detected.languages == ("python",)
+    assert detected.test_command == ()
 
 
 def test_projects_that_a_team_cannot_work_with_are_reported(tmp_path: Path) -> None:
@@ -225,12 +225,12 @@ def test_projects_that_a_team_cannot_work_with_are_reported(tmp_path: Path) -> N
         "there is no test command",
     ]
     root = make_repository(tmp_path / "project", {"test_a.py": ""})
-    found = detect(root)
-    assert find_problems(found.project()) == ()
+    detected = detect(root)
+    assert find_problems(detected.project()) == ()
     for command, problem in (("make test", "reports no tests"), ("nox-x pytest", "not found")):
-        assert problem in " ".join(find_problems(found.project(test_command=command.split())))
-    gone = found.project().model_copy(update={"root": str(tmp_path / "gone")})
-    assert "is not a directory" in find_problems(gone)[0]
+        assert problem in " ".join(find_problems(detected.project(test_command=command.split())))
+    missing = detected.project().model_copy(update={"root": str(tmp_path / "gone")})
+    assert "is not a directory" in find_problems(missing)[0]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
@@ -250,11 +250,11 @@ def test_other_test_programs_are_named_and_not_mistaken_for_node(
 ) -> None:
     package = json.dumps({"scripts": {"test": script.format(program)}})
     write(tmp_path, {"package.json": package, "test/a.test.js": ""})
-    found = detect(tmp_path)
-    assert found.test_command == ()
-    assert f"runs its tests with {program}," in found.questions[0]
-    assert "--report junit:PATH" in found.questions[0]
-    assert "node --test" in found.questions[0]
+    detected = detect(tmp_path)
+    assert detected.test_command == ()
+    assert f"runs its tests with {program}," in detected.questions[0]
+    assert "--report junit:PATH" in detected.questions[0]
+    assert "node --test" in detected.questions[0]
     [problem] = find_command_problems([program], tmp_path)
     assert f"{program} is not node --test" in problem
     assert "--report junit:PATH" in problem
@@ -263,16 +263,16 @@ def test_other_test_programs_are_named_and_not_mistaken_for_node(
 def test_an_unknown_test_script_is_not_replaced(tmp_path: Path) -> None:
     package = json.dumps({"scripts": {"test": "node test/index.js"}})
     write(tmp_path, {"package.json": package, "test/index.js": ""})
-    found = detect(tmp_path)
-    assert found.test_command == ()
-    assert "`node test/index.js`" in found.questions[0]
+    detected = detect(tmp_path)
+    assert detected.test_command == ()
+    assert "`node test/index.js`" in detected.questions[0]
 
 
 def test_a_folder_of_a_repository_is_examined_separately(tmp_path: Path) -> None:
     write(tmp_path, {"a.test.js": "", "packages/a/test_a.py": ""})
-    found = detect(tmp_path, "packages/a")
-    assert (found.languages, found.test_command) == (("python",), ("python", "-m", "pytest"))
-    project = found.project()
+    detected = detect(tmp_path, "packages/a")
+    assert (detected.languages, detected.test_command) == (("python",), ("python", "-m", "pytest"))
+    project = detected.project()
     assert (project.root, project.folder) == (str(tmp_path), "packages/a")
 
 

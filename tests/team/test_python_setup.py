@@ -50,13 +50,13 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def find(root: Path, files: Mapping[str, str], committed: set[str] | None = None) -> str:
     write(root / "project", files)
-    found = detect(root / "project", "", committed)
-    if found.setup:
-        assert found.test_command == (".venv/bin/python", "-m", "pytest")
-        assert found.project().setup == found.setup
+    detected = detect(root / "project", "", committed)
+    if detected.setup:
+        assert detected.test_command == (".venv/bin/python", "-m", "pytest")
+        assert detected.project().setup == detected.setup
         # Another test command may not need what setup makes.
-        assert found.project(test_command=["python", "-m", "pytest"]).setup == ()
-    return write_command(found.setup) if found.setup else ""
+        assert detected.project(test_command=["python", "-m", "pytest"]).setup == ()
+    return write_command(detected.setup) if detected.setup else ""
 
 
 PROJECTS = {
@@ -192,5 +192,5 @@ def test_a_project_with_all_its_packages_installed_needs_no_setup(
 def test_an_existing_environment_of_the_checkout_is_used(tmp_path: Path) -> None:
     files = {**SRC, "pyproject.toml": BUILD, ".venv/bin/python": ""}
     assert find(tmp_path, files) == ""
-    found = detect(tmp_path / "project")
-    assert found.test_command == (f"{tmp_path}/project/.venv/bin/python", "-m", "pytest")
+    detected = detect(tmp_path / "project")
+    assert detected.test_command == (f"{tmp_path}/project/.venv/bin/python", "-m", "pytest")

@@ -100,8 +100,8 @@ async def test_a_glob_is_a_name_a_path_or_a_folder(tmp_path: Path):
     tree = await open_tree(tmp_path / "project")
 
     for glob in ("*.md", "docs/", "docs", "docs/**/*.md", "docs/cart.md", "d*/*"):
-        found = await find("The total", glob, tree=tree)
-        assert found == "docs/cart.md:1: The total of a cart is the sum of its prices."
+        text = await find("The total", glob, tree=tree)
+        assert text == "docs/cart.md:1: The total of a cart is the sum of its prices."
     with pytest.raises(ToolError, match=r"no file fits '\*\.rb'"):
         await find("total", "*.rb", tree=tree)
 

@@ -38,10 +38,15 @@ def test_only_variables_and_files_of_registries_are_passed(tmp_path: Path) -> No
         "UV_INDEX_OWN_PASSWORD": "hidden-word",
         "npm_config_registry": "https://npm.example.org",
     }
-    kept = {"ANTHROPIC_API_KEY": "sk-1", "PIP_TARGET": "/x", "UV_CACHE_DIR": "/x", "HOME": "/x"}
-    access = find_access({**passed, **kept}, tmp_path / "home")
+    unrelated = {
+        "ANTHROPIC_API_KEY": "sk-1",
+        "PIP_TARGET": "/x",
+        "UV_CACHE_DIR": "/x",
+        "HOME": "/x",
+    }
+    access = find_access({**passed, **unrelated}, tmp_path / "home")
     assert passed.items() <= access.variables.items()
-    assert not kept.keys() & access.variables.keys()
+    assert not unrelated.keys() & access.variables.keys()
     assert own_paths(access.readable, tmp_path) == {certificate, wheels}
     assert access.home == {".npmrc": str(tmp_path / "home/.npmrc")}
 
@@ -131,10 +136,10 @@ async def test_setup_with_the_network_has_registry_settings_and_tests_do_not(per
 @pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 async def test_a_failed_setup_shows_and_stores_no_login(person: Path) -> None:
     async with a_bench(person, files=SHELL, setup=("sh", "-c", SHOW, "sh", "1")) as (bench, _):
-        found = await bench.check_base("HEAD")
+        checked = await bench.check_base("HEAD")
         folder = bench.store.path.parent
-    assert "own certificate" in found.output
-    assert read_check(folder) == found
+    assert "own certificate" in checked.output
+    assert read_check(folder) == checked
     for path in folder.rglob("*"):
         if path.is_file() and "setup" not in path.relative_to(folder).parts:
             content = path.read_bytes()

@@ -31,7 +31,9 @@ FILES = {
 
 
 def signatures(name: str, text: str) -> tuple[str, ...]:
-    return tuple("  " * each.depth + each.signature for each in outline_file(name, text))
+    return tuple(
+        "  " * definition.depth + definition.signature for definition in outline_file(name, text)
+    )
 
 
 def code(files: dict[str, str] = FILES) -> Code:
@@ -82,10 +84,10 @@ def test_a_search_finds_the_file_that_a_text_is_about_first(query: str, path: st
 
 
 def test_a_search_returns_the_best_matches_up_to_a_limit():
-    found = code().search("cart payment label amount", most=3)
+    matches = code().search("cart payment label amount", most=3)
 
-    assert len(found) == 3
-    assert [match.score for match in found] == sorted((m.score for m in found), reverse=True)
+    assert len(matches) == 3
+    assert [match.score for match in matches] == sorted((m.score for m in matches), reverse=True)
     assert code().search("zebra 𝄞") == ()
     assert Code((), {}).search("cart") == ()
 

@@ -65,15 +65,15 @@ async def test_findings_are_shown_to_people_as_advice(tmp_path: Path) -> None:
             "missing-case",
             "hard-coded-answer",
         ]
-        assert [each.kind for each in review.blocking] == [FindingKind.HARD_CODED_ANSWER]
+        assert [finding.kind for finding in review.blocking] == [FindingKind.HARD_CODED_ANSWER]
         log = await read_task_log(bench.store, bench.journal, task)
         [entry] = [entry for entry in log.entries if entry.kind == "review"]
         assert entry.text == "2 findings, 1 blocking; It fits the test alone."
         assert "hard-coded-answer in calc.sh:2: It prints the expected value. (echo 2)" in (
             entry.detail
         )
-        found = await find_delivery(bench.project, bench.repository, bench.store)
-        assert "- review, missing-case in calc.sh:2: Negative results are not" in found.message
+        delivery = await find_delivery(bench.project, bench.repository, bench.store)
+        assert "- review, missing-case in calc.sh:2: Negative results are not" in delivery.message
 
 
 async def test_the_reviewer_sees_the_task_and_the_change_and_not_the_conversation(
@@ -125,7 +125,7 @@ async def test_a_refusal_is_a_message_in_the_conversation_of_the_worker(tmp_path
         result = await work(bench, task, lm)
         assert (result.status, result.attempts) == ("completed", 2)
         lm.assert_complete()
-    [again] = [each for each in lm.asked if each.target is WorkerLoop][2:3]
+    [again] = [question for question in lm.asked if question.target is WorkerLoop][2:3]
     assert "hard-coded-answer in calc.sh:2" in str(again.prompt)
 
 
@@ -267,7 +267,7 @@ def test_a_long_file_in_a_change_leaves_room_for_other_files() -> None:
         return f"diff --git a/{name} b/{name}\n" + "+x\n" * (length // 3)
 
     sizes = {"long.py": 100_000, "test_long.py": 50_000, "short.py": 90}
-    shown = bound_diff("".join(change(*each) for each in sizes.items()), 8_000)
+    shown = bound_diff("".join(change(*size) for size in sizes.items()), 8_000)
     assert len(shown) <= 8_000
     parts = shown.split("diff --git ")[1:]
     assert [part.split()[0] for part in parts] == ["a/long.py", "a/test_long.py", "a/short.py"]

@@ -553,7 +553,7 @@ async def test_a_command_cannot_read_or_write_outside_its_directory(
     ran = await python(program, inside, *map(str, paths[:3]), kind=contained)
     assert "secret" not in ran.output
     assert (outside / "private").read_text() == "secret"
-    assert [each.name for each in outside.iterdir()] == ["private"]
+    assert [path.name for path in outside.iterdir()] == ["private"]
     ran = await run(["cat", "/etc/shadow"], inside, kind=contained)
     assert ran.exit_code != 0
 

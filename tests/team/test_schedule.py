@@ -133,7 +133,7 @@ def projects(draw: st.DrawFn) -> list[Task]:
     tasks: list[Task] = []
     for number in range(1, count + 1):
         needs = draw(st.sets(st.integers(1, number - 1), max_size=3)) if number > 1 else set[int]()
-        status = draw(st.sampled_from([each for each in TaskStatus if each != "staged"]))
+        status = draw(st.sampled_from([member for member in TaskStatus if member != "staged"]))
         reason = draw(st.sampled_from(["", "another reason"])) if status is BLOCKED else ""
         failures = draw(st.integers(1, 3)) if status is FAILED else 0
         more = {"reason": reason, "failures": failures, "priority": draw(st.integers(0, 2))}

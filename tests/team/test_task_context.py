@@ -50,7 +50,7 @@ class Known:
 
     async def attempts(self, task_id: int, /) -> Sequence[TaskAttempt]:
         await self._together()
-        return [each for each in self.tried if each.task_id == task_id]
+        return [attempt for attempt in self.tried if attempt.task_id == task_id]
 
     async def blockers(self, project_id: int, /) -> Sequence[Blocker]:
         await self._together()

@@ -30,13 +30,13 @@ def test_the_demo_builds_a_program_that_works(tmp_path: Path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "longest  largest\n\nthe  #################### 5\n" in done.stdout
-    said = done.stdout + done.stderr
-    assert "chart  checks tests/test_chart.py" in said
-    assert "-> 1 failed, 1 passed" in said  # the chart is wrong at first, and corrected
-    assert "correction 1: Nothing tests this work" in said  # a submission is refused
-    assert "submitted   longest uses split, and has tests now." in said
-    assert "How many of the most frequent words" in said
-    assert "- missing-case in textfacts/report.py:14: No test has a text without words" in said
+    output = done.stdout + done.stderr
+    assert "chart  checks tests/test_chart.py" in output
+    assert "-> 1 failed, 1 passed" in output  # the chart is wrong at first, and corrected
+    assert "correction 1: Nothing tests this work" in output  # a submission is refused
+    assert "submitted   longest uses split, and has tests now." in output
+    assert "How many of the most frequent words" in output
+    assert "- missing-case in textfacts/report.py:14: No test has a text without words" in output
     titles = git(tmp_path / "textfacts", "log", "--format=%s").splitlines()
     assert titles[0] == "Print the report"
     assert {*titles} == {

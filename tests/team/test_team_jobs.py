@@ -79,21 +79,21 @@ class Shop:
     store: Store
 
     async def get(self, path: str) -> Any:
-        found = await self.client.get(path)
-        assert found.status_code == 200, found.text
-        return found.json()
+        response = await self.client.get(path)
+        assert response.status_code == 200, response.text
+        return response.json()
 
     async def post(self, path: str, body: Any = None, status: int = 202) -> Any:
-        found = await self.client.post(path, json={} if body is None else body)
-        assert found.status_code == status, found.text
-        return found.json()
+        response = await self.client.post(path, json={} if body is None else body)
+        assert response.status_code == status, response.text
+        return response.json()
 
     async def ended(self, kind: str) -> Any:
         """The newest job of a kind, when it has ended."""
         page = {"change": -1}
         while True:
             page = await self.get(f"/teams/shop/jobs?wait=20&after={page['change']}")
-            [job] = [each for each in page["jobs"] if each["kind"] == kind]
+            [job] = [entry for entry in page["jobs"] if entry["kind"] == kind]
             if job["status"] != "running":
                 return job
 
@@ -110,8 +110,8 @@ async def serve_team(root: Path, lm: str, *, apart: bool = False) -> AsyncGenera
         TeamJobs(f"python:{root.parent / 'lm.py'}:{lm}") as jobs,
     ):
         [project] = await store.projects()
-        kept = MemoryJournal() if apart else journal
-        api = router({}, journal=kept, auth=bearer(USERS), recover=False)
+        agent_journal = MemoryJournal() if apart else journal
+        api = router({}, journal=agent_journal, auth=bearer(USERS), recover=False)
         teams = {"shop": ServedTeam(store, project, repository, journal)}
         add_teams(api, teams)
         add_team_jobs(api, teams, jobs)
@@ -149,7 +149,7 @@ async def test_a_goal_is_planned_clarified_approved_and_built_over_http(root: Pa
         assert job["status"] == "waiting", str(job)
         [plan] = (await shop.get("/teams/shop/plans"))["plans"]
         assert plan["goal"] == "- a shop\nwith prices"
-        asked = [each["question"] for each in plan["questions"]]
+        asked = [question["question"] for question in plan["questions"]]
         assert asked == ["Which currency?", "Which country?"]
         inbox = (await shop.get("/inbox"))["gates"]
         assert [(row["kind"], row["question"], row["team"]) for row in inbox] == [
@@ -158,7 +158,7 @@ async def test_a_goal_is_planned_clarified_approved_and_built_over_http(root: Pa
         ]
         first, second = [row["gate"] for row in inbox]
         answered = await shop.post(f"/{first}", {"answer": "Euros"}, 200)
-        assert [each["answered"] for each in answered["questions"]] == [True, False]
+        assert [question["answered"] for question in answered["questions"]] == [True, False]
         assert not answered["continues"]
         assert len((await shop.get("/inbox"))["gates"]) == 1
         await shop.post(f"/{first}", {"answer": "Euros"}, 200)  # the same again

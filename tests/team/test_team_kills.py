@@ -81,14 +81,14 @@ async def check_end(root: Path, tmp_path: Path, kills: int) -> None:
         agents = await store.agents(project.id)
         asked_people = await store.blockers(project.id)
     assert {task.key: task.status for task in tasks} == {
-        each.key: TaskStatus.COMPLETED for each in PLAN
+        task.key: TaskStatus.COMPLETED for task in PLAN
     }
-    assert [each.question for each in asked_people] == ["Which price?"]
+    assert [blocker.question for blocker in asked_people] == ["Which price?"]
     assert [agent for agent in agents if agent.status == "working"] == []
     assert git(root, "status", "--porcelain") == ""
     assert {name: (root / name).read_text() for name in git(root, "ls-files").split()} == END
     subjects = git(root, "log", "--format=%s", "--reverse").split("\n")
-    assert sorted(subjects[1:]) == sorted(each.title for each in PLAN)
+    assert sorted(subjects[1:]) == sorted(task.title for task in PLAN)
     for task in tasks:
         assert git(root, "branch", "--list", task.branch, "--format=%(refname:short)")
         assert task.commit is not None

@@ -95,11 +95,11 @@ async def test_a_client_gets_numbered_events_after_any_number(store: Store):
             got = await receive(client, 3)
             new = await add(store, 40)
             got += await receive(client, 40)
-        assert [each["number"] for each in got] == old[2:] + new
+        assert [event["number"] for event in got] == old[2:] + new
         assert got[0] == (await store.events(1, old[1]))[0].to_message()
         missed = await add(store, 3)  # while it was away
         async with connect(address.events(after=got[-1]["number"])) as client:
-            assert [each["number"] for each in await receive(client, 3)] == missed
+            assert [event["number"] for event in await receive(client, 3)] == missed
 
 
 async def test_a_stalled_client_is_dropped_while_others_get_every_event(
@@ -119,7 +119,7 @@ async def test_a_stalled_client_is_dropped_while_others_get_every_event(
             for client, taken in got.items():
                 taken += await receive(client, 20)
         for taken in got.values():
-            assert [each["number"] for each in taken] == numbers
+            assert [event["number"] for event in taken] == numbers
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(10):  # until its connection is ended
             with suppress(ConnectionResetError):
@@ -192,15 +192,15 @@ async def test_a_port_in_use_is_reported_as_an_error(store: Store):
 
 async def test_a_server_is_gone_after_its_block_is_cancelled(store: Store):
     before, handler = asyncio.all_tasks(), signal.getsignal(signal.SIGTERM)
-    found: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
+    address_found: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
 
     async def serve() -> None:
         async with serving(store, 1) as address:
-            found.set_result(address)
+            address_found.set_result(address)
             await asyncio.Event().wait()
 
     task = asyncio.create_task(serve())
-    address = await found
+    address = await address_found
     async with connect(address.events(after=1)) as client, connect_stalled_client(address):
         assert signal.getsignal(signal.SIGTERM) is handler  # signals are the caller's
         task.cancel()

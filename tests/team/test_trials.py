@@ -273,6 +273,6 @@ async def test_a_check_shows_only_the_named_tests_of_a_program_that_runs_all(
 def test_every_test_program_gets_the_named_tests_in_its_own_form(
     command: str, names: list[str], selected: str | None
 ):
-    found = select_tests(command.split(), names)
+    command_line = select_tests(command.split(), names)
 
-    assert (" ".join(found) if found else None) == selected
+    assert (" ".join(command_line) if command_line else None) == selected

@@ -810,8 +810,8 @@ async def test_work_on_a_node_project_is_judged_in_the_same_way(tmp_path: Path) 
     assert "sum.test.js::sums::subtracts" in [case.id for case in verdict.report.of("passed")]
     files = {**JAVASCRIPT, "old.js": "exports.a = 1;\n"}
     files["old.test.js"] = 'require("node:test")("a", () => require("./old.js").a);\n'
-    gone: dict[str, str | None] = {"old.js": None, "old.test.js": None}
-    verdict = await work(tmp_path / "3", {**edits, **gone}, files, NODE, may="change-tests")
+    removed: dict[str, str | None] = {"old.js": None, "old.test.js": None}
+    verdict = await work(tmp_path / "3", {**edits, **removed}, files, NODE, may="change-tests")
     assert verdict.accepted, verdict.text
 
 
@@ -935,8 +935,8 @@ def test_a_task_may_not_change_the_test_setup(
     path: str, before: str | None, after: str | None, refused: bool
 ) -> None:
     files = ["src/shop/cart.py", "src/shop/__init__.py"]
-    found = find_edits([change(path, before, after)], files, "add-tests", report(a="passed"))
-    assert bool(found.problems) == refused, found
+    edits = find_edits([change(path, before, after)], files, "add-tests", report(a="passed"))
+    assert bool(edits.problems) == refused, edits
 
 
 def test_a_task_may_not_change_tests_of_any_file_that_the_report_names() -> None:
@@ -957,14 +957,14 @@ def test_a_test_with_a_custom_name_keeps_its_statements(name: str) -> None:
 
 
 def test_no_task_may_replace_the_test_program() -> None:
-    found = find_edits([change("pytest.py", None, "x")], (), "change-test-setup")
-    assert "take the place" in found.problems[0]
+    edits = find_edits([change("pytest.py", None, "x")], (), "change-test-setup")
+    assert "take the place" in edits.problems[0]
 
 
 @pytest.mark.parametrize("path", ["api/pytest/__init__.py", "api/src/_pytest.py", "api/json.py"])
 def test_no_new_file_in_the_test_folder_may_shadow_a_module(path: str) -> None:
-    found = find_edits([change(path, None, "x")], (), "change-test-setup", folder="api")
-    assert "place of" in found.problems[0]
+    edits = find_edits([change(path, None, "x")], (), "change-test-setup", folder="api")
+    assert "place of" in edits.problems[0]
     assert find_edits([change(path, None, "x")], (), "add-tests").problems == ()
 
 
@@ -1000,8 +1000,8 @@ def test_every_change_of_code_that_supports_tests_is_shown() -> None:
     setup = 'import { vi } from "vitest";\n'
     assert find_concerns([change("setup.ts", setup, setup + "vi.mock('./a');\n")])
     hook = "def pytest_configure(config): pass\n"
-    found = find_concerns([change("src/plugin.py", hook, hook + "x = 1\n")])
-    assert found == (("src/plugin.py", "has pytest_configure, a hook of pytest"),)
+    concerns = find_concerns([change("src/plugin.py", hook, hook + "x = 1\n")])
+    assert concerns == (("src/plugin.py", "has pytest_configure, a hook of pytest"),)
 
 
 @pytest.mark.parametrize(

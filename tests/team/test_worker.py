@@ -396,8 +396,8 @@ async def test_a_task_completes_despite_file_names_that_are_not_utf_8(tmp_path: 
         await bench.integration.catch_up()
         result = await work(bench, task, edits({"calc.sh": SUB, "sub.test.sh": TEST_SUB}))
         assert (result.status, result.error) == ("completed", None)
-    told = [message["text"] for message in heard.messages if message["type"] == "activity_update"]
-    assert any("\ufffd-secret.odd" in each for each in told)
+    texts = [message["text"] for message in heard.messages if message["type"] == "activity_update"]
+    assert any("\ufffd-secret.odd" in text for text in texts)
 
 
 async def test_files_left_out_of_a_worktree_are_reported(tmp_path: Path) -> None:

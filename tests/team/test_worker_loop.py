@@ -98,20 +98,20 @@ async def test_a_worker_looks_tries_checks_and_corrects_itself_before_it_submits
     assert (result.status, result.attempts) == ("completed", 1)
     root = Path(bench.project.root)
     assert git(root, "show", f"{result.commit}:calc.sh") == SUB.strip()
-    found = {(call.name, n): call.result for n, call in enumerate(calls_of(lm))}
-    assert "calc.sh" in found["find", 0]
-    assert "1|add() {" in found["look", 2]
-    assert "5" in found["run", 3]
-    assert "sub is 8" in found["check", 5]
-    assert "1 passed" in found["check", 7]
+    results = {(call.name, n): call.result for n, call in enumerate(calls_of(lm))}
+    assert "calc.sh" in results["find", 0]
+    assert "1|add() {" in results["look", 2]
+    assert "5" in results["run", 3]
+    assert "sub is 8" in results["check", 5]
+    assert "1 passed" in results["check", 7]
     shown = [entry.text for entry in log.entries if entry.kind == "tool"]
     names = ["find", "outline", "look", "run", "check", "check"]  # edits are the commits
     assert [text.partition("(")[0] for text in shown] == names
     assert [entry.text for entry in log.entries if entry.kind == "submission"] == [DONE]
-    said = [entry.text for entry in log.entries if entry.kind == "activity"]
-    assert "runs the tests" in said
-    told = [event.event.text for event in events if isinstance(event.event, ActivityUpdate)]
-    assert {*told} == {
+    logged = [entry.text for entry in log.entries if entry.kind == "activity"]
+    assert "runs the tests" in logged
+    updates = [event.event.text for event in events if isinstance(event.event, ActivityUpdate)]
+    assert {*updates} == {
         "works on Subtract",
         "runs the tests",
         "merges",
@@ -155,9 +155,9 @@ async def test_a_refused_submission_returns_into_the_same_conversation(tmp_path:
     read: list[str] = []
 
     def answer(asked: Asked) -> Any:
-        said = {0: WRONG_EDIT, 1: DONE, 2: RIGHT, 3: DONE}[len(read)]
+        reply = {0: WRONG_EDIT, 1: DONE, 2: RIGHT, 3: DONE}[len(read)]
         read.append("\n".join(message.text for message in asked.prompt.conversation))
-        return said
+        return reply
 
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
         result = await work(bench, task, ScriptedLM({WorkerLoop: answer}))
@@ -321,7 +321,7 @@ async def test_a_note_is_shown_although_its_words_are_in_the_task(tmp_path: Path
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
         assert (await work(bench, task, Noting({WorkerLoop: answer}))).status == "completed"
     assert "Write a function sub" in seen[0]
-    assert [each.count("A person says: Write a function") for each in seen[1:]] == [1, 1]
+    assert [prompt.count("A person says: Write a function") for prompt in seen[1:]] == [1, 1]
 
 
 async def test_work_is_stopped_between_two_rounds_and_stored(tmp_path: Path) -> None:
@@ -370,7 +370,7 @@ async def test_the_last_rounds_request_a_submission_before_a_person_is_asked(
     async with a_bench(tmp_path, files=FAILING, rounds=4) as (bench, [task]):
         result = await work(bench, task, ScriptedLM({WorkerLoop: answer}))
     assert "not done after 4 rounds" in result.question
-    assert ["rounds are left" in each or "the last round" in each for each in seen] == [
+    assert ["rounds are left" in prompt or "the last round" in prompt for prompt in seen] == [
         False,
         True,
         True,

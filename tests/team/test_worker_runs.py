@@ -54,7 +54,7 @@ async def test_a_single_worker_takes_and_returns_plain_dicts(tmp_path: Path) -> 
     worker = BackendWorkerAgent(
         project_id=project.id, db=path, root=project.root, lm=ScriptedLM({WorkerAnswer: [RIGHT]})
     )
-    with pytest.raises(TeamError, match="by its id"):
+    with pytest.raises(TeamError, match="needs the id of a stored task"):
         await worker.execute_task({"title": "Subtract numbers"})
     wanted = {"id": task.id, "title": "Subtract numbers", "assigned_to": "me"}
     result = await worker.execute_task(wanted)
@@ -392,7 +392,7 @@ async def test_a_run_of_another_version_of_bae_starts_again(tmp_path: Path) -> N
 
 
 def test_temporary_folders_of_killed_processes_are_removed() -> None:
-    kept = make_folder()
+    folder = make_folder()
     source = (
         "import os; from bae.team.files import make_folder; t = make_folder(); "
         "print(t.name, flush=True); os.kill(os.getpid(), 9)"
@@ -404,9 +404,9 @@ def test_temporary_folders_of_killed_processes_are_removed() -> None:
     assert left.is_dir()
     remove_abandoned()
     assert not left.exists()
-    assert Path(kept.name).is_dir()
-    kept.cleanup()
-    assert not Path(kept.name).exists()
+    assert Path(folder.name).is_dir()
+    folder.cleanup()
+    assert not Path(folder.name).exists()
 
 
 async def test_an_edited_task_is_not_continued_with_its_old_work(tmp_path: Path) -> None:

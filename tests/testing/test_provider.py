@@ -168,9 +168,12 @@ async def test_an_error_in_a_tests_answer_function_is_raised_at_the_end():
 
 async def test_a_required_tool_is_called_even_with_a_response_format(client, provider):
     tool = {"type": "function", "function": {"name": "wear", "parameters": SCHEMA}}
-    told = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+    response_format = {
+        "type": "json_schema",
+        "json_schema": {"name": "x", "schema": {"type": "object"}},
+    }
     for choice, called in (("required", ["wear"]), ("auto", []), ("none", [])):
-        asked = chat(tools=[tool], response_format=told, tool_choice=choice)
+        asked = chat(tools=[tool], response_format=response_format, tool_choice=choice)
         done = (await client.post("/v1/chat/completions", json=asked)).json()
         calls = done["choices"][0]["message"].get("tool_calls", [])
         assert [call["function"]["name"] for call in calls] == called
@@ -206,13 +209,13 @@ async def test_the_provider_supports_the_structured_output_of_the_claude_cli(cli
     assert (call["name"], call["input"]) == ("StructuredOutput", SHIRT)
 
     def reported(**result) -> dict:
-        told = {"type": "tool_result", "tool_use_id": call["id"], "content": "…", **result}
-        said = [
+        tool_result = {"type": "tool_result", "tool_use_id": call["id"], "content": "…", **result}
+        messages = [
             *message()["messages"],
             {"role": "assistant", "content": [call]},
-            {"role": "user", "content": [told]},
+            {"role": "user", "content": [tool_result]},
         ]
-        return message(tools=tools, messages=said)
+        return message(tools=tools, messages=messages)
 
     taken = (await client.post("/v1/messages", json=reported())).json()
     assert (taken["stop_reason"], taken["content"][0]["type"]) == ("end_turn", "text")
@@ -242,11 +245,11 @@ def caching(*texts: str) -> list[dict]:
 
 async def test_a_cached_prefix_for_anthropic_is_written_once_and_then_read(client):
     async def usage(**more) -> tuple[int, int, int]:
-        found = (await client.post("/v1/messages", json=message(**more))).json()["usage"]
+        reported_usage = (await client.post("/v1/messages", json=message(**more))).json()["usage"]
         return (
-            found["input_tokens"],
-            found["cache_creation_input_tokens"],
-            found["cache_read_input_tokens"],
+            reported_usage["input_tokens"],
+            reported_usage["cache_creation_input_tokens"],
+            reported_usage["cache_read_input_tokens"],
         )
 
     first, second = "a" * 400, "b" * 40
@@ -383,8 +386,8 @@ async def test_the_provider_handles_200_held_requests_with_100_cancellations(pro
             assert provider.open_connections == provider.waiting == 200
             for task in tasks[:100]:
                 task.cancel()
-            gone = await asyncio.gather(*tasks[:100], return_exceptions=True)
-            assert {type(error) for error in gone} == {asyncio.CancelledError}
+            results = await asyncio.gather(*tasks[:100], return_exceptions=True)
+            assert {type(error) for error in results} == {asyncio.CancelledError}
             await provider.disconnected(left=100)
             assert provider.open_connections == provider.waiting == 100
             assert not any(task.done() for task in tasks[100:])

@@ -70,11 +70,11 @@ async def next_message(provider: Provider, api: str, *, stream: bool) -> Said:
                     await client.chat.completions.create(**asked, stream=True)
                 )
             done = await client.chat.completions.create(**asked)
-            found = done.choices[0].message
+            reply = done.choices[0].message
             calls = [
-                (c.id, c.function.name, _read(c.function.arguments)) for c in found.tool_calls or []
+                (c.id, c.function.name, _read(c.function.arguments)) for c in reply.tool_calls or []
             ]
-            return found.content or "", calls, done.choices[0].finish_reason
+            return reply.content or "", calls, done.choices[0].finish_reason
         asked = {"model": "m", "input": "?", "tools": TOOLS[api]}
         done = None
         if stream:

@@ -91,7 +91,7 @@ async def test_a_script_has_answers_in_order_or_by_type(
         path.write_text(json.dumps(script, ensure_ascii=False), encoding="utf-8")
         lm = ScriptedLM.from_file(path)
     elif script is IN_ORDER:
-        lm = ScriptedLM([Draft if each == "Draft" else each for each in IN_ORDER])
+        lm = ScriptedLM([Draft if answer == "Draft" else answer for answer in IN_ORDER])
     else:
         lm = ScriptedLM(script["fills"], choices=[Draft, "Draft", None])
 
@@ -258,7 +258,7 @@ async def test_repeated_wrong_answers_in_a_script_are_a_fill_error():
     assert "3 answers in a row were not valid" in error.message
     assert "text: Input should be a valid string" in error.message
     assert way(error.trace) == ["Start"]
-    assert [(each.answer, each.verdict) for each in error.tried] == [
+    assert [(attempt.answer, attempt.verdict) for attempt in error.tried] == [
         ('{"text":"no"}', "invalid"),
         ('{"text":"no"}', "invalid"),
         ('{"text":3,"stars":"x"}', "invalid"),

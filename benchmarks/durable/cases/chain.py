@@ -22,8 +22,8 @@ def measure(people: Team, keys: list[str], settings: Settings) -> list[Result]:
 def _table(people: Team, keys: list[str], settings: Settings, heavy: bool) -> Result:
     steps = QUICK_STEPS if settings.quick else STEPS
     wanted = Ask(steps, heavy)
-    found = interleave(people, keys, wanted, settings.rounds, settings.budget)
-    times = seconds_of(found)
+    samples = interleave(people, keys, wanted, settings.rounds, settings.budget)
+    times = seconds_of(samples)
     micros = 1e6 / steps
     nodes = "nodes of 2 KB" if heavy else "small nodes"
     return Result(
@@ -36,14 +36,14 @@ def _table(people: Team, keys: list[str], settings: Settings, heavy: bool) -> Re
                 figure(mine.median * micros),
                 spread(mine, micros),
                 figure(mine.ratio_to(times[FLOOR])) if FLOOR in times else "",
-                found[key][0].pragmas,
+                samples[key][0].pragmas,
                 "yes" if CONTENDERS[key].safe else "no",
             ]
             for key, mine in times.items()
         ],
         verdicts=judge(times, nodes),
         notes=fewer_samples(times, {key: CONTENDERS[key].name for key in times}),
-        samples=times | {"sizes": _sizes(found)},
+        samples=times | {"sizes": _sizes(samples)},
     )
 
 

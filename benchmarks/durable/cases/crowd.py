@@ -24,8 +24,8 @@ def measure(people: Team, keys: list[str], settings: Settings) -> list[Result]:
     for runs in SIZES:
         slow = [key for key in mine if _guess(before.get(key), runs) > _longest(settings)]
         able = [key for key in mine if key not in slow]
-        found = interleave(people, able, Ask(STEPS, runs=runs), settings.rounds, settings.budget)
-        before = seconds_of(found)
+        samples = interleave(people, able, Ask(STEPS, runs=runs), settings.rounds, settings.budget)
+        before = seconds_of(samples)
         results.append(_table(before, slow, runs))
     return results
 

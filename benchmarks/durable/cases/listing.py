@@ -90,9 +90,9 @@ async def _build(folder: Path) -> None:
 async def _list(file: Path) -> float:
     start = time.perf_counter()
     async with SQLiteJournal(file) as journal:
-        found = await journal.runs(limit=LISTED)
+        infos = await journal.runs(limit=LISTED)
         seconds = time.perf_counter() - start
-    expect("the newest runs", [one.run_id for one in found], _newest())
+    expect("the newest runs", [info.run_id for info in infos], _newest())
     return seconds
 
 

@@ -88,14 +88,14 @@ def library(key: str) -> str:
 
 
 def describe_pragmas(journal_mode: object, synchronous: object) -> str:
-    """The two pragmas as people read them."""
+    """Return the two pragmas as text for people."""
     words = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
     number = synchronous if isinstance(synchronous, int) else -1
     return f"{str(journal_mode).upper()}, synchronous {words.get(number, synchronous)}"
 
 
 def pragmas_of(connection: sqlite3.Connection) -> str:
-    """How durable a connection is, in its own words."""
+    """Return the connection's settings for durability."""
     (mode,) = connection.execute("pragma journal_mode").fetchone()
     (synchronous,) = connection.execute("pragma synchronous").fetchone()
     return describe_pragmas(mode, synchronous)

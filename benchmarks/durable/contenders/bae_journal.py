@@ -63,7 +63,8 @@ _connections: list[sqlite3.Connection] = []
 
 
 def _notice(event: str, args: tuple[Any, ...]) -> None:
-    """The connections that a journal makes are its own; the system tells of them all the same."""
+    """Remember the connections that a journal makes. The journal hides them, but an audit hook sees
+    them."""
     if event == "sqlite3.connect/handle":
         _connections.append(args[0])
 

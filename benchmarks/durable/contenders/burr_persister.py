@@ -81,10 +81,10 @@ async def _blocking(file: str, mode: str) -> AsyncGenerator[Opened]:
 async def _async(file: str, mode: str) -> AsyncGenerator[Opened]:
     graph = chain_of(tick)
     async with AsyncSQLitePersister.from_values(file) as persister:
-        found: list[Any] = []
+        pragmas: list[Any] = []
         for pragma in (f"journal_mode = {mode}", "journal_mode", "synchronous"):
             async with persister.connection.execute(f"pragma {pragma}") as cursor:
-                found.append((await cursor.fetchone())[0])
+                pragmas.append((await cursor.fetchone())[0])
         await persister.initialize()
 
         async def run(run_id: str, steps: int, heavy: bool) -> Outcome:
@@ -93,4 +93,4 @@ async def _async(file: str, mode: str) -> AsyncGenerator[Opened]:
             result: Outcome = state["node"]
             return result
 
-        yield Opened(run, lambda: describe_pragmas(*found[1:]))
+        yield Opened(run, lambda: describe_pragmas(*pragmas[1:]))

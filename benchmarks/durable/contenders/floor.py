@@ -27,7 +27,7 @@ ADD = "insert into lines (run, kind, at, path, step, data) values (?, ?, ?, ?, ?
 
 @cache
 def _nodes(steps: int, heavy: bool) -> tuple[tuple[str, ...], Tick]:
-    """The data of every step, and the node at the end."""
+    """Return the data of every step, and the last node."""
     node = first(steps, heavy)
     data: list[str] = []
     while node.left:

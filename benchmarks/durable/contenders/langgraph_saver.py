@@ -35,18 +35,18 @@ async def open_store(folder: Path, setting: str) -> AsyncGenerator[Opened]:
         await saver.setup()
         graph = builder.compile(checkpointer=saver)
         durability: Any = setting
-        found: list[Any] = []
+        pragmas: list[Any] = []
         for pragma in ("journal_mode", "synchronous"):
             async with saver.conn.execute(f"pragma {pragma}") as cursor:
                 row: Any = await cursor.fetchone()
-                found.append(row[0])
+                pragmas.append(row[0])
 
         async def run(run_id: str, steps: int, heavy: bool) -> Outcome:
-            named = {"thread_id": run_id}
-            config: Any = {"configurable": named, "recursion_limit": 10 * steps + 10}
+            configurable = {"thread_id": run_id}
+            config: Any = {"configurable": configurable, "recursion_limit": 10 * steps + 10}
             start: Any = {"node": first(steps, heavy)}
             state = await graph.ainvoke(start, config, durability=durability)
             result: Outcome = state["node"]
             return result
 
-        yield Opened(run, lambda: describe_pragmas(*found))
+        yield Opened(run, lambda: describe_pragmas(*pragmas))

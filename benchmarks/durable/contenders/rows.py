@@ -24,12 +24,13 @@ ADD_LINE = "insert into lines values (?, ?, ?, ?, ?, ?, ?)"
 
 
 def connect(folder: Path) -> sqlite3.Connection:
-    """A new file with the tables, where every statement is a transaction unless one is begun."""
+    """Make a new file with the tables. Each statement is its own transaction, unless the caller
+    begins one."""
     connection = sqlite3.connect(folder / "store.db", isolation_level=None, check_same_thread=False)
     connection.executescript(SCHEMA)
     return connection
 
 
 def node_data(kind: str, fields: str) -> str:
-    """The data of a line for a node, given its fields as JSON."""
+    """Return the data of a line for a node, from its fields as JSON."""
     return f'{{"node":{{"type":"{kind}","fields":{fields}}}}}'

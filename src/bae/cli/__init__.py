@@ -40,23 +40,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _leave_threads(code: int) -> None:
-    """Exit within a second, even if calls that bae abandoned still block threads. If the command
-    succeeded and the user's code started a thread, Python waits for all threads instead."""
-    others = [thread for thread in threading.enumerate() if not thread.daemon]
-    others = [thread for thread in others if thread is not threading.main_thread()]
-    if not others:
+    """Exit within a second, even if calls that bae abandoned still block threads. If the user's
+    code started a thread, and the command succeeded or parked the run, Python waits for all threads
+    instead."""
+    threads = [thread for thread in threading.enumerate() if not thread.daemon]
+    threads = [thread for thread in threads if thread is not threading.main_thread()]
+    if not threads:
         return
     from bae.threads import NAME_PREFIX
 
-    all_abandoned = all(other.name.startswith(NAME_PREFIX) for other in others)
+    all_abandoned = all(thread.name.startswith(NAME_PREFIX) for thread in threads)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while Python waits
     if code in (0, 3) and not all_abandoned:
         return
     end = time.monotonic() + 1
-    for other in others:
-        other.join(max(0.0, end - time.monotonic()))
-    if not any(other.is_alive() for other in others):
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    if not any(thread.is_alive() for thread in threads):
         return
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):

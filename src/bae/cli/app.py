@@ -1,6 +1,6 @@
 """The list of commands, and the function that runs a command line. To keep `--help` fast, the
-module of a command is imported only for a call of the command. An error prints a few lines on
-stderr. With --debug, it prints a traceback instead."""
+module of a command is imported only when the user calls the command. An error prints a few lines on
+stderr, or with --debug a traceback."""
 
 from __future__ import annotations
 
@@ -216,8 +216,9 @@ def _load(name: str) -> Any:
 def _prepare_parameters(command: TyperCommand | TyperGroup) -> None:
     """Prepare the parameters of a command.
 
-    The help names values `TEXT` and `N` instead of `<str>` and `<int>`. Numbers need a usual
-    notation. Options with `-b` also accept the hidden `--backend` of bae 3.0.
+    The help names values `TEXT` and `N` instead of `<str>` and `<int>`. Numbers that only Python
+    accepts, such as `1_0`, are refused. Options with `-b` also accept the hidden `--backend` of
+    bae 3.0.
     """
     for param in command.params:
         if "-b" in param.opts:
@@ -280,29 +281,29 @@ def run_command(arguments: Sequence[str]) -> int:
     return code
 
 
-def _carry_out(asked: list[str], debug: bool) -> int:
+def _carry_out(words: list[str], debug: bool) -> int:
     group = _get_group()
-    if "_BAE_COMPLETE" in os.environ or (asked and asked[0] in _COMPLETION):
+    if "_BAE_COMPLETE" in os.environ or (words and words[0] in _COMPLETION):
         buffer = StringIO()
         try:
             with redirect_stderr(buffer):
-                group.main(asked, prog_name="bae")
+                group.main(words, prog_name="bae")
         except SystemExit as ending:
             print_escaped(buffer.getvalue(), end="")
             return ending.code if isinstance(ending.code, int) else exits.DONE
-    if asked[:1] == ["--version"]:
+    if words[:1] == ["--version"]:
         from bae import __version__
 
         print(f"bae {__version__}")
         return exits.DONE
-    wanted = "--json" in asked[: asked.index("--") if "--" in asked else None]
+    as_json = "--json" in words[: words.index("--") if "--" in words else None]
     try:
-        if not wanted:
-            return _invoke(group, asked)
+        if not as_json:
+            return _invoke(group, words)
         from bae.cli.printing import only_json
 
         with only_json():
-            return _invoke(group, asked)
+            return _invoke(group, words)
     except KeyboardInterrupt as interrupt:
         notes = "".join(f" {note}" for note in getattr(interrupt, "__notes__", ()))
         print_escaped(f"interrupted{notes}")
@@ -317,9 +318,9 @@ _COMPLETION: Final = ("--install-completion", "--show-completion")
 """Options that print or install shell completions."""
 
 
-def _invoke(group: Any, asked: list[str]) -> int:
+def _invoke(group: Any, words: list[str]) -> int:
     try:
-        with group.make_context("bae", asked) as context:
+        with group.make_context("bae", words) as context:
             group.invoke(context)
     except typer.Exit as ending:
         return ending.exit_code

@@ -79,7 +79,8 @@ def approvals(
 
 
 def grant_line(grant: Grant, run_id: str) -> Text:
-    """Describe an approval in one line. If another run has the approval, the line has its id."""
+    """Describe an approval in one line. If the approval is of another run, the line names that
+    run."""
     line = Text(in_one_line(grant.place)).append(f"  {in_one_line(grant.address)}", style="dim")
     if grant.run_id != run_id:
         line.append(f" of run {in_one_line(grant.run_id)}", style="dim")

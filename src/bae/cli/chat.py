@@ -131,7 +131,8 @@ def chat(
 
 
 def _find_text_field(graph: Graph[Any, Any]) -> str:
-    """Return the name of the start node's field for messages. Raise if the choice is not clear."""
+    """Return the name of the start node's field for messages. Raise if the node has no text field,
+    or several and does not name one of them as the text."""
     name, plan = plan_of(graph.start).text, plan_of(graph.start)
     if name and any(field.name == name for field in plan.plain):
         return name
@@ -181,8 +182,11 @@ async def _chat_in_journal(
 
 
 async def _chat_over_pipes(talk: ChatSession) -> int:
-    """Run a turn for each line of stdin, and return the exit code of the last turn that failed. If
-    a turn waits for a person or is stopped, the chat ends with the exit code of this turn."""
+    """Run a turn for each line of stdin, and return the exit code of the last turn that failed.
+
+    The chat ends early, with the exit code of the turn, if a turn waits for a person, is stopped,
+    or is refused because another process works on the thread.
+    """
     code = exits.DONE
     talk.listen(ends_at_ctrl_c=True)
     while (text := await asyncio.to_thread(read_stdin_line)) is not None:

@@ -53,8 +53,8 @@ def place_file(
 
 
 def _parse_path(typed_path: str) -> str:
-    """Return the path that a user typed, or dropped on the terminal, without quotes and
-    backslashes of a shell."""
+    """Return the path that a user typed, or dropped on the terminal, without the quotes
+    and backslashes of a shell."""
     path = os.path.expanduser(typed_path)
     if not Path(path).exists():
         with suppress(ValueError):

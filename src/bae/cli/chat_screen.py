@@ -39,7 +39,7 @@ _LEAST: Final = 3
 
 class TurnScreen(Display):
     """Shows one turn. `ends` are the classes of the graph's end nodes, which have the reply.
-    `copies` is `GraphPlan.hidden`."""
+    `copies` has the fields that may hold copies of secrets: see `GraphPlan.hidden`."""
 
     keeps_texts = True
 
@@ -161,7 +161,7 @@ class TurnScreen(Display):
                 for call in work.loop.calls.values():
                     if call.is_native and call.round == number:
                         yield call_row(view, call, (), now)
-            case Step() if change == "whole" and not work.place.path and self._is_between(work):
+            case Step() if change == "complete" and not work.place.path and self._is_between(work):
                 note = " · ".join(
                     [
                         describe_duration(view.time_on(work, now)),

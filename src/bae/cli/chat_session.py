@@ -106,11 +106,12 @@ class ChatSession:
         self.signals = Signals(self.resume_hint)
 
     def listen(self, *, ends_at_ctrl_c: bool) -> None:
-        """Make signals end the chat between turns. A signal before this call ends the chat at once.
+        """Make signals end the chat between turns. If a signal came before this call, the chat ends
+        at once.
 
-        Without `ends_at_ctrl_c`, Ctrl-C does not end the chat. bae ignores an earlier Ctrl-C,
-        because the user may have meant the turn that has just ended. A later Ctrl-C stops a turn
-        that is about to begin.
+        Without `ends_at_ctrl_c`, Ctrl-C does not end the chat. A Ctrl-C before this call is
+        ignored, because the user may have meant the turn that has just ended. A Ctrl-C after this
+        call stops a turn that is about to begin.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -167,7 +168,7 @@ class ChatSession:
         """Return the message of a stored turn as the user typed it. Return None if the journal does
         not have the message.
 
-        The thread may have another text, with masks or with the placeholder of an image.
+        The message in the thread may differ: it has masks for secrets and placeholders for images.
         """
         place = f"{self.graph.start.__name__}.{self.options.text_field}"
         try:

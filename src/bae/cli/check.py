@@ -135,7 +135,7 @@ def _find_unreached(loaded: Loaded) -> list[str]:
     left out. If the edges of a node are unknown, the list is empty.
     """
     members = list(vars(sys.modules[loaded.module]).items()) if loaded.module in sys.modules else []
-    graphs: list[Any] = [loaded.graph, *(each for _, each in members if isinstance(each, Graph))]
+    graphs: list[Any] = [loaded.graph, *(value for _, value in members if isinstance(value, Graph))]
     inside = [inner for graph in graphs for inner in graph.graphs]
     plans = {cls: plan for nested in inside for cls, plan in plan_of_graph(nested).plans.items()}
     if any(plan.misrouted or plan.unresolved for plan in plans.values()):
@@ -187,7 +187,7 @@ def _print_proof(loaded: Loaded, problems: _Placed, unreached: Sequence[str]) ->
     for field, tools in _list_tools(graph).items():
         listed = ", ".join(
             tool["name"]
-            + (f"({', '.join(given)})" if (given := tool["parameters"]) is not None else "")
+            + (f"({', '.join(names)})" if (names := tool["parameters"]) is not None else "")
             for tool in tools
         )
         print_hanging(out(), Text(f"tools of {field}: {listed}"), 2)

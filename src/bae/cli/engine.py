@@ -77,8 +77,9 @@ def engine_of(
 
 
 def load_worker_graphs(names: Sequence[str | None], sets: Sequence[str]) -> list[WorkerGraph]:
-    """Load what the references `names` mean: `WorkerGraph` objects of the user's code, and graphs.
-    A graph gets its secrets from `sets`, the values of --set."""
+    """Load the graphs that the references `names` name. A reference may also name a `WorkerGraph`
+    object in the user's code, which is returned unchanged. Other graphs get their secrets from
+    `sets`, the values of --set. Raises if a setting fits no graph."""
     from bae.engine import WorkerGraph
 
     graphs: list[WorkerGraph] = []

@@ -81,8 +81,8 @@ def evaluate(
         option(
             "--metric MODULE:NAME",
             "How a case is scored: a function of the case and the result of its run, as "
-            "`scoring.py:exact`; or functions of two nodes by their class, for the scores of "
-            "nodes. Default: the expected fields, one by one.",
+            "`scoring.py:exact`; or a mapping of node classes to functions of the expected and "
+            "the actual node, for the scores of nodes. Default: the expected fields, one by one.",
         ),
     ] = None,
     evaluator: Annotated[

@@ -33,5 +33,5 @@ class Misuse(BaeError):
 
 
 def refusal(message: str, fix: str | None = None, cause: BaseException | None = None) -> BaeError:
-    """Make the error about a command that cannot be carried out. The caller raises the error."""
+    """Make the error for a command that cannot be carried out. The caller raises the error."""
     return BaeError(message, code="bae-command-refused", fix=fix, cause=cause)

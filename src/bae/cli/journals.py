@@ -72,7 +72,8 @@ def default() -> JournalName:
 
 
 def state_folder() -> Path:
-    """Return the folder `.bae`: beside the project's pyproject.toml, or in this directory."""
+    """Return the folder `.bae`: beside the pyproject.toml with `[tool.bae]`, or in this
+    directory."""
     project = _find_project()
     if project is None or project.table is None:
         return _FILE.parent
@@ -150,7 +151,7 @@ def journal_for(graph: Graph[Any, Any], given: str | None, so: str) -> JournalNa
 
     If the default file cannot be written, or a journal cannot store the values of the graph, print
     a note and return None. `so` is the consequence that the note names. A journal that the user
-    named is returned unchecked.
+    named, or a default database, is returned unchecked.
     """
     if given is not None or default().address:
         return file_to_write(given)

@@ -9,8 +9,8 @@ from typing import Any
 
 
 def call_later(module: str, names: str) -> list[Callable[..., Any]]:
-    """Return functions that stand in for functions of a module. `names` are their names, separated
-    by spaces. The first call of a function imports the module."""
+    """Return functions that stand in for functions of a module. `names` has the functions' names,
+    separated by spaces. The first call of a function imports the module."""
     return [_defer(module, name) for name in names.split()]
 
 

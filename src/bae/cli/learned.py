@@ -90,13 +90,13 @@ def contenders(
     lms_by_label: dict[str, Contending] = {}
     for spec in lms or [None]:
         name = spec or (find_default_name().name if graph.needs_lm else "no LM")
-        again = name.strip().startswith("scripted:")
-        lm = make_lm(graph, spec, quiet=quiet or again)
-        lms_by_label[name] = name if again else lm
+        is_scripted = name.strip().startswith("scripted:")
+        lm = make_lm(graph, spec, quiet=quiet or is_scripted)
+        lms_by_label[name] = name if is_scripted else lm
         for directory, artifacts in learned.items():
             make_fresh = partial(_make_lm_with, graph, spec, artifacts)
             lms_by_label[f"{name} + {directory}"] = (
-                make_fresh if again else with_prompts(lm, artifacts)
+                make_fresh if is_scripted else with_prompts(lm, artifacts)
             )
     return lms_by_label
 

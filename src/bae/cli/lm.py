@@ -136,7 +136,7 @@ def try_(
     with err().status(f"asking {name} …"):
         run = asyncio.run(_ask_question(lm, name, prompt, timeout))
     reply, usage, seconds = run.result, run.usage, perf_counter() - began
-    # A script has no model that could call tools.
+    # A scripted LM has no model that could call tools.
     calls_tools = lm.calls_tools if isinstance(lm, Backend) else None
     if as_json:
         names = ("models", "calls", "attempts", "input_tokens", "output_tokens", "cost")
@@ -237,7 +237,7 @@ def check_lm(graph: Graph[Any, Any], named: str | None, *, begins: bool = False)
     """Raise if the LM `named` is unusable.
 
     With `begins`, also raise if the graph needs an LM, no LM is named, and this machine has no
-    default LM. A resumed run may no longer need an LM.
+    default LM. Use `begins` for new runs only, because a resumed run may no longer need an LM.
     """
     if named is not None:
         wrong = name_error(named)
@@ -256,8 +256,8 @@ def check_lm(graph: Graph[Any, Any], named: str | None, *, begins: bool = False)
 
 
 def make_lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = False) -> LM:
-    """Make an LM that `check_lm` accepted. Without a name, make the default LM. Print the name of
-    the default LM unless BAE_LM is set."""
+    """Make an LM that `check_lm` accepted. Without a name, make the default LM, and print its name
+    on stderr unless BAE_LM or `quiet` is set."""
     if named is not None:
         return cached_lm(named)
     if not graph.needs_lm:

@@ -74,7 +74,7 @@ def load_proved(reference: str | None) -> Graph[Any, Any]:
 def load_module(reference: str, root: Path | None = None) -> tuple[ModuleType, str, str]:
     """Import the module of a reference `MODULE[:NAME]`. Returns the module, MODULE and NAME.
 
-    If MODULE is not a file, Python searches the module in `root` first. The default is this
+    If MODULE is not a file, Python searches `root` for the module first. By default, `root` is this
     directory.
     """
     root = root or Path.cwd()
@@ -324,7 +324,8 @@ def _unknown_module_error(message: str, fix: str, cause: BaseException | None = 
 @contextmanager
 def _explain_errors(reference: str, action: str = "imported") -> Generator[None]:
     """Turn an error in the user's code into a BaeError with the line that failed. `action` is what
-    bae did with `reference`: "imported" or "called"."""
+    bae did with `reference`: "imported" or "called". A BaeError is raised unchanged, with the
+    line as a note."""
     try:
         yield
     except (BaeError, KeyboardInterrupt) as error:
@@ -348,7 +349,7 @@ def _suggest_fix(error: BaseException) -> str:
     if isinstance(error, NameError) and error.name:
         return (
             f"define {error.name}; if it is defined further down, write `from __future__ import "
-            "annotations` as the first line, so that a hint may name it before that"
+            "annotations` as the first line, so that a type hint above may use the name"
         )
     if isinstance(error, ImportError) and "no known parent package" in str(error):
         return "name it as a module, as a.b, or put an empty __init__.py beside it"

@@ -92,20 +92,20 @@ async def _read_tools(server: MCP, timeout: float) -> Any:
         return error
 
 
-def _print_server(server: MCP, places: Sequence[str], seen: Any) -> None:
+def _print_server(server: MCP, places: Sequence[str], tools_or_error: Any) -> None:
     out().print(Text(f"{server.name}  {server.address}  ({', '.join(places)})", style="bold"))
-    if isinstance(seen, ToolServerError):
-        print_error(seen)
+    if isinstance(tools_or_error, ToolServerError):
+        print_error(tools_or_error)
         return
-    for tool in seen:
+    for tool in tools_or_error:
         first = (tool.description.strip().splitlines() or [""])[0]
         print_hanging(out(), Text(f"  {tool.name}  {in_lines(first, 4)}"), 4)
-    out().print(f"  {count(len(seen), 'tool')}")
+    out().print(f"  {count(len(tools_or_error), 'tool')}")
 
 
-def _as_data(server: MCP, places: Sequence[str], seen: Any) -> dict[str, Any]:
-    failed = isinstance(seen, ToolServerError)
-    tools: Sequence[Tool] = () if failed else seen
+def _as_data(server: MCP, places: Sequence[str], tools_or_error: Any) -> dict[str, Any]:
+    failed = isinstance(tools_or_error, ToolServerError)
+    tools: Sequence[Tool] = () if failed else tools_or_error
     return {
         "name": server.name,
         "address": server.address,
@@ -114,7 +114,7 @@ def _as_data(server: MCP, places: Sequence[str], seen: Any) -> dict[str, Any]:
             {"name": tool.name, "description": tool.description, "schema": dict(tool.schema or {})}
             for tool in tools
         ],
-        "error": error_data(seen) if failed else None,
+        "error": error_data(tools_or_error) if failed else None,
     }
 
 

@@ -88,7 +88,7 @@ def optimize(
         option(
             "--option NAME=VALUE",
             "An option of the optimizer, with a JSON value, as `max_labeled_demos=4`. Repeatable. "
-            "An unknown name is answered with the known ones.",
+            "For an unknown name, the error lists the known names.",
         ),
     ] = None,
     node: Annotated[
@@ -99,8 +99,9 @@ def optimize(
         str | None,
         option(
             "--metric MODULE:NAME",
-            "How an answer is scored: functions of the expected and the given node by their class, "
-            "as `scoring.py:METRICS`, or one DSPy-style function of an example and a prediction. "
+            "How an answer is scored: a mapping of node classes to functions of the expected and "
+            "the actual node, as `scoring.py:METRICS`, or one DSPy-style function of an example "
+            "and a prediction. "
             "Default: field by field.",
         ),
     ] = None,
@@ -191,7 +192,7 @@ def optimize(
         scored_by = Judge(_check_and_make_lm(graph, judge), rubric or "")
     teacher_lm = None if teacher is None else _check_and_make_lm(graph, teacher)
     progress = _Progress(ProgressLine(err(), quiet=quiet))
-    made: list[Improvement] = []
+    improvements: list[Improvement] = []
 
     async def improve() -> None:
         progress.line.update(f"reading {file}", milestone=True)
@@ -217,13 +218,15 @@ def optimize(
                 certain=certain,
                 progress=progress.update,
             )
-            made.append(improvement)
+            improvements.append(improvement)
             await improvement.run()
 
-    ended = work(improve, progress.line, lambda: how_to_resume(made[0]) if made else "")
-    if not made:
+    ended = work(
+        improve, progress.line, lambda: how_to_resume(improvements[0]) if improvements else ""
+    )
+    if not improvements:
         raise ended.error or typer.Exit(ended.code)
-    print_result(made[0], file, ended, as_json=as_json, quiet=quiet)
+    print_result(improvements[0], file, ended, as_json=as_json, quiet=quiet)
 
 
 def _check_and_make_lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = True) -> LM:
@@ -311,7 +314,7 @@ class _Progress:
         if progress.phase == "compared" and best is not None:
             # The score of the selected candidate would be too high, because it decided the
             # selection.
-            parts[0] += f": {best:.2f}on held-out questions"
+            parts[0] += f": {best:.2f} on held-out questions"
             best = None
         if progress.earlier:
             parts.append(f"{progress.earlier:,} kept from before")

@@ -208,11 +208,11 @@ def _explain_verdict(part: PartResult, improvement: Improvement) -> Iterator[str
             )
         case PromptVerdict.NOTHING_HELD_OUT:
             yield (
-                f"nothing to compare on: {count(part.train, 'example')} to learn from, and none "
-                "that asks anything else"
+                f"nothing to compare on: {count(part.train, 'example')} to learn from, and no "
+                "example with another question"
             )
         case PromptVerdict.NO_BETTER_THAN_EXISTING:
-            yield f"what {improvement.directory} has scores {format_interval(part.existing)}"
+            yield f"the prompt in {improvement.directory} scores {format_interval(part.existing)}"
         case _:
             pass
     compared = part.comparison
@@ -233,7 +233,7 @@ def _describe_usage(improvement: Improvement) -> Iterator[str]:
     steps = count(improvement.train_count + improvement.held_out_count, "step")
     yield f"{steps}, {improvement.held_out_count:,} of them held out"
     if improvement.repeated:
-        yield f"{improvement.repeated:,} not held out that repeat a question"
+        yield f"{improvement.repeated:,} not held out because they repeat a question"
     if improvement.from_evals:
         yield f"{improvement.from_evals:,} from `bae eval` left out"
     if improvement.left_out:

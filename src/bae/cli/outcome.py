@@ -64,13 +64,13 @@ class RunOutcome:
     def take_history(self, history: History) -> None:
         """Set the fields about the progress of the run from its history."""
         self.begun, self.usage = True, history.usage
-        steps = [step for step in history.run.trace if step.whole]
+        steps = [step for step in history.run.trace if step.is_complete]
         self.trace = [step.node for step in steps if step.node is not None]
         newest = history.run.newest
         if newest is None:
             return
         before, chosen = newest.before, newest.choice and newest.choice.chosen
-        early = not newest.whole and newest.given is None and newest.fill is None
+        early = not newest.is_complete and newest.given is None and newest.fill is None
         if early and before is not None and before.is_open:
             self.at = before.name  # `newest` has only prefetched dependencies
         else:
@@ -207,8 +207,9 @@ def call_data(call: ToolCall) -> dict[str, Any]:
 def parked_data(gates: Sequence[ParkedGate], opened: Sequence[OpenGate]) -> list[dict[str, Any]]:
     """Return the questions that a stored run waits for, as JSON.
 
-    `opened` are the same gates with their tool calls. The types of answers are missing, because the
-    commands that call this function do not load the graph.
+    `opened` has the same gates with their tool calls. If a gate is not in `opened`, its tool call
+    is None. The types of answers are missing, because the commands that call this function do not
+    load the graph.
     """
     calls = {gate.address: gate.call for gate in opened}
     questions: list[dict[str, Any]] = []
@@ -234,8 +235,8 @@ def _print_waiting(outcome: RunOutcome, command_line: CommandLine) -> None:
             print_hanging(console, Text(f"  answer with: {command}"), 4)
     if command_line.journal is None:
         note(
-            "no journal is kept, so it cannot be resumed: run it at a terminal, which asks, or "
-            "with a journal"
+            "no journal is kept, so the run cannot be resumed: run the graph at a terminal, which "
+            "asks, or with a journal"
         )
 
 
@@ -256,7 +257,7 @@ def _print_cancelled(outcome: RunOutcome, command_line: CommandLine) -> None:
     if outcome.kept:
         print_hanging(console, Text(f"resume with: {command_line.resume(outcome.run_id)}"), 2)
     elif command_line.journal is None:
-        note("no journal is kept, so it cannot be resumed")
+        note("no journal is kept, so the run cannot be resumed")
     else:
         note("the journal has nothing of the run yet: run it again")
 

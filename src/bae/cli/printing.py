@@ -279,10 +279,14 @@ def error_data(error: BaseException | None) -> dict[str, Any] | None:
         return None
     ours = isinstance(error, BaeError)
     cause = error.cause if ours else error.__cause__
-    usage = getattr(error, "format_message", None)  # if the error is about wrong usage
+    format_message = getattr(error, "format_message", None)  # if the error is about wrong usage
     data = {
         "code": error.code if ours else None,
-        "message": error.message if ours else str(usage()) if usage else describe(error),
+        "message": error.message
+        if ours
+        else str(format_message())
+        if format_message
+        else describe(error),
         "fix": error.fix if ours else None,
         "path": error.path if ours else None,
         "cause": None if cause is None else describe(cause),

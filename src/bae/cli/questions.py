@@ -100,7 +100,7 @@ class AtTerminal:
 
 async def _ask_until_accepted(gate: OpenGate, *, in_thread: bool) -> Any:
     """Ask for the answer to a gate until the run accepts it. If the tool refuses the typed
-    arguments, ask again at once: the next question may be about another call."""
+    arguments, ask again at once, before a question about another call."""
     while True:
         value = await _ask_for_answer(*answer_field(gate), in_thread=in_thread)
         field = plan_of(gate.node_type).fields.get(gate.field_name)

@@ -115,7 +115,7 @@ def fork(
             stored = await runs.read(run_id)
             _, history = await decode_run(graph, stored.lines, files=stored.files, partial=True)
             step = history.step("", at)
-            if step is not None and step.whole and step.node_type is not None:
+            if step is not None and step.is_complete and step.node_type is not None:
                 changed = read_sets(step.node_type, sets)
         try:
             fork_id = await graph.fork(run_id, at=at, journal=runs, new_id=new_id, changed=changed)

@@ -123,7 +123,7 @@ def run(
 
 # --- all runs -------------------------------------------------------------------------------------
 
-Going = Callable[[Any, Any], Awaitable["GraphResult[Any]"]]
+RunStarter = Callable[[Any, Any], Awaitable["GraphResult[Any]"]]
 """A function that starts or continues a run. Its arguments are the journal, or None, and the
 `answer=` function, or None."""
 
@@ -150,12 +150,12 @@ class RunCommandOptions:
 def carry_out(
     graph: Graph[Any, Any],
     run_id: str,
-    going: Going,
+    start_run: RunStarter,
     command_line: CommandLine,
     options: RunCommandOptions,
 ) -> None:
-    """Start or continue a run with `going`: open the journal, show the display, ask for answers to
-    gates at the terminal, and print the outcome. Raise the run's error, or `typer.Exit` with a
+    """Start or continue a run with `start_run`: open the journal, show the display, ask for answers
+    to gates at the terminal, and print the outcome. Raise the run's error, or `typer.Exit` with a
     nonzero exit code."""
     display = display_for(err(), quiet=options.quiet)
     results: list[GraphResult[Any]] = []
@@ -163,7 +163,7 @@ def carry_out(
     def resume_hint() -> str:
         # The journal stores a run before its first value: a run with a value can be resumed.
         history = display.history_of(run_id)
-        stored = history is not None and any(s.whole or s.sources for s in history.steps())
+        stored = history is not None and any(s.is_complete or s.sources for s in history.steps())
         can_resume = command_line.journal is not None and (options.resumes or stored)
         return f"resume with: {command_line.resume(run_id)}" if can_resume else ""
 
@@ -179,7 +179,7 @@ def carry_out(
                 if options.budget is not None:
                     stack.enter_context(options.budget)
                 asks = options.ask and can_ask()
-                results.append(await going(journal, AtTerminal(display) if asks else None))
+                results.append(await start_run(journal, AtTerminal(display) if asks else None))
 
     began = perf_counter()
     ended_work = work(begin, display, resume_hint, options.budget)

@@ -59,11 +59,12 @@ def start_fields(
 ) -> dict[str, Any]:
     """Return the fields of a start node, as JSON values.
 
-    With `ask`, the terminal asks for required fields that are missing. If one is missing and
-    neither -i nor --set was used, the terminal also asks for fields with a default.
+    With `ask`, bae asks at the terminal for required fields that are missing. Without `ask` or a
+    terminal, a missing field raises an error. If a field is missing and neither -i nor --set was
+    used, bae also asks for fields with a default.
 
-    `later` names fields that the caller adds afterwards. If there are any, the terminal asks only
-    for other required fields. Errors show an example that begins with `command`.
+    `later` names fields that the caller adds afterwards. If there are any, bae asks only for other
+    required fields. Errors show an example that begins with `command`.
     """
     fields = _read_input(cls, input_text) if input_text is not None else {}
     targets = split_sets(sets, partial(_split_place, cls))

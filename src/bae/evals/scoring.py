@@ -70,10 +70,10 @@ def measure(records: Iterable[Record]) -> Measures:
         if step.node_type is None:
             continue
         questions = [*step.questions]
-        if not step.whole and not questions:
+        if not step.is_complete and not questions:
             continue
         node = measured.setdefault(step.node_type, NodeMeasure())
-        if step.whole:
+        if step.is_complete:
             node.last = step.node
         if step.choice is not None and step.graph is history.run:
             node.chose.append(step.choice.chosen)
@@ -82,7 +82,7 @@ def measure(records: Iterable[Record]) -> Measures:
         node.rounds += sum(len(loop.rounds) for loop in step.loops.values())
         for call in step.tool_calls:
             node.tool_calls += 1
-            node.tool_errors += call.told is not None or call.state == "failed"
+            node.tool_errors += call.tool_error is not None or call.state == "failed"
     return measured
 
 

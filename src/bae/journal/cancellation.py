@@ -26,8 +26,8 @@ between two looks."""
 _LOOKS_A_SECOND: Final = 1000
 """The greatest number of looks in one second, for all runs of this process together."""
 _REPEAT_AFTER: Final = 1.0
-"""Seconds after which a request is repeated. A process that has resumed the run since the request
-ignores it."""
+"""Seconds after which a request is repeated, because a process that resumes the run ignores the
+earlier requests."""
 _FIRST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 0.2
 _TAKEN_CODES: Final = ("bae-run-owned", "bae-run-taken", "bae-run-ended")
@@ -123,7 +123,7 @@ def _make_last_lines(
     n, now = len(stored.lines), time()
     if not n:
         return []
-    step = len([visited for visited in read_history(stored).run.trace if visited.whole])
+    step = len([visited for visited in read_history(stored).run.trace if visited.is_complete])
     resumed = json.dumps({"owner": claim.owner, "changes": []})
     end: dict[str, Any] = {"outcome": outcome, "gates": []}
     if error is not None:
@@ -139,8 +139,9 @@ def _make_last_lines(
 class CancelWatch:
     """Looks for requests to cancel a run, and cancels the run's task.
 
-    Create the watch in the task of the run. `known` is the number of requests that were stored
-    before. A run that ends before the first look costs only a timer.
+    Create the watch in the task of the run. The watch ignores the first `known` requests, which
+    were stored before this process claimed the run. A run that ends before the first look costs
+    only a timer.
     """
 
     __slots__ = (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from bae.calls import call_at
+from bae.calls import find_call_at
 from bae.draft import empty_draft, validate_values
 from bae.exceptions import JournalError, describe, faults
 from bae.files import visible
@@ -253,7 +253,7 @@ class _Checker(LineReader):
     def _load_value(
         self, line: Line, cls: type[Node], field: str, parameter: str, data: Any
     ) -> Any:
-        call = call_at(plan_of(cls).fields[field], parameter)
+        call = find_call_at(plan_of(cls).fields[field], parameter)
         try:
             value = super()._load_value(line, cls, field, parameter, data)
             if value is not LIVE and not parameter and line.kind == "SourceEnded":
@@ -290,7 +290,7 @@ def _find_chosen_routes(stored: StoredRun, shape: ShapeView) -> set[_Key]:
     """Return the routes that a run has chosen and not taken yet."""
     routes: set[_Key] = set()
     for path, graph in read_history(stored).graphs.items():
-        complete_steps = [number for number, step in graph.steps.items() if step.whole]
+        complete_steps = [number for number, step in graph.steps.items() if step.is_complete]
         if not complete_steps or graph.outcome == "ended":
             continue
         last, after = graph.steps[max(complete_steps)], graph.steps.get(max(complete_steps) + 1)

@@ -215,7 +215,7 @@ class RunCheck:
         return ""
 
     def _step_fault(self, record: Record) -> str:
-        """Return why there cannot be a line about this step; empty if there can."""
+        """Return why the run cannot have a line about the record's step now; empty if it can."""
         path, step = record.path, record.step
         newest = self._newest.get(path, -1)
         match record:

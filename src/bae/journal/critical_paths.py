@@ -34,7 +34,7 @@ class CriticalPart:
     name: str
     """A name for people, such as a function or a node class."""
     spans: tuple[Span, ...]
-    """The times when the run waited for this piece and for nothing else."""
+    """The times when the run waited for this piece, after the pieces that it needs had ended."""
     waits: bool = False
     """Whether the piece is a question to a person."""
 
@@ -136,8 +136,8 @@ class _Finder:
         return path
 
     def _expand(self, piece: _Piece, spans: tuple[Span, ...]) -> list[CriticalPart]:
-        """Return the path through the subgraph that ran for a piece; without a subgraph, the piece
-        itself."""
+        """Return the path through the subgraph that ran for a piece. If there is no subgraph, or
+        subgraphs are nested too deeply, return the piece itself."""
         inner = self._find_subgraph(piece)
         parts: list[CriticalPart] = []
         if inner is not None and self._depth < _DEEPEST:
@@ -172,8 +172,8 @@ class _Finder:
         """Return all pieces of a graph, each with the pieces that it needs."""
         pieces: list[_Piece] = []
         exits: list[_Piece] = []
-        """The work that the next node waits for: the choice or the body of the node before. If that
-        node has neither, its sources and its fill."""
+        """The work of the current node that the next node waits for: the body or the choice. If
+        the node has neither, its sources and its fill."""
         for step in graph.trace:
             entry, exits = exits, []
             sources = self._sources(step)

@@ -69,8 +69,9 @@ def decode(
 ) -> tuple[list[Record], History]:
     """Read the lines of a run. Returns its records, as the run wrote them, and its history.
 
-    - `given`: values of plain fields that were withheld as secrets, by `Class.field`. If a value is
-      missing, `JournalError` (`bae-journal-secret`) names every field that needs a value.
+    - `given`: values of plain fields that were withheld as secrets or redacted, by `Class.field`.
+      If a value is missing, `JournalError` (`bae-journal-secret`) names every field that needs a
+      value.
     - `partial`: leave fields without a value out, and raise no error. The history can then be
       shown, but not resumed.
     - `files`: the files of the run.
@@ -209,8 +210,8 @@ class LineReader:
         self._classes: dict[str, dict[str, type[Node]]] = {}
 
     def read(self, line: Line) -> Record | None:
-        """Return the record of the next line. Returns None if the line is about a field that no
-        longer exists, or about a subgraph for such a field. No later line depends on it."""
+        """Return the record of the next line. Returns None for a line about a field that no longer
+        exists, or about a subgraph for such a field. No record depends on such a line."""
         data = parse_line(line)
         try:
             self._classes_at(line.path)
@@ -439,7 +440,7 @@ class LineReader:
     def _last_node(self, line: Line) -> Node | None:
         """Return the node at which the graph of a line ended."""
         graph = self.history.graphs.get(line.path)
-        complete_steps = [] if graph is None else [step for step in graph.trace if step.whole]
+        complete_steps = [] if graph is None else [step for step in graph.trace if step.is_complete]
         return complete_steps[-1].node if complete_steps else None
 
     def _step_node(
@@ -466,7 +467,8 @@ class LineReader:
         return self._join_values(draft, values | _drop_unstored(resolved), complete), tuple(values)
 
     def _filled_node(self, line: Line, node: Node) -> Node:
-        """Return the node that the LM filled, with the values that were there before the fill."""
+        """Return the node that the LM filled, with the values that its sources had before the
+        fill."""
         if self._graph is None:
             return node
         own_values, cls = node.__dict__, type(node)
@@ -479,7 +481,7 @@ class LineReader:
         )
 
     def _context(self, line: Line, target: type[Node]) -> dict[str, Any]:
-        """Return the values of a `target` node that were there before the LM filled it."""
+        """Return the values that the sources of a `target` node had before the LM filled it."""
         if self._graph is None:
             return {}
         return _drop_unstored(

@@ -80,10 +80,10 @@ async def earlier_turns(
     one of the newest `needed` turns is missing."""
     if not plan_of_graph(graph).turns_read:
         return None
-    wanted = max(min(plan_of_graph(graph).turns_read, number), needed)
+    turn_count = max(min(plan_of_graph(graph).turns_read, number), needed)
     turns: list[Turn] = []
     run_id = previous
-    while run_id and len(turns) < wanted:
+    while run_id and len(turns) < turn_count:
         try:
             turn, before, _ = await get_turn(journal, graph, run_id)
         except JournalError as error:
@@ -214,7 +214,7 @@ class _TextReader:
                     if call.state == "done":
                         arguments = {} if self._has_secrets else call.arguments
                         tool_call = ToolCall(id=call.id, name=call.name, arguments=arguments)
-                        outcome: Json = {"result": call.result, "error": call.told}
+                        outcome: Json = {"result": call.result, "error": call.tool_error}
                         calls.append(tool_call.model_copy(update=outcome))
         return tuple(calls)
 

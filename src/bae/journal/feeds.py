@@ -251,7 +251,8 @@ class Subscriber(Generic[T]):
         self._feed = feed
         self._behind = behind
         self._live = after is None
-        """Whether the subscriber has once had every item. From then on, it must not fall behind."""
+        """Whether the subscriber has once reached the items in memory. From then on, it must not
+        fall behind."""
         self._state = ""
         self._closed = False
         tail = feed.tail
@@ -314,9 +315,9 @@ async def subscribe(
     store when the subscriber asks for them. A slow subscriber therefore costs no memory, and does
     not delay others.
 
-    A subscriber that has once had every item must not fall more than 5,000 items behind. Otherwise
-    its iteration ends with "gap", and it can subscribe again. `behind` is the same limit for a
-    subscriber that has not had every item yet. By default, it may be any number of items behind.
+    A subscriber that has once caught up with the feed must not fall more than 5,000 items behind
+    again. Otherwise its iteration ends with "gap", and the caller can subscribe again. `behind` is
+    the same limit until the subscriber has caught up. By default, there is no limit until then.
     """
     try:
         await feed.tail.enter()

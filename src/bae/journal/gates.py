@@ -42,8 +42,8 @@ def open_gates(stored: StoredRun) -> list[OpenGate]:
     return [gate for gate, is_answered in all_gates(stored) if not is_answered]
 
 
-def find_gate(stored: StoredRun, wanted: str) -> OpenGate:
-    """Return the open gate that `wanted` names: the gate's address, its place as `Node.field`, its
+def find_gate(stored: StoredRun, name: str) -> OpenGate:
+    """Return the open gate with the name `name`: the gate's address, its place as `Node.field`, its
     field alone, or the id of its tool call. Raises `GateError` if not exactly one open gate has
     this name, or if an answer is already stored or comes too late."""
     run_id = stored.info.run_id
@@ -51,12 +51,12 @@ def find_gate(stored: StoredRun, wanted: str) -> OpenGate:
     unanswered = [
         gate for gate, is_used in gates if not is_used and gate.address not in stored.answers
     ]
-    matches = [gate for gate, _ in gates if wanted in gate.names]
+    matches = [gate for gate, _ in gates if name in gate.names]
     open_matches = [gate for gate in matches if gate in unanswered]
     if len(open_matches) > 1:
         listed = ", ".join(gate.address for gate in open_matches)
         raise GateError(
-            f"the run {run_id} waits at {len(open_matches)} gates called {wanted}: {listed}",
+            f"the run {run_id} waits at {len(open_matches)} gates called {name}: {listed}",
             code="bae-gate-ambiguous",
             fix="name one of these",
         )
@@ -64,7 +64,7 @@ def find_gate(stored: StoredRun, wanted: str) -> OpenGate:
         waiting = ", ".join(gate.address for gate in unanswered)
         waits = waiting or f"no answer: {describe_status(stored.info)}"
         raise GateError(
-            f"the run {run_id} has no open gate {wanted}; it waits for {waits}",
+            f"the run {run_id} has no open gate {name}; it waits for {waits}",
             code="bae-gate-unknown",
             fix="name an open gate by its address, as Node.field, or by the field alone; name the "
             "gate of a tool call by the id of the call, too, as c3",

@@ -42,7 +42,7 @@ def _next_number(stored: StoredRun) -> int:
             code="bae-tell-nobody",
             fix="answer its gates, or fork it at an earlier step with other values",
         )
-    return history.told + 1
+    return history.message_count + 1
 
 
 def _has_conversation_ahead(history: StoredHistory) -> bool:
@@ -54,7 +54,7 @@ def _has_conversation_ahead(history: StoredHistory) -> bool:
     if not shape.graphs or newest is None:
         return True  # the shape has an older format, or the run has no node yet
     classes: Json = shape.graphs[0]["classes"]
-    ahead = [*classes.get(newest.name, {}).get("next", ())] if newest.whole else [newest.name]
+    ahead = [*classes.get(newest.name, {}).get("next", ())] if newest.is_complete else [newest.name]
     for name in ahead:
         cls: Json = classes.get(name, {"fields": {}, "next": ()})
         if any(_has_tools(shape, field, set()) for field in cls["fields"].values()):

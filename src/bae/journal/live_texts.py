@@ -25,10 +25,11 @@ class TextPiece(NamedTuple):
 
     place: str
     start: int
-    """How many characters of the text before the change remain. It is 0 if the text was voided, or
-    if a record has the text now."""
+    """How many characters of the earlier text remain. It is 0 if other text replaces the earlier
+    text."""
     delta: str
-    """The text after these characters."""
+    """The new text after these characters. If `start` is 0 and `delta` is empty, the text was
+    voided, or a record has the text now."""
 
 
 class LiveTexts:
@@ -51,7 +52,7 @@ class LiveTexts:
         self._lock = Lock()
 
     def observe(self, run: ObservedRun, record: Record) -> None:
-        """Take in a record of a run. Register this method with `bae.observers.observing`."""
+        """Add a record of a run. Register this method with `bae.observers.observing`."""
         with self._lock:
             history = self._runs.get(run)
             if history is None:
@@ -77,8 +78,8 @@ class LiveTexts:
         self, run_id: str, *, thoughts: bool = False
     ) -> AsyncGenerator[list[TextPiece], None]:
         """Yield the texts of a run so far, and then each change. The iteration does not end by
-        itself. With `thoughts`, it also yields the model's thinking, at the place of the node
-        without a field."""
+        itself. With `thoughts`, it also yields the model's thinking. The place of the thinking is
+        that of the node, without a field."""
         bell = _Bell()
         sent: dict[str, str] = {}
         with self._lock:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from bae.approvals import dump_answer, load_answer
-from bae.calls import MISSING, CallPlan, asked_at, name_of
+from bae.calls import MISSING, CallPlan, find_input, name_of
 from bae.core_schemas import field_schema, field_schemas, model_config_of, returned_schema
 from bae.draft import complete, from_answer, hold, validate_values
 from bae.exceptions import JournalError, describe, faults
@@ -91,8 +91,8 @@ class NodeCodec:
             # Start from the parameter above, if it is cached. Do not walk a long chain each time.
             above, _, last = route.rpartition("(")
             outer = self._inputs.get((field, above)) if above else None
-            target = asked_at(outer, f"({last}") if outer else None
-            target = target or asked_at(self.plan.fields[field], route)
+            target = find_input(outer, f"({last}") if outer else None
+            target = target or find_input(self.plan.fields[field], route)
             if target is None:
                 raise KeyError(f"{field}{route}")
             self._inputs[field, route] = target
@@ -113,8 +113,8 @@ class NodeCodec:
 
         - `secrets`: write secrets. By default, they are left out.
         - `plain`: write only plain fields.
-        - `whole`: raise `Unkeepable` for a dependency that no journal can store. By default, it is
-          left out.
+        - `whole`: raise `Unkeepable` if the value of a field with a source cannot be stored. By
+          default, such a value is left out.
         - `copies`: fields with copies of secrets. They are left out unless `secrets` is set.
 
         Raises `JournalError` if a plain field has a value that no journal can store.
@@ -352,7 +352,7 @@ class NodeCodec:
 
     def load_answer(self, name: str, data: Any) -> Any:
         """Return an answer from parsed JSON. The node validates the answer again. If the field
-        would change the answer a second time, return the parsed JSON instead."""
+        refuses the answer, or would change it a second time, return the parsed JSON instead."""
         try:
             value = self.fields[name].load(data)
             return value if same(validate_values(self.cls, {name: value})[name], value) else data
@@ -412,7 +412,7 @@ class EndCodec:
                 self.verdict = "live"
                 self.why = f"{cls.__name__}.{name}: {codec.fields[name].why}"
             if codec.secret and self.verdict == "keep":
-                self.verdict, self.why = "secret", f"{cls.__name__}.{min(codec.secret)} is one"
+                self.verdict, self.why = "secret", f"{cls.__name__}.{min(codec.secret)} is a secret"
 
     def dump(self, value: Node) -> str:
         """Return the node as JSON. Raises `Unkeepable` if the graph does not end at the node's

@@ -22,7 +22,7 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from bae.arguments import freeze
-from bae.calls import asked_at, call_at, is_by_value, routes, siblings_of, walk_recalls
+from bae.calls import find_call_at, find_input, is_by_value, routes, siblings_of, walk_recalls
 from bae.graph_plan import plan_of_graph
 from bae.place import Place
 from bae.plan import plan_of
@@ -108,7 +108,7 @@ class OutsideWriter(Writer):
     def _call(self, ended: SourceEnded, asked: Arguments | None) -> CallEnded | None:
         """Return the record of a value that the run computes only once. None for any other
         value."""
-        target = asked_at(plan_of(ended.node_type).fields[ended.field], ended.parameter)
+        target = find_input(plan_of(ended.node_type).fields[ended.field], ended.parameter)
         if target is None or self._hashes_secret(ended.node_type, target):
             return None
         name = call_name(self._graph, target, asked)
@@ -185,7 +185,7 @@ def _find_places(graph: Graph[Any, Any]) -> dict[Hashable, tuple[str, str]]:
         for plan in plan_of_graph(inner).plans.values():
             for field in plan.called:
                 for route in routes(field.call):
-                    call = call_at(field, route)
+                    call = find_call_at(field, route)
                     if call is not None:
                         place = Place(node=plan.name, field=field.name, parameter=route)
                         places.setdefault(call.key, (inner.name, str(place)))
@@ -206,7 +206,7 @@ def resolve_call_name(graph: Graph[Any, Any], name: CallName) -> FieldPlan | Inp
         if inner.name == name.graph:
             for plan in plan_of_graph(inner).plans.values():
                 if plan.name == place.node and place.field in plan.fields:
-                    return asked_at(plan.fields[place.field], place.parameter)
+                    return find_input(plan.fields[place.field], place.parameter)
     return None
 
 

@@ -10,7 +10,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
 
 from bae.arguments import Arguments
-from bae.calls import asked_at, is_by_value, siblings_of, walk_recalls
+from bae.calls import find_input, is_by_value, siblings_of, walk_recalls
 from bae.draft import validate_values
 from bae.history import History
 from bae.journal.node_codec import call_codec, node_codec, read_gate_answer, unreadable
@@ -51,9 +51,9 @@ class RecordedPast(Past):
             if source.place.parameter and is_done(source)
             if (shared := _find_shared(source.place, source.node_type)) is not None
         }
-        """The finished sources of parameters of dependencies that the run calls once. A key has the
-        key of the dependency, and the path from the dependency to the parameter. A key has no
-        place, because another field may be the first to need the dependency now."""
+        """For dependencies that the run calls once: the finished sources of their parameters. The
+        key is the dependency's key, and the path from the dependency to the parameter. The place is
+        not in the key, because another field may be the first to need the dependency now."""
         self._remapped: set[str] = set()
         """The places, as text, where values are now computed from other arguments or items. The
         recorded subgraphs at these places may belong to other values."""
@@ -77,13 +77,13 @@ class RecordedPast(Past):
         if source is not None and asked is not None and not self._arguments(source).fits(asked):
             self._remapped.add(str(place))
             return NOTHING
-        if source is not None and source.taken and shared is None:
+        if source is not None and source.is_used and shared is None:
             self._history.forget_graph(str(place))
             return NOTHING
         if source is None or not is_done(source):
             return NOTHING
         # A body may make another node at the same place, which needs another value.
-        source.taken = shared is None
+        source.is_used = shared is None
         return source.value
 
     def items(self, place: Place, node_type: type[Node]) -> Mapping[int, Any]:
@@ -95,7 +95,7 @@ class RecordedPast(Past):
             self._remapped.add(str(place))
             return {}
         source = self._history.source(place)
-        items = {} if source is None or source.taken else source.items
+        items = {} if source is None or source.is_used else source.items
         return {index: item.value for index, item in items.items() if is_done(item)}
 
     def value_outside(
@@ -157,20 +157,20 @@ class RecordedPast(Past):
             )
         return [] if asking_work is None else asking_work.answered
 
-    def _recorded_node(self, path: str, step: int) -> Node | None:
+    def find_recorded_node(self, path: str, step: int) -> Node | None:
         """Return the recorded complete node at a step. None if there is none."""
         recorded = self._history.step(path, step)
-        return recorded.node if recorded is not None and recorded.whole else None
+        return recorded.node if recorded is not None and recorded.is_complete else None
 
-    def _shared_sources(self) -> dict[Hashable, Source]:
+    def find_shared_sources(self) -> dict[Hashable, Source]:
         """Return the finished sources of dependencies that the run calls once, or once for equal
         arguments. The key is that of the dependency, or the `Arguments` of the call."""
         finished = {key: source for key, source in self._history.shared.items() if is_done(source)}
-        for asked, sources in self._look_ups().items():
+        for asked, sources in self.find_look_ups().items():
             finished.update((asked, source) for source in sources if is_done(source))
         return finished
 
-    def _look_ups(self) -> dict[Arguments, list[Source]]:
+    def find_look_ups(self) -> dict[Arguments, list[Source]]:
         """Return the recorded calls of dependencies that take arguments from the run, by these
         arguments."""
         look_ups: dict[Arguments, list[Source]] = {}
@@ -204,10 +204,10 @@ class RecordedPast(Past):
                 below[key] = value
         return Arguments(cast("CallPlan", target.call).key, own, below)
 
-    def _argument(self, source: Source | None, way: Sequence[str]) -> Source | None:
-        """Return the source of an argument. `way` has the names of the parameters that lead to the
-        argument."""
-        for name in way:
+    def _argument(self, source: Source | None, parameters: Sequence[str]) -> Source | None:
+        """Return the source of an argument. `parameters` are the names of the parameters that lead
+        to the argument, from the outermost function."""
+        for name in parameters:
             if source is None:
                 return None
             source = self._history.source(self._first(source).place.below(name))
@@ -237,11 +237,13 @@ class RecordedPast(Past):
             return LIVE
         return info.get_default(call_default_factory=True, validated_data={})
 
-    def _take_known(self, flow: Dataflow, sources: Mapping[Hashable, Source]) -> None:
+    def use_recorded_sources(self, flow: Dataflow, sources: Mapping[Hashable, Source]) -> None:
         """Have a run use the recorded values of these sources."""
         called_at = {k: str(s.place) for k, s in sources.items() if isinstance(k, Arguments)}
         values = {key: source.value for key, source in sources.items()}
-        flow.take_known(values, called_at, self._history.called_outside.keys() & values.keys())
+        flow.add_recorded_values(
+            values, called_at, self._history.called_outside.keys() & values.keys()
+        )
 
     def _is_made_again(self, place: Place, node_type: type[Node]) -> bool:
         """Return whether a value is computed again because no journal stores it. The new value may
@@ -267,7 +269,7 @@ class OutsidePast(Past):
         asked: Arguments | None = None,
     ) -> Any:
         """Return the recorded result of a function, or `NOTHING`."""
-        target = asked_at(plan_of(node_type).fields[place.field], place.parameter)
+        target = find_input(plan_of(node_type).fields[place.field], place.parameter)
         return NOTHING if target is None else self._owner.value_outside(place, target, asked)
 
 
@@ -307,8 +309,8 @@ class ResumedPast(RecordedPast):
             if recorded is None or recorded.start is None:
                 return start, False, self._next_node
         elif run.flow is not None:
-            self._take_known(run.flow, self._shared_sources())
-        first, step = self._recorded_node(run.path, 0), self._history.step(run.path, 0)
+            self.use_recorded_sources(run.flow, self.find_shared_sources())
+        first, step = self.find_recorded_node(run.path, 0), self._history.step(run.path, 0)
         if first is None and step is not None and step.filled is not None:
             first = step.filled.node
         if first is None or not start.__dict__.keys() <= first.__dict__.keys():
@@ -320,7 +322,7 @@ class ResumedPast(RecordedPast):
         """Return a function that calls `start_step` for each step that is not recorded."""
 
         def start_new_step(now: float) -> Awaitable[None] | None:
-            if self._recorded_node(run.path, run.step) is not None:
+            if self.find_recorded_node(run.path, run.step) is not None:
                 return None
             return start_step(now)
 
@@ -347,7 +349,7 @@ class ResumedPast(RecordedPast):
         value = super().value(place, node_type, early, asked)
         if value is not NOTHING or asked is None or not self._history.calls_outside:
             return value
-        target = asked_at(plan_of(node_type).fields[place.field], place.parameter)
+        target = find_input(plan_of(node_type).fields[place.field], place.parameter)
         if target is None or target.call is None:
             return NOTHING
         value = self.value_outside(place, target, asked)
@@ -368,16 +370,16 @@ class ResumedPast(RecordedPast):
     def find_unrecorded_fields(
         self, run: Run, plan: NodePlan, absent: Sequence[FieldPlan]
     ) -> Sequence[FieldPlan]:
-        """Return the fields that had no value in a recorded node either. Their defaults were used,
-        or their class did not have the fields yet."""
+        """Return the fields of `absent` that had no value in the recorded node either. Their
+        defaults were used, or their class did not have the fields yet."""
         path, step = run.path, len(run.trace)
         recorded = self._history.step(path, step)
-        if recorded is None or not (recorded.whole or recorded.filled):
+        if recorded is None or not (recorded.is_complete or recorded.filled):
             return ()
         return [
             field
             for field in absent
-            if recorded.whole or field in plan.context
+            if recorded.is_complete or field in plan.context
             if self._stays_absent(Place(path, step, plan.name, field.name), plan.node, field)
         ]
 
@@ -449,13 +451,13 @@ def is_done(work: Source | Item) -> bool:
 def _find_input(source: Source) -> FieldPlan | Input:
     """Return the field or input that a source was started for."""
     field = plan_of(source.node_type).fields[source.place.field]
-    return cast("FieldPlan | Input", asked_at(field, source.place.parameter))
+    return cast("FieldPlan | Input", find_input(field, source.place.parameter))
 
 
 def _find_shared(place: Place, node_type: type[Node]) -> tuple[Hashable, str] | None:
-    """Find the dependency that the run calls once and that a value comes from, or is an argument
-    of. Returns the key of the dependency, and the path from the dependency to the value. None if
-    there is no such dependency."""
+    """Find the dependency that returned a value, or that took the value as an argument at any
+    depth, if the run calls this dependency once. Returns the dependency's key, and the parameters
+    that lead from the dependency to the value. None if there is no such dependency."""
     parameters = place.parameters
     for depth in range(len(parameters), -1, -1):
         around = "".join(f"({name})" for name in parameters[:depth])

@@ -45,7 +45,7 @@ _CONVERSATIONS: Final = {
 }
 """The attributes of texts, arguments and results in lines about tools, by the kind of the line."""
 _ROUNDS: Final = {name for name in _CONVERSATIONS if WITHHELD_MESSAGE in KINDS[name].stored}
-"""The kinds of lines about a round, which note that they were redacted."""
+"""The kinds of lines about a round. Redaction marks these lines as withheld."""
 
 _Field = tuple[str, str]
 """The name of a class and the name of a field. A parameter may follow the field, as
@@ -65,7 +65,8 @@ class Redaction:
     values: int
     """The number of removed values."""
     texts: int
-    """The number of removed texts: prompts and answers of LM calls, and messages of errors."""
+    """The number of removed texts: prompts, answers and thinking of LM calls, the contents of
+    conversations with tools, and messages of errors."""
 
     def __str__(self) -> str:
         return (
@@ -220,9 +221,9 @@ class _ParsedRun:
                     yield outer
 
     def _find_recalling_field(self, line: Line, data: Json) -> _Field | None:
-        """Return the field that gets the recalled value of a line. If a `Dep` of a graph binds the
-        value, that is a field of the start node of the graph. Return None if a parameter of a
-        function gets the value."""
+        """Return the field that gets the recalled value of a line. If a `Dep` passes the value to a
+        graph, return the field of the graph's start node. Return None if a parameter of a function
+        gets the value."""
         name, field, parameter = data["node"], data["field"], data.get("parameter", "")
         if not parameter:
             return name, field
@@ -269,8 +270,8 @@ class _ParsedRun:
         node_fields: set[_Field],
     ) -> tuple[Line, tuple[int, int]]:
         """Redact a line. Return the new line, and how many values and texts were removed.
-        `shared_calls` are the shared calls behind targets. `node_fields` are the targets, and the
-        fields whose value is a node with a target field."""
+        `shared_calls` are the numbers of the calls that compute targets once for the run.
+        `node_fields` are the targets, and the fields whose value is a node with a target field."""
         before = to_json(data, inf_nan_mode="constants")
         inside = _is_inside(line.path, targets)
         values = sum(_withhold(n, None if inside else node_fields) for n in _nodes(line, data))
@@ -343,8 +344,8 @@ class _ParsedRun:
         return f"{name}: {_WITHHELD}" if is_field else _WITHHELD
 
     def find_shared_calls(self, targets: set[_Field]) -> set[int]:
-        """Return the numbers of the calls behind the targets that are made once for the run. The
-        journal stores the value of such a call with the field or parameter that needed it first."""
+        """Return the numbers of the calls that compute targets once for the run. The journal stores
+        the value of such a call with the field or parameter that needed the value first."""
         return {
             stored_field["call"]
             for name, field, stored_field in self._shape.fields()
@@ -398,7 +399,7 @@ def _without_values(entry: Json) -> Json:
 
 
 def _is_target(at: Place, targets: set[_Field]) -> bool:
-    """Whether a field, or a parameter behind the field, is a target."""
+    """Whether the field at a place, or the parameter at the place, is a target."""
     return not targets.isdisjoint({(at.node, at.field), (at.node, f"{at.field}{at.parameter}")})
 
 

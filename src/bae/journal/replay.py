@@ -130,7 +130,7 @@ class ReplayedPast(RecordedPast):
             if key in past.shared and any(error is not None for _, error in calls)
         } | {
             asked
-            for asked, sources in self._look_ups().items()
+            for asked, sources in self.find_look_ups().items()
             if any(source.error is not None for source in sources)
         }
         """The keys of shared dependencies that failed before they returned a value. A shared
@@ -142,7 +142,8 @@ class ReplayedPast(RecordedPast):
     def begin(
         self, run: Run, graph: Graph[Any, Any], start: Node
     ) -> tuple[Node, bool, FindNext | None]:
-        """Return the first node: `start`, or the node that a fork put in its place.
+        """Return the first node: `start`, or the node that a fork put in its place. Raises
+        `ReplayError` if the system text of the graph has changed.
 
         Before the first step, give the run the values of its shared dependencies. Leave out the
         values of graphs, because graphs run again. Leave out dependencies that failed at first,
@@ -161,10 +162,10 @@ class ReplayedPast(RecordedPast):
         if not run.path and run.flow is not None:
             finished = {
                 key: source
-                for key, source in self._shared_sources().items()
+                for key, source in self.find_shared_sources().items()
                 if key not in self._recovered and source.graph is None
             }
-            self._take_known(run.flow, finished)
+            self.use_recorded_sources(run.flow, finished)
         step = self._history.step(run.path, 0)
         forked = None if step is None else step.forked
         return start if forked is None else forked.node, False, self._find_forked_node
@@ -174,7 +175,7 @@ class ReplayedPast(RecordedPast):
 
         def compare_step(now: float) -> None:
             node = run.trace[-1]
-            recorded = self._recorded_node(run.path, run.step)
+            recorded = self.find_recorded_node(run.path, run.step)
             if recorded is None:
                 if self._history.following(run.path, run.step) is None:
                     raise self._node_error(run, None, node)
@@ -193,7 +194,7 @@ class ReplayedPast(RecordedPast):
 
     def check_end(self, run: Run, ended: RunEnded) -> None:
         """Raise `ReplayError` if the run ends before the recorded run."""
-        following = self._recorded_node(run.path, run.step)
+        following = self.find_recorded_node(run.path, run.step)
         if ended.outcome == "ended" and following is not None:
             raise self._node_error(run, following, None)
 
@@ -282,8 +283,8 @@ class ReplayedPast(RecordedPast):
         asked: Arguments | None = None,
     ) -> Any:
         """Return the recorded value of a source, or raise its recorded error. Return `NOTHING` for
-        a graph that runs at this place, because the graph runs again. If the graph ran for another
-        field with the same value, return that value."""
+        a gate that was waiting, and for a graph that ran at this place, because the graph runs
+        again. If the graph ran for another field with the same value, return that value."""
         call, is_shared = find_call(node_type, place)
         key = call.key if call is not None and is_shared else None
         if call is not None and call.graph is not None:
@@ -347,7 +348,10 @@ class ReplayedPast(RecordedPast):
         step = self._history.step(run.path, len(run.trace))
         if step is not None and type(step.node) is type(node):
             recorded = step.node.__dict__
-            values = {**{name: recorded[name] for name in step.made if name in recorded}, **values}
+            values = {
+                **{name: recorded[name] for name in step.factory_fields if name in recorded},
+                **values,
+            }
         return super().complete_node(run, node, values)
 
     def lm_answer(self, asked: AskedLM) -> Any:
@@ -403,7 +407,9 @@ class ReplayedPast(RecordedPast):
         """Return the value of a shared dependency that failed in the run, as of the time when the
         run reached a node. If the last call before that time failed, raise its error."""
         step = self._history.step(place.path, place.step)
-        until = step.whole_count if step is not None and step.whole else self._history.count
+        until = (
+            step.completing_record if step is not None and step.is_complete else self._history.count
+        )
         before = [error for count, error in self._history.shared_calls[key] if count < until]
         if before and before[-1] is not None:
             raise _restore_error(before[-1])
@@ -568,7 +574,7 @@ def _find_reached_limit(past: History) -> int:
         ),
         default=0,
     )
-    furthest = max((step.number + 1 for step in past.steps() if step.whole), default=0)
+    furthest = max((step.number + 1 for step in past.steps() if step.is_complete), default=0)
     return limit if limit >= furthest else 0
 
 

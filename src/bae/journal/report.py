@@ -212,9 +212,9 @@ def report_run(stored: StoredRun, *, now: float | None = None) -> RunReport:
     """Return the report of a run. `timeline` explains the parameters and errors."""
     now = time() if now is None else now
     history, info = read_history(stored), stored.info
-    ran = _timeline(stored, history, now)
+    run_timeline = _timeline(stored, history, now)
     # How long sources and LM calls took, in all lives of the run.
-    took = {(entry.kind, entry.place): entry.seconds for entry in ran.every()}
+    took = {(entry.kind, entry.place): entry.seconds for entry in run_timeline.every()}
     search = Search(stored, history)
     graphs = tuple(
         GraphReport(
@@ -224,9 +224,11 @@ def report_run(stored: StoredRun, *, now: float | None = None) -> RunReport:
         for graph in [history.run, *(inner for path, inner in history.graphs.items() if path)]
     )
     # A fork shares lines of its parent, so its timeline begins before the fork.
-    lasted = info.lasted(now) if info.parent else ran.end - ran.start
+    seconds = info.lasted(now) if info.parent else run_timeline.end - run_timeline.start
     changes = tuple(history.changes)
-    return RunReport(info, ran, lasted, history.usage, changes, graphs, list_files(stored))
+    return RunReport(
+        info, run_timeline, seconds, history.usage, changes, graphs, list_files(stored)
+    )
 
 
 def list_files(stored: StoredRun) -> tuple[StoredFile, ...]:
@@ -267,7 +269,7 @@ def _report_node(step: Step, search: Search, took: dict[tuple[str, str], float])
     return NodeReport(
         step.number,
         step.name,
-        step.whole,
+        step.is_complete,
         tuple("" if cls is NoneType else cls.__name__ for cls in offered),
         filled if filled is None else took.get(("fill", str(step.place)), filled),
         _usage_of(step, choice),
@@ -363,7 +365,7 @@ class _TimelineBuilder:
         if not _leads_to(step.choice) or step.number + 1 not in step.graph.steps:
             inside += self._choice(place, step.choice)
         entries = self._entry("node", place, step.name, step, inside)
-        if step.whole and step.called is None and step.state in ("cancelled", "interrupted"):
+        if step.is_complete and step.called is None and step.state in ("cancelled", "interrupted"):
             return [replace(entry, outcome="done", error="") for entry in entries]
         return entries
 

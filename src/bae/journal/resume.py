@@ -76,8 +76,9 @@ async def resume(
     skip_ended: bool = False,
 ) -> GraphResult[T]:
     """Resume a run where it stopped. If the run has ended, return its result; with `skip_ended`,
-    raise `bae-run-ended` instead. If this process has just run the run, `earlier` is its writer.
-    The run then continues the log of `earlier`, because observers may be reading that log."""
+    raise `bae-run-ended` instead. If this process has just worked on the run, `earlier` is the
+    writer that it used. The resumed run continues that writer's log, because observers may be
+    reading the log."""
     graph.prove()
     _check_given(graph, given or {})
     stored = await journal.read(run_id)
@@ -103,7 +104,7 @@ async def resume(
         new = frozenset(change.place for change in changes if change.kind == "new")
         writer = JournalWriter(journal, [*records])
         writer.continue_run(graph, claim, stored)
-        writer.told = past.told
+        writer.message_count = past.message_count
         if options.max_iters is None:
             options = options._replace(max_iters=past.run.max_iters)
         thread = before.thread
@@ -116,10 +117,10 @@ async def resume(
             earlier.log.extend(records[earlier.lines :])
             writer.log = earlier.log
         run.restore_limits(past.usage, past.seconds)
-        steps = sum(step.whole for step in past.run.steps.values())
-        message = tuple(str(change) for change in changes)
-        await writer.store(RunResumed(time(), "", steps, claim.owner, message))
-        if thread is not None and past.turn is None:  # the run stopped too early to store it
+        steps = sum(step.is_complete for step in past.run.steps.values())
+        change_texts = tuple(str(change) for change in changes)
+        await writer.store(RunResumed(time(), "", steps, claim.owner, change_texts))
+        if thread is not None and past.turn is None:  # it stopped before its turn was stored
             await writer.begin_turn(run, graph, thread)
         writer.watch(run_id, requests)
         with visible(stored.files):
@@ -285,7 +286,7 @@ async def result_of(
         graph, stored.lines, files=stored.files, given=given, partial=True, turns=turns
     )
     run = past.run
-    trace = [step.node for step in run.trace if step.whole and step.node is not None]
+    trace = [step.node for step in run.trace if step.is_complete and step.node is not None]
     gates = tuple(gate for gate in run.gates if gate.address not in stored.answers)
     status = stored.info.status
     waiting = gates if status == "waiting" else ()
@@ -299,8 +300,9 @@ async def result_of(
 
 
 async def recoverable(graph: Graph[Any, Any], journal: Journal) -> AsyncIterator[RunInfo]:
-    """Yield the runs of a graph that have no owner and can continue. Queued runs come first, the
-    oldest first. Interrupted runs and answered runs follow, the newest first."""
+    """Yield the runs of a graph that have no owner and can continue: queued runs, the oldest first,
+    then interrupted runs, and then parked runs whose gate was answered or is past its deadline, the
+    newest first."""
     queued = [info async for info in journal.every_run(status="queued", graph=graph.name)]
     now = time()
     for info in reversed(queued):

@@ -79,7 +79,7 @@ class JournalWriter(Writer):
         self._watch: CancelWatch | None = None
         self._n = 0
         self._token = 0
-        self.told = 0
+        self.message_count = 0
         """The number of messages of people in the records."""
         self._message_lock = asyncio.Lock()
         self._broken: JournalError | None = None
@@ -333,14 +333,14 @@ class JournalWriter(Writer):
         Revoked approvals are included."""
         return await self._journal.approvals(run.run_id)
 
-    async def take_told(self, run: Run, record: Callable[[str], RoundReplied]) -> Sequence[str]:
+    async def take_messages(self, run: Run, record: Callable[[str], RoundReplied]) -> Sequence[str]:
         """Return the messages that people sent to the LMs of the run since the last call."""
         async with self._message_lock:  # two calls at once would return the same messages
             messages = messages_in(await self._journal.answers(run.run_id))
-            new = [text for number, text in messages if number > self.told]
+            new = [text for number, text in messages if number > self.message_count]
             if new:
                 await self.store(*map(record, new))
-                self.told += len(new)
+                self.message_count += len(new)
             return new
 
     async def finish(self, run: Run, ended: RunEnded) -> None:
@@ -371,7 +371,8 @@ class JournalWriter(Writer):
 
     async def hand_over(self, run: Run, error: BaseException | None = None) -> None:
         """Release the claim without ending the run. The run is then interrupted, and can be resumed
-        at once. If an `error` made this process stop, the entry of the run has it."""
+        at once. If this process stopped because of an `error`, the entry of the run describes the
+        error."""
         await self.stop_watching()
         claim, self._claim = self._claim, None
         if claim is not None:
@@ -412,10 +413,10 @@ class JournalWriter(Writer):
         counted = [record for record in self.log if type(record) in COUNTED]
         if not counted:
             return RunSummary(len(nodes), last)
-        count = UsageCount()
+        usage_count = UsageCount()
         for record in counted:
-            count.take(record)
-        used = count.total()
+            usage_count.take(record)
+        used = usage_count.total()
         return RunSummary(len(nodes), last, used.calls, used.tokens, used.cost)
 
     def outside(self, path: str, step: int, asker: Asker) -> Writer:

@@ -196,13 +196,13 @@ class ShapeView:
     def arguments_of(uses: Json) -> list[str]:
         """Return, in words, the arguments that come from the run:
         `query from the field question`."""
-        inputs_text: list[str] = []
+        texts: list[str] = []
         for name, use in uses.items():
             if "field" in use:
-                inputs_text.append(f"{name} from the field {use['field']}")
+                texts.append(f"{name} from the field {use['field']}")
             elif "recall" in use:
-                inputs_text.append(f"{name} from Recall({use['recall']})")
-        return inputs_text
+                texts.append(f"{name} from Recall({use['recall']})")
+        return texts
 
     def fields(self) -> Iterator[tuple[str, str, Json]]:
         """Yield all fields: the name of the class, the name of the field, and the stored field."""
@@ -227,8 +227,9 @@ class ShapeView:
         return {name for name, cls in classes.items() if cls["ends"]}
 
     def walk_calls(self, use: Json) -> Iterator[tuple[str, Json]]:
-        """Yield each call that computes a field or an argument behind the field, once. Before the
-        call comes its parameter, as `(city)`, which is empty for the field itself."""
+        """Yield each call that computes a field or, at any depth, an argument of the field's
+        function. With each call come the parameters that lead to it, as `(city)(client)`; they are
+        empty for the field itself. A call that several parameters need comes once."""
         ahead, yielded = [("", use)], set[int]()
         while ahead:
             parameter, use = ahead.pop()
@@ -379,8 +380,8 @@ def _recall(recall: RecallField) -> Json:
 def _describe_context(context: Shown | None, limit: int | None) -> str:
     """Return the setting `context` in words; empty without this setting."""
     selected = context if isinstance(context, tuple) else () if context is None else (context,)
-    inputs_text = ", ".join(part if isinstance(part, str) else part.__name__ for part in selected)
-    return inputs_text if limit is None else f"{inputs_text} in {limit} characters".strip()
+    shown_text = ", ".join(part if isinstance(part, str) else part.__name__ for part in selected)
+    return shown_text if limit is None else f"{shown_text} in {limit} characters".strip()
 
 
 def _schema_hash(core: Any) -> str:

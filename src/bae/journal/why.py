@@ -84,7 +84,8 @@ class Search:
         """Return where the value at `place` comes from. If there is no value, the `state` of the
         returned `Provenance` says why."""
         if place not in self._origins:
-            # This entry remains if the lines form a cycle or too long a chain. bae writes none.
+            # This entry remains if the lines form a cycle or too long a chain. bae writes no such
+            # lines.
             self._origins[place] = self._absent(place)
             if self._depth < _DEEPEST:
                 self._depth += 1
@@ -119,7 +120,7 @@ class Search:
             or self._answered_gate(place)
             or self._failed_source(place, step)
         )
-        if provenance is None and step.whole and field:
+        if provenance is None and step.is_complete and field:
             provenance = self._unrecorded_field(place, step)
         return provenance or self._unfinished_field(place, source)
 
@@ -323,7 +324,7 @@ class Search:
         kind = source.kind if field is None or place.parameter else field["kind"]
         by = "" if source.place == place else f"{source.by} raised "
         provenance = self._provenance_of(
-            place, "default" if step.whole else kind, source.ended or source.started
+            place, "default" if step.is_complete else kind, source.ended or source.started
         )
         provenance = replace(
             provenance, by=source.by, kept="missing", state="failed", seconds=source.took
@@ -343,15 +344,19 @@ class Search:
                 return self._from_record(place, step, fork, value)
         elif field is None or not field["required"]:
             note = "no line says more about it" if field is None else ""
-            return self._provenance_of(place, "default", step.whole_at, kept="missing", note=note)
+            return self._provenance_of(
+                place, "default", step.completed_at, kept="missing", note=note
+            )
         else:
             value = {"kept": "live", "note": "nothing more is recorded of it"}
         kind = field["kind"] if field is not None and has_source else "body"
-        return self._provenance_of(place, kind, step.whole_at, by=self._source_name(place), **value)
+        return self._provenance_of(
+            place, kind, step.completed_at, by=self._source_name(place), **value
+        )
 
     def _unfinished_field(self, place: Place, source: Source | None) -> Provenance:
         provenance, step = self._absent(place), self._history.step(place.path, place.step)
-        loop = None if step is None or step.whole else step.fill_loop
+        loop = None if step is None or step.is_complete else step.fill_loop
         if loop is not None and place.field == loop.field_name and not place.parameter:
             provenance = replace(provenance, rounds=(*tool_rounds(loop),), is_calls=True)
             by = "a conversation with tools"
@@ -378,7 +383,7 @@ class Search:
         call = self._shape.call_at(place)
         return "" if call is None else self._shape.calls[call]["by"]
 
-    # Finding a place, and reporting what is there otherwise.
+    # Finding a place, and the errors for a place that does not exist or has no value.
 
     def find(self, text: str, step: int | None) -> Place:
         """Return the place that a person wrote as `text`. If the text has no step, `step` may
@@ -449,7 +454,7 @@ class Search:
         step = self._history.step(place.path, place.step)
         fill = None if step is None else step.fill
         answers, loop = ([], None) if fill is None else (fill.answers, fill.loop)
-        if place.parameter and source is None and step is not None and step.whole:
+        if place.parameter and source is None and step is not None and step.is_complete:
             field = place._replace(parameter="", item=None)
             fix = f"look at the field: {field}"
             return self._unknown(f"nothing is recorded at {str(place)!r}", fix)
@@ -467,7 +472,7 @@ class Search:
             attempt = answers[-1].attempt
             verdict = f"its answer {attempt.number} was {attempt.verdict}"
             how = f"the LM was filling {place.node}, and {verdict}"
-        elif step is None or not step.whole:
+        elif step is None or not step.is_complete:
             how = f"the run has not reached a complete {place.node}"
         else:
             how = "no line says where it came from"
@@ -523,7 +528,7 @@ def _find_body_loop(before: Step, record: NodeRecord) -> ToolLoop | None:
 
 
 def _describe_call(call: ToolRun) -> MadeCall:
-    error = call.told if call.error is None else error_text(call.error)
+    error = call.tool_error if call.error is None else error_text(call.error)
     state: CallState = "begun" if call.was_called else "asked"
     if any(work.state == "waiting" for work in (call, *call.gates)):
         state = "waiting"
@@ -549,10 +554,12 @@ def _usage_data(
     graphs, whereas `attempts` has only the answers to `questions`."""
     own_questions = [question for question in questions if question is not None]
     steps = (step for root in graphs for graph in root.tree() for step in graph.steps.values())
-    every = [*own_questions, *(question for step in steps for question in step.questions)]
-    usage = Usage.total(question.usage for question in every)
-    judged = [answer for question in every for answer in judged_answers(question)]
-    rounds = [round_ for question in every if question.loop for round_ in question.loop.rounds]
+    all_questions = [*own_questions, *(question for step in steps for question in step.questions)]
+    usage = Usage.total(question.usage for question in all_questions)
+    judged = [answer for question in all_questions for answer in judged_answers(question)]
+    rounds = [
+        round_ for question in all_questions if question.loop for round_ in question.loop.rounds
+    ]
     # If a model failed and a Fallback asked the next model, only the usage names the first model.
     answered = [model for answer in (*rounds, *judged) for model in answer.usage.models]
     return {

@@ -108,7 +108,8 @@ def read_choice(
 ) -> tuple[type[Node] | type[None], dict[str, Any] | Wrong | None] | Wrong:
     """Return the chosen type and its field values, or why the choice is wrong. The values are None
     if the schema of the choice has no fields for the type."""
-    # If the answer can fill a type, `choice_schema` puts the choice into the property `answer`.
+    # If the schema also has fields to fill, `choice_schema` puts the choice into the property
+    # `answer`.
     inner: Any = data.get("answer") if choice.fillable else data
     if not isinstance(inner, dict):
         return Wrong(
@@ -136,7 +137,8 @@ def build(
 ) -> N | Wrong:
     """Build and validate a node, or return a `Wrong` with the fields to ask for again.
 
-    If a validation error belongs to no `asked` field, the `Wrong` has all `asked` fields.
+    `asked` are the fields that the model fills, and `answered` has its values. If a validation
+    error belongs to no `asked` field, the `Wrong` has all `asked` fields.
     """
     data = {**answered, **resolved}
     from_json = _fields_from_json(target)
@@ -209,8 +211,8 @@ def attempt(number: int, prompt: Prompt, answer: Answer, wrong: Wrong | None = N
     return Attempt(number, text, verdict, wrong.errors, *details)
 
 
-def correction(tried: Attempt, wanted: Sequence[str], form: str = _JSON) -> Correction:
-    """Return an invalid answer with the message to the model about it. `wanted` are the fields to
+def correction(tried: Attempt, fields: Sequence[str], form: str = _JSON) -> Correction:
+    """Return an invalid answer with the message to the model about it. `fields` are the fields to
     answer again. `form` describes the form of a complete answer."""
     quoted = tried.answer
     if len(quoted) > LONGEST_QUOTE:
@@ -224,7 +226,7 @@ def correction(tried: Attempt, wanted: Sequence[str], form: str = _JSON) -> Corr
             text = f"That was {tried.errors[0]}. {form}"
         case _:
             text = "\n".join(["That was not valid:", *(f"- {error}" for error in tried.errors)])
-            field_names = f" with these fields alone: {', '.join(wanted)}" if wanted else ""
+            field_names = f" with these fields alone: {', '.join(fields)}" if fields else ""
             text += f"\nAnswer again{field_names}."
     return Correction(quoted, text)
 

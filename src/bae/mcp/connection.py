@@ -234,7 +234,8 @@ class _Link:
                 report(readable(message or "", 500), progress, total)
 
         try:
-            # `session.call_tool` would validate the result by patterns that the server wrote.
+            # `session.call_tool` would validate the result by the server's patterns, which could
+            # take forever.
             result = await session.send_request(request, _RESULT, progress_callback=pass_on)
         except MCPError as error:
             if self.watcher.cut_off > cut_before:  # the SDK reports this as an error of the server
@@ -316,7 +317,7 @@ class _Link:
         self._ready.set_exception(error)
 
     def _end(self) -> None:
-        """Record that the connection has ended, and let its task close it."""
+        """Record that the connection has ended, and let the owner task close it."""
         self.watcher.is_over = True
         self._ended.set()
 
@@ -339,9 +340,8 @@ class _Link:
         return self._open_error(why, fix)
 
     def _find_reason(self, error: BaseException) -> str:
-        """Return why the connection could not be opened. If the server sent an invalid answer, that
-        answer is the reason. The end of the server's process is not, because bae ends the process
-        after such an answer."""
+        """Return why the connection could not be opened. If the server sent an invalid answer or an
+        error, return that reason, not the end of the process: bae itself then ends the process."""
         if isinstance(error, ValidationError):
             return f"it sent an invalid MCP message: {'; '.join(faults(error)[:3])}"
         if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:

@@ -39,7 +39,8 @@ _DESCRIPTION: Final = 4_000
 _PARAMETER: Final = 1_000
 """The longest description inside a schema, in characters."""
 _SCHEMAS: Final = 2_000
-"""The most subschemas that a tool's schema may have. Definitions may be a tenth of this number."""
+"""The most subschemas that a tool's schema may have. The limit for definitions is a tenth of this
+number."""
 _SCHEMA_SIZE: Final = 100_000
 """The largest schema of a tool, in characters."""
 _NOTHING: Final = "done: the tool returned nothing"

@@ -32,8 +32,8 @@ _STDERR: Final = 4_000
 _GRACE: Final = 2.0
 """The seconds that a server has to end after bae closes its stdin, and again after SIGTERM."""
 _SKIPPED: Final = 16
-"""How many times longer than the limit a message may be. bae ends a server that sends a longer
-message."""
+"""bae ends a server whose message is longer than this number times the limit. A shorter message
+over the limit fails only its request."""
 _HEAD: Final = re.compile(rb'\s*\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,15})\s*,')
 """The beginning of an answer, with the id of its request."""
 _NOTIFICATION_READ: Final = "notifications/progress"
@@ -67,8 +67,8 @@ class _Process(ProcessGroup):
 
     async def stop(self) -> None:
         """End the server. Close its stdin, then send SIGTERM and SIGKILL to its process group, with
-        a pause before each signal. A server that broke the protocol gets SIGTERM without a
-        pause."""
+        a pause before each signal. If the server was not ready or its connection failed, send
+        SIGTERM without a pause."""
         self.stdin.close()
         polite = _GRACE if self._watcher.is_ready and not self._watcher.fault else 0.0
         for number, seconds in ((signal.SIGTERM, polite), (KILL, _GRACE)):
@@ -164,7 +164,8 @@ class _Lines(TransportStream):
             return SessionMessage(message)
 
     async def _read_line(self) -> bytes | SessionMessage:
-        """Return the next line. If the line is too long, return an error in place of an answer."""
+        """Return the next line. In place of an answer that is too long, return an error. If any
+        other message is too long, or the answer is extremely long, end the connection."""
         skipped, head = 0, b""
         while True:
             try:

@@ -244,7 +244,7 @@ class MCP(ToolServer):
             await all_or_first_error(connection.close for connection in connections)
 
     def _check_wanted(self, connections: Sequence[ServerConnection]) -> None:
-        """Raise an error if no server has a tool that `only` names."""
+        """Raise an error if a name in `only` is not a tool of any server."""
         offered = {own for connection in connections for own in connection.own_names}
         missing_names = [name for name in self.options.only or () if name not in offered]
         if missing_names:

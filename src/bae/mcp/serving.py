@@ -226,7 +226,7 @@ def _file_content(file: File) -> ImageContent | EmbeddedResource:
 def _note_progress(news: list[str], change: WorkChange, work: Work) -> None:
     """Add a progress message to `news` if the client should read about the change."""
     match work:
-        case Step() if change == "whole":
+        case Step() if change == "complete":
             news.append(f"{work.name}{_path_suffix(work.place.path)}")
         case ToolRun() if change == "started":
             news.append(f"calls {work.name}{_path_suffix(work.place.path)}")

@@ -134,7 +134,7 @@ def run_optimizer(name: str, training: Training) -> Any:
 def _bootstrap(training: Training) -> Any:
     dspy = load_dspy("optimize_node")
     options = training.options
-    shuffled = list(training.made)
+    shuffled = list(training.trained)
     Random(training.seed).shuffle(shuffled)
     # Corrected examples go first, since they are the most reliable.
     labelled = sorted(shuffled, key=lambda example: not training.is_corrected(example))
@@ -194,7 +194,7 @@ def _miprov2(training: Training) -> Any:
     size = options["minibatch_size"]
     return optimizer.compile(
         training.predictor.deepcopy(),
-        trainset=training.made,
+        trainset=training.trained,
         valset=training.scored,
         num_trials=options["num_trials"],
         minibatch=len(training.scored) > size,
@@ -231,10 +231,10 @@ def _gepa(training: Training) -> Any:
         metric,
         max_metric_calls=options["max_metric_calls"]
         or training.calls
-        or 6 * (len(training.made) + len(training.scored)),
+        or 6 * (len(training.trained) + len(training.scored)),
         reflection_lm=training.teacher,
         instruction_proposer=gepa.InstructionProposer(adapter=training.adapter),
-        reflection_minibatch_size=min(options["reflection_minibatch_size"], len(training.made)),
+        reflection_minibatch_size=min(options["reflection_minibatch_size"], len(training.trained)),
         candidate_selection_strategy=options["candidate_selection_strategy"],
         use_merge=False,  # there is one instruction, and nothing to merge
         num_threads=training.concurrency,
@@ -243,7 +243,7 @@ def _gepa(training: Training) -> Any:
         gepa_kwargs={"stop_callbacks": [is_over]},
     )
     return optimizer.compile(
-        training.predictor.deepcopy(), trainset=training.made, valset=training.scored
+        training.predictor.deepcopy(), trainset=training.trained, valset=training.scored
     )
 
 

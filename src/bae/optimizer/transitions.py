@@ -123,7 +123,7 @@ class AnswerKey(NamedTuple):
 class Steps:
     """The steps of one run to learn from."""
 
-    taken: dict[AnswerKey, Transition] = field(default_factory=dict[AnswerKey, Transition])
+    transitions: dict[AnswerKey, Transition] = field(default_factory=dict[AnswerKey, Transition])
     """The transitions that an LM made."""
     corrected: dict[AnswerKey, Transition] = field(default_factory=dict[AnswerKey, Transition])
     """People's corrections of these transitions."""
@@ -148,7 +148,9 @@ def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
             if choice is not None and choice.chosen is NoneType and step.node is not None:
                 key = AnswerKey(path, number + 1, choice.ended or 0.0, choice.took, root)
                 by = owner(key.at)
-                steps.taken[key] = Transition(step.node, NoneType, None, by, path, number, root)
+                steps.transitions[key] = Transition(
+                    step.node, NoneType, None, by, path, number, root
+                )
             if filled is None or step.before is None or step.before.node is None:
                 continue
             cls, asked = type(filled.node), list_fields_to_fill(type(filled.node))
@@ -161,7 +163,7 @@ def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
             transition = Transition(
                 step.before.node, cls, following, owner(key.at), path, number - 1, root
             )
-            steps.taken[key] = transition
+            steps.transitions[key] = transition
             fork = step.forked
             changed = () if fork is None else [name for name in asked if name in fork.changed]
             if fork is not None and changed and type(fork.node) is cls:
@@ -176,7 +178,7 @@ def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
                     corrected=tuple(name for name in asked if name in names),
                     corrected_at=fork.at,
                 )
-    steps.taken = dict(sorted(steps.taken.items(), key=lambda item: item[0].at))
+    steps.transitions = dict(sorted(steps.transitions.items(), key=lambda item: item[0].at))
     return steps
 
 
@@ -263,7 +265,7 @@ class _JournalReader:
             steps = forks[run.run_id] if run.run_id in forks else await self._read_steps(run)
             answers = steps.corrected
             if run.status == "ended":
-                answers = {**steps.taken, **answers}
+                answers = {**steps.transitions, **answers}
             for key, transition in answers.items():
                 if len(transitions) == limit:
                     return transitions
@@ -348,7 +350,7 @@ def _why_unusable(step: Transition, secrets: Secrets) -> str:
 
 def _unknown_fields(node: Node, hidden: frozenset[str]) -> list[str]:
     """Return the fields of a node that an LLM sees, but whose values are hidden or redacted here.
-    If there are hidden fields, computed fields are included, because they may depend on them."""
+    If there are hidden fields, computed fields are included, because they may depend on these."""
     cls = type(node)
     shown = find_visible_fields(cls)
     computed = cls.__pydantic_computed_fields__ if hidden else {}

@@ -132,8 +132,8 @@ class _Watching:
                 common=about_conversation(run.thread, run.metadata),
                 submitted=_submission(run.metadata),
             )
-            # If its event loop was stopped, a run never ends. Its spans then end when Python drops
-            # the run or exits.
+            # If the event loop of a run was stopped, the run never ends. Then its spans end when
+            # Python drops the run or exits.
             finalize(run, spans.close)
         spans.write(record)
 

@@ -291,8 +291,8 @@ class RunSpans:
             case Source() if work.turns is not None:
                 self._add_event(work.step, "bae.turns_shown", work.started, about_turns(work))
             case Source() if work not in self._open and work.state in ("done", "failed"):
-                # The source has no start record. Or it was cancelled while another node waited for
-                # its value.
+                # The source has no open span, because it has no start record, or because it was
+                # cancelled while another node waited for its value.
                 self._start(work, (work.ended or 0.0) - work.took)
                 self._end(work)
             case ToolRun():
@@ -312,14 +312,14 @@ class RunSpans:
         opened = self._open.get(call)
         if opened is None:  # bae did not call the tool
             about = {**describe_work(call)[1], "bae.reused": call.reused}
-            about |= {} if call.told is None else {"error.type": NOT_CALLED}
+            about |= {} if call.tool_error is None else {"error.type": NOT_CALLED}
             self._add_event(call.question, "bae.tool_not_called", call.ended or 0.0, known(about))
             return
         if call.state == "done":
             content = self._may_show(call.question)
-            if call.told is not None:
+            if call.tool_error is not None:
                 opened.span.set_attribute("error.type", ToolError.__name__)
-                text = readable(call.told) if content else ToolError.__name__
+                text = readable(call.tool_error) if content else ToolError.__name__
                 opened.span.set_status(Status(StatusCode.ERROR, text))
             elif content:
                 opened.span.set_attribute("gen_ai.tool.call.result", text_of_json(call.result))
@@ -400,9 +400,10 @@ class RunSpans:
     def _may_quote(self, work: Work) -> bool:
         """Return whether spans may have the content of questions from bodies and dependencies.
 
-        Such a question may quote any value of the run. So there is no content if a class that the
-        run has met, or may meet next, can hold a secret. There is none either if the record of the
-        run's start is missing, because the classes are then unknown.
+        Such a question may quote any value of the run. So spans have no content if a node class
+        that the run has reached, or may reach next, can hold a secret, or if the source of `work`
+        depends on a secret. They have none either if the record of the run's start is missing,
+        because the classes are then unknown.
         """
         if not self._content or self._history.run.start is None:
             return False
@@ -411,7 +412,7 @@ class RunSpans:
             is_known = work.step.node_type is not None
             if not is_known or depends_on_secret(work.node_type, work.place.field):
                 return False
-        return may_show(self._history.met, following=True)
+        return may_show(self._history.node_types, following=True)
 
     def _may_quote_error(self, work: Work) -> bool:
         """Return whether a span may have the message of an error.
@@ -419,7 +420,7 @@ class RunSpans:
         A function that takes a secret may quote the secret in an error. The spans of the step and
         the graphs around the function have the same message.
         """
-        return self._may_quote(work) and not any(map(is_near_secret, self._history.met))
+        return self._may_quote(work) and not any(map(is_near_secret, self._history.node_types))
 
     def _may_show(self, question: LMQuestion) -> bool:
         """Return whether a span may have the prompt, the answer and the tool results of a question.

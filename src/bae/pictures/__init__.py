@@ -1,5 +1,5 @@
-"""Pictures of graphs: text for a terminal, SVG or Mermaid, drawn from the plans that run the graph.
-`picture_of` has the content of a picture as data."""
+"""Pictures of graphs as text for a terminal, SVG or Mermaid. They show the same plans that bae
+runs. `picture_of` returns the content of a picture as data."""
 
 from __future__ import annotations
 

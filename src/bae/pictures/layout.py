@@ -1,5 +1,6 @@
-"""A layered layout for directed graphs: boxes in rows, edges as lines with right angles that pass
-through no box. Pure functions on whole numbers, so that pixels and characters share one layout."""
+"""A layered layout for directed graphs. Boxes are in rows. Edges are lines with right angles that
+pass through no box. All positions are whole numbers, so the layout serves drawings in pixels and in
+characters."""
 
 from __future__ import annotations
 
@@ -24,49 +25,56 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Spacing:
-    """Distances, in the unit of the drawing. *Across* is along a row, and *along* is the direction
-    of the graph."""
+    """Distances, in the unit of the drawing. The default layout has horizontal rows, and edges lead
+    down. *Across* means along a row. *Along* means in the direction of the edges. A crossbar is the
+    part of an edge that runs across, between two rows. A loop is an edge from a box to itself."""
 
     apart: int
-    """Across, between two boxes."""
+    """Across: the distance between two boxes."""
     beside: int
-    """Across, between a line and its neighbor."""
+    """Across: the distance between a line and a neighboring line or box."""
     joins: int
-    """Across, between two lines at one box."""
+    """Across: the distance between two lines that end at the same box."""
     inset: int
-    """Across, from the corner of a box to the first line."""
+    """Across: the distance from the corner of a box to the first line."""
     tail: int
-    """Along, from a box to the first crossbar."""
+    """Along: the distance from a box to the first crossbar."""
     track: int
-    """Along, from one crossbar to the next."""
+    """Along: the distance between two crossbars."""
     head: int
-    """Along, from the last crossbar to the next box: the arrow head is there."""
+    """Along: the distance from the last crossbar to the next box. It has room for the arrow
+    head."""
     loop: int
-    """Across, the distance of a line from a box to itself."""
+    """Across: the distance from a box to the far side of its loop."""
     loop_at: tuple[int, int]
-    """Along, where such a line leaves its box and comes back."""
+    """Along: the distances from the corner of a box to the points where its loop leaves and comes
+    back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
-    """The positions: the upper left corner and the size of each box, and for each edge the points
-    of its line, from its tail to its head."""
+    """A finished layout."""
 
     corners: tuple[Point, ...]
+    """The upper left corner of each box."""
     sizes: tuple[Size, ...]
+    """The size of each box."""
     lines: tuple[tuple[Point, ...], ...]
+    """The line of each edge, as points from its tail to its head."""
     width: int
+    """The width of the whole drawing."""
     height: int
+    """The height of the whole drawing."""
 
 
 def arrange(
     sizes: Sequence[Size], edges: Sequence[Edge], spacing: Spacing, *, across: bool = False
 ) -> Arranged:
-    """Lay out boxes, the first box at the top, or with `across` at the left. A box gets wider if
-    the lines that end at it need the room."""
+    """Lay out boxes and edges. The first box is at the top, or with `across` at the left. If the
+    lines at a box need more room, the box gets wider."""
     if across:
-        turned = [Size(size.height, size.width) for size in sizes]
-        turned_layout = arrange(turned, edges, spacing)
+        transposed = [Size(size.height, size.width) for size in sizes]
+        turned_layout = arrange(transposed, edges, spacing)
         return Arranged(
             tuple((y, x) for x, y in turned_layout.corners),
             tuple(Size(size.height, size.width) for size in turned_layout.sizes),
@@ -86,14 +94,14 @@ def arrange(
     for row, links in zip(rows.rows, _link_rows(rows), strict=True):
         tops.append(top)
         bottom = top + max(sizes[box].height for box in row if rows.is_box(box))
-        ways, tracks = _assign_tracks([(link.top, link.bottom) for link in links], spacing.joins)
+        routes, tracks = _assign_tracks([(link.top, link.bottom) for link in links], spacing.joins)
         top = bottom + spacing.tail + tracks * spacing.track + spacing.head
-        for link, way in zip(links, ways, strict=True):
+        for link, route in zip(links, routes, strict=True):
             points = lines[link.edge]
             if rows.is_box(link.upper):
                 points.append((link.top, tops[-1] + sizes[link.upper].height))
             at = link.top
-            for place, track in way:
+            for place, track in route:
                 y = bottom + spacing.tail + track * spacing.track
                 points += [(at, y), (place, y)]
                 at = place
@@ -112,48 +120,53 @@ def arrange(
             ]
         elif place in upward:
             lines[place].reverse()
-    # A detour may lead out of the picture at the left.
+    # Some lines may be left of x = 0, because they make a detour. Move everything to the right.
     shift = max(0, -min((x for line in lines for x, _ in line), default=0))
     corners = [(x + shift, y) for x, y in corners]
-    moved = [tuple((x + shift, y) for x, y in _drop_repeats(line)) for line in lines]
+    shifted = [tuple((x + shift, y) for x, y in _drop_repeats(line)) for line in lines]
     ends = [x + rows.widths[box] for box, (x, _) in enumerate(corners)]
-    ends += [x + 1 for line in moved for x, _ in line]
+    ends += [x + 1 for line in shifted for x, _ in line]
     height = max((y + sizes[box].height for box, (_, y) in enumerate(corners)), default=0)
-    return Arranged(tuple(corners), tuple(sizes), tuple(moved), max(ends, default=0), height)
+    return Arranged(tuple(corners), tuple(sizes), tuple(shifted), max(ends, default=0), height)
 
 
 def _widen(box: int, size: Size, down: Sequence[Edge], spacing: Spacing) -> Size:
-    """The size, as wide as the lines at the upper or at the lower side need."""
+    """Return the size of a box, with enough width for the lines at its upper and lower sides."""
     most = max(sum(a == box != b for a, b in down), sum(b == box != a for a, b in down))
     needed = 2 * spacing.inset + max(0, most - 1) * spacing.joins + 1
     return Size(max(size.width, needed), size.height)
 
 
 def _drop_repeats(points: Iterable[Point]) -> list[Point]:
-    """Leave out points that repeat the point before, or are on the way to the next."""
-    kept: list[Point] = []
+    """Remove points that equal the point before, and the inner points of vertical lines."""
+    simplified: list[Point] = []
     for point in points:
-        if kept and kept[-1] == point:
+        if simplified and simplified[-1] == point:
             continue
-        if len(kept) > 1 and kept[-2][0] == kept[-1][0] == point[0]:
-            kept.pop()
-        kept.append(point)
-    return kept
+        if len(simplified) > 1 and simplified[-2][0] == simplified[-1][0] == point[0]:
+            simplified.pop()
+        simplified.append(point)
+    return simplified
 
 
 # The row of each box
 
 
 def layers(count: int, edges: Sequence[Edge]) -> tuple[list[int], set[int], list[int]]:
-    """The row of every box; the positions of the edges that close a cycle and so lead upward; and
-    the boxes in the order of a depth-first walk, which keeps related boxes together."""
+    """Assign each box to a row.
+
+    Returns:
+        The row of each box.
+        The indexes of the edges that lead upward, because they close a cycle.
+        The boxes in the order of a depth-first walk. This order keeps related boxes together.
+    """
     onward: list[list[tuple[int, int]]] = [[] for _ in range(count)]
     for place, (a, b) in enumerate(edges):
         if a != b:
             onward[a].append((place, b))
     upward: set[int] = set()
     walk: dict[int, None] = {}
-    done: list[int] = []
+    finished: list[int] = []
     for root in range(count):
         path = [] if root in walk else [(root, iter(onward[root]))]
         open_boxes = {root}
@@ -169,10 +182,11 @@ def layers(count: int, edges: Sequence[Edge]) -> tuple[list[int], set[int], list
                     break
             else:
                 open_boxes.discard(here)
-                done.append(here)
+                finished.append(here)
                 path.pop()
     rows = [0] * count
-    for box in reversed(done):  # after all boxes that lead to it, so that the longest path counts
+    # In this order, each box is after all boxes that lead to it. So the longest path sets its row.
+    for box in reversed(finished):
         for place, target in onward[box]:
             if place not in upward:
                 rows[target] = max(rows[target], rows[box] + 1)
@@ -184,13 +198,15 @@ def layers(count: int, edges: Sequence[Edge]) -> tuple[list[int], set[int], list
 SWEEPS: Final = 12
 ROUNDS: Final = 6
 PULL: Final = (8.0, 2.0, 1.0)
-"""The weight of a straight link with no, one or two boxes at its ends: the longer an edge, the more
-visible is a bend."""
+"""How strongly a link, which is the part of an edge between two rows, pulls its ends to one line.
+An end is a box or a stand-in: see `_Rows`. The index is the number of ends that are boxes. A link
+between two stand-ins pulls most, because a bend is more visible in a long edge."""
 
 
 class _Rows:
-    """Boxes, and stand-ins for edges that skip rows, numbered after them. A chain has the boxes and
-    stand-ins that an edge passes, from above to below."""
+    """The rows of a layout. A row consists of vertices, which are boxes and stand-ins. In each row
+    that an edge skips, the edge has a stand-in. The boxes have the first numbers, and the stand-ins
+    the next. The chain of an edge has its boxes and stand-ins, from top to bottom."""
 
     def __init__(
         self,
@@ -223,12 +239,12 @@ class _Rows:
         loops = {a for a, b in down if a == b}
         self.drawn = [*(size.width for size in sizes), *[1] * (count - self.boxes)]
         self.widths = [w + spacing.loop * (box in loops) for box, w in enumerate(self.drawn)]
-        """With room for a line from a box to itself."""
+        """The width of each vertex, with the room for its loop."""
         self.left = [0] * count
-        """The left side of every box, and the position of every stand-in."""
+        """The x position of the left side of each vertex."""
 
     def is_box(self, vertex: int) -> bool:
-        """Whether it is a box, not a stand-in."""
+        """Return whether a vertex is a box. All other vertices are stand-ins."""
         return vertex < self.boxes
 
     def order(self) -> None:
@@ -245,8 +261,8 @@ class _Rows:
         self.rows = best
 
     def place(self) -> None:
-        """Draw boxes to the middle of their neighbors, and the stand-ins of one edge to one
-        straight line."""
+        """Set the x positions. Move boxes to the middle of their neighbors. Move the stand-ins of
+        an edge to a straight line."""
         for row in self.rows:
             steps = self._steps(row)
             for vertex, at in zip(row, accumulate(steps, initial=-sum(steps) // 2), strict=True):
@@ -266,31 +282,31 @@ class _Rows:
         self.left = [left - first for left in self.left]
 
     def _sweep(self, downward: bool) -> None:
-        """Order each row by the positions of the neighbors in the row before it."""
+        """Order each row by the mean position of each vertex's neighbors in the previous row."""
         linked = self.above if downward else self.below
         rows = self.rows if downward else self.rows[::-1]
         for before, row in pairwise(rows):
             at = {vertex: index for index, vertex in enumerate(before)}
             middle: dict[int, float] = {}
             for index, vertex in enumerate(row):
-                near = [at[each] for each in linked[vertex]]
-                middle[vertex] = fsum(near) / len(near) if near else float(index)
+                positions = [at[neighbor] for neighbor in linked[vertex]]
+                middle[vertex] = fsum(positions) / len(positions) if positions else float(index)
             row.sort(key=lambda vertex: middle[vertex])
 
     def _crossings(self) -> int:
         total = 0
         for row, next_row in pairwise(self.rows):
             at = {vertex: index for index, vertex in enumerate(next_row)}
-            seen: list[int] = []
+            earlier_ends: list[int] = []
             for vertex in row:
-                ends = sorted(at[each] for each in self.below[vertex])
-                total += sum(len(seen) - bisect_right(seen, end) for end in ends)
+                ends = sorted(at[neighbor] for neighbor in self.below[vertex])
+                total += sum(len(earlier_ends) - bisect_right(earlier_ends, end) for end in ends)
                 for end in ends:
-                    insort(seen, end)
+                    insort(earlier_ends, end)
         return total
 
     def _step(self, a: int, b: int) -> int:
-        """The least distance from the left side of a box to that of the next."""
+        """Return the minimum distance between the left sides of two neighbors in a row."""
         boxes = self.is_box(a) and self.is_box(b)
         return self.widths[a] + (self.spacing.apart if boxes else self.spacing.beside)
 
@@ -303,10 +319,10 @@ class _Rows:
         for vertex in row:
             total = pulled = 0.0
             half = (self.drawn[vertex] - 1) / 2
-            for each in (each for linked in directions for each in linked[vertex]):
-                weight = PULL[self.is_box(vertex) + self.is_box(each)]
+            for neighbor in (neighbor for linked in directions for neighbor in linked[vertex]):
+                weight = PULL[self.is_box(vertex) + self.is_box(neighbor)]
                 total += weight
-                pulled += weight * (self.left[each] + (self.drawn[each] - 1) / 2)
+                pulled += weight * (self.left[neighbor] + (self.drawn[neighbor] - 1) / 2)
             wanted.append(pulled / total - half if total else self.left[vertex])
             weights.append(total or 0.1)
         places = settle_places(wanted, weights, self._steps(row))
@@ -314,8 +330,8 @@ class _Rows:
             self.left[vertex] = left
 
     def _straighten(self, chain: list[int], at: dict[int, tuple[list[int], int]]) -> None:
-        """Put the stand-ins of an edge on one line if nothing is in the way, if possible above a
-        box that it leads to."""
+        """Put the stand-ins of an edge on a vertical line, if nothing is in the way. If possible,
+        choose a line that meets the box at an end of the edge."""
         between = chain[1:-1]
         low, high = -(10**9), 10**9
         for vertex in between:
@@ -327,7 +343,7 @@ class _Rows:
         if not between or low > high:
             return
         for end in (chain[-1], chain[0]):
-            inset = self.drawn[end] // 3  # at either side, for other lines
+            inset = self.drawn[end] // 3  # leave room for other lines at both sides
             first = max(low, self.left[end] + inset)
             last = min(high, self.left[end] + self.drawn[end] - 1 - inset)
             if first <= last:
@@ -344,11 +360,14 @@ def settle_places(
     low: int | None = None,
     high: int | None = None,
 ) -> list[int]:
-    """Positions on a line, in their order, with the least weighted squares of their distances from
-    the wanted positions. `distances` are the least distances from one to the next. All are within
-    `low` and `high`, if there is room."""
-    # Without the distances, the positions need only rise: neighbors in the wrong order are pooled
-    # until none is.
+    """Return positions on a line that are as near as possible to the wanted positions.
+
+    The positions keep their order. Neighbors have at least the `distances` between them. Among all
+    such positions, the weighted sum of the squared distances to the `wanted` positions is minimal.
+    With `low` and `high`, the positions are between these bounds, if there is enough room.
+    """
+    # Subtract the distances first: then the positions only need to be in rising order. Neighbors in
+    # the wrong order are merged into a pool with one position, until all pools are in order.
     offsets = list(accumulate(distances, initial=0))
     pools: list[tuple[float, float, int]] = []
     for want, weight, offset in zip(wanted, weights, offsets, strict=True):
@@ -367,23 +386,28 @@ def settle_places(
 # Where on its box each line begins and ends
 
 STRAIGHT: Final = 1000.0
-"""How much more a line counts that can be straight."""
+"""The weight of a line that can be straight. All other lines have the weight 1."""
 
 
 @dataclass(slots=True)
 class _Link:
-    """A piece of an edge, from one row to the next, and where it begins and ends."""
+    """The part of an edge from one row to the next."""
 
     edge: int
+    """The index of the edge."""
     upper: int
+    """The vertex in the upper row."""
     lower: int
+    """The vertex in the lower row."""
     top: int
+    """The x position at the upper vertex."""
     bottom: int
+    """The x position at the lower vertex."""
 
 
 def _link_rows(rows: _Rows) -> list[list[_Link]]:
-    """The links of all edges, grouped by the row above them: straight if two boxes are above each
-    other, and without crossings where they leave."""
+    """Return the links of all edges, grouped by the upper row. If one box is straight above the
+    other, the link between them is straight. Links at the same side of a box do not cross there."""
     left, spacing = rows.left, rows.spacing
     at = {vertex: (y, x) for y, row in enumerate(rows.rows) for x, vertex in enumerate(row)}
     link_rows: list[list[_Link]] = [[] for _ in rows.rows]
@@ -406,8 +430,8 @@ def _link_rows(rows: _Rows) -> list[list[_Link]]:
             other = reach(link.lower) if upper else (link.top, link.top)
             start, end = max(low, other[0]), min(high, other[1])
             straight = start <= end
-            near = min(max((middle + sum(other) / 2) / 2, start), end)
-            wanted.append(near if straight else middle)
+            position = min(max((middle + sum(other) / 2) / 2, start), end)
+            wanted.append(position if straight else middle)
             weights.append(STRAIGHT if straight else 1.0)
         places = settle_places(wanted, weights, [spacing.joins] * (len(links) - 1), low, high)
         for link, place in zip(links, places, strict=True):
@@ -418,9 +442,9 @@ def _link_rows(rows: _Rows) -> list[list[_Link]]:
             by_box: dict[int, list[_Link]] = {}
             for link in links:
                 by_box.setdefault(link.upper if upper else link.lower, []).append(link)
-            for box, each in by_box.items():
+            for box, box_links in by_box.items():
                 if rows.is_box(box):
-                    settle(each, box, upper)
+                    settle(box_links, box, upper)
     return link_rows
 
 
@@ -429,12 +453,17 @@ def _link_rows(rows: _Rows) -> list[list[_Link]]:
 
 @dataclass(slots=True, eq=False)
 class _Crossbar:
-    """A horizontal piece of a line, from where the line comes down to where it continues down."""
+    """A horizontal part of a link. The link comes down from above at `top` and continues down at
+    `bottom`."""
 
     link: int
+    """The index of the link."""
     top: int
+    """The x position above the crossbar."""
     bottom: int
+    """The x position below the crossbar."""
     track: int = 0
+    """The track between the two rows, counted from the top."""
 
     @property
     def low(self) -> int:
@@ -446,12 +475,18 @@ class _Crossbar:
 
 
 def _assign_tracks(links: Sequence[tuple[int, int]], clear: int) -> tuple[list[list[Point]], int]:
-    """For each link of (top, bottom) its crossbars, from above to below: the position it leads to
-    and its track. Also the number of tracks. No two links overlap: lines that are less than `clear`
-    apart count as touching."""
+    """Assign the crossbars of links to tracks, so that no two links overlap. `links` are pairs of
+    the x positions at the top and at the bottom. Lines overlap if their distance is less than
+    `clear`.
+
+    Returns:
+        The crossbars of each link, from top to bottom. A crossbar is the x position below it, and
+        its track.
+        The number of tracks.
+    """
     bars = [_Crossbar(place, *link) for place, link in enumerate(links) if link[0] != link[1]]
     order = _order_bars(bars, {end for link in links for end in link}, clear)
-    ways: list[list[Point]] = [[] for _ in links]
+    routes: list[list[Point]] = [[] for _ in links]
     for place, bar in enumerate(order):
         over = [
             other.track
@@ -460,42 +495,43 @@ def _assign_tracks(links: Sequence[tuple[int, int]], clear: int) -> tuple[list[l
             or (other.low < bar.high + clear and bar.low < other.high + clear)
         ]
         bar.track = max(over, default=-1) + 1
-        ways[bar.link].append((bar.bottom, bar.track))
-    return ways, max((bar.track for bar in order), default=-1) + 1
+        routes[bar.link].append((bar.bottom, bar.track))
+    return routes, max((bar.track for bar in order), default=-1) + 1
 
 
-def _order_bars(left: list[_Crossbar], taken: set[int], clear: int) -> list[_Crossbar]:
-    """An order of the bars in which a line that comes down above a bar is not under it."""
+def _order_bars(bars: list[_Crossbar], occupied: set[int], clear: int) -> list[_Crossbar]:
+    """Return the crossbars from top to bottom, in an order in which no vertical line overlaps the
+    vertical line of another link. To make such an order possible, split a crossbar if needed."""
     order: list[_Crossbar] = []
-    # Lines cross least if the outermost bar of those in one direction is above.
-    left.sort(key=lambda bar: -bar.top if bar.top < bar.bottom else bar.top)
-    # A bar waits for the bars that come down where it continues down.
+    # Lines that lead in the same direction cross least if the outermost crossbar is at the top.
+    bars.sort(key=lambda bar: -bar.top if bar.top < bar.bottom else bar.top)
+    # If another bar comes down where this bar continues down, the other bar must be above.
     waits = {
-        bar: {b for b in left if b is not bar and abs(bar.bottom - b.top) < clear} for bar in left
+        bar: {b for b in bars if b is not bar and abs(bar.bottom - b.top) < clear} for bar in bars
     }
-    while left:
-        bar = next((bar for bar in left if not waits[bar]), None)
+    while bars:
+        bar = next((bar for bar in bars if not waits[bar]), None)
         if bar is not None:
-            left.remove(bar)
+            bars.remove(bar)
             order.append(bar)
         else:
-            # They wait for each other in a circle: one of them makes a detour.
-            bar = min(left, key=lambda each: (len(waits[each]), each.high - each.low))
-            through = _free_place((bar.top + bar.bottom) // 2, taken, clear)
-            taken.add(through)
+            # The bars wait for each other in a circle. Split one bar into two, with a detour.
+            bar = min(bars, key=lambda waiting: (len(waits[waiting]), waiting.high - waiting.low))
+            through = _free_place((bar.top + bar.bottom) // 2, occupied, clear)
+            occupied.add(through)
             order.append(_Crossbar(bar.link, bar.top, through))
             second = _Crossbar(bar.link, through, bar.bottom)
-            left[left.index(bar)] = second
+            bars[bars.index(bar)] = second
             waits[second] = waits.pop(bar)
         for others in waits.values():
             others.discard(bar)
     return order
 
 
-def _free_place(near: int, taken: set[int], clear: int) -> int:
+def _free_place(near: int, occupied: set[int], clear: int) -> int:
     step = 0
     while True:
         for place in (near + step, near - step):
-            if all(abs(place - each) >= clear for each in taken):
+            if all(abs(place - other) >= clear for other in occupied):
                 return place
         step += 1

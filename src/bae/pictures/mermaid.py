@@ -1,5 +1,4 @@
-"""A graph as a Mermaid flowchart: only nodes and arrows, or with fields by source and the graphs
-inside."""
+"""`to_mermaid`, which draws a graph as a Mermaid flowchart."""
 
 from __future__ import annotations
 
@@ -12,11 +11,15 @@ if TYPE_CHECKING:
 
 
 def to_mermaid(graph: Graph[Any, Any], *, fields: bool = True, direction: Direction = "TD") -> str:
-    """The graph as a Mermaid flowchart: a box for each node class, an arrow for each edge. Boxes
-    are rounded if the run may end there, and arrows are dotted if the LM chooses among several.
+    """Return the graph as a Mermaid flowchart, with a box for each node class and an arrow for each
+    edge. If the LLM chooses between edges, their arrows are dotted.
 
-    With `fields`, it also shows the fields by source and the graphs inside. Boxes are then hexagons
-    if there is a choice, and have double sides if graphs run inside; arrows say who chooses."""
+    With `fields`, boxes list their fields with their sources, arrows say who chooses, and the
+    subgraphs are drawn too. The shape of a box shows how the run continues: rounded if the run
+    always ends there, a hexagon if there is a choice, double sides if subgraphs run inside.
+
+    Without `fields`, every box at which the run may end is rounded.
+    """
     picture = picture_of(graph)
     lines = [f"flowchart {direction}"]
     if not fields:
@@ -26,20 +29,20 @@ def to_mermaid(graph: Graph[Any, Any], *, fields: bool = True, direction: Direct
         for arrow in picture.arrows:
             lines.append(f"    {arrow.tail} {'-.->' if arrow.kind == 'lm' else '-->'} {arrow.head}")
         return "\n".join(lines) + "\n"
-    for each in picture.all:
-        drawn = [*map(_box, each.boxes), *map(_arrow, each.arrows)]
-        if each is picture:
-            lines += [f"    {line}" for line in drawn]
+    for part in picture.all:
+        shapes = [*map(_box, part.boxes), *map(_arrow, part.arrows)]
+        if part is picture:
+            lines += [f"    {line}" for line in shapes]
         else:
-            title = _label(f"{each.name}, inside {', '.join(each.used_by)}")
-            lines.append(f'    subgraph {each.id}["{title}"]')
-            lines += [f"        {line}" for line in (f"direction {direction}", *drawn)]
+            title = _label(f"{part.name}, inside {', '.join(part.used_by)}")
+            lines.append(f'    subgraph {part.id}["{title}"]')
+            lines += [f"        {line}" for line in (f"direction {direction}", *shapes)]
             lines.append("    end")
-    inner = {each.id for each in picture.inner}
+    inner = {inner_picture.id for inner_picture in picture.inner}
     lines += [
         f'    {box.id} -.-|"{_label(field.name)}"| {graph_id}'
-        for each in picture.all
-        for box in each.boxes
+        for outer in picture.all
+        for box in outer.boxes
         for field in box.fields
         for graph_id in field.graphs
         if graph_id in inner
@@ -48,7 +51,7 @@ def to_mermaid(graph: Graph[Any, Any], *, fields: bool = True, direction: Direct
 
 
 ENTITIES: Final = str.maketrans({char: f"#{ord(char)};" for char in '#%`\\"&<>'})
-"""Characters with a meaning of their own in a quoted label."""
+"""The escape codes of the characters that have a meaning in a quoted label of Mermaid."""
 
 
 def _box(box: Box) -> str:

@@ -1,6 +1,5 @@
-"""The content of a picture of a graph, as data: boxes with fields, arrows, and inner graphs. Each
-field has its source, and each arrow says who chooses it. `picture_of` reads the content from the
-plans that run the graph."""
+"""The content of a graph's picture as data: boxes with fields, arrows and subgraphs. `picture_of`
+reads the content from the plans that bae runs."""
 
 from __future__ import annotations
 
@@ -40,166 +39,182 @@ LEGEND: Final[dict[ArrowKind | Literal["inner"], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class BoxField:
-    """A field of a box. `source` is "given", "code", "lm", or the kind of its source. `origin` says
-    where its value comes from, if the source alone does not."""
+    """A field of a box."""
 
     name: str
     type: str
+    """The type as its author would write it."""
     source: str
+    """Who sets the value: "given" for the caller, "code" for the previous node's code, "lm" for the
+    LLM, or the kind of the field's source, such as "dep"."""
     origin: str = ""
+    """More about the source, such as the name of a function. Empty if `source` says enough."""
     description: str = ""
     required: bool = True
     graphs: tuple[str, ...] = ()
-    """The ids of the pictures of graphs that run for this field."""
+    """The ids of the pictures of the subgraphs that run for this field."""
 
     @property
     def label(self) -> str:
-        """The source, as a picture writes it."""
+        """The text for the source in a picture."""
         return "LM" if self.source == "lm" else self.source
 
     @property
     def style(self) -> Style:
-        """The style in which a picture shows the source."""
+        """The style of the source in a picture."""
         return _NO_SOURCE.get(self.source) or find_source_kind(self.source).style
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node class. `ending` says whether a run may end at it, or always does. `chooser` says who
-    chooses the next node."""
+    """A node class in a picture."""
 
     id: str
     name: str
     start: bool
+    """Whether the run starts at this node."""
     ending: Ending
+    """Whether the run ends at this node: never, sometimes ("may") or always."""
     chooser: ArrowKind
+    """Who chooses the next node: the LLM, your code, or nobody ("certain")."""
     written: bool
+    """Whether the node has a written body."""
     fields: tuple[BoxField, ...]
+    """The fields, in the order in which a run gets their values."""
     module: str
     doc: str
+    """The docstring of the class."""
     lm: str
-    """The LM that is pinned to the class."""
+    """The LM that is pinned to the class. Empty if no LM is pinned."""
 
     @property
     def inner(self) -> bool:
-        """Whether graphs run inside the node."""
+        """Whether subgraphs run inside the node."""
         return any(field.graphs for field in self.fields)
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags of the node, among "start", "may end" and "end"; "start" is first."""
+        """The tags beside the node's name: first "start", then "may end" or "end"."""
         end = {"never": (), "may": ("may end",), "always": ("end",)}[self.ending]
         return (*(("start",) if self.start else ()), *end)
 
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """An edge, between the ids of two boxes."""
+    """An edge of the graph, from one box to another."""
 
     tail: str
+    """The id of the box where the arrow begins."""
     head: str
+    """The id of the box where the arrow ends."""
     kind: ArrowKind
+    """Who chooses this edge: the LLM, your code, or nobody ("certain")."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A graph. `inner` has the pictures of all graphs inside it, at any depth, each once. `used_by`
-    names the fields that an inner graph runs for."""
+    """The content of a graph's picture."""
 
     id: str
     name: str
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
     used_by: tuple[str, ...] = ()
+    """The fields that this graph runs for, such as "Assess.findings". Empty if the graph is not a
+    subgraph."""
     inner: tuple[Picture, ...] = ()
+    """The pictures of all subgraphs, at any depth. Each subgraph has one picture."""
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """The arrows, as pairs of positions in `boxes`: the tail and the head."""
+        """The arrows as pairs of indexes into `boxes`, first the tail, then the head."""
         at = {box.id: place for place, box in enumerate(self.boxes)}
         return [(at[arrow.tail], at[arrow.head]) for arrow in self.arrows]
 
     @property
     def all(self) -> tuple[Picture, ...]:
-        """This picture and the inner ones."""
+        """This picture and the pictures of all subgraphs."""
         return (self, *self.inner)
 
 
 def picture_of(graph: Graph[Any, Any]) -> Picture:
-    """The content of a picture of a graph. A graph with problems is shown as far as it is known."""
+    """Return the content of a graph's picture. If the graph has problems, the picture has the parts
+    that bae can read."""
     reader = _Reader(graph)
     first, *others = reader.graphs
     return reader.picture(first, tuple(reader.picture(key) for key in others))
 
 
 def legend_of(pictures: Iterable[Picture]) -> list[tuple[ArrowKind | Literal["inner"], str]]:
-    """The entries of a legend for some pictures: each kind of arrow or box, with its meaning."""
-    drawn = list(pictures)
-    there = {arrow.kind for each in drawn for arrow in each.arrows}
-    inner = {"inner" for each in drawn for box in each.boxes if box.inner}
-    return [(sign, text) for sign, text in LEGEND.items() if text and sign in there | inner]
+    """Return the legend of some pictures: each special kind of arrow or box in them, with its
+    meaning."""
+    picture_list = list(pictures)
+    arrow_kinds = {arrow.kind for picture in picture_list for arrow in picture.arrows}
+    inner = {"inner" for picture in picture_list for box in picture.boxes if box.inner}
+    return [(sign, text) for sign, text in LEGEND.items() if text and sign in arrow_kinds | inner]
 
 
 def cells(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Return the width of a text, in columns of a terminal."""
     return len(text) if text.isascii() else sum(map(cell_width, text))
 
 
 def cell_width(char: str) -> int:
-    """How many columns one character takes."""
+    """Return the width of a character, in columns of a terminal."""
     if unicodedata.category(char) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
 def cut_columns(text: str, most: int) -> str:
-    """A text cut to at most `most` columns of a terminal; an ellipsis replaces the rest."""
+    """Cut a text to at most `most` columns of a terminal. An ellipsis replaces the rest."""
     if cells(text) <= most:
         return text
-    kept, width = "", 1
+    start, width = "", 1
     for char in text:
         width += cell_width(char)
         if width > most:
             break
-        kept += char
-    return f"{kept.rstrip()}…"
+        start += char
+    return f"{start.rstrip()}…"
 
 
 _NO_SOURCE: Final[dict[str, Style]] = {"given": "given", "code": "code", "lm": "llm"}
 STYLES: Final = get_args(Style)
-"""In the order in which boxes show them: the fields of the LM come last, as in a run."""
+"""The styles, in the order in which a box shows its fields. The LLM's fields come last, because a
+run fills them last."""
 _MERMAID: Final = (
     *("end", "flowchart", "graph", "subgraph", "style", "linkstyle", "class", "classdef", "click"),
     *("default", "direction", "interpolate", "href", "call"),
 )
-"""Reserved words of Mermaid, in any case of letters: no identifier may be one of them."""
+"""The reserved words of Mermaid, in lower case. Mermaid reserves them in upper case too."""
 
 _Key = tuple["type[Node]", str]
 
 
 class _Reader:
-    """Reads a graph and the graphs inside it."""
+    """Reads the pictures of a graph and its subgraphs."""
 
     def __init__(self, graph: Graph[Any, Any]) -> None:
         self.graphs: dict[_Key, Graph[Any, Any]] = {_key(graph): graph}
         self.users: dict[_Key, dict[str, None]] = {}
-        listed = [graph]
-        for each in listed:  # grows by the graphs inside
-            for cls, plan in plan_of_graph(each).plans.items():
+        queue = [graph]
+        for outer in queue:  # the loop appends the subgraphs
+            for cls, plan in plan_of_graph(outer).plans.items():
                 for field in plan.called:
                     for inner in _graphs(field.call):
                         key = _key(inner)
                         self.users.setdefault(key, {})[f"{cls.__name__}.{field.name}"] = None
                         if key not in self.graphs:
                             self.graphs[key] = inner
-                            listed.append(inner)
-        self.taken: set[str] = set()
+                            queue.append(inner)
+        self.used_ids: set[str] = set()
         self.boxes = {
             (key, cls): self._id(cls.__name__)
-            for key, each in self.graphs.items()
-            for cls in each.nodes
+            for key, member in self.graphs.items()
+            for cls in member.nodes
         }
-        self.ids = {key: self._id(f"graph_{each.name}") for key, each in self.graphs.items()}
+        self.ids = {key: self._id(f"graph_{member.name}") for key, member in self.graphs.items()}
 
     def picture(self, key: _Key, inner: tuple[Picture, ...] = ()) -> Picture:
         graph = self.graphs[key]
@@ -218,14 +233,14 @@ class _Reader:
         graph = self.graphs[key]
         plan, start = plan_of_graph(graph).plans[cls], cls is graph.start
         is_given = start and not plan_of_graph(graph).is_filled
-        # A graph inside another graph looks in the trace around it as well.
+        # A subgraph also recalls from the trace of the graph around it, which is unknown here.
         trace = None if key in self.users else before
         fields = [
             self._field(field, *_source(field, cls, is_given, before[cls], trace))
             for field in plan.fields.values()
         ]
-        own = cls.__dict__.get("__doc__")
-        doc = inspect.cleandoc(own) if isinstance(own, str) else ""
+        own_doc = cls.__dict__.get("__doc__")
+        doc = inspect.cleandoc(own_doc) if isinstance(own_doc, str) else ""
         lm = plan.lm or ""
         return Box(
             id=self.boxes[key, cls],
@@ -252,22 +267,22 @@ class _Reader:
         )
 
     def _id(self, name: str) -> str:
-        """A unique identifier: the name, if it is free."""
+        """Return a unique identifier: the name, with a number if the name is used or reserved."""
         name = re.sub(r"\W", "_", name, flags=re.ASCII)
         unique, count = name, 2
-        while unique in self.taken or unique.lower() in _MERMAID:
+        while unique in self.used_ids or unique.lower() in _MERMAID:
             unique, count = f"{name}_{count}", count + 1
-        self.taken.add(unique)
+        self.used_ids.add(unique)
         return unique
 
 
 def _key(graph: Graph[Any, Any]) -> _Key:
-    # Not the graph itself: a node class used as a dependency is a new graph for each field.
+    # The graph object is no key: if a node class is a dependency, each field has a new graph of it.
     return (graph.start, graph.name)
 
 
 def _graphs(call: CallPlan | None) -> Iterable[Graph[Any, Any]]:
-    return (each.graph for each in every_call(call) if each.graph is not None)
+    return (call_plan.graph for call_plan in every_call(call) if call_plan.graph is not None)
 
 
 def _chooser(plan: NodePlan) -> ArrowKind:
@@ -295,7 +310,8 @@ def _source(
 
 
 def _type_text(tp: Any) -> str:
-    """A type as its author would write it; a Literal by its values: `'red' | 'blue'`."""
+    """Return a type as its author would write it. A Literal is written as its values,
+    `'red' | 'blue'`."""
     texts: list[str] = []
     for member in union_members(tp):
         if get_origin(member) is Literal:
@@ -306,13 +322,14 @@ def _type_text(tp: Any) -> str:
 
 
 def _name(cls: type[Node], nodes: Iterable[type[Node]]) -> str:
-    """The name of a class; with its module if another class of the graph has the same name."""
+    """Return the name of a class. If another class of the graph has the same name, add the
+    module."""
     twins = [other for other in nodes if other.__name__ == cls.__name__]
     return cls.__name__ if len(twins) == 1 else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _plain(text: str) -> str:
-    """A text on one line, without characters that no file or terminal should get."""
+    """Put a text on one line and replace control characters, which could harm a terminal."""
     return "".join(
         c if c.isprintable() or c == "\u200d" else "\ufffd" for c in " ".join(text.split())
     )

@@ -1,5 +1,5 @@
-"""A graph as SVG: one file that refers to no other, with text that can be selected and read aloud,
-and colors that follow the reader's choice of light or dark."""
+"""`to_svg`, which draws a graph as SVG. The SVG refers to no other file. Readers can select the
+text, and screen readers can read the text aloud."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Theme = Literal["auto", "light", "dark"]
 _XY = tuple[float, float]
 _Drawn = tuple[list[str], float, float]
-"""Lines of SVG, with their width and height."""
+"""The lines of an SVG part, and the width and the height of the part."""
 
 
 def to_svg(
@@ -38,11 +38,11 @@ def to_svg(
     direction: Direction = "TD",
     theme: Theme = "auto",
 ) -> str:
-    """The graph as SVG. Its colors follow the reader's choice of light or dark, unless `theme` sets
-    it."""
+    """Return the graph as SVG. With the theme "auto", the colors follow the reader's light or dark
+    mode."""
     picture = picture_of(graph)
     main, main_width, main_height = _graph(picture, fields, direction)
-    frames = [_frame(each, fields, direction) for each in picture.inner]
+    frames = [_frame(inner, fields, direction) for inner in picture.inner]
     parts = [*frames, _legend(picture)]
     nodes = f"{len(picture.boxes)} node{'s' * (len(picture.boxes) != 1)}"
     name_width = _width(picture.name, "title")
@@ -50,17 +50,17 @@ def to_svg(
     y = MARGIN + 34
     lines = [_translate(MARGIN + (wide - main_width) / 2, y), *main, "</g>"]
     y += main_height
-    for part, _, height in parts:  # each below the part before
+    for part, _, height in parts:  # one below the other
         if part:
             lines += [_translate(MARGIN, y + GAP), *part, "</g>"]
             y += GAP + height
     across, down = ceil(wide) + 2 * MARGIN, ceil(y) + MARGIN
-    listed = to_text(graph, width=10_000, fields=False, compact=True)
+    description = to_text(graph, width=10_000, fields=False, compact=True)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="bae" role="img" '
         f'viewBox="0 0 {across} {down}" width="{across}" height="{down}">',
         f"<title>The graph {escape(picture.name)}</title>",
-        f"<desc>{escape(str(listed))}</desc>",  # for screen readers
+        f"<desc>{escape(str(description))}</desc>",  # for screen readers
         f"<style>{_styles(theme)}</style>",
         _rect("paper", 0, 0, across, down, 12),
         _text("title", MARGIN, MARGIN + 14, picture.name),
@@ -73,8 +73,9 @@ def to_svg(
 
 FONT: Final = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 SIZES: Final = {"title": 17, "name": 14}
-"""For text that is larger than the rest, and bold."""
+"""The font sizes of the roles with large, bold text."""
 SIZE: Final = 12
+"""The font size of all other text."""
 COLORS: Final = {
     "paper": ("#fbfbfd", "#14161d"),
     "box": ("#ffffff", "#1d212b"),
@@ -83,7 +84,7 @@ COLORS: Final = {
     "faint": ("#e3e5ec", "#333949"),
     "edge": ("#9aa1b4", "#6c7489"),
 }
-"""For light and for dark."""
+"""The colors of the shapes, in the light mode and in the dark mode."""
 PILLS: Final = {
     "source-given": ("#454c5f", "#d3d7e2"),
     "source-code": ("#0b5c72", "#86d7ec"),
@@ -95,38 +96,43 @@ PILLS: Final = {
     "start": ("#1f6b2d", "#92dfa0"),
     "end": COLORS["ink"],
 }
-"""The color of the text; its background is a tint of it."""
+"""The text colors of the roles that have a pill around the text, in the light mode and in the dark
+mode. The pill is a tint of the text color."""
 MARGIN, GAP, FRAME = 24, 28, 20
-"""Around everything, between frames, and between a frame and its content."""
+"""`MARGIN` is around the whole drawing. `GAP` is between two frames. `FRAME` is between a frame and
+its content."""
 HEADER, ROW, PAD, PILL, RING = 36, 22, 16, 5, 4
-"""The height of a name and of a field, the padding beside them, the padding in a pill, and the
-distance between the two outlines of a box at which a run may end."""
+"""In a box: `HEADER` is the height of the name, `ROW` is the height of a field, `PAD` is the
+padding beside the rows, and `PILL` is the padding in a pill. `RING` is the distance between the two
+outlines of a box at which a run may end."""
 WIDEST: Final = 72
-"""The most characters in a row of a box."""
+"""The maximum number of characters in a row of a box."""
 SPACING: Final = Spacing(
     apart=36, beside=22, joins=18, inset=22, tail=18, track=14, head=24, loop=30, loop_at=(11, 27)
 )
 
 
 def _graph(picture: Picture, fields: bool, direction: Direction) -> _Drawn:
-    """The boxes and arrows of one graph, from the corner at 0."""
+    """Draw the boxes and arrows of a graph. The upper left corner is at (0, 0)."""
     texts = [box_rows(box, WIDEST, fields=fields) for box in picture.boxes]
     sizes: list[Size] = []
     for box, rows in zip(picture.boxes, texts, strict=True):
         width = max(fsum(_width(*piece) for piece in row) for row in rows)
         height = HEADER + (ROW * len(rows) - ROW + 8) * (len(rows) > 1) + 2 * _ring(box)
         sizes.append(Size(ceil(width + 2 * _pad(box)), height))
-    laid = arrange(sizes, picture.edges, SPACING, across=direction == "LR")
+    layout = arrange(sizes, picture.edges, SPACING, across=direction == "LR")
     lines = ['<g class="g-graph">']
     # Boxes come first, for screen readers.
-    for box, rows, corner, size in zip(picture.boxes, texts, laid.corners, laid.sizes, strict=True):
+    for box, rows, corner, size in zip(
+        picture.boxes, texts, layout.corners, layout.sizes, strict=True
+    ):
         lines += _box(box, rows, *corner, size)
     names = {box.id: box.name for box in picture.boxes}
-    for arrow, points in zip(picture.arrows, laid.lines, strict=True):
+    for arrow, points in zip(picture.arrows, layout.lines, strict=True):
         who = CHOOSERS[arrow.kind]
         title = f"{names[arrow.tail]} → {names[arrow.head]}{who and f', if {who} it'}"
         lines += _arrow(points, arrow.kind, title)
-    return [*lines, "</g>"], laid.width, laid.height
+    return [*lines, "</g>"], layout.width, layout.height
 
 
 def _ring(box: Box) -> int:
@@ -156,8 +162,8 @@ def _box(box: Box, rows: list[list[StyledText]], x: int, y: int, size: Size) -> 
 
 
 def _outline(box: Box, x: int, y: int, size: Size) -> list[str]:
-    """The shape of a box. Its corners are cut off if there is a choice; it has a second outline if
-    a run may end, and bars at the sides if graphs run inside."""
+    """Draw the outline of a box. If there is a choice, the corners are cut off. If a run may end at
+    the box, there is a second outline. If subgraphs run inside, there are bars at the sides."""
     choice, ring = box.chooser != "certain", _ring(box)
     corner = 10 if choice else 16 if box.ending == "always" else 6
     role = "box box-start" if box.start else "box"
@@ -196,7 +202,7 @@ def _row(row: list[StyledText], x: float, y: float) -> list[str]:
 
 
 def _frame(picture: Picture, fields: bool, direction: Direction) -> _Drawn:
-    """A graph inside another graph, in a frame with its name."""
+    """Draw a subgraph in a frame with its name."""
     graph, width, height = _graph(picture, fields, direction)
     used_by = f"inside {', '.join(picture.used_by)}"
     after = _width(picture.name, "name") + 10
@@ -215,7 +221,7 @@ def _frame(picture: Picture, fields: bool, direction: Direction) -> _Drawn:
 
 
 def _legend(picture: Picture) -> _Drawn:
-    """The meanings of the lines and sides in a picture; empty if they have none."""
+    """Draw the legend of a picture. If the picture needs no legend, return no lines."""
     lines: list[str] = []
     y = wide = 0.0
     for sign, meaning in legend_of(picture.all):
@@ -229,8 +235,8 @@ def _legend(picture: Picture) -> _Drawn:
 
 
 def _arrow(points: Sequence[_XY], kind: ArrowKind, title: str) -> list[str]:
-    """A line with its head, and with a diamond at its tail if there is a choice; dashed if the LM
-    makes it."""
+    """Draw an arrow. If there is a choice, the arrow has a diamond at its tail. If the LLM chooses,
+    the line is dashed."""
     line = list(points)
     if kind != "certain":
         line[0] = _along(points[0], points[1], 10)
@@ -245,14 +251,15 @@ def _arrow(points: Sequence[_XY], kind: ArrowKind, title: str) -> list[str]:
 
 
 def _along(start: _XY, end: _XY, along: float, off: float = 0) -> _XY:
-    """A point between two points, `off` to the side. The line is horizontal or vertical."""
+    """Return the point that is `along` away from `start` in the direction of `end`, and `off` to
+    the side. The line between both points must be horizontal or vertical."""
     (x, y), (to_x, to_y) = start, end
     dx, dy = (to_x > x) - (to_x < x), (to_y > y) - (to_y < y)
     return x + dx * along - dy * off, y + dy * along + dx * off
 
 
 def _path(role: str, points: Sequence[_XY]) -> str:
-    """A line through points, with its corners rounded."""
+    """Draw a line through points, with rounded corners."""
     strokes = [f"M{_point(points[0])}"]
     for before, here, after in zip(points, points[1:], points[2:], strict=False):
         near = min(9.0, *(max(abs(here[0] - x), abs(here[1] - y)) / 2 for x, y in (before, after)))
@@ -279,13 +286,13 @@ def _text(role: str, x: float, y: float, text: str) -> str:
 
 
 def _width(text: str, role: str = "") -> float:
-    """The width of a text in the fonts that a reader's system is likely to have."""
+    """Estimate the width of a text in the usual monospace fonts."""
     return cells(text) * SIZES.get(role, SIZE) * 0.605
 
 
 def _group(kind: str, title: str, anchor: str = "") -> str:
-    own = f' id="bae-{anchor}"' if anchor else ""
-    return f'<g class="g-{kind}"{own}><title>{escape(title)}</title>'
+    id_attribute = f' id="bae-{anchor}"' if anchor else ""
+    return f'<g class="g-{kind}"{id_attribute}><title>{escape(title)}</title>'
 
 
 def _translate(x: float, y: float) -> str:

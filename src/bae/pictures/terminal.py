@@ -1,5 +1,4 @@
-"""A graph as text for a terminal: boxes and lines if they fit into the columns, otherwise a list
-that names every arrow."""
+"""`to_text`, which draws a graph as text for a terminal."""
 
 from __future__ import annotations
 
@@ -25,19 +24,20 @@ if TYPE_CHECKING:
     from bae.graph import Graph
 
 StyledText = tuple[str, str]
-"""A text and its role."""
+"""A text and its role, such as "name" or "source-lm". The role sets the color."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A picture as rows of text. Each row has pieces of text with a role each, such as "name" or
-    "source-lm", for coloring; `str` has only the text."""
+    """A picture as rows of text for a terminal. `str(drawing)` is the text without colors."""
 
     rows: tuple[tuple[StyledText, ...], ...]
+    """The rows. Each row has pieces of text, and each piece has a role, such as "name" or
+    "source-lm", for coloring."""
 
     @property
     def width(self) -> int:
-        """How many columns the picture takes."""
+        """The width of the picture in columns."""
         return max(map(row_length, self.rows), default=0)
 
     def __str__(self) -> str:
@@ -53,21 +53,22 @@ def to_text(
     ascii_only: bool = False,
     compact: bool = False,
 ) -> Drawing:
-    """The graph as text of at most `width` columns. Print it, or color its rows.
+    """Draw the graph as text of at most `width` columns. You can print the result.
 
-    If boxes and lines would need more columns, or with `compact`, it is a list that names every
-    arrow."""
+    If boxes and lines need more columns, or with `compact`, the drawing is a list of the nodes and
+    their arrows.
+    """
     picture = picture_of(graph)
     rows: list[Sequence[StyledText]] = []
     boxed: list[Picture] = []
-    for each in picture.all:
-        if each is not picture:
-            used_by = f"  the graph inside {', '.join(each.used_by)}"
-            rows += [(), [(each.name, "name"), (used_by, "note")], ()]
-        drawn = None if compact else _boxes(each, width, fields, across=direction == "LR")
-        if drawn is not None:
-            boxed.append(each)
-        rows += drawn if drawn is not None else _list(each, width, fields)
+    for part in picture.all:
+        if part is not picture:
+            used_by = f"  the graph inside {', '.join(part.used_by)}"
+            rows += [(), [(part.name, "name"), (used_by, "note")], ()]
+        drawing = None if compact else _boxes(part, width, fields, across=direction == "LR")
+        if drawing is not None:
+            boxed.append(part)
+        rows += drawing if drawing is not None else _list(part, width, fields)
     legend = legend_of(boxed)
     rows += [()] if legend else []
     for sign, meaning in legend:
@@ -90,11 +91,13 @@ TURNS: Final = {
     frozenset({LEFT, UP}): "╯",
 }
 GOES_ON, CHOOSES, ENDS, MAY_END = "┌┐└┘─│", "╱╲╲╱─│", "╔╗╚╝═║", "╱╲╲╱═│"
-"""Outlines: the four corners, the horizontal sides, and the vertical sides."""
+"""The characters of a box's outline: the four corners, the horizontal sides and the vertical
+sides."""
 HOLDS: Final = "┃"
-"""The sides of a box with a graph inside."""
+"""The character of the vertical sides of a box with a subgraph."""
 JOINTS: Final = {"│": "├┤", "║": "╟╢", "┃": "┠┨"}
-"""The left and right ends of the rule under the name, by the character of the box's sides."""
+"""The left and right ends of the rule under a box's name, by the character of the box's vertical
+sides."""
 CHOICES: Final[dict[ArrowKind, str]] = {"lm": "◆", "code": "◇"}
 LISTED: Final[dict[ArrowKind, str]] = {"certain": "→", "code": "→", "lm": "⇢"}
 SAMPLES: Final = {"lm": "◆┄┄▶", "code": "◇──▶", "inner": "┃  ┃"}
@@ -112,8 +115,8 @@ SPACING_ACROSS: Final = Spacing(
     apart=1, beside=1, joins=1, inset=1, tail=2, track=2, head=3, loop=3, loop_at=(2, 5)
 )
 WIDEST, NARROWEST = 64, 28
-"""The text in a box has at most the first width, and is not cut below the second width. If boxes
-of that width do not fit, a list is drawn."""
+"""The maximum and the minimum width to which the text of a box is cut. If boxes of the minimum
+width do not fit, the drawing is a list."""
 
 
 def to_ascii(text: str) -> str:
@@ -123,25 +126,26 @@ def to_ascii(text: str) -> str:
 
 
 def _fit(row: Sequence[StyledText], width: int) -> list[StyledText]:
-    """A row without the pieces beyond the last column."""
-    kept: list[StyledText] = []
+    """Cut a row to `width` columns."""
+    pieces: list[StyledText] = []
     for text, role in row:
         if width > 0:
-            kept.append((cut_columns(text, width), role))
+            pieces.append((cut_columns(text, width), role))
         width -= cells(text)
-    return kept
+    return pieces
 
 
 def _boxes(
     picture: Picture, width: int, fields: bool, *, across: bool
 ) -> list[list[StyledText]] | None:
-    """Boxes and lines; None if there are too few columns."""
+    """Draw boxes and lines. If they need more than `width` columns, return None."""
     loops = {a for a, b in picture.edges if a == b}
     rows = layers(len(picture.boxes), picture.edges)[0]
-    # Boxes that share the columns with others are cut first. Boxes are cut more if lines need room.
+    # The boxes of a row share the columns, so boxes in full rows are cut first. Each attempt leaves
+    # more columns spare for lines and cuts the boxes further.
     shared = [max(rows) + 1 if across else rows.count(row) for row in rows]
     spacing = SPACING_ACROSS if across else SPACING
-    tried: list[Size] = []
+    previous_sizes: list[Size] = []
     for spare in range(7, 44, 4):
         texts = [
             box_rows(box, max(NARROWEST, min(WIDEST, width // many - spare)), fields=fields)
@@ -149,29 +153,30 @@ def _boxes(
         ]
         sizes: list[Size] = []
         for place, text in enumerate(texts):
-            # A line from a box to itself leaves at one row and comes back at another.
+            # A box with a line to itself needs two rows: in one the line leaves, in the other it
+            # comes back.
             least = (5, 2) if place in loops else (1, 1)
             height = max(len(text) + (len(text) > 1), least[1])
             sizes.append(Size(max(*map(row_length, text), least[0]) + 4, height + 2))
-        if sizes == tried:
-            continue  # the boxes have the same sizes as before
-        tried = sizes
-        laid = arrange(sizes, picture.edges, spacing, across=across)
-        if laid.width > width:
+        if sizes == previous_sizes:
+            continue  # the layout would be the same as before
+        previous_sizes = sizes
+        layout = arrange(sizes, picture.edges, spacing, across=across)
+        if layout.width > width:
             continue
-        canvas = _Canvas(laid.width, laid.height)
+        canvas = _Canvas(layout.width, layout.height)
         for box, corner, size, text in zip(
-            picture.boxes, laid.corners, laid.sizes, texts, strict=True
+            picture.boxes, layout.corners, layout.sizes, texts, strict=True
         ):
             canvas.box(box, corner, size, text)
-        for arrow, line in zip(picture.arrows, laid.lines, strict=True):
+        for arrow, line in zip(picture.arrows, layout.lines, strict=True):
             canvas.line(line, arrow.kind)
         return canvas.rows()
     return None
 
 
 def _list(picture: Picture, width: int, fields: bool) -> list[list[StyledText]]:
-    """A list of the boxes, each with its fields and its arrows."""
+    """Write a picture as a list of the boxes, with their fields and their arrows."""
     names = {box.id: box.name for box in picture.boxes}
     back = layers(len(picture.boxes), picture.edges)[1]
     rows: list[list[StyledText]] = []
@@ -192,18 +197,21 @@ def _list(picture: Picture, width: int, fields: bool) -> list[list[StyledText]]:
 
 
 def box_rows(box: Box, widest: int, *, fields: bool) -> list[list[StyledText]]:
-    """The content of a box: a row with its name, and a row for each field."""
+    """Return the rows of text in a box: a row with the name, and with `fields` a row for each
+    field."""
     tags: list[StyledText] = [
         (f"  {tag}", "start" if tag == "start" else "end") for tag in box.tags
     ]
     rows = [[(cut_columns(box.name, widest - row_length(tags)), "name"), *tags]]
-    shown = box.fields if fields else ()
-    sources = max((len(field.label) for field in shown), default=0)
+    visible_fields = box.fields if fields else ()
+    sources = max((len(field.label) for field in visible_fields), default=0)
     room = widest - sources - 2
-    # If there is not enough room for the name and the origin, the origin gets a third.
-    most = max(room * 2 // 3, room - max((cells(f.origin) for f in shown), default=0) - 2)
-    column = min(most, max((cells(f"{f.name}: {f.type}") for f in shown if f.origin), default=0))
-    for field in shown:
+    # If name, type and origin together need more room, the origin gets a third of it.
+    most = max(room * 2 // 3, room - max((cells(f.origin) for f in visible_fields), default=0) - 2)
+    column = min(
+        most, max((cells(f"{f.name}: {f.type}") for f in visible_fields if f.origin), default=0)
+    )
+    for field in visible_fields:
         name = cut_columns(f"{field.name}: {field.type}", column if field.origin else room)
         split = len(field.name)
         row = [
@@ -219,19 +227,20 @@ def box_rows(box: Box, widest: int, *, fields: bool) -> list[list[StyledText]]:
 
 
 def row_length(row: Sequence[StyledText]) -> int:
-    """How many columns a row takes."""
+    """Return the width of a row in columns."""
     return sum(cells(text) for text, _ in row)
 
 
 class _Canvas:
-    """Rows of cells, each a text and its role. A wide character leaves the next cell empty."""
+    """A drawing in rows of cells. Each cell has a character and its role. After a wide character,
+    the next cell is empty."""
 
     def __init__(self, width: int, height: int) -> None:
         self.cells: list[list[StyledText]] = [[(" ", "")] * width for _ in range(height)]
-        self.passed: set[Point] = set()
+        self.line_cells: set[Point] = set()
 
     def put(self, x: int, y: int, text: str, role: str) -> None:
-        """Write a text into the cells from here to the right."""
+        """Write a text into the cells from (x, y) to the right."""
         row = self.cells[y]
         for char in text:
             width = cell_width(char)
@@ -242,7 +251,7 @@ class _Canvas:
             x += width
 
     def box(self, box: Box, corner: Point, size: Size, text: list[list[StyledText]]) -> None:
-        """Draw a box; its shape shows how the run continues from it."""
+        """Draw a box with its text. Its outline shows how the run continues from the box."""
         x, y = corner
         shape = GOES_ON
         if box.ending == "always":
@@ -267,22 +276,22 @@ class _Canvas:
                 column += cells(piece)
 
     def line(self, points: Sequence[Point], kind: ArrowKind) -> None:
-        """Draw an arrow along points."""
-        passed, first, last = _cells_on(points)
+        """Draw an arrow through the points."""
+        path, first, last = _cells_on(points)
         role = f"arrow-{kind}"
-        x, y = passed[0]
+        x, y = path[0]
         on_rule = any(self.cells[y][x][0] in pair for pair in JOINTS.values())
         self.put(x, y, CHOICES.get(kind) or ("┼" if on_rule else TAILS[first]), role)
-        for before, here, after in zip(passed, passed[1:-2], passed[2:], strict=False):
+        for before, here, after in zip(path, path[1:-2], path[2:], strict=False):
             mark = TURNS[frozenset({_step(here, before), _step(here, after)})]
-            mark = "┼" if here in self.passed else mark
-            self.passed.add(here)
+            mark = "┼" if here in self.line_cells else mark
+            self.line_cells.add(here)
             self.put(*here, mark.translate(DASHED) if kind == "lm" else mark, role)
-        self.put(*passed[-2], HEADS[last], role)
+        self.put(*path[-2], HEADS[last], role)
 
     def rows(self) -> list[list[StyledText]]:
-        """The drawing. Cells with the same role form one piece; empty cells at a row's end are left
-        out."""
+        """Return the rows of the drawing. Neighboring cells with the same role form one piece of
+        text. Spaces at the end of a row are left out."""
         rows: list[list[StyledText]] = []
         for row in self.cells:
             pieces: list[StyledText] = []
@@ -298,23 +307,23 @@ class _Canvas:
 
 
 def _cells_on(points: Sequence[Point]) -> tuple[list[Point], Heading, Heading]:
-    """Every cell that a line passes, from the outline of one box to the outline of the other, and
+    """Return every cell of a line, from the outline of one box to the outline of the other box, and
     the directions in which the line leaves and arrives.
 
-    A box at 3 with a length of 4 fills the cells 3 to 6, but in the layout it ends at 7. So a line
-    at its right or lower side has its point at 7, and the cell of the outline is 6. At its left or
-    upper side, the point and the cell of the outline are both 3.
+    A box at 3 with a length of 4 fills the cells 3 to 6, but the layout says that the box ends at
+    7. If a line is at the box's right or lower side, its point is therefore 7, and the cell of the
+    outline is 6. At the left or upper side, the point and the cell are both 3.
     """
     first, last = _step(points[0], points[1]), _step(points[-2], points[-1])
     (x, y), (end_x, end_y) = points[0], points[-1]
     start = (x - first[0], y - first[1]) if first in (DOWN, RIGHT) else points[0]
     end = (end_x + last[0], end_y + last[1]) if last in (UP, LEFT) else points[-1]
-    passed = [start]
+    path = [start]
     for corner in (*points[1:-1], end):
-        while passed[-1] != corner:
-            (x, y), (dx, dy) = passed[-1], _step(passed[-1], corner)
-            passed.append((x + dx, y + dy))
-    return passed, first, last
+        while path[-1] != corner:
+            (x, y), (dx, dy) = path[-1], _step(path[-1], corner)
+            path.append((x + dx, y + dy))
+    return path, first, last
 
 
 def _step(here: Point, there: Point) -> Heading:

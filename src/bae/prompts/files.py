@@ -1,4 +1,4 @@
-"""Files in prompts. The text of a message has labels, and the files follow in the message."""
+"""Files in prompts. The files are parts of a message, and labels in its text refer to them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ def labeled(
     of: str = "",
     taken: Collection[str] | None = None,
 ) -> tuple[Any, tuple[FilePart, ...]]:
-    """Return JSON with labels in place of files, and the files in the order of their labels. `of`
-    is a part of each label, to distinguish the labels of several texts. Files of earlier steps, and
-    files whose kind is not in `taken`, become placeholders and are not sent."""
+    """Return JSON with labels in place of files, and the files in the order of their labels.
+
+    `seen` has each file by its hash or address. `of` is a part of each label, to distinguish the
+    labels of several texts. Files of earlier steps, and files whose kind is not in `taken`, become
+    placeholders and are not sent. If `taken` is None, all kinds are sent.
+    """
     labels = _Labels(seen if callable(seen) else seen.get, of, taken)
     return labels.replace(known, is_top=True), tuple(labels.parts.values())
 

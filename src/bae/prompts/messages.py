@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """What a question asks, as types. Backends that write prompts of their own read it.
+    """What a question asks, as types, for backends that write prompts of their own.
 
     A question with `types` is a choice: the model chooses one of the types. A question without
     `types` has the model fill the `fields` of `target`.
@@ -41,8 +41,8 @@ class Question:
     previous: Node | None = None
     """The previous node."""
     method: Literal["", "make", "decide"] = ""
-    """The method of `LM` that asks this question. An LM that builds nodes itself answers with its
-    own method of this name. Empty for any other question."""
+    """`make` or `decide` if an LM that builds nodes itself has to answer with its own method of
+    this name; otherwise empty."""
     scene: Scene = field(default=PLAIN_SCENE, repr=False)
     """The rest of what the question shows."""
     turns: Messages | None = field(default=None, repr=False)
@@ -226,7 +226,7 @@ class Prompt:
     for structured output. It is None for an answer in plain text: then send only the messages, and
     return an `Answer` with the text."""
     name: str
-    """A name for the schema that every provider accepts."""
+    """The name of the schema, with only characters that every provider accepts."""
     question: Question = field(compare=False)
     """What the prompt asks, as types."""
     tools: tuple[ToolSpec, ...] = ()

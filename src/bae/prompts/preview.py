@@ -88,8 +88,8 @@ _FOUR_METHODS: Final = _PreviewLM(one_call=False)
 
 
 def _routing_lm(lm: LM) -> RoutingLM:
-    """Return the LM if it is a `RoutingLM`. An LM with only the four methods gets a stand-in that
-    chooses first and then fills."""
+    """Return the LM if it is a `RoutingLM`. For an LM with only the four methods of `LM`, return a
+    stand-in that chooses first and then fills."""
     return lm if isinstance(lm, RoutingLM) else _FOUR_METHODS
 
 
@@ -131,7 +131,7 @@ class _Walk:
 
         def run_with(trace: list[Node]) -> Run:
             preview_run = Run(RunOptions(self._lm, 0), trace=trace, outer=outer)
-            preview_run.outermost.notes.named.update(self._by_name)
+            preview_run.outermost.notes.lms.update(self._by_name)
             preview_run.scene = replace(
                 plan_of_graph(graph).scene or around.scene, hidden=self._hidden
             )
@@ -144,7 +144,9 @@ class _Walk:
         before = run_with([])
         inside.append((start, before))
         if plan_of_graph(graph).is_filled:
-            self.found += self._fill_prompts([graph.start], before, next(before.seen(), None))
+            self.found += self._fill_prompts(
+                [graph.start], before, next(before.walk_earlier_nodes(), None)
+            )
         runs = {
             graph.start: run_with(
                 [self._make_node(start, self._resolve_values(start, start.context, before))]
@@ -298,8 +300,8 @@ def _sample_json(cls: type[Node], field: FieldPlan, seed: int) -> dict[str, Any]
 
 
 def _without_minimums(schema: Any) -> Any:
-    """Return a schema that short values fit too, because a prompt shows only the beginning of a
-    huge value."""
+    """Return the schema without minimum lengths, for a value that is too large to sample. A short
+    value is enough for a preview."""
     if isinstance(schema, list):
         return [_without_minimums(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):

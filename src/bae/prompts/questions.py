@@ -260,9 +260,9 @@ class Choice:
 
 
 def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
-    """Return the description of an option for a model. If the same answer fills the option, the
-    description includes the instruction. Otherwise it includes the fields of the option, because
-    the schema of the choice does not have them."""
+    """Return the description of an option for a model. If the option is `filled` by the answer that
+    chooses it, the description includes the instruction. Otherwise the description includes the
+    fields of the option, because the schema of the choice does not have them."""
     plan = plan_of(cls, strict=True)
     lines = f"- {name}: {plan.description}" if plan.description else f"- {name}"
     if form := text_form(cls):

@@ -22,12 +22,12 @@ SampledSchema = Mapping[str, Any]
 def sample(schema: SampledSchema | bool, seed: int = 0) -> Any:
     """Return a JSON value that fits `schema`. Another `seed` gives another value.
 
-    It handles the schemas that pydantic makes: references, recursion (followed once), unions,
-    enums, bounds, common formats, simple patterns. It cannot know rules outside the schema, such as
-    a validator of your own, or a date that must be in the past.
+    The function handles the schemas that pydantic makes: references, recursion (followed once),
+    unions, enums, bounds, common formats, simple patterns. It cannot know rules outside the schema,
+    such as a validator of your own, or a date that must be in the past.
 
-    Raise `ScriptError` if nothing fits, if no match for a pattern was found, or if a fitting value
-    has more than 5,000 values or 100,000 characters.
+    Raise `ScriptError` if nothing fits, if no match for a pattern was found, or if the search tries
+    more than 5,000 values or writes more than 100,000 characters.
     """
     return _Sampler(schema, seed).value(schema)
 
@@ -126,7 +126,7 @@ class _Sampler:
 
     def kinds(self, schema: Any) -> set[str]:
         """Return the JSON types that a value may have. If the schema allows any type, return object
-        and string."""
+        and string. For an enum or a constant, return a word that is no JSON type."""
         rules = self.resolved(schema)
         options = _list_options(rules)
         if options is not None:
@@ -186,7 +186,7 @@ class _Sampler:
         for attempt in range(100):
             if len(sample) >= wanted:
                 break
-            # Without rules for the names, a number: it fits a dict whose keys are numbers too.
+            # Without rules for the names, use a number, which also fits a dict with numeric keys.
             key = str(attempt)
             if names is not None:
                 key = str(self.value({"type": "string", **self.resolved(names)}, references))
@@ -253,7 +253,8 @@ class _Sampler:
         low, high = max(schema.get("minimum", -inf), above), min(schema.get("maximum", inf), below)
         step = schema.get("multipleOf", 1)
         first = ceil(low / step) if low > -inf else 0 if high >= 0 else floor(high / step) - 100
-        # Mostly try small numbers first: some providers get the bounds only in words.
+        # Mostly try small numbers first. They are likely to fit even if the schema that a provider
+        # gets has its bounds only in words.
         order = sorted(range(101), key=lambda index: self._random.random() * (index + 1) ** 2)
         candidates = [(first + offset) * step for offset in order]
         if not whole and "multipleOf" not in schema and -inf < low <= high < inf:

@@ -162,7 +162,8 @@ class _AnswerSchemaGenerator(GenerateJsonSchema):
         return self._note_docstring(super().enum_schema(schema), schema["cls"])
 
     def handle_ref_overrides(self, json_schema: Schema) -> Schema:
-        # Pydantic would leave out a description that equals the docstring. Docstrings are not sent.
+        # Pydantic would drop a field's description that equals the docstring of its class. The
+        # model would then see neither, because docstrings are not sent.
         return json_schema
 
     def generator_schema(self, schema: Any) -> Schema:

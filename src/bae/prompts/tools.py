@@ -156,7 +156,7 @@ class ToolPrompts:
         del self._shown[max(0, len(rounds) - 1) :]  # the last round may have new replies
         for round_ in rounds[len(self._shown) :]:
             self._shown.append(self._make_round_messages(box, round_, round_.number <= cut))
-        messages_so_far = [_make_message(text) for text in box.told_first]
+        messages_so_far = [_make_message(text) for text in box.first_messages]
         for messages in self._shown:
             messages_so_far += messages
         return messages_so_far

@@ -158,8 +158,8 @@ class Gatekeeper:
 
 
 def parse_origin(origin: str) -> str:
-    """Return an origin in lower case. Raises ValueError if a browser would not send `origin`, such
-    as an address with a path."""
+    """Return an origin in lower case. Raises ValueError if no browser would send `origin`, for
+    example because it has a path."""
     parts = urlsplit(origin)
     if not parts.scheme or not parts.netloc or origin != f"{parts.scheme}://{parts.netloc}":
         raise ValueError(

@@ -172,8 +172,8 @@ async def run_agent(call: ApiCall) -> Response:
 
 
 async def _show_thread(talk: _Conversation, *, error: Refused | None = None) -> Response:
-    """Send the conversation so far, for a page that was loaded. If a turn is in progress, the
-    response follows that turn. An `error` comes last."""
+    """Send the conversation so far, to a page that has just been loaded. If a turn is in progress,
+    the response follows that turn. An `error` comes last."""
     newest = talk.infos[-1] if talk.infos else None
     if newest is not None and newest.status not in _OVER:
         return await _follow_run(talk, newest, error=error)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 AgentEvent = dict[str, Any]
 AGAIN: Final = "~"
 """Separates the id of a reply from a number. A reply gets a number if an earlier text of the reply
-became void."""
+was withdrawn."""
 
 
 def reply_id(run_id: str) -> str:
@@ -161,7 +161,7 @@ class RunEvents:
 
     def _add_result(self, call: ToolRun) -> None:
         call_id = self._id_of(call)
-        text = _as_text(call.result) if call.told is None else call.told
+        text = _as_text(call.result) if call.tool_error is None else call.tool_error
         cut_length = len(text) - CUT
         if cut_length > 0:
             text = f"{text[:CUT]}… ({cut_length:,} more characters)"

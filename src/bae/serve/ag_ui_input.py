@@ -123,8 +123,9 @@ def start_fields(
     """Return the fields of the start node, and a reason for each unused part of the message.
 
     The text and the files come from the message. The other fields come from `forwardedProps` and
-    `state`. If both have a field, `forwardedProps` wins. Other names are ignored, because they
-    belong to the page. Raises `Refused` if every part of the message is unused.
+    `state`. If both have a field, `forwardedProps` wins. Names that are no field of the start
+    node are ignored, because they belong to the page. Raises `Refused` if every part of the message
+    is unused.
     """
     start = starts.graph.start
     text_field, at = message_field(start), len(request.messages) - 1

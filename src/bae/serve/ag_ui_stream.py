@@ -57,7 +57,7 @@ class Follow:
 
     info: RunInfo
     messages: Sequence[dict[str, Any]]
-    """The messages before the run's reply. The client has these messages."""
+    """The messages before the run's reply. The client has these messages, or gets them first."""
     muted: int = -1
     """The number of the last record whose events the client has; -1 if the client has no events."""
 

@@ -114,11 +114,11 @@ class API:
         self.sockets: dict[str, Callable[[WebSocket], Awaitable[None]]] = {}
         """Functions for other WebSockets, by path. Each function accepts the connection itself."""
         self.inbox_sources: list[Callable[[ApiCall], Awaitable[list[GateView]]]] = []
-        """Functions that return further questions to people, such as the questions of a team. These
-        questions do not come from runs."""
+        """Functions that return further questions for the inbox, such as the questions of a
+        team."""
         self.hidden_graphs: set[str] = set()
-        """The names of graphs whose questions come from `inbox_sources`. The inbox leaves out the
-        runs of these graphs."""
+        """The names of graphs whose runs the inbox leaves out. Functions in `inbox_sources` return
+        the questions of these runs, if they have any."""
         self.uploads = Uploads()
         """The files that users have sent for later runs."""
         self._streams: set[Subscriber[Any]] = set()

@@ -58,7 +58,8 @@ class FieldPair(BaseModel):
 class NodePair(BaseModel):
     """A node of two runs.
 
-    - `path`: the path of the node's graph. A node in this path has its visit in place of its step.
+    - `path`: the path of the node's graph, such as `Report#2.summaries[3]`: item 3 of the field
+      `summaries`, at the second visit to `Report`.
     - `visit`: the number of the node among the nodes of its class in its graph, from 1.
     - `state`: "same" or "differs" if both runs have the node. "a" or "b" if only that run has the
       node.

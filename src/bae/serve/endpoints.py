@@ -45,7 +45,8 @@ ListCut = Annotated[int, Field(ge=1, le=65_536)]
 
 
 class Form(BaseModel):
-    """A query or a body. bae refuses a request with any other part."""
+    """The base class of queries and bodies. bae refuses a request with a parameter or a key that
+    the class does not have."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -106,7 +106,7 @@ async def show_file(call: ApiCall) -> Response:
             404,
             "bae-serve-file",
             f"there is no file {name[:80]!r} in a run that you may see",
-            "give the hash of a file in such a run, as its fields have it",
+            "give a hash that a field of such a run has",
         )
     try:
         file = stored if isinstance(stored, File) else await call.api.fold(file_of, stored)
@@ -172,8 +172,8 @@ def _hashes_in(value: Any) -> list[str]:
 
 
 async def _find_visible_file(call: ApiCall, hash: str) -> File | bytes | None:
-    """Return a file that the user has sent, or that a run has that the user may see. Otherwise
-    return None."""
+    """Return a file that the user has sent, or a file of a run that the user may see. If there is
+    no such file, return None."""
     api, user = call.api, call.user
     upload = api.uploads.find(user.name, hash)
     if upload is not None:

@@ -55,7 +55,8 @@ class AnswerBody(Form):
       needs them.
     - `reason`: why the call is refused. The model reads the reason.
     - `scope`: which calls the approval covers. "call" is this call only. "run" is every call of the
-      tool in this run. "thread" is every call of the tool in this thread.
+      tool for the same field in this run. "thread" is every call of the tool for the same field in
+      this thread.
     """
 
     gate: Annotated[str, Field(min_length=1, max_length=2_000)]
@@ -204,7 +205,8 @@ def _misfit_refusal(body: AnswerBody, error: GateError) -> Refused:
 async def _check_same_answer(
     call: ApiCall, graph: Graph[Any, Any], value: Any, error: GateError
 ) -> None:
-    """Raise `Refused` if the gate's stored answer differs from the new answer."""
+    """Raise `Refused` if the gate's stored answer differs from the new answer. If the gate has no
+    stored answer, raise `error`."""
     stored = await call.api.journal.read(call.path["run"])
     for gate, _ in all_gates(stored):
         stored_answer = stored.answers.get(gate.address)

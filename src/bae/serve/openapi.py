@@ -127,8 +127,8 @@ def _query_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 
 def _make_unique_names(starts: Mapping[str, Starts]) -> dict[str, str]:
-    """Return a unique name for each graph. An OpenAPI document allows only the characters of these
-    names."""
+    """Return a unique name for each graph, made of letters, digits and underscores. The names of
+    schemas in an OpenAPI document cannot have every character of a graph's name."""
     names: dict[str, str] = {}
     for name in starts:
         unique_name = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "graph"

@@ -188,7 +188,7 @@ class RunOwner:
 
     async def wait(self, run_id: str, seconds: float) -> bool:
         """Wait until a run in progress in this process has ended, until the server stops, or until
-        `seconds` have passed. Return False if the run is still in progress."""
+        `seconds` have passed. Return False if this process still works on the run."""
         task = self._tasks.get(run_id)
         if task is not None:
             async with self._until_closing() as closing:

@@ -60,7 +60,7 @@ class RunBoxView(BoxView):
     """A node class in the picture of a run.
 
     - `visits`: the number of times that the run has visited the node class.
-    - `is_current`: whether the run is at this node class now.
+    - `is_current`: whether the run is at this node class now, or stopped here before its end.
     - `is_start`: whether the graph starts here.
     - `ends`: whether a run may end here.
     """

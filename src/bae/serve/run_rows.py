@@ -57,7 +57,7 @@ class CountQuery(Form):
     - `graph`, `thread`: only runs of this graph, and of this thread.
     - `q`: only runs with this text in their id, graph, error, thread, metadata, last node or
       preview.
-    - `meta.KEY=VALUE`: only runs with this text in their metadata.
+    - `meta.KEY=VALUE`: only runs whose metadata has exactly the text VALUE as KEY.
     - `since`: only runs that began at this time or later, in seconds since 1970.
     """
 
@@ -74,7 +74,7 @@ class ListQuery(CountQuery):
     - `graph`, `thread`: only runs of this graph, and of this thread.
     - `q`: only runs with this text in their id, graph, error, thread, metadata, last node or
       preview.
-    - `meta.KEY=VALUE`: only runs with this text in their metadata.
+    - `meta.KEY=VALUE`: only runs whose metadata has exactly the text VALUE as KEY.
     - `since`: only runs that began at this time or later, in seconds since 1970.
     - `before`: the `next` of the previous page.
     """

@@ -134,8 +134,8 @@ class ForkBody(Form):
 
 
 async def start_run(call: ApiCall) -> tuple[int, RunDetails]:
-    """Start a run. The status is 200 if there is a run with the same id and an equal start
-    already."""
+    """Start a run. The status is 201 for a new run, or 202 if the request has waited in vain for
+    its end. The status is 200 if there is a run with the same id and an equal start already."""
     starts, body, api = starts_of(call), call.body, call.api
     files = await find_named_files(call, body.start)
     with visible(files):

@@ -45,8 +45,8 @@ class StepsQuery(Form):
     - `start`, `limit`: the number of the first node, and the maximum number of nodes. A page of
       long values has fewer nodes. Continue after the last node of the page.
     - `around`: the number of the node in the middle of the page. Give `around` instead of `start`.
-    - `cut`: the maximum number of characters of a value. A longer value is cut. `/steps/N` has the
-      complete value.
+    - `cut`: the maximum number of characters of a value. A longer value is cut.
+      `/steps/N?cut=0` has the complete value.
     """
 
     path: str = ""

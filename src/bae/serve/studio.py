@@ -111,7 +111,8 @@ class LogoutView(BaseModel):
 
 @dataclass(frozen=True)
 class Studio:
-    """An ASGI application. To serve it, write `listening(studio.api, app=studio)`."""
+    """The ASGI application of the studio. To serve it, write
+    `listening(studio.api, app=studio)`."""
 
     api: API
     logins: Logins

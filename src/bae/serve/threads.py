@@ -56,8 +56,8 @@ class TurnsQuery(Form):
     - `before`: the id of a run. The turns before this run are listed. By default, the newest turns
       are listed.
     - `limit`: the maximum number of turns. A page of long texts has fewer turns.
-    - `cut`: the maximum number of characters of a text. A longer text is cut. `/runs/R/steps` has
-      the complete text.
+    - `cut`: the maximum number of characters of a text. A longer text is cut.
+      `/runs/R/steps/N?cut=0` has the complete text.
     """
 
     before: str | None = None

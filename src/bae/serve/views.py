@@ -134,7 +134,7 @@ class Value(BaseModel):
 class FieldView(Value):
     """A field of a node, with the source of its value. `/why` has the complete explanation.
 
-    - `place`: the place of the field, as `2:Outfit.mood`.
+    - `place`: the place of the field, such as `2:Outfit.mood`.
     - `source`: the kind of source, such as "lm", "dep" or "gate".
     - `by`: the function, graph, model, question or body that the value came from.
     - `state`: "there" if the field has its value. Otherwise "failed", "begun", "waiting" for a
@@ -177,12 +177,11 @@ class StepView(BaseModel):
 
 class StepPage(BaseModel):
     """A page of nodes, in order. `total` is the number of nodes on all pages. `paths` has the paths
-    of the graphs inside the run."""
+    of the graphs that ran inside the run."""
 
     steps: list[StepView]
     total: int
     paths: list[str] = Field(default_factory=list[str])
-    """The paths of the graphs that ran inside the run."""
 
 
 class GateView(BaseModel):
@@ -190,7 +189,8 @@ class GateView(BaseModel):
 
     - `kind`: "gate" for a question. "approval" asks whether a tool may be called. "blocker" and
       "plan" are questions of a `team`, and belong to no run.
-    - `since`: the time when the question was asked, in seconds since 1970.
+    - `since`: for a question of a run, the time when the run last changed. For a question of a
+      team, the time when it was asked. In seconds since 1970.
     - `answered`, `answer`, `answered_by`: whether there is an answer, the answer, and the person
       who gave it.
     - `answer_schema`: the JSON schema of the answer.

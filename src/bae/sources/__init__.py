@@ -62,8 +62,9 @@ class SourceFacts(NamedTuple):
 class FieldPlan:
     """The plan of one field: its source, and the values that the field accepts.
 
-    Properties that all fields of a kind share are class attributes. Without the code of a run, bae
-    reads them from the class that `find_source_kind` returns for the name in the journal.
+    Properties that all fields of a kind share are class attributes. For a stored run whose code is
+    missing, bae reads them from the class that `find_source_kind` returns for the kind in the
+    journal.
     """
 
     __slots__ = ("annotation", "bound", "call", "info", "marker", "name", "required", "waits_for")
@@ -77,7 +78,8 @@ class FieldPlan:
     stored: ClassVar[Literal["node", "answer", "call", "items", "origin", "turns"]] = "call"
     """How a journal stores the value. With `node`, the value is stored in its node. With any other
     word, the value has a journal line of its own: a person's answer, the result of a call, the
-    items of a `Map`, the place of a recalled value, or the ids of the thread's runs."""
+    items of a `Map`, the place of a recalled value, or the ids of the runs with the first and the
+    last turn."""
     is_called: ClassVar[bool] = False
     """Whether every field of this kind has a `call`."""
     is_remade: ClassVar[bool] = True
@@ -252,9 +254,9 @@ class FieldPlan:
         )
 
     def recalls(self) -> Iterator[tuple[str, Hashable, RecallField]]:
-        """Return the lookups in the trace that the value needs. Each has a path, a key, and the
-        plan of the lookup. The path leads to a parameter, as `(hits)(query)`. It is empty if the
-        field itself is looked up."""
+        """Return the lookups in the trace that the value needs. Each lookup has a path, a key that
+        identifies the parameter, and a plan. The path leads to the parameter, as `(hits)(query)`.
+        If the field itself is looked up, the path is empty, and the key is None."""
         return walk_recalls(self)
 
     def draw(self) -> dict[str, Any]:
@@ -287,8 +289,9 @@ class FieldPlan:
         raise NotImplementedError(self.kind)
 
     def select_turns(self, known: Messages, count: int, omitted: int) -> Messages | None:
-        """Return the recorded value of the field: the newest `count` of the `known` turns. Return
-        None if the field no longer has turns, or if fewer turns are known."""
+        """Return the value of the field in a stored run: the newest `count` of the `known` turns of
+        the thread. `omitted` is the number of older turns that the value leaves out. Return None if
+        the field no longer has a `Thread`, or if fewer than `count` turns are known."""
         return None
 
     def missing(self, run: Run, node_type: type[Node], place: Place) -> BaeError:
@@ -296,9 +299,9 @@ class FieldPlan:
         raise NotImplementedError(self.kind)
 
     def comes_from(self, node_type: type[Node]) -> str | None:
-        """Return the field of the previous node that supplies the value, if the previous node is a
-        `node_type`. Return an empty name if the node itself is the value, and None if the value may
-        come from elsewhere."""
+        """Return the name of the previous node's field that supplies the value, if the previous
+        node is a `node_type`. Return an empty name if the previous node is itself the value, and
+        None if the value may come from elsewhere."""
         return None
 
     def take(

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 class DepField(FieldPlan):
     """The plan of a field with a `Dep`."""
 
-    __slots__ = ("is_of_app", "is_shared", "wanted")
+    __slots__ = ("dep_input", "is_of_app", "is_shared")
     kind = "dep"
     is_called = True
     noun = "a Dep"
@@ -53,7 +53,7 @@ class DepField(FieldPlan):
     invalid = DepError, "bae-dep-invalid"
 
     marker: Dep
-    wanted: Input
+    dep_input: Input
 
     @classmethod
     def make(cls, name: str, info: FieldInfo, marker: Dep, names: Names) -> Self:
@@ -67,7 +67,7 @@ class DepField(FieldPlan):
         call = plan_call(marker.fn, names)
         field = cls(name, info, marker, call, plan_bound(call, marker))
         field.is_shared, field.is_of_app = marker.cache, marker.scope == "app"
-        field.wanted = Input(call, marker, Any, field.bound)
+        field.dep_input = Input(call, marker, Any, field.bound)
         return field
 
     @classmethod
@@ -113,9 +113,9 @@ class DepField(FieldPlan):
     def start(self, at: Resolution, place: Place) -> PendingValue:
         """Start the call, or share a call that was started for another field or parameter."""
         if not (self.bound or cast(CallPlan, self.call).by_value):
-            return at.flow.dependency(self.wanted, at.run, at.plan.node, place)
+            return at.flow.dependency(self.dep_input, at.run, at.plan.node, place)
         bound = at.siblings(siblings_of(self))
-        return at.flow.look_up(self.wanted, at.run, at.plan.node, place, bound)
+        return at.flow.look_up(self.dep_input, at.run, at.plan.node, place, bound)
 
 
 def _find_node_class(annotation: Any) -> type[Node] | None:

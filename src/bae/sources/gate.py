@@ -89,8 +89,9 @@ class GateField(FieldPlan):
         return at.flow.add(PendingValue(at.run, at.plan.node, place, *details))
 
     async def _ask(self, at: Resolution, pending: PendingValue) -> Any:
-        """Return the stored answer of a person, or ask a person until the answer fits the field.
-        After the timeout, return the default. Without an `answer` callable, raise `Waiting`."""
+        """Return the stored answer of a person, or ask a person. If the answer does not fit the
+        field, ask again, at most three times in all. After the timeout, return the default. If the
+        gate stays open, or there is no `answer` callable, raise `Waiting`."""
         run, path, step = pending.run, pending.place.path, pending.place.step
         gate, details = self.marker, (self.name, self.annotation, dict(at.known))
         opened = OpenGate(self.question, pending.node_type, *details, None, path, step)

@@ -133,8 +133,9 @@ class MapField(FieldPlan):
 
     async def _map(self, flow: Dataflow, pending: PendingValue) -> list[Any]:
         """Compute the results for all items, in the order of the items. The first failure cancels
-        the other calls and is raised by itself, not in a group. The workers share one iterator of
-        items, so a slow item delays only its worker."""
+        the other calls and is raised by itself, not in a group. An item that waits for a person
+        does not stop the other items: `Waiting` is raised after them. The workers share one
+        iterator of items, so a slow item delays only its worker."""
         call, bound = cast(CallPlan, self.call), dict(siblings_of(self))
         shared = pending.arguments() | sibling_values(pending, {"": self.items_of, **bound})
         items: Collection[Any] = tuple(in_order(shared.pop("")))

@@ -1,5 +1,6 @@
 """`Recall`: bae looks up the value of a field in the trace, by its type. bae finds out once per
-class which fields may hold the type. A step then only walks the trace backwards."""
+class which fields may hold the type. A lookup then reads only these fields, in the newest nodes
+first."""
 
 from __future__ import annotations
 
@@ -149,14 +150,17 @@ class RecallField(FieldPlan):
 
     def missing(self, run: Run, node_type: type[Node], place: Place) -> RecallError:
         """Return the error for a trace without such a value."""
-        wanted, name = type_name(self.annotation), node_type.__name__
+        type_text, name = type_name(self.annotation), node_type.__name__
         noun = "parameter" if place.parameter else "field"
         return RecallError(
-            f"{name}.{place.field}{place.parameter}: {self.marker} found no {wanted} in the trace",
+            f"{name}.{place.field}{place.parameter}: {self.marker} found no {type_text} in the "
+            "trace",
             node_type=node_type,
             field_name=place.field,
-            path=" -> ".join([*(type(node).__name__ for node in [*run.seen()][::-1]), name]),
-            fix=f"have a node before {name} hold a {wanted}, or give the {noun} a default",
+            path=" -> ".join(
+                [*(type(node).__name__ for node in [*run.walk_earlier_nodes()][::-1]), name]
+            ),
+            fix=f"have a node before {name} hold a {type_text}, or give the {noun} a default",
         )
 
     def holders_in(self, node_type: type[Node]) -> Holders:
@@ -183,10 +187,10 @@ def recalled_parameter(
     return field
 
 
-def recall_members(wanted: Any) -> tuple[Any, ...]:
+def recall_members(type_text: Any) -> tuple[Any, ...]:
     """Return the types that a `Recall` looks for. For `T | None` this is only `T`, because a
     `Recall` never finds None."""
-    members = union_members(wanted)
+    members = union_members(type_text)
     return tuple(member for member in members if member is not NoneType) or members
 
 
@@ -196,16 +200,16 @@ def recall_from_trace(trace: Iterable[Node], target_type: Any) -> Any:
 
     Raise `RecallError` if there is no such value.
     """
-    members, wanted = recall_members(target_type), type_name(target_type)
+    members, type_text = recall_members(target_type), type_name(target_type)
     nodes = list(trace)
     for node in reversed(nodes):
         field_value = _find_value(node, holders(type(node), members), members)
         if field_value is not None:
             return field_value[1]
     raise RecallError(
-        f"no {wanted} in the trace",
+        f"no {type_text} in the trace",
         path=" -> ".join(type(node).__name__ for node in nodes) or "the trace is empty",
-        fix=f"have a node before this one hold a {wanted} that no Dep or Recall made",
+        fix=f"have a node before this one hold a {type_text} that no Dep or Recall made",
     )
 
 

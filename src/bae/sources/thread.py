@@ -1,6 +1,6 @@
 """`Thread`: the value of a field is the earlier turns of the thread that the run belongs to. bae
-reads the turns once, when the run begins. A journal stores only the ids of the runs in the
-turns."""
+reads the turns once, when the run begins. A journal stores the number of turns and the ids of the
+first and the last run, not the texts."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ class ThreadField(FieldPlan):
                 f"{name}.{self.name} is a Thread, and {name} is no node of the graph: the earlier "
                 "turns are read when a run begins, for the nodes of its graph",
                 code="bae-thread-outside",
-                fix="put a Thread on a node of the graph, which the question then shows too",
+                fix="put a Thread on a node of the graph: questions that show this node show the "
+                "turns too",
             )
         shown = Messages() if known is None else known.newest(marker.last, marker.limit)
         if not marker.calls:

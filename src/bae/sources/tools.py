@@ -128,8 +128,8 @@ class ToolsField(PlainField):
 
     @cached_property
     def tool_names(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The names of the tools that are known before a run. For a function or server that adds
-        tools, its name."""
+        """The names of the tools that are known before a run. A function or server that adds tools
+        during the run appears as `those of NAME`."""
         names = [*(tool.name for tool in self.planned), *(native.name for native in self.natives)]
         names += [f"those of {picker.call.name}" for picker in self.pickers]
         return (*names, *(f"those of {server.name}" for server, _ in self.servers))
@@ -166,8 +166,9 @@ class ToolsField(PlainField):
         return bool(gate.parameter)
 
     def answer_type(self, tool: str, names: int) -> Any:
-        """Return the type of a person's answer about a call. If only the run knows the tool, return
-        Any: bae then checks the answer when the run resumes."""
+        """Return the type of a person's answer about a call. For more than two names, the question
+        is about an interrupted call. If only the run knows the tool, return Any: bae then checks
+        the answer when the run resumes."""
         if names > 2:
             return Interruption
         plan = next((tool_plan for tool_plan in self.planned if tool_plan.name == tool), None)
@@ -355,5 +356,5 @@ def _check_inputs(below: Input) -> Iterator[Problem]:
     for parameter, parameter_input in below.call.inputs:
         yield from problems_of(parameter_input.call)
         yield from check_input(below.call, parameter, parameter_input)
-        yield from missing_return_problems(parameter_input.call, parameter_input.wanted)
+        yield from missing_return_problems(parameter_input.call, parameter_input.declared_type)
         yield from check_scope(parameter_input.call, parameter_input.marker)

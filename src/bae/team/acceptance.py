@@ -136,7 +136,7 @@ def _list_statements(
 ) -> Iterator[tuple[str, ast.stmt]]:
     """Yield each statement outside of functions, with a text that identifies the statement. Class
     members and imported names have texts of their own, so a new member or name changes no other
-    text. `__all__` is left out, so it may change."""
+    text. `__all__` is left out, because stubs may add to `__all__`."""
     for child in node.body:
         match child:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Pass():

@@ -195,8 +195,8 @@ def _explain_missing_file(path: str, project: Project, tracked: Sequence[str]) -
 
 
 def _find_own_folder(name: str, tracked: Sequence[str]) -> str | None:
-    """Return the project's folder for the top package of a dotted name. None if the package is not
-    the project's own."""
+    """Return where the project has the top package of a dotted name, such as `src/shop` for
+    `shop.cart`. None if the package is not the project's own."""
     top = name.partition(".")[0].replace("-", "_")
     for folder in ("", "src/", "lib/", "python/"):
         for path in tracked:
@@ -317,7 +317,7 @@ def _propose_setup(project: Project, tracked: Sequence[str], names: Sequence[str
 
 def _find_pip(project: Project) -> str:
     """Return the install command for the virtual environment that the test command names by an
-    absolute path. Empty if the test command names none."""
+    absolute path. Empty if the test command names no virtual environment."""
     for word in filter(os.path.isabs, project.test_command):
         folder = Path(word).parent
         if (folder.parent / "pyvenv.cfg").exists():

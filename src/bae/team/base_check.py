@@ -165,8 +165,8 @@ class BaseReports:
     async def check(
         self, commit: str, tests: Sequence[str] = (), *, keep: bool = True
     ) -> BaseCheck:
-        """Check a commit that work will start from. With `keep`, the result is stored as the newest
-        check of the team."""
+        """Check a commit that work will start from. A failed setup is a problem of the returned
+        check. With `keep` and a `folder`, the result is stored as the newest check of the team."""
         commit = await self.workspaces.repository.commit_id(commit)
         try:
             report = await self.get(commit)

@@ -154,8 +154,9 @@ class Budgets:
 
     async def reserve(self, task: Task, backend: Policy, prompt: Prompt) -> ReservedCall:
         """Reserve the most that a call may spend, and return the reservation for `settle`. If the
-        rest of a budget is reserved by calls in progress, wait until a call ends. A call inside
-        another call does not wait. Raises BudgetError if the call does not fit into the budgets."""
+        rest of a budget is reserved by calls in progress, wait until a call ends. Raises
+        BudgetError if the call does not fit into the budgets. A call inside another call raises
+        this error without waiting, because the outer call cannot end first."""
         input_tokens = estimate_tokens(prompt)
         innermost: Backend = backend
         while isinstance(innermost, Policy):
@@ -325,8 +326,9 @@ call is inside the first."""
 
 async def reserve_round() -> None:
     """Reserve the next round of a conversation that runs inside one LM call, as with `ScriptedLM`.
-    Outside of a call this does nothing: LMs that are asked again for each round reserve each call.
-    Raises BudgetError if the round does not fit into the budgets."""
+    The call's own reservation covers the first round. Outside of a call this does nothing, because
+    an LM that is called once for each round reserves each call. Raises BudgetError if the round
+    does not fit into the budgets."""
     if (call := _call_in_progress.get()) is not None:
         call.rounds += 1
         if call.rounds > 1:

@@ -4,7 +4,8 @@ that the command leaves behind.
 
 bae starts the program by its path: `python -I -S confine.py SPEC`. It uses only the standard
 library. If bae ends or closes stdin, the program stops the command. stdout is the command's output.
-stderr gets one line of JSON that tells how the command ended."""
+stderr gets a line of JSON that tells how the command ended. If the command cannot be prepared, the
+line before has the reason as `refused`."""
 
 from __future__ import annotations
 
@@ -99,8 +100,8 @@ class _Disk:
         used = self._measure(pids)
         seconds = time.monotonic() - start
         self.next_look = start + seconds + max(_LOOK_SECONDS, 20 * seconds)
-        # The next check compares with the free space as it is without the command's files. Other
-        # processes may have changed this space.
+        # The next check compares with the free space that there would be without the command's
+        # files. This space is computed again, because other processes may have changed it.
         self.free = [now + used for now in free]
         return used > self.most
 
@@ -275,7 +276,8 @@ def _set_limits(spec: dict[str, Any]) -> None:
     # Not RLIMIT_AS: Node reserves far more addresses than it uses.
     limits += [(resource.RLIMIT_DATA, spec["memory"]), (resource.RLIMIT_NOFILE, 4096)]
     # The kernel counts all tasks of a user against this limit. In a sandbox with its own users,
-    # there are two others: this process and its parent. A control group limits root instead.
+    # there are two other tasks: this process and its parent. The kernel does not apply this limit
+    # to root, so a control group limits root.
     others = 2 if os.getppid() == 1 and spec["landlock"] is None else _count_user_tasks()
     limits.append((resource.RLIMIT_NPROC, others + spec["processes"]))
     for which, most in limits:

@@ -1,5 +1,5 @@
 """Gives a team's work to the user. A task's change is shown as a diff. All merged tasks become one
-merge commit or one patch, whose message names the tests that prove them. Merged branches are
+merge commit or one patch, whose message names the tests that prove each task. Merged branches are
 deleted. Nothing here runs without a person's command."""
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Delivery:
     branch: str
     """The team's branch."""
     start: str
-    """The newest commit of the user's branch."""
+    """The newest commit of the user's branch. If the branch does not exist yet, the user's current
+    commit."""
     head: str
     """The newest commit of the team's branch."""
     tasks: tuple[ProvedTask, ...] = ()
@@ -95,7 +96,8 @@ async def diff_attempt(
     project: Project, repository: Repository, task: Task, attempt: TaskAttempt
 ) -> str:
     """Return the change that was judged in an attempt at a task, as a git diff."""
-    commit = attempt.commit and await repository.resolve(attempt.commit)
+    # "^0" makes git look the commit up: a complete id alone resolves to itself.
+    commit = attempt.commit and await repository.resolve(f"{attempt.commit}^0")
     if not commit:
         reason = "its commit is gone" if attempt.commit else "it has written nothing"
         raise TeamError(
@@ -210,7 +212,8 @@ async def merge_work(
 ) -> Delivery:
     """Merge the team's branch into the branch `into`, as one merge commit by the user. The default
     is the user's current branch. If `into` does not exist, it is created. If there are conflicts,
-    or `into` is checked out with uncommitted changes, GitError is raised and nothing changes."""
+    or `into` is checked out with uncommitted changes or in another worktree, GitError is raised and
+    nothing changes."""
     from bae.team.integration import fast_forward
 
     delivery = await find_delivery(project, repository, store, into)

@@ -38,11 +38,13 @@ class Try(BaseModel):
     first: int = Field(description="the number of the first attempt of this run")
     number: int
     failure: str = Field(default="", description="what was wrong with the attempt before")
-    asked: int = Field(default=0, description="how often its answer could not be applied")
+    asked: int = Field(
+        default=0, description="how many answers of the attempt could not be applied"
+    )
     answer: str = ""
     refused: str = Field(default="", description="why the answer was not applied")
     missed: tuple[str, ...] = ()
-    repeated: str = Field(default="", description="the digest of an answer that led to nothing")
+    repeated: str = Field(default="", description="the digest of the last answer that failed")
     usage: Usage = Usage()
 
 
@@ -147,8 +149,8 @@ class Desk:
         failed = outcome.report.of("failed") if isinstance(outcome, Failed) else ()
         text = await self._add_failed_before(outcome.text, [case.id for case in failed])
         head = await (await self.worker.workspace(self.task)).head()
-        # Only after a failed merge: an update moves the task's branch. If a killed run has merged
-        # the work, the moved branch could not be recognized as merged.
+        # The update comes only after a failed merge, because an update moves the task's branch. If
+        # a killed run has merged the work, bae could not recognize the moved branch as merged.
         conflict = await (await self.worker.workspace(self.task)).update()
         if conflict:
             text = f"{conflict.text}\n\nThe files have these conflict markers now: resolve them."

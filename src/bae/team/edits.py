@@ -52,7 +52,7 @@ async def apply_answer(
     root: Path, answer: str, submodules: Sequence[str] = ()
 ) -> tuple[FileChange, ...]:
     """Apply the edits in an LLM's answer to the files below `root`, all or none. If an edit is
-    refused, EditError is raised with all reasons. Edits of files in `submodules`, and edits that
+    refused, EditError is raised with the reasons. Edits of files in `submodules`, and edits that
     break the syntax of a file, are refused. If the caller is cancelled, the cancellation is raised
     only after all files are written, or after all files are restored."""
 
@@ -395,9 +395,9 @@ def _trim_empty_lines(search: list[str], replace: list[str]) -> tuple[list[str],
 
 
 def _fit_indents(search: list[str], matched: list[str], replace: list[str]) -> list[str] | None:
-    """Adapt the replacement of lines that match the file only without whitespace. Lines that
-    `search` and `replace` share become the file's own lines. New lines get the file's indentation.
-    Return None if the indentation is not clear."""
+    """Return `replace` with the file's indentation. `matched` are the file's lines, which equal
+    `search` except for whitespace. Lines that `search` and `replace` share become the file's own
+    lines. New lines get the file's indentation. Return None if the indentation is not clear."""
     pairs = [(_indent(s), _indent(f)) for s, f in zip(search, matched, strict=True) if s.strip()]
     added = {f.removesuffix(s) if f.endswith(s) else None for s, f in pairs}
     removed = {s.removesuffix(f) if s.endswith(f) else None for s, f in pairs}
@@ -434,14 +434,15 @@ def _describe_nearest(problem: str, lines: Sequence[str], search: Sequence[str])
     """Return a message for lines that are not in a file. The message shows the nearest lines of the
     file."""
     longest_lines = sorted({line.strip() for line in search}, key=len)[-_SEARCHED_LINES:]
-    words = [frozenset(re.findall(r"\w+", line[:_SHOWN_WIDTH])) for line in longest_lines]
+    searched_words = [frozenset(re.findall(r"\w+", line[:_SHOWN_WIDTH])) for line in longest_lines]
     known_scores: dict[str, float] = {}
     scores: list[float] = []
     for line in lines[:_SEARCHED_FILE]:
         if line not in known_scores:
             line_words = frozenset(re.findall(r"\w+", line[:_SHOWN_WIDTH]))
             known_scores[line] = max(
-                len(line_words & word) / max(1, len(line_words | word)) for word in words
+                len(line_words & words) / max(1, len(line_words | words))
+                for words in searched_words
             )
         scores.append(known_scores[line])
     size = min(max(len(search), 1), _SHOWN_LINES, max(len(scores), 1))

@@ -116,8 +116,8 @@ class ApproveBody(Form):
 
 
 class ActionBody(Form):
-    """An action on a task. Without a `task`, the action is on the run. A note needs a `text` and a
-    `task`."""
+    """An action on a task. Without a `task`, the action is on the run. `skip` and `note` need a
+    `task`, and `note` also needs a `text`."""
 
     action: Literal[Action, "note"]
     task: str | None = None
@@ -285,7 +285,8 @@ class ReviewPage(BaseModel):
 
 
 class TaskDetails(BaseModel):
-    """A task with its attempts, questions and spending."""
+    """A task with its attempts, questions and spending. `reviews` is the number of reviews of its
+    work."""
 
     task: Task
     spent: Spent

@@ -210,7 +210,7 @@ class ServedTeams:
         )
 
     async def _find_goal(self, name: str, team: ServedTeam) -> str:
-        """Return the last goal that was planned. Empty if the journal has no such run any more."""
+        """Return the last goal that was planned. Empty if the journal has no planning run."""
         for info in await team.journal.runs(graph=planning.name, limit=1):
             if self._goals.get(name, ("",))[0] != info.run_id:
                 provenance = await team.journal.why(info.run_id, "Goal.goal")

@@ -37,10 +37,10 @@ class _Sign:
 
     cause: Cause
     codes: tuple[int, ...] = ()
-    """Exit codes that show the cause. They are compared only if there is no test report."""
+    """Exit codes that show the cause. They are compared only if no test was reported."""
     printed: re.Pattern[str] | None = None
-    """A pattern for the output. Tests may print anything, so the output is searched only if there
-    is no test report."""
+    """A pattern for the output. Tests may print anything, so the output is searched only if no
+    test was reported."""
     in_tests: re.Pattern[str] | None = None
     """A pattern for the messages of failed tests."""
 
@@ -110,9 +110,9 @@ _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def find_cause(report: TestReport, before: TestReport | None = None) -> Cause | None:
-    """Return the failure of the environment that a test report shows, or None if the code under
-    test is responsible. `before` is the test report of the commit that the work starts from, if
-    there is one."""
+    """Return the failure of the environment that a test report shows. None if the tests passed, or
+    if the code under test is responsible. `before` is the test report of the commit that the work
+    starts from, if there is one."""
     if report.ended_by == "killed":
         return KILLED
     if report.ended_by == "timeout":

@@ -217,8 +217,8 @@ class ActivityUpdate(_Event):
     task_id: int | None = None
     agent_id: str | None = None
     journaled: bool = False
-    """Whether the activity is a tool call, whose details are in the journal. Only events that an
-    earlier version of bae stored have this."""
+    """Whether the activity is a tool call, whose details are in the journal. Only earlier versions
+    of bae stored such events."""
     program: str = ""
     """The name of the coding program. Empty for an activity of bae."""
     type: Literal["activity_update"] = field(default="activity_update", kw_only=True)

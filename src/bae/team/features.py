@@ -205,7 +205,7 @@ def find_feature_problems(
 ) -> list[Problem]:
     """Return the problems of the features in a plan. In a feature, exactly one task must write the
     acceptance tests. The other tasks must depend on this task, and must name the tests that they
-    make pass. `others` are tasks that were planned earlier."""
+    make pass, unless their proof is `none`. `others` are tasks that were planned earlier."""
     tasks_by_key = {task.key: task for task in (*others, *tasks)}
     needs = find_prerequisites(tasks_by_key)
     problems: list[Problem] = []

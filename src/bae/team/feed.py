@@ -35,7 +35,8 @@ class TeamFeed(Feed[StoredEvent]):
         return await self._store.data_version()
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` each time this store has stored events. Returns a function that ends this."""
+        """Call `wake` each time this store has stored events. Returns a function that ends the
+        calls."""
         return self._store.on_event(wake)
 
 

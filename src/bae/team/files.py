@@ -20,7 +20,7 @@ from typing import Final
 from bae.given_files import open_file
 
 INCLUDE: Final = ".worktreeinclude"
-"""The file that lists the untracked files that a new worktree needs. Its syntax is that of
+"""The file that lists the untracked files that a new worktree needs. It has the syntax of
 `.gitignore`."""
 
 
@@ -109,10 +109,11 @@ def copy_files(root: Path, to: Path, names: Sequence[str]) -> list[str]:
 
 
 def copy_new(source: Path, to: Path, known: frozenset[str]) -> list[str]:
-    """Copy the content of a folder to another folder, without the files `known`. Existing files
-    stay, and nothing is written through a link. A later change of a copy does not change the
-    original. If a link or a file of an installation contains the path of `source`, the copy
-    contains the path `to`. Returns the new files and folders."""
+    """Copy the content of a folder to another folder, without the files and folders `known`.
+    Existing files stay, and nothing is written through a link. A later change of a copy does not
+    change the original. If a link or a file of an installation contains the path of `source`, the
+    copy contains the path `to`. Returns the new files and folders, without the content of new
+    folders."""
     source, to = Path(os.path.realpath(source)), Path(os.path.realpath(to))
     roots = os.fsencode(source), os.fsencode(to)
     return _copy_folder(source, to, "", known, roots)
@@ -301,8 +302,8 @@ _SECRET_NAMES: Final = (
 _HARMLESS_NAMES: Final = ("*.example", "*.sample", "*.template", "*.dist", "*.pub")
 _SECRET_FOLDERS: Final = {".ssh", ".aws", ".gnupg", ".azure", ".kube", ".docker", "secrets"}
 _PACKAGES: Final = {"node_modules", ".venv", "venv", "site-packages", "vendor"}
-"""Folders of published packages. `is_secret` does not search files in these folders, because their
-names say nothing about secrets, and a search would be slow."""
+"""Folders of published packages. `is_secret` does not check files in these folders, because the
+names of these files say nothing about secrets, and reading the files would be slow."""
 _SECRET_TEXT: Final = re.compile(
     rb"-----BEGIN [A-Z ]*PRIVATE KEY"
     rb"|\b(sk-[\w-]{20,}|gh[pousr]_\w{30,}|AKIA[0-9A-Z]{16}|xox[bp]-\w+)"

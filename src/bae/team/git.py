@@ -1,5 +1,5 @@
 """Runs git for the team. Commands run without hooks, without prompts and without the caller's
-environment. Commits have named paths only, and merges need no checkout."""
+environment. A commit changes only the files that its caller names. Merges need no checkout."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Conflict:
 
 
 MADE: Final = "bae-made.txt"
-"""The file in a worktree's git directory that lists what setup has made in the worktree. Its syntax
-is that of `.gitignore`."""
+"""The file in a worktree's git directory that lists what setup has made in the worktree. It has the
+syntax of `.gitignore`."""
 _BYPRODUCTS: Final = ("__pycache__/", "*.pyc", ".pytest_cache/", "node_modules/", ".venv/")
 
 
@@ -230,7 +230,7 @@ class Repository:
             timeout=self.timeout,
             limit=LARGEST_OUTPUT,
             grace=5.0,  # git needs time to remove its lock files
-            # A git command may outlive a killed team. The next team waits for this lock.
+            # A git command may outlive a killed run. The next run waits for this lock.
             pass_fds=self.alive.descriptors(),
         )
         try:
@@ -246,8 +246,8 @@ class Repository:
         return result.status, result.out, result.err.decode("utf-8", "replace").strip()
 
     def runs(self, path: str) -> bool:
-        """Whether the user's git runs this file of the repository. Git runs hooks, and scripts of
-        the filters and drivers in its settings."""
+        """Whether the user's git runs this file of the repository. Git runs hooks, and the scripts
+        that filters and drivers in git's settings name."""
         for key, value in self._programs:
             if key == "core.hookspath":
                 folder = os.path.relpath(os.path.join(self.root, value), self.root)
@@ -309,7 +309,8 @@ class Repository:
     # --- commits and refs ---
 
     async def resolve(self, name: str) -> str | None:
-        """Return the id of the commit that a name stands for, or None."""
+        """Return the id of the commit that a name stands for, or None. A complete id is returned
+        unchanged, even if the repository does not have the commit."""
         if _COMMIT.fullmatch(name):
             return name
         # A task resolves branches dozens of times, so branches are read without a process if
@@ -372,7 +373,7 @@ class Repository:
 
     async def commit_id(self, name: str) -> str:
         """Return the id of the commit that a name stands for. Raises GitError if there is no such
-        commit."""
+        commit. As in `resolve`, a complete id is returned unchanged."""
         commit = await self.resolve(name)
         if commit is None:
             problem = "has no commit yet" if name == "HEAD" else f"has no commit {name}"
@@ -629,7 +630,7 @@ def _name_tree(commit: str) -> tuple[str, ...]:
 
 
 _CHECKED_PATHS: Final = set[str]()
-"""The values of PATH for which git was found new enough."""
+"""The values of PATH whose git is new enough."""
 _PLAIN_REF: Final = re.compile(rf"{BRANCHES}[\w./-]+")
 _IGNORED_CHARACTERS: Final = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 """Characters that macOS ignores in names."""

@@ -82,7 +82,8 @@ async def find_guarded(
     """Return the question that a person must answer before a task's branch is merged into the
     team's branch. Return None if the branch changes no guarded file. Files that match one of the
     patterns `allow` are not guarded. Files that the command `setup` names, and hooks and scripts
-    that the user's git runs, are guarded too."""
+    that the user's git runs, are guarded too. A change of `package.json` or `pyproject.toml` is
+    ignored if `read_essence` returns the same for the old and the new file."""
     tip = await repository.commit_id(BRANCHES + branch)
     base = await repository.merge_base(BRANCHES + team, tip)
     if base is None:

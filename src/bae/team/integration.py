@@ -49,7 +49,8 @@ class Integrated:
     """The test results that the task is responsible for. None if the work was merged before, or if
     the tests did not run."""
     everything: TestReport | None = None
-    """The test report with all failures. None if the tree was tested before."""
+    """The test report with all failures. None if the tree was tested before, or if the tests did
+    not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,8 +333,8 @@ class Integration:
 
     async def _find_lost(self, source: str, merged: str, before: str, report: TestReport) -> str:
         """Return a sentence that lists the tests that passed before the merge and are skipped or
-        missing after the merge. Empty if there are none. These may be tests of the team's branch in
-        files that the merge does not change, and new tests of the task's work."""
+        missing after the merge. Empty if there are none. Two kinds of tests are checked: tests of
+        the team's branch in files that the merge does not change, and new tests of the task."""
         if self.reports is None:
             return ""
         changed = await self.repository.changed_files(before, merged)
@@ -405,7 +406,7 @@ class Integration:
     async def _move(self, to: str, before: str) -> bool:
         """Move the team's branch from `before` to another commit. Return False if another process
         has moved the branch. If the user has checked out the branch, the checkout is fast-forwarded
-        with the branch. If that is not allowed or not possible, GitError is raised."""
+        with the branch. If the checkout may not or cannot be moved, GitError is raised."""
         args = ("for-each-ref", "--format=%(worktreepath)", self._ref)
         path = await self.repository.git(*args)
         if not path:
@@ -423,8 +424,9 @@ class Integration:
 
 async def fast_forward(repository: Repository, to: str, *, branch: str | None = None) -> Moved:
     """Move the user's checkout and its branch to a newer commit. The checkout must be clean, on a
-    branch, and behind the commit. If `branch` is not None, the checkout must be on this branch.
-    Otherwise nothing changes. Untracked and ignored files are never overwritten."""
+    branch, and behind the commit. If `branch` is not None, the checkout must be on this branch. If
+    the checkout does not meet these conditions, nothing changes, and the result has the reason.
+    Untracked and ignored files are never overwritten."""
     to = await repository.commit_id(to)
     async with repository.at_work():
         return await finish_despite_cancel(_fast_forward(repository, to, branch))
@@ -469,9 +471,9 @@ async def _find_reason_to_stay(
 
 
 async def _complete_move(repository: Repository) -> None:
-    """Complete a fast-forward that was killed before it ended. A file is written only if it has the
-    old content, the new content, or the beginning of the new content. Then the user has not changed
-    it."""
+    """Complete a fast-forward that was killed before it ended. A file is written only if it is
+    missing, or has the old content, the new content or the beginning of the new content. bae
+    assumes that the user has not changed such a file."""
     note = repository.common / _NOTE
     try:
         note_time = (await asyncio.to_thread(note.stat)).st_mtime

@@ -215,7 +215,7 @@ class LeadAgent:
                 for helper in helpers:
                     helper.cancel()
         except BaseExceptionGroup as group:
-            # Failures of workers are stored with their tasks, so this error is of the store or git.
+            # A worker's failure is stored with its task, so this error comes from the store or git.
             raise group.exceptions[0] from None
         return ended
 
@@ -238,7 +238,7 @@ class LeadAgent:
                 await self._start_task(run, group, task)
             tasks = await store.tasks(project_id)
         await run.tell_progress(tasks)
-        if run.works or self._wake.is_set():  # or a task has ended since `tasks` was read
+        if run.works or self._wake.is_set():  # if set, `tasks` may be out of date
             return None
         if run.ending:
             return run.ending

@@ -242,7 +242,7 @@ class TestReport(_Model):
     __test__ = False
 
     command: tuple[str, ...]
-    exit_code: int | None = Field(description="None if a limit on time, output or memory ended it")
+    exit_code: int | None = Field(description="None if a limit ended it, or if it was killed")
     cases: tuple[TestCase, ...] = ()
     output: str = ""
     seconds: float = 0.0

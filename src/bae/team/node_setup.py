@@ -42,7 +42,8 @@ def read_package(root: Path) -> Package:
 
 
 def find_setup(place: Path, top: Path, is_committed: Callable[[Path], bool]) -> tuple[str, ...]:
-    """Return the command that installs the packages of the folder `place`.
+    """Return the command that installs the packages of the folder `place`. Return an empty command
+    if there is nothing to install.
 
     The lock file decides which package manager is used. Lock files are read in `place` and in the
     folders above it up to `top`, because `place` may belong to a workspace. A lock file that is not
@@ -192,8 +193,8 @@ def _extract_test_command(words: Sequence[str]) -> list[str]:
 
 
 def _complete_command(command: list[str], is_inside: bool) -> tuple[str, ...]:
-    """Return the command without watch and coverage options. Vitest and Jest become the programs
-    that setup installs."""
+    """Return the command without watch and coverage options. For Vitest and Jest, the command names
+    the program that setup installs."""
     at = next(index for index, word in enumerate(command) if word != "env" and "=" not in word)
     before, words = command[:at], command[at:]
     if words[0] == "npx":

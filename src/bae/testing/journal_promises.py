@@ -82,7 +82,8 @@ async def _reads_back(journal: Journal) -> None:
 
 
 async def _takes_at_the_call(journal: Journal) -> None:
-    """`append` takes its lines at the call, in order, even if the caller does not await it."""
+    """`append` takes its lines when it is called, in order, even if the caller does not await
+    it."""
     claim = await _begin_run(journal)
     waiting = [journal.append(claim, [_line(n)]) for n in range(1, 40)]
     (last,) = await asyncio.gather(waiting.pop(), return_exceptions=True)
@@ -207,7 +208,7 @@ async def _fences(journal: Journal) -> None:
     with _expect_refusal("release under a claim that was released", "bae-run-taken"):
         await journal.release(claim, "failed", [_line(1)])
     new = await journal.claim("run")
-    with _expect_refusal("append under a claim that another has replaced", "bae-run-taken"):
+    with _expect_refusal("append under a claim that another claim has replaced", "bae-run-taken"):
         await journal.append(claim, [_line(1)])
     await journal.append(new, [_line(1)])
     _same("the numbers of its lines", await _numbers(journal), [0, 1])

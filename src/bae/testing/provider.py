@@ -54,7 +54,7 @@ ProviderAnswer = (
 Answering = Callable[[Received], ProviderAnswer | Awaitable[ProviderAnswer]]
 """A function that takes a request and returns its answer."""
 _Checked = str | Fault | Calls | Answering
-"""An answer as `_check_answer` returns it. JSON is a text."""
+"""An answer as `_check_answer` returns it. A JSON answer is encoded as a text."""
 P = ParamSpec("P")
 
 

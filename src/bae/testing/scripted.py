@@ -231,8 +231,8 @@ class ScriptedLM(RoutingLM):
         scene: Scene | None = None,
     ) -> tuple[type[Node] | type[None], None]:
         """Return the next choice of the script, without a fill. The next answer in the script fills
-        the chosen type. The recorded prompt is the prompt for a model, which may ask for the choice
-        and the fill at once."""
+        the chosen type. The recorded prompt may ask for the choice and the fill at once, as the
+        prompt for a model does."""
         here = scene or scene_around.get()
         if type(self).choose_type is not ScriptedLM.choose_type:  # a subclass overrides it
             visible_values = mask_values(node, here.hidden)
@@ -401,9 +401,9 @@ class ScriptedLM(RoutingLM):
 
     @property
     def prompts(self) -> list[Prompt]:
-        """The prompts that a model would have got so far. A conversation with tools has one prompt
-        for each round. A choice of a single type and a node without fields to fill have none,
-        because bae does not call the model."""
+        """The prompts that a model would have got so far, without corrections of invalid answers. A
+        conversation with tools has one prompt for each round. A choice of a single type and a node
+        without fields to fill have none, because bae does not call the model."""
         questions = [
             question
             for question in self.asked

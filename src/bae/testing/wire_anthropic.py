@@ -259,8 +259,8 @@ def _deltas(kind: str, key: str, pieces: Iterable[str]) -> list[Body]:
 
 
 def _input(reply: ModelReply, call: CallBlock) -> Any:
-    """Return the input of a call. If it is raw or cut off, invalid JSON gives an empty object.
-    Otherwise, invalid JSON gives None."""
+    """Return the input of a call. If the arguments are invalid JSON because they are raw or cut
+    off, return an empty object. If they are invalid for another reason, return None."""
     try:
         return json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

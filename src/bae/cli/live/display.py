@@ -121,7 +121,7 @@ class Display:
             view = next(iter(self.views.values()), None) or RunView()
             until = time() if view.history.run.ended is None else view.history.run.ended
             lasted = max(0.0, until - view.since) if view.since else 0.0
-            nodes, used = view.history.whole_steps, view.history.usage
+            nodes, used = view.history.complete_steps, view.history.usage
         line = summary_of(nodes, lasted if seconds is None else seconds, usage or used)
         return Text(self.signs.writable(line), "dim")
 
@@ -155,7 +155,7 @@ class RunView:
     def may_quote(self) -> bool:
         """Whether answers of the LM may be shown. If the run has secrets, the answers could quote
         them."""
-        return may_show(self.history.met, following=True)
+        return may_show(self.history.node_types, following=True)
 
     def time_on(self, work: Work, now: float) -> float:
         """Return the seconds that this process has worked on `work`."""
@@ -174,11 +174,11 @@ class RunView:
         if isinstance(work, Source) and work.gate is not None and work.is_open:
             return "waiting"
         if isinstance(work, Step):
-            if work.is_open and not work.whole:
+            if work.is_open and not work.is_complete:
                 return "coming"
             if work.choice is not None and work.choice.is_open:
                 return "going"
-            if work.whole and self._is_old(work):
+            if work.is_complete and self._is_old(work):
                 return "done"
         if work.is_open:
             return "going"
@@ -225,7 +225,7 @@ class RunView:
         values."""
         value = None if step.node is None else step.node.__dict__.get(name)
         hidden = _is_hidden(step, name)
-        return self._text(step, f"{name}{step.whole}", value, hidden=hidden, inline=inline)
+        return self._text(step, f"{name}{step.is_complete}", value, hidden=hidden, inline=inline)
 
     def source_value(self, source: Source) -> str:
         """Return the value of a source as text. Values of hidden fields and of dropped steps are
@@ -255,9 +255,9 @@ class RunView:
             cause = None if call.error is None else call.error.__cause__
             return (error_of(call) if cause is None else line_of(cause)) or call.state
         if not self.may_quote:
-            return WITHHELD if call.told is None else f"an error {WITHHELD}"
-        if call.told is not None:
-            return in_one_line(call.told[:1000])
+            return WITHHELD if call.tool_error is None else f"an error {WITHHELD}"
+        if call.tool_error is not None:
+            return in_one_line(call.tool_error[:1000])
         key = call, "", False
         if key not in self._texts:
             self._texts[key] = result_text(call.result)

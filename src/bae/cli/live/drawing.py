@@ -36,7 +36,7 @@ class ViewRow:
     value: str = ""
     note: str = ""
     dim: bool = False
-    is_told: bool = False
+    is_error: bool = False
     """Whether the row shows an error that the LM reads, so the run continues."""
     field: str = ""
     """The field of the node that the row is about."""
@@ -143,14 +143,14 @@ def _draw(
     names, values, notes = columns
     failed = row.state == "failed" or row.kind == "error"
     line = Text(no_wrap=True, overflow="crop")
-    for goes_on in row.guides:
-        line.append(signs.writable("│ " if goes_on else "  "), "dim")
+    for has_next in row.guides:
+        line.append(signs.writable("│ " if has_next else "  "), "dim")
     if row.kind != "more":
         done_mark = "✓" if row.kind in ("node", "item", "call") else " "
         mark, style = _MARKS.get(row.state, (done_mark, "dim" if row.dim else "green"))
         if row.state == "going":
             mark, style = signs.spin(now), "yellow"
-        elif row.is_told:
+        elif row.is_error:
             mark, style = "!", "yellow"
         line.append(f"{signs.writable(mark)} ", style)
     style = "dim" if row.dim else _NAMES.get(row.kind, "")
@@ -164,7 +164,7 @@ def _draw(
     if row.note:
         value = set_cell_size(value, max(columns[1], cell_len(value)))
     if value:
-        style = "red" if failed else "dim" if row.dim else "yellow" if row.is_told else ""
+        style = "red" if failed else "dim" if row.dim else "yellow" if row.is_error else ""
         style = "dim italic" if row.kind == "text" else style
         line.append("  " if row.name else "").append(value, style)
     if row.note:

@@ -78,7 +78,7 @@ class PlainLines(Display):
                 return self._source_line(view, change, work)
             case ToolRun():
                 return self._call_line(view, change, work)
-            case Step() if change == "whole":
+            case Step() if change == "complete":
                 after = (
                     ()
                     if work.fill is None
@@ -89,7 +89,7 @@ class PlainLines(Display):
                 return self._item_line(view, work)
             case GraphRun() if change == "started" and not work.path:
                 if view.history.changes and view.history.changes[-1].at == work.since:
-                    return "resumed", f"{count(view.history.whole_steps, 'node')} from before"
+                    return "resumed", f"{count(view.history.complete_steps, 'node')} from before"
             case GraphRun() if change == "ended" and work.outcome not in ("", "ended"):
                 # If the error of a dependency or tool has a line, do not print the error again.
                 is_known = self._failed is not None and self._failed in _walk_causes(work.error)
@@ -135,7 +135,7 @@ class PlainLines(Display):
             case "ended" if call.state == "failed":
                 self._failed = call.error
                 return f"  {call.name}", f"failed: {error_of(call)}"
-            case "ended" if call.state == "done" and call.told is not None:
+            case "ended" if call.state == "done" and call.tool_error is not None:
                 call_text = "" if call.was_called else f"{view.call(call)}: "
                 return (
                     f"  {call.name}",

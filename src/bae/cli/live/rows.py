@@ -177,7 +177,7 @@ def call_row(view: RunView, call: ToolRun, guides: Guides, now: float) -> ViewRo
             bar = _progress(report.done, report.total)
             row.value = f"{bar} {row.value}".strip()
     elif call.state == "done":
-        row.is_told = call.told is not None
+        row.is_error = call.tool_error is not None
         parts += [f"as {call.reused}"] if call.reused else []
         parts += ["from before"] if call.resumed else []
     elif call.state == "waiting":
@@ -192,7 +192,7 @@ def call_row(view: RunView, call: ToolRun, guides: Guides, now: float) -> ViewRo
 def refusal_row(view: RunView, reply: RoundReplied, guides: Guides) -> ViewRow:
     """Make the row of a refused answer."""
     before = reply.at < view.since
-    return ViewRow(guides, "call", value=view.refusal(reply), dim=before, is_told=True)
+    return ViewRow(guides, "call", value=view.refusal(reply), dim=before, is_error=True)
 
 
 def _source_rows(view: RunView, source: Source, guides: Guides, now: float) -> Iterator[ViewRow]:
@@ -261,7 +261,7 @@ def _field_rows(
         row = ViewRow(guides, "field", name=name, dim=step.resumed, block=id(step), field=name)
         if source is not None:
             _describe_source(view, row, source, now)
-            if source.state == "failed" and step.whole:
+            if source.state == "failed" and step.is_complete:
                 row.note += " · its default is used"
         elif name in plans:
             _describe_field(view, step, plans[name], row, parameter_sources)
@@ -313,7 +313,7 @@ def _describe_field(
     called = "" if plan.call is None else plan.call.name
     loop = step.fill_loop
     if loop is not None and loop.field_name == plan.name:
-        row.state = "coming" if node is None or not step.whole else "done"
+        row.state = "coming" if node is None or not step.is_complete else "done"
         row.value, row.note = calls_text(loop), "LM"
         return
     if node is None or plan.name not in node.__dict__:

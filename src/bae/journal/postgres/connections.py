@@ -84,7 +84,7 @@ class Connections:
 
     def report_away(self, error: Exception, seconds: float) -> None:
         """Log that the database does not answer. Further calls log nothing until the database
-        answers again. `seconds` is how long bae tries to reach it."""
+        answers again. `seconds` is how long bae tries to reach the database."""
         if not self._is_away and not isinstance(error, ConnectionLost):
             self._is_away = True
             why = describe(error)

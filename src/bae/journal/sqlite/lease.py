@@ -112,12 +112,12 @@ class Lease:
         self._granted = now + self._seconds
         db.execute("replace into owners (name, until) values (?, ?)", (self.owner, self._granted))
 
-    def committed(self) -> None:
+    def note_commit(self) -> None:
         """Note that the transaction of `maintain` was committed."""
         self.unreleased.clear()
         self.until = self._granted
 
-    def failed(self) -> None:
+    def note_failure(self) -> None:
         """Note that nothing can be stored now, and delay the next renewal."""
         self._retry_at = monotonic() + min(RETRY, self._seconds / 10)
 

@@ -170,7 +170,7 @@ class SQLiteWriter:
             db.execute("release work")
         if db.in_transaction:
             db.execute("commit")
-            lease.committed()
+            lease.note_commit()
         if self.path is not None:
             self._check_files(self.path)
         for claim in claims:
@@ -191,7 +191,7 @@ class SQLiteWriter:
     def _fail(self, batch: Sequence[WriteJob], why: Exception) -> None:
         """Set the errors of jobs after a failure to store them. The claims keep their lines for the
         next transaction, unless the file is gone."""
-        self.lease.failed()
+        self.lease.note_failure()
         if isinstance(why, FileGone):
             self.lease.drop_all("bae-journal-gone", self.name)
         for work in batch:
