@@ -60,8 +60,8 @@ GRAPH = Graph(start=Claim, end=Seen)
 def images_in(value: Any) -> Iterator[bytes]:
     """The bytes of the images in a request, in order, whatever its form."""
     if isinstance(value, list):
-        for each in value:
-            yield from images_in(each)
+        for part in value:
+            yield from images_in(part)
     elif isinstance(value, dict):
         source = value.get("source")
         if value.get("type") == "image" and source["type"] == "base64":
@@ -72,8 +72,8 @@ def images_in(value: Any) -> Iterator[bytes]:
             assert head == "data:image/png;base64"
             yield base64.b64decode(data)
         else:
-            for each in value.values():
-                yield from images_in(each)
+            for part in value.values():
+                yield from images_in(part)
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -136,9 +136,9 @@ async def test_the_responses_api_gets_files_of_tools_inside_the_tool_result():
             provider.script(Calls(Call("look")), {"text": "white"})
             await TOOLS.arun(Question(text="?"), lm=lm)
             (result,) = (
-                each
-                for each in provider.requests[-1].body["input"]
-                if each.get("type") == "function_call_output"
+                request
+                for request in provider.requests[-1].body["input"]
+                if request.get("type") == "function_call_output"
             )
             images = [part["image_url"] for part in result["output"] if "image_url" in part]
             assert images == [DOT.data_url, OTHER.data_url]

@@ -99,8 +99,8 @@ async def test_an_invalid_or_unstorable_text_is_asked_for_again(
     for number, (name, wrong) in enumerate(WRONG.items(), 1):
         filled, seen = await run_and_resume(provider, make, wrong, FINE)
         assert filled.text in ("fine", "a"), name  # where the text was right, it is kept
-        judged = [each.attempt for each in seen if isinstance(each, AnswerJudged)]
-        assert [each.verdict for each in judged][1:] == ["valid"], name
+        judged = [record.attempt for record in seen if isinstance(record, AnswerJudged)]
+        assert [event.verdict for event in judged][1:] == ["valid"], name
         assert judged[0].errors
         assert len(provider.requests) == 2 * number
 
@@ -172,8 +172,8 @@ async def test_characters_split_between_pieces_arrive_intact(cut: list[int]) -> 
     seen: list[Record] = []
     with observing(lambda run, record: seen.append(record)):
         await graph.arun(Begin(), lm=Streaming(['{"text": "\ud83d'], [*filter(None, pieces)]))
-    first = next(n for n, each in enumerate(seen) if isinstance(each, AnswerJudged))
-    assert not any(isinstance(each, FieldText) for each in seen[:first])
+    first = next(n for n, event in enumerate(seen) if isinstance(event, AnswerJudged))
+    assert not any(isinstance(record, FieldText) for record in seen[:first])
     assert Seen(seen).now == {"1:Filled.text": "%s é" % ("\U0001f600" * 10)}
 
 

@@ -106,7 +106,7 @@ def raw(body: Any, **given: Any) -> Raw:
     """The response with a body of JSON: a list is a stream of events."""
     if not isinstance(body, list):
         return Raw([json.dumps(body).encode()], **given)
-    events = [f"event: {_type(each)}\ndata: {json.dumps(each)}\n\n" for each in body]
+    events = [f"event: {_type(part)}\ndata: {json.dumps(part)}\n\n" for part in body]
     return Raw([event.encode() for event in events], kind=EVENTS, **given)
 
 
@@ -119,13 +119,13 @@ async def outcome(backend: Backend) -> Outfit | BaeLMError | FillError:
     told: list[Any] = []
     with metered(told.append) as reported, Budget(calls=1):
         try:
-            found = await asyncio.wait_for(backend.fill(Outfit, {}, "Outfit"), BOUND)
+            result = await asyncio.wait_for(backend.fill(Outfit, {}, "Outfit"), BOUND)
         except (BaeLMError, FillError) as error:
-            found = error
+            result = error
     assert len(reported) <= 1
-    for used in [*reported, *(each.usage for each in told if isinstance(each, Attempt))]:
+    for used in [*reported, *(attempt.usage for attempt in told if isinstance(attempt, Attempt))]:
         is_sound(used)
-    return found
+    return result
 
 
 def is_sound(used: Usage) -> None:
@@ -183,13 +183,13 @@ async def test_any_odd_value_in_a_response_gives_an_answer_or_a_bae_error(
                 told: list[Any] = []
                 try:
                     with metered(told.append) as reported:
-                        found = await outcome(backend)
+                        result = await outcome(backend)
                 except Exception as error:
                     surprises.append(f"{at} = {str(odd)[:40]}: {error!r:.200}")
                     continue
-                outcomes.add(type(found).__name__)
-                texts = every_text(found) if isinstance(found, BaseException) else []
-                assert not any(KEY in text for text in [*texts, repr([told, reported, found])]), at
+                outcomes.add(type(result).__name__)
+                texts = every_text(result) if isinstance(result, BaseException) else []
+                assert not any(KEY in text for text in [*texts, repr([told, reported, result])]), at
     assert surprises == []
     assert outcomes > {"Outfit", "FillError"}
 
@@ -209,12 +209,12 @@ async def test_any_odd_response_body_raises_a_bae_error(kind: str) -> None:
             for status in (300, (429, 500)[turn % 2]):
                 sent = Raw([body], status) if isinstance(body, bytes) else raw(body, status=status)
                 server.respond = lambda _, sent=sent: sent
-                found = await outcome(backend)
-                if status == 300 and isinstance(found, FillError):
+                result = await outcome(backend)
+                if status == 300 and isinstance(result, FillError):
                     continue
-                assert isinstance(found, BaeLMError)
-                assert len(found.message) < 1000
-                assert str(found).encode(errors="surrogatepass")
+                assert isinstance(result, BaeLMError)
+                assert len(result.message) < 1000
+                assert str(result).encode(errors="surrogatepass")
         for body in (b"", b"null", b"[" * 100_000, b"\xff", b'"x"', b"1e999"):
             for content in ("application/json", EVENTS, "", "\xff"):
                 sent = Raw([body], kind=content)
@@ -283,11 +283,11 @@ async def test_a_decompressed_response_has_a_size_limit(kind: str) -> None:
         sent = Raw(body, status, kind=content, headers=headers)
         async with raw_provider(lambda _, sent=sent: sent) as server:
             async with WIRES[kind](server, max_bytes=1_000_000) as backend:
-                found = await outcome(backend)
-            assert isinstance(found, BaeLMError)
-            assert (found.code, found.retryable) == ("bae-lm-output-too-long", False)
-            assert "more than 1000000 bytes" in found.message
-            assert "max_bytes=" in (found.fix or "")
+                result = await outcome(backend)
+            assert isinstance(result, BaeLMError)
+            assert (result.code, result.retryable) == ("bae-lm-output-too-long", False)
+            assert "more than 1000000 bytes" in result.message
+            assert "max_bytes=" in (result.fix or "")
             assert len(server.bodies) == 1
             assert server.sent < 30_000_000
 
@@ -299,9 +299,9 @@ async def test_an_endless_server_sent_event_does_not_block_the_event_loop(kind: 
         raw_provider(lambda _: Raw(body, kind="application/json")) as server,
         WIRES[kind](server, retries=0) as backend,
     ):
-        found = await outcome(backend)
-    assert isinstance(found, BaeLMError)
-    assert found.code == "bae-lm-unparsable"
+        result = await outcome(backend)
+    assert isinstance(result, BaeLMError)
+    assert result.code == "bae-lm-unparsable"
 
 
 @pytest.mark.parametrize("kind", BOUNDED, indirect=True)
@@ -317,11 +317,11 @@ async def test_a_response_may_only_use_the_requested_compression(kind: str) -> N
             headers = {"content-encoding": encoding} if encoding else {}
             sent = Raw(body, kind=plain.kind, headers=headers)
             server.respond = lambda _, sent=sent: sent
-            found = await outcome(backend)
+            result = await outcome(backend)
             if body is nonsense:
-                assert isinstance(found, BaeLMError)
+                assert isinstance(result, BaeLMError)
             else:
-                assert found == Outfit(**SHIRT)
+                assert result == Outfit(**SHIRT)
             assert "accept-encoding: gzip\r\n" in server.heads[-1].lower()
 
 
@@ -337,12 +337,12 @@ async def test_a_prompt_does_not_follow_a_redirect(kind: str) -> None:
                 raw_provider(lambda _, moved=moved: moved) as server,
                 WIRES[kind](server, retries=0) as backend,
             ):
-                found = await outcome(backend)
-            assert isinstance(found, BaeLMError)
+                result = await outcome(backend)
+            assert isinstance(result, BaeLMError)
             assert len(server.bodies) == 1
             if kind in BOUNDED:
-                assert (found.status, found.retryable) == (status, False)
-                assert "base_url=" in (found.fix or "")
+                assert (result.status, result.retryable) == (status, False)
+                assert "base_url=" in (result.fix or "")
     assert other.bodies == []
 
 
@@ -381,10 +381,10 @@ async def test_a_key_echoed_in_an_error_is_masked(kind: str) -> None:
         ):
             refused = Raw([json.dumps(body).encode()], status, headers={"request-id": KEY})
             server.respond = lambda _, refused=refused: refused
-            found = await outcome(backend)
-            assert isinstance(found, BaeLMError)
+            result = await outcome(backend)
+            assert isinstance(result, BaeLMError)
             assert KEY in server.heads[-1]
-            for text in every_text(found):
+            for text in every_text(result):
                 assert KEY[:-5] not in text
                 assert "hidden" not in text
 
@@ -397,8 +397,8 @@ async def test_a_key_echoed_in_an_answer_is_masked(kind: str) -> None:
     ):
         told: list[Any] = []
         with metered(told.append):
-            found = await backend.fill(Outfit, {}, "Outfit")
-    assert found.top == "a *** shirt"
+            result = await backend.fill(Outfit, {}, "Outfit")
+    assert result.top == "a *** shirt"
     assert KEY not in repr(told)
 
 
@@ -411,9 +411,9 @@ async def test_a_key_that_dspy_reads_from_the_environment_is_masked_in_an_answer
         raw_provider(lambda _: raw(good)) as server,
         WIRES["dspy"](server, api_key=None) as backend,
     ):
-        found = await backend.fill(Outfit, {}, "Outfit")
+        result = await backend.fill(Outfit, {}, "Outfit")
     assert KEY in server.heads[0]
-    assert found.top == "a *** shirt"
+    assert result.top == "a *** shirt"
 
 
 async def test_a_key_from_the_environment_is_masked_in_errors(
@@ -425,5 +425,5 @@ async def test_a_key_from_the_environment_is_masked_in_errors(
         raw_provider(lambda _: refused) as server,
         WIRES[kind](server, retries=0) as backend,
     ):
-        found = await outcome(backend)
-    assert not any(KEY in text for text in every_text(found))  # pyright: ignore
+        result = await outcome(backend)
+    assert not any(KEY in text for text in every_text(result))  # pyright: ignore

@@ -64,13 +64,13 @@ def test_a_new_event_loop_releases_connections_of_a_closed_loop():
     loop = asyncio.new_event_loop()
     loop.run_until_complete(clients.held.get())
     loop.close()
-    gone = weakref.ref(loop)
+    reference = weakref.ref(loop)
     del loop
     asyncio.run(clients.held.get())  # type: ignore[arg-type]
     clients.made.clear()
     gc.collect()
 
-    assert gone() is None
+    assert reference() is None
 
 
 async def test_each_event_loop_has_its_own_client():
@@ -92,14 +92,14 @@ async def test_an_error_while_closing_a_client_is_raised():
     async def fails(client: Client) -> None:
         raise OSError("cannot close")
 
-    held = PerLoop(Client, fails)
-    first = await held.get()
+    clients = PerLoop(Client, fails)
+    first = await clients.get()
     with pytest.raises(OSError, match="cannot close"):
-        await held.aclose()
-    second = await held.get()
+        await clients.aclose()
+    second = await clients.get()
     assert second is not first
     with pytest.raises(OSError, match="cannot close"):
-        await held.aclose()
+        await clients.aclose()
 
 
 async def test_a_client_of_an_unreferenced_backend_is_closed():
@@ -245,8 +245,8 @@ class ConnectError(Exception):
 @pytest.mark.parametrize(
     ("below", "sent"),
     [
-        *((each, False) for each in (ConnectError(), ConnectionRefusedError(), gaierror())),
-        *((each, True) for each in (ConnectionResetError(), EOFError(), None)),
+        *((cause, False) for cause in (ConnectError(), ConnectionRefusedError(), gaierror())),
+        *((cause, True) for cause in (ConnectionResetError(), EOFError(), None)),
     ],
     ids=repr,
 )

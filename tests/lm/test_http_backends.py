@@ -245,9 +245,9 @@ async def test_cancelling_some_concurrent_fills_does_not_disturb_the_rest(
             await provider.arrived(40, timeout=BOUND)
             for fill in fills[::2]:
                 fill.cancel()
-            gone = await asyncio.gather(*fills[::2], return_exceptions=True)
+            response = await asyncio.gather(*fills[::2], return_exceptions=True)
         done = await asyncio.gather(*fills[1::2])
-    assert all(isinstance(each, asyncio.CancelledError) for each in gone)
+    assert all(isinstance(outcome, asyncio.CancelledError) for outcome in response)
     assert [outfit.top for outfit in done] == [sky.sky for sky in skies[1::2]]
     await provider.disconnected()
     assert tasks_besides_this() == before

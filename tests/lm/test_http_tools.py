@@ -124,11 +124,11 @@ async def test_a_tool_refusal_is_returned_to_the_model_as_an_error(
     wrong = [Call("read_page", page=400), Call("read_page"), Call("write"), Call("now", then=1)]
     provider.script(wrong, ANSWER)
     await QUESTION.arun(ASKED, lm=lm)
-    said = provider.requests[1].results
-    assert "there are 100 pages" in said[0]
-    assert "page: Field required" in said[1]
-    assert "there is no tool write" in said[2]
-    assert "then" in said[3]
+    results = provider.requests[1].results
+    assert "there are 100 pages" in results[0]
+    assert "page: Field required" in results[1]
+    assert "there is no tool write" in results[2]
+    assert "then" in results[3]
     if provider.requests[1].api == "anthropic":
         sent = provider.requests[1].body["messages"][-1]["content"]
         assert [part["is_error"] for part in sent] == [True] * 4
@@ -178,7 +178,7 @@ async def test_a_node_with_only_tools_is_filled_once_the_model_calls_no_tool(
 
 
 @native
-async def test_a_schema_that_claude_cannot_enforce_is_sent_as_an_additional_tool(
+async def test_a_schema_that_claude_cannot_enforce_is_sent_as_a_tool(
     provider: Provider, lm: Backend
 ) -> None:
     is_claude = "claude" in lm.model
@@ -310,7 +310,7 @@ async def test_a_failed_round_is_sent_again_without_repeating_tool_calls(
     with observing(lambda run, record: seen.append(record)):
         result = await QUESTION.arun(ASKED, lm=lm)
     assert list_calls(result) == [("now()", "noon")]
-    assert sum(isinstance(each, ToolEnded) for each in seen) == 1
+    assert sum(isinstance(event, ToolEnded) for event in seen) == 1
     assert result.usage.calls == 3
 
 

@@ -221,7 +221,7 @@ async def test_a_run_with_learned_prompts_can_be_replayed():
     model = ToyBackend({"choice": "Outfit"}, {"top": "a coat", "layers": 9}, {"layers": 3})
     lm = WithPrompts(model, BOTH)
     told = await graph.arun(GREY, lm, journal=journal, run_id="one")
-    asked = [each.attempt.asked for each in told.journal if isinstance(each, AnswerJudged)]
+    asked = [record.attempt.asked for record in told.journal if isinstance(record, AnswerJudged)]
     assert asked[:2] == [f"Choose what comes next.{OPTIONS}\n\n{ASKED}", f"Outfit\n\n{ASKED}"]
     replayed = await graph.replay("one", journal=journal)
     assert replayed.result == Outfit(top="a coat", layers=3)
@@ -234,7 +234,7 @@ async def test_a_run_with_learned_prompts_can_be_replayed():
 @pytest.mark.parametrize(
     ("prompts", "error", "said"),
     [
-        ({"Outfit": NodePrompts()}, TypeError, "give the prompts by their node class"),
+        ({"Outfit": NodePrompts()}, TypeError, "the key must be a node class"),
         ({Outfit: DRESS}, TypeError, r"give NodePrompts\(fill=…, choice=…\)"),
         (
             {Weather: NodePrompts(choice=LearnedPrompt(examples=(PromptExample(COLD, SHIRT),)))},
@@ -264,11 +264,11 @@ every_wire = pytest.mark.parametrize("make", WIRES.values(), ids=list(WIRES))
 def messages_of(request: Received) -> list[tuple[str, str]]:
     """The roles and texts of a request, without the system part."""
     found: list[tuple[str, str]] = []
-    for each in request.body["messages"]:
-        content = each["content"]
+    for message in request.body["messages"]:
+        content = message["content"]
         text = content if isinstance(content, str) else "".join(part["text"] for part in content)
-        if each["role"] != "system":
-            found.append((each["role"], text))
+        if message["role"] != "system":
+            found.append((message["role"], text))
     return found
 
 

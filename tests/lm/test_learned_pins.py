@@ -118,7 +118,7 @@ async def test_a_graph_with_only_pinned_lms_is_optimized_without_another_lm(
     lm = create_optimized_lm(compiled.graph, tmp_path)
     await compiled.graph.arun(Start(), lm)
 
-    assert [len(each) for each in pinned.said] == [3, 3]
+    assert [len(messages) for messages in pinned.said] == [3, 3]
     assert isinstance(lm, WithPrompts)
     assert lm.get_stats() == {"optimized": 1, "naive": 0}
 
@@ -142,7 +142,7 @@ class Right(EndNode):
     steps: int
 
 
-async def test_nodes_that_share_a_pinned_lm_are_still_chosen_and_filled_in_one_call():
+async def test_nodes_with_the_same_pinned_lm_are_chosen_and_filled_in_one_call():
     both.prompts.clear()
     plain = await Graph(start=Crossing).arun(Crossing())
     (before,) = both.prompts

@@ -18,43 +18,48 @@ from policy_parts import REPLY, Gated, Held, prompt, run, settle
 
 
 async def test_the_limit_bounds_concurrent_calls():
-    held = Held()
-    lm = Concurrency(held, 3)
+    backend = Held()
+    lm = Concurrency(backend, 3)
     asking = [asyncio.create_task(lm.answer(prompt(str(n)))) for n in range(10)]
     await settle()
-    assert held.running == 3
-    found = lm.statistics()
-    assert (found.limit, found.running, found.waiting, found.asked) == (3, 3, 7, 10)
+    assert backend.running == 3
+    statistics = lm.statistics()
+    assert (statistics.limit, statistics.running, statistics.waiting, statistics.asked) == (
+        3,
+        3,
+        7,
+        10,
+    )
 
-    held.release()
+    backend.release()
     async with asyncio.timeout(BOUND):
         await asyncio.gather(*asking)
-    assert held.most == 3
-    found = lm.statistics()
-    assert (found.running, found.waiting, found.most) == (0, 0, 3)
+    assert backend.most == 3
+    statistics = lm.statistics()
+    assert (statistics.running, statistics.waiting, statistics.most) == (0, 0, 3)
 
 
 async def test_waiting_calls_start_in_the_order_they_came():
-    held = Held()
-    lm = Concurrency(held, 1)
+    backend = Held()
+    lm = Concurrency(backend, 1)
     asking = [asyncio.create_task(lm.answer(prompt(str(n)))) for n in range(6)]
     await settle()
-    held.release()
+    backend.release()
     async with asyncio.timeout(BOUND):
         await asyncio.gather(*asking)
-    assert held.asked == [str(n) for n in range(6)]
+    assert backend.asked == [str(n) for n in range(6)]
 
 
 async def test_a_call_cancelled_while_starting_passes_on_its_slot():
-    held = Held()
-    lm = Concurrency(held, 1)
+    backend = Held()
+    lm = Concurrency(backend, 1)
     first, second, third = (asyncio.create_task(lm.answer(prompt(n))) for n in "123")
     await settle()
     first.add_done_callback(lambda _: second.cancel())
-    held.release()
+    backend.release()
     async with asyncio.timeout(BOUND):
         await third
-    assert (held.asked, lm.statistics().running) == (["1", "3"], 0)
+    assert (backend.asked, lm.statistics().running) == (["1", "3"], 0)
 
 
 async def test_a_cancelled_caller_leaves_the_queue_without_a_scan():
@@ -95,8 +100,8 @@ def test_no_slot_is_lost_when_callers_are_cancelled(limit: int, moves: list[int]
             await asyncio.sleep(0)
         await asyncio.gather(*asking, return_exceptions=True)
         assert inner.most <= limit
-        found = lm.statistics()
-        assert (found.running, found.waiting) == (0, 0)
+        statistics = lm.statistics()
+        assert (statistics.running, statistics.waiting) == (0, 0)
 
     run(play)
 

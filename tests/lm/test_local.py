@@ -133,7 +133,7 @@ def test_a_model_without_native_tool_calls_calls_two_tools_and_ends():
     assert len(run.result.calls) < run.usage.calls <= 8
 
 
-def test_a_graph_runs_without_key_or_network_and_chooses_and_fills_in_one_call(lm: LocalBackend):
+def test_a_graph_runs_locally_without_key_or_network(lm: LocalBackend):
     run = Graph(start=Day).run(DAY, lm=lm)
     assert isinstance(run.result, Outfit | AskBack)
     assert run.usage.calls == 1
@@ -409,7 +409,7 @@ async def test_concurrent_callers_load_the_model_once(
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first  # without waiting for the load
-        calls = [asyncio.create_task(each.answer(TINY)) for each in (lm, too, lm)]
+        calls = [asyncio.create_task(backend.answer(TINY)) for backend in (lm, too, lm)]
         await some_turns()
         loads.go_on.set()
         assert [(await call).stop for call in calls] == ["end"] * 3

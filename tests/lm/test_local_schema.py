@@ -138,12 +138,12 @@ types = st.recursive(
 def parts(schema: Any) -> Iterator[dict[str, Any]]:
     if isinstance(schema, dict):
         yield schema
-        for key, each in schema.items():
+        for key, part in schema.items():
             if key not in ("enum", "const", "required"):
-                yield from parts(list(each.values()) if key in MAPS else each)
+                yield from parts(list(part.values()) if key in MAPS else part)
     elif isinstance(schema, list):
-        for each in schema:
-            yield from parts(each)
+        for part in schema:
+            yield from parts(part)
 
 
 MAPS = ("properties", "patternProperties", "$defs")
@@ -188,7 +188,7 @@ def values(schema: dict[str, Any], defs: dict[str, Any]) -> st.SearchStrategy[An
     if "$ref" in schema:
         return values(defs[schema["$ref"].rpartition("/")[2]], defs)
     if "anyOf" in schema:
-        return st.one_of([values(each, defs) for each in schema["anyOf"]])
+        return st.one_of([values(part, defs) for part in schema["anyOf"]])
     if "const" in schema or "enum" in schema:
         return st.sampled_from(schema.get("enum") or [schema.get("const")])
     match schema["type"]:
@@ -226,7 +226,7 @@ def numbers(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 
 def arrays(schema: dict[str, Any], defs: dict[str, Any]) -> st.SearchStrategy[Any]:
-    first = [values(each, defs) for each in schema.get("prefixItems", ())]
+    first = [values(part, defs) for part in schema.get("prefixItems", ())]
     least, most = schema["minItems"] - len(first), schema["maxItems"] - len(first)
     if most <= 0:
         return st.tuples(*first).map(list)
@@ -235,11 +235,11 @@ def arrays(schema: dict[str, Any], defs: dict[str, Any]) -> st.SearchStrategy[An
 
 
 def objects(schema: dict[str, Any], defs: dict[str, Any]) -> st.SearchStrategy[Any]:
-    for pattern, each in schema.get("patternProperties", {}).items():
+    for pattern, part in schema.get("patternProperties", {}).items():
         keys = st.from_regex(pattern, fullmatch=True).filter(lambda text: "\n" not in text)
         sizes = {"min_size": schema["minProperties"], "max_size": schema["maxProperties"]}
-        return st.dictionaries(keys, values(each, defs), **sizes)
-    fields = {name: values(each, defs) for name, each in schema["properties"].items()}
+        return st.dictionaries(keys, values(part, defs), **sizes)
+    fields = {name: values(subschema, defs) for name, subschema in schema["properties"].items()}
     needed = {name: fields.pop(name) for name in schema["required"]}
     return st.fixed_dictionaries(needed, optional=fields)
 
@@ -297,8 +297,14 @@ def test_an_unbounded_schema_gets_bounds_and_tighter_bounds_of_the_schema_win():
 @pytest.mark.parametrize(
     ("pattern", "is_kept"),
     [
-        *((each, True) for each in (r"^\d{3}$", "[a-z]+", r"^(?P<a>x|y)?\.[^b]$", r"(?i)abc")),
-        *((each, False) for each in (r"\bword", r"^(?=a)b", r"(a)\1", r"a\Z", "(?<!a)b", "a++")),
+        *(
+            (pattern, True)
+            for pattern in (r"^\d{3}$", "[a-z]+", r"^(?P<a>x|y)?\.[^b]$", r"(?i)abc")
+        ),
+        *(
+            (pattern, False)
+            for pattern in (r"\bword", r"^(?=a)b", r"(a)\1", r"a\Z", "(?<!a)b", "a++")
+        ),
     ],
 )
 def test_a_pattern_is_kept_if_a_grammar_can_express_it(pattern: str, is_kept: bool):
@@ -400,20 +406,20 @@ def test_the_size_of_an_outline_is_linear_in_the_number_of_types():
     assert len(outline(layer.model_json_schema())) < 5000
 
     one = [{"$ref": f"#/$defs/T{number}"} for number in range(12)]
-    fields = {f"f{number}": each for number, each in enumerate(one)}
+    fields = {f"f{number}": reference for number, reference in enumerate(one)}
     each_in_each = {f"T{n}": {"type": "object", "properties": fields} for n in range(12)}
-    told = outline({"type": "object", "properties": {"a": one[0]}, "$defs": each_in_each})
-    assert told.startswith('{\n  "a"?: T0\n}\nT0: {"f0"?: T0, "f1"?: T1')
-    assert len(told) < 5000
+    outline_text = outline({"type": "object", "properties": {"a": one[0]}, "$defs": each_in_each})
+    assert outline_text.startswith('{\n  "a"?: T0\n}\nT0: {"f0"?: T0, "f1"?: T1')
+    assert len(outline_text) < 5000
 
 
 def test_an_outline_shows_the_first_of_very_many_enum_values():
     names = [f"name-{number}" for number in range(3000)]
     schema = {"type": "object", "properties": {"a": {"enum": names}}, "required": ["a"]}
-    told = outline(schema)
-    assert '"a": "name-0" | "name-1" | ' in told
-    assert told.endswith(" …\n}")
-    assert len(told) < 1500
+    outline_text = outline(schema)
+    assert '"a": "name-0" | "name-1" | ' in outline_text
+    assert outline_text.endswith(" …\n}")
+    assert len(outline_text) < 1500
     few = outline({**schema, "properties": {"a": {"enum": names[:50]}}})
     assert '"name-49"\n}' in few
 

@@ -368,7 +368,7 @@ def test_an_effort_that_would_be_left_out_is_refused():
     assert caught.value.code == "bae-lm-option"
 
 
-def test_a_setting_whose_type_only_type_checkers_know_leaves_the_others_as_they_are():
+def test_a_setting_with_an_unresolvable_type_does_not_affect_other_settings():
     from pydantic_ai.models.test import TestModel
     from pydantic_ai.settings import ModelSettings
 
@@ -431,7 +431,7 @@ async def test_a_pinned_name_with_a_wrong_option_is_proved_wrong_before_a_run():
         ("pydantic-ai:groq:llama", "groq", "groq"),
     ],
 )
-def test_a_missing_package_is_named_with_the_extra_that_brings_it(
+def test_a_missing_package_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, name: str, package: str, extra: str
 ):
     module = {"google-genai": "google.genai", "xai-sdk": "xai_sdk"}.get(package, package)
@@ -449,7 +449,7 @@ def test_providers_that_speak_openais_api_need_its_package(
 ):
     kind = registry.KINDS[name.partition(":")[0]]
     monkeypatch.setitem(sys.modules, "openai", None)
-    missing = [each.what for each in find_missing(kind)]
+    missing = [requirement.what for requirement in find_missing(kind)]
     assert "the package openai is not installed" in missing
 
 

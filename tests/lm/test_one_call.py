@@ -183,7 +183,7 @@ async def test_a_candidate_with_context_is_filled_in_a_second_call(
 
 
 @pytest.mark.parametrize("around", [lambda lm: lm, Retry], ids=["backend", "policy"])
-async def test_a_candidate_that_only_recalls_is_chosen_and_filled_in_one_call(around: Any):
+async def test_a_candidate_with_only_recalled_context_is_filled_in_one_call(around: Any):
     lm = ToyBackend(route("WithRecall", text="x", topic="mine"))
     result = await run(Topic(), around(lm))
 
@@ -326,8 +326,8 @@ async def test_the_last_choice_before_the_step_limit_fills_no_node():
 
 
 async def test_one_call_is_recorded_as_a_choice_and_then_a_fill():
-    said = json.dumps(route("Conclude", text="so"))
-    lm = ToyBackend(Answer(said, Usage(1, 100, 20, 0, 0.25)))
+    answer_text = json.dumps(route("Conclude", text="so"))
+    lm = ToyBackend(Answer(answer_text, Usage(1, 100, 20, 0, 0.25)))
     result = await run(Begin(), lm)
 
     assert kinds(result) == [

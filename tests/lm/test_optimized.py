@@ -73,7 +73,9 @@ async def backend(provider: Provider) -> AsyncIterator[OptimizedLM]:
 
 
 def messages_of(request: Received) -> list[str]:
-    return [each["content"] for each in request.body["messages"] if each["role"] != "system"]
+    return [
+        message["content"] for message in request.body["messages"] if message["role"] != "system"
+    ]
 
 
 async def test_an_optimized_predictor_sends_its_instructions_and_examples(
@@ -112,9 +114,9 @@ async def test_only_invalid_fields_are_asked_for_again(
     assert backend.get_stats() == {"optimized": 2, "naive": 1}
     again, fresh = provider.requests[1], provider.requests[-1]
     assert set((again.schema or {})["properties"]) == {"layers"}
-    said = messages_of(again)
-    assert said[1] == '{"top": "a parka", "layers": 4}'
-    assert "layers: Input should be less than or equal to 5" in said[-1]
+    messages = messages_of(again)
+    assert messages[1] == '{"top": "a parka", "layers": 4}'
+    assert "layers: Input should be less than or equal to 5" in messages[-1]
     assert messages_of(fresh) == ['AskBack\n\n{"Waking":{"message":"just got up"}}']
 
 
@@ -149,7 +151,7 @@ async def test_the_passed_lm_replaces_the_lm_of_a_predictor(
 def test_an_object_that_is_not_a_predictor_is_refused() -> None:
     with pytest.raises(TypeError, match=r"give a dspy\.Predict"):
         OptimizedLM({Outfit: "a predictor"}, "openai/gpt-4o-mini")
-    with pytest.raises(TypeError, match="by its node class"):
+    with pytest.raises(TypeError, match="must be a node class"):
         OptimizedLM({"Outfit": make_optimized()}, "openai/gpt-4o-mini")  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="Outfit has no output layers"):
         OptimizedLM({Outfit: dspy.Predict("weather -> top")}, "openai/gpt-4o-mini")

@@ -75,7 +75,7 @@ DONE = b"data: [DONE]\n\n"
 
 def streaming(answer: Raw, *stream: bytes | Iterable[bytes]) -> Respond:
     """A server that answers so, and streams so where it is asked to."""
-    lines = [line for each in stream for line in ([each] if isinstance(each, bytes) else each)]
+    lines = [line for event in stream for line in ([event] if isinstance(event, bytes) else event)]
     return lambda body: Raw(lines, kind=EVENTS) if body.get("stream") else answer
 
 

@@ -135,14 +135,14 @@ async def test_all_policies_nest_in_any_order(kind: str):
 
 @every
 async def test_a_cancelled_call_leaves_the_queue(wrap: Callable[[Any], Policy]):
-    held = Held()
-    running = asyncio.create_task(graph.arun(Ask(), wrap(held)))
+    lm = Held()
+    running = asyncio.create_task(graph.arun(Ask(), wrap(lm)))
     await settle()
-    assert held.running == 1
+    assert lm.running == 1
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert held.running == 0
+    assert lm.running == 0
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
@@ -209,7 +209,7 @@ def test_a_policy_takes_the_name_of_an_lm(tmp_path):
     assert graph.run(Ask(), Retry(f"scripted:{script}")).result.text == "this"
 
 
-async def test_a_custom_policy_is_one_method():
+async def test_a_custom_policy_needs_only_one_method():
     class Shouting(Policy):
         async def answer(self, prompt: Prompt) -> Answer:
             answer = await self.ask(prompt)
@@ -462,7 +462,7 @@ NO_SENSE: dict[str, tuple[Callable[..., Any], list[dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("said", NO_SENSE)
-def test_arguments_that_make_no_sense_are_refused(said: str):
+def test_impossible_arguments_of_a_policy_are_refused(said: str):
     policy, wrong = NO_SENSE[said]
     for arguments in wrong:
         with pytest.raises(ValueError, match=said):

@@ -66,20 +66,20 @@ def test_every_model_costs_its_list_price(
     read = int(size * cached)
     wrote = int((size - read) * written)
     usage = Usage(calls=1, input_tokens=size, cached_tokens=read, output_tokens=output)
-    found = cost_of(model.id, usage, provider.id, cache_write_tokens=wrote)
+    cost = cost_of(model.id, usage, provider.id, cache_write_tokens=wrote)
     counts = genai_prices.Usage(
         input_tokens=size, cache_read_tokens=read, cache_write_tokens=wrote, output_tokens=output
     )
     try:
         wanted = genai_prices.calc_price(counts, model.id, provider_id=provider.id)
     except LookupError:  # some ids are those of a group of models
-        assert found is None
+        assert cost is None
         return
-    if found is None:
+    if cost is None:
         prices = wanted.model_price
         assert prices.input_mtok is None or prices.output_mtok is None
     else:
-        assert Decimal(found) == pytest.approx(
+        assert Decimal(cost) == pytest.approx(
             wanted.total_price, rel=Decimal("1e-9"), abs=Decimal("1e-12")
         )
 

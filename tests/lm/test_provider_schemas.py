@@ -142,9 +142,9 @@ def words_in(schema: Any) -> set[str]:
     found = set(schema)
     for word, value in schema.items():
         if word in ("properties", "$defs"):
-            found.update(*(words_in(each) for each in value.values()))
+            found.update(*(words_in(part) for part in value.values()))
         elif word in ("anyOf", "oneOf", "allOf"):
-            found.update(*(words_in(each) for each in value))
+            found.update(*(words_in(item) for item in value))
         elif word in ("items", "additionalProperties", "propertyNames") and value not in (0, 1):
             found |= words_in(value)
     return found
@@ -220,7 +220,9 @@ _schemas = st.recursive(
         st.dictionaries(st.sampled_from("abcdef"), inner, max_size=4).map(_object),
         st.builds(lambda items: {"type": "array", "items": items}, inner),
         st.builds(lambda one, other: {"anyOf": [one, other]}, inner, inner),
-        st.builds(lambda each: {"type": "object", "additionalProperties": each}, inner),
+        st.builds(
+            lambda inner_schema: {"type": "object", "additionalProperties": inner_schema}, inner
+        ),
     ),
     max_leaves=12,
 )
@@ -245,8 +247,8 @@ def test_a_schema_that_fits_keeps_all_its_properties_and_descriptions(
 def _names_and_descriptions(schema: Any) -> Any:
     """The names of properties, and what descriptions say, without the limits put into them."""
     if isinstance(schema, list):
-        for each in schema:
-            yield from _names_and_descriptions(each)
+        for part in schema:
+            yield from _names_and_descriptions(part)
     elif isinstance(schema, dict):
         for key, value in schema.items():
             if key == "description":

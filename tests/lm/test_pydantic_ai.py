@@ -109,7 +109,7 @@ def test_a_model_by_name_serves_two_loops_at_the_same_time(
     assert len(filled) == 10
 
 
-def test_an_invalid_name_and_a_missing_key_are_reported_when_the_backend_is_made(
+def test_an_invalid_name_is_reported_when_the_backend_is_created(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(BaeLMError, match="Unknown model") as raised:
@@ -215,8 +215,8 @@ async def test_only_a_closed_schema_is_enforced_strictly(
         for node in (Outfit, Wardrobe, Prices, Machine):
             await backend.fill(node, {}, node.__name__)
     sent = [r.body["response_format"]["json_schema"] for r in provider.requests]
-    assert [each["name"] for each in sent] == ["Outfit", "Wardrobe", "Prices", "Machine"]
-    assert [each.get("strict") for each in sent] == [True, False, False, False]
+    assert [tool["name"] for tool in sent] == ["Outfit", "Wardrobe", "Prices", "Machine"]
+    assert [sent_tool.get("strict") for sent_tool in sent] == [True, False, False, False]
 
 
 async def test_a_model_without_structured_output_gets_a_tool_or_the_schema_in_the_prompt(

@@ -70,9 +70,13 @@ async def test_an_echo_of_another_pydantic_ai_version_is_rebuilt(
     async with pydantic_ai_openai(provider) as lm, asyncio.timeout(BOUND):
         first = await lm.answer(asked)
         echo = {**first.echo, "message": message}
-        said = Message("assistant", (TextPart("Hm."), *first.calls), "round", echo)
-        told = Message("user", (ResultPart(first.calls[0].id, "search", "found"),), "round")
-        await lm.answer(replace(asked, conversation=(*asked.conversation, said, told)))
+        answer_message = Message("assistant", (TextPart("Hm."), *first.calls), "round", echo)
+        result_message = Message(
+            "user", (ResultPart(first.calls[0].id, "search", "found"),), "round"
+        )
+        await lm.answer(
+            replace(asked, conversation=(*asked.conversation, answer_message, result_message))
+        )
     assert provider.requests[1].results == ("found",)
 
 
@@ -132,10 +136,10 @@ async def test_models_of_a_fallback_never_get_messages_of_another_model(
 
 
 def after(asked: Prompt, answer: Any) -> Prompt:
-    said = Message("assistant", answer.calls, "round", answer.echo)
+    answer_message = Message("assistant", answer.calls, "round", answer.echo)
     results = tuple(ResultPart(call.id, call.name, "found") for call in answer.calls)
-    told = Message("user", results, "round")
-    return replace(asked, conversation=(*asked.conversation, said, told))
+    result_message = Message("user", results, "round")
+    return replace(asked, conversation=(*asked.conversation, answer_message, result_message))
 
 
 async def test_a_message_of_another_model_is_rebuilt_from_its_calls(provider: Provider) -> None:

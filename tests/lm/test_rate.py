@@ -193,7 +193,7 @@ async def test_the_work_for_a_request_does_not_grow_with_earlier_requests():
         assert_linear(counts, limits(1), allowed=0.02)
 
 
-async def test_the_work_to_queue_or_to_refuse_a_request_does_not_grow_with_the_queue():
+async def test_queueing_or_refusing_a_request_takes_constant_work():
     async def wait(number: int, longest: float) -> Lines:
         lm = RateLimit(ToyBackend(lambda _: REPLY), requests=number, longest_wait=longest)
         with Lines() as lines:

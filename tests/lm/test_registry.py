@@ -256,7 +256,7 @@ def own_lms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", ["{at}/own_lms.py:make_lm", "{at}/own_lms.py:lm", "own_lms:lm"])
-async def test_an_lm_of_your_own_is_named_by_its_file_or_module(own_lms: Path, name: str):
+async def test_a_custom_lm_is_named_by_its_file_or_module(own_lms: Path, name: str):
     result = await run(Ask(), f"python:{name.format(at=own_lms)}")
     assert result.trace[-1].text == "mine"
 

@@ -146,8 +146,8 @@ async def test_the_usage_of_a_fill_is_in_its_record_and_in_the_sum():
     assert 0 < ended.usage.seconds <= ended.seconds
     assert result.usage == ended.usage
     assert result.usage.tokens == 240
-    each = [record.attempt.usage for record in result.journal.of(AnswerJudged)]
-    assert Usage.total(each) == ended.usage
+    usages = [record.attempt.usage for record in result.journal.of(AnswerJudged)]
+    assert Usage.total(usages) == ended.usage
 
     lm = ToyBackend(priced_answer({**GOOD, "score": 99}), priced_answer({"score": 7}, cost=None))
     result = await run(Ask(), lm)
@@ -338,10 +338,10 @@ async def test_a_run_cancelled_before_a_retry_ends_at_once():
 
 async def test_an_unreferenced_backend_is_released():
     lm = ToyBackend(GOOD)
-    gone = weakref.ref(lm)
+    reference = weakref.ref(lm)
     result = await run(Ask(), lm)
     del lm
     gc.collect()
 
-    assert gone() is None
+    assert reference() is None
     assert result.trace

@@ -63,12 +63,12 @@ QUESTION = 'Reply\n\n{"Say":{"text":"Who am I?"}}'
 def messages_of(request: Received) -> list[tuple[str, str]]:
     """The roles and texts of a request, without the system part."""
     found: list[tuple[str, str]] = []
-    for each in request.body["messages"]:
-        content = each["content"] or ""
+    for message in request.body["messages"]:
+        content = message["content"] or ""
         parts = [{"text": content}] if isinstance(content, str) else content
         text = "".join(part.get("text", "") for part in parts)
-        if each["role"] != "system":
-            found.append((each["role"], text))
+        if message["role"] != "system":
+            found.append((message["role"], text))
     return found
 
 
@@ -106,11 +106,11 @@ async def test_examples_come_before_the_turns(provider: Provider, make: Any):
     async with make(provider) as backend, asyncio.timeout(BOUND):
         await chat.arun(Say(text="Who am I?", history=PAST), WithPrompts(backend, learned))
     (request,) = provider.requests
-    said = messages_of(request)
-    assert said[2:6] == SAID
-    assert [role for role, _ in said] == ["user", "assistant"] * 3 + ["user"]
-    assert said[0][1].startswith("Answer in short.")
-    assert said[6][1].startswith("Answer in short.")
+    messages = messages_of(request)
+    assert messages[2:6] == SAID
+    assert [role for role, _ in messages] == ["user", "assistant"] * 3 + ["user"]
+    assert messages[0][1].startswith("Answer in short.")
+    assert messages[6][1].startswith("Answer in short.")
 
 
 @pytest.mark.parametrize("make", BACKENDS.values(), ids=list(BACKENDS))
@@ -132,7 +132,7 @@ async def test_claude_caches_the_turns_for_the_next_turn(provider: Provider):
     learned = {Told: NodePrompts(fill=LearnedPrompt("Answer.", (example,)))}
     used: list[int] = []
     provider.script(
-        *(each for _ in turns for each in (Call("stock", item="lamp"), {"text": "Seven."}))
+        *(answer for _ in turns for answer in (Call("stock", item="lamp"), {"text": "Seven."}))
     )
     async with AnthropicBackend(base_url=provider.url, api_key="a key") as backend:
         for count in (1, 2):

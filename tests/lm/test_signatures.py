@@ -123,7 +123,8 @@ AWKWARD = ["instructions", "fields", "signature", "config", "lm", "demos", "sour
 @pytest.mark.parametrize("is_start", [False, True])
 def test_every_node_class_becomes_a_signature_by_the_same_rules(is_start: bool) -> None:
     drawn = {
-        f"field_{number}": each for number, each in enumerate(product(TYPES, (None, *SOURCES)))
+        f"field_{number}": candidate
+        for number, candidate in enumerate(product(TYPES, (None, *SOURCES)))
     }
     drawn |= dict.fromkeys(AWKWARD, (str, None))
     made: dict[str, Any] = {
@@ -133,9 +134,9 @@ def test_every_node_class_becomes_a_signature_by_the_same_rules(is_start: bool) 
     cls = create_model("Drawn", __base__=Node, __module__=__name__, **made)
     signature = node_to_signature(cls, is_start=is_start)
     # Optimizers make signatures again from the fields of others.
-    for each in (signature, signature.with_instructions("Other")):
-        known = {model_name(n, f): f for n, f in each.fields.items()}
-        outputs = {model_name(n, f) for n, f in each.output_fields.items()}
+    for variant in (signature, signature.with_instructions("Other")):
+        known = {model_name(n, f): f for n, f in variant.fields.items()}
+        outputs = {model_name(n, f) for n, f in variant.output_fields.items()}
         assert known.keys() == drawn.keys()
         assert outputs == {n for n, (_, source) in drawn.items() if source is None and not is_start}
         for name in drawn:

@@ -298,7 +298,7 @@ async def test_a_run_is_recorded_resumed_and_replayed(tmp_path: Path):
         resumed = await graph.resume(done.run_id, journal=journal, lm=ToyBackend())
         assert resumed.result == done.result
         judged = resumed.journal.of(AnswerJudged)
-        assert [each.attempt.answer for each in judged] == ["def f(", ADD]
+        assert [record.attempt.answer for record in judged] == ["def f(", ADD]
 
 
 class Vault(EndNode):
@@ -316,7 +316,7 @@ def test_a_secret_text_is_not_stored(tmp_path: Path):
             assert done.result.word.get_secret_value() == "open sesame"
 
     asyncio.run(record())
-    stored = b"".join(each.read_bytes() for each in tmp_path.iterdir())
+    stored = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert b"Vault" in stored
     assert b"sesame" not in stored
 
@@ -373,8 +373,8 @@ def field(annotation: Any, **more: Any) -> list[tuple[str, str]]:
     body = {"__annotations__": {"body": annotation, **more}, "__call__": call}
     call.__annotations__ = {"return": None}
     made = type("Made", (Node,), {**body, "__module__": __name__})
-    found = Graph(start=made).validate()
-    return [(problem.code, problem.place) for problem in found]
+    problems = Graph(start=made).validate()
+    return [(problem.code, problem.place) for problem in problems]
 
 
 @pytest.mark.parametrize(
@@ -403,10 +403,10 @@ def test_validation_checks_the_type_and_the_parser_of_a_text_field(
 
 def test_validation_requires_a_text_field_to_be_the_only_lm_field():
     assert field(Annotated[str, Text()], title=str) == [("bae-text-not-alone", "Made.body")]
-    found = Graph(start=Twice).validate()
+    problems = Graph(start=Twice).validate()
     assert (
         "the LM answers it in plain text, so it cannot fill other fields of the node: title"
-        in str(found[0])
+        in str(problems[0])
     )
     other = Annotated[str, Text()]
     assert field(other, more=other) == [("bae-text-not-alone", "Made.body")]
@@ -429,12 +429,12 @@ async def test_the_optimizer_learns_from_text_fields():
     results = [await run(Topic(word=f"w{n}"), ToyBackend(f"{n}\n")) for n in range(6)]
     examples = [example for result in results for example in trace_to_examples(result)]
     lm = ToyBackend(chorus)
-    found = await aoptimize_node(Poem, examples, lm=lm, minimum=4, max_labeled_demos=3)
+    optimized = await aoptimize_node(Poem, examples, lm=lm, minimum=4, max_labeled_demos=3)
     assert {prompt.schema for prompt in lm.prompts} == {None}
     ending = "\n\nAnswer in plain text, not in JSON."
     assert all(prompt.text.endswith(ending) for prompt in lm.prompts)
 
-    taught = WithPrompts(lm, {Poem: artifact_of(found).prompts()})
+    taught = WithPrompts(lm, {Poem: artifact_of(optimized).prompts()})
     said = (await run(Topic(word="w9"), taught)).result.body
     assert said in [f"{n}\n" for n in range(6)]
     assert lm.prompts[-1].examples[-1].answer == said

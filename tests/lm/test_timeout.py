@@ -15,19 +15,19 @@ from toy_backend import ToyBackend
 
 
 async def test_a_request_that_takes_too_long_is_cancelled_and_retryable():
-    held = Held()
+    lm = Held()
     with pytest.raises(BaeLMError, match=r"held did not answer within 0\.01 s") as caught:
-        await Timeout(held, 0.01).answer(prompt())
+        await Timeout(lm, 0.01).answer(prompt())
     assert (caught.value.code, caught.value.retryable) == ("bae-lm-timeout", True)
-    assert held.cancelled == ["Reply"]
-    assert held.running == 0
+    assert lm.cancelled == ["Reply"]
+    assert lm.running == 0
 
 
 async def test_a_timeout_inside_retry_applies_to_each_attempt():
-    held = Held()
+    lm = Held()
     with pytest.raises(BaeLMError, match="did not answer"):
-        await Retry(Timeout(held, 0.01), retries=2, sleep=at_once).answer(prompt())
-    assert len(held.cancelled) == 3
+        await Retry(Timeout(lm, 0.01), retries=2, sleep=at_once).answer(prompt())
+    assert len(lm.cancelled) == 3
 
 
 async def test_a_timeout_raised_by_the_lm_is_passed_on_unchanged():

@@ -78,11 +78,13 @@ async def test_the_last_message_after_tool_calls_fills_the_node(
     reply = (await run(ASK, lm)).result
 
     assert reply.answer == "3"
-    assert [(each.name, each.arguments, each.result) for each in reply.calls] == [
+    assert [
+        (tool_call.name, tool_call.arguments, tool_call.result) for tool_call in reply.calls
+    ] == [
         ("add", {"a": 1, "b": 2}, 3),
         ("read_page", {"page": "x"}, "the text of x"),
     ]
-    assert all(each.seconds > 0 and each.error is None for each in reply.calls)
+    assert all(call.seconds > 0 and call.error is None for call in reply.calls)
     assert len(lm.prompts) == 3  # and no request more for the fill
     assert [parts_of_message(prompt) for prompt in lm.prompts[1:]] == [["3"], ["the text of x"]]
 
@@ -137,7 +139,7 @@ async def test_calls_of_one_round_run_concurrently_and_keep_their_order():
 
     lm = ToolBackend([call("wait"), call("release")], {"answer": "done"})
     waited = (await run(leading_to(Waited)(), lm)).result
-    assert [each.result for each in waited.calls] == ["first", "second"]
+    assert [tool_call.result for tool_call in waited.calls] == ["first", "second"]
     assert parts_of_message(lm.prompts[1]) == ["first", "second"]  # all in the one next message
 
 
@@ -145,7 +147,7 @@ async def test_an_answer_that_comes_with_calls_is_not_final():
     with_calls = Answer('{"answer": "early"}', calls=(CallPart("x", "add", {"a": 1, "b": 1}),))
     lm = ToolBackend(with_calls, {"answer": "late"})
     reply = (await run(ASK, lm)).result
-    assert (reply.answer, [each.result for each in reply.calls]) == ("late", [2])
+    assert (reply.answer, [call.result for call in reply.calls]) == ("late", [2])
     said = lm.prompts[1].conversation[1]
     assert [part.kind for part in said.parts] == ["text", "call"]
 
@@ -155,8 +157,8 @@ async def test_call_ids_are_independent_of_the_providers_ids():
         [call("add", a=1, b=1), call("add", a=2, b=2)], [call("add", a=3, b=3)], {"answer": "6"}
     )
     reply = (await run(ASK, lm)).result
-    assert [each.id for each in reply.calls] == ["c1", "c2", "c3"]
-    parts = [part for each in lm.prompts[-1].conversation for part in each.parts]
+    assert [tool_call.id for tool_call in reply.calls] == ["c1", "c2", "c3"]
+    parts = [part for message in lm.prompts[-1].conversation for part in message.parts]
     assert [part.id for part in parts if isinstance(part, CallPart)] == ["c1", "c2", "c3"]
     assert [part.id for part in parts if isinstance(part, ResultPart)] == ["c1", "c2", "c3"]
 
@@ -260,7 +262,7 @@ async def test_a_node_with_only_tools_is_filled_once_the_model_calls_no_tool(nat
 
     lm = ToolBackend([call("add", a=1, b=2)], "added" if native else {}, native=native)
     done = (await run(leading_to(Done)(), lm)).result
-    assert [each.result for each in done.calls] == [3]
+    assert [tool_call.result for tool_call in done.calls] == [3]
     assert len(lm.prompts) == 2
 
 
@@ -375,7 +377,10 @@ async def test_reaching_the_limit_of_rounds_is_an_error_with_the_calls(native: b
     lm = ToolBackend(*[[call("add", a=n, b=n)] for n in range(3)], native=native)
     error = await error_from(ToolCallError, run(make_limited(limit=3)(), lm))
     assert error.code == "bae-tools-limit"
-    assert [each.result for each in error.calls] == [0, 2]  # no round is left for a third result
+    assert [tool_call.result for tool_call in error.calls] == [
+        0,
+        2,
+    ]  # no round is left for a third result
     assert "add(a=1, b=1)" in error.message
     assert "limit=" in (error.fix or "")
 
@@ -397,7 +402,7 @@ async def test_a_last_round_at_the_limit_can_offer_only_the_answer(native: bool)
 async def test_a_call_in_the_last_round_is_refused_with_an_error():
     lm = ToolBackend([call("add", a=1, b=1)], [call("add", a=2, b=2)], {"answer": "2"})
     reply = (await run(make_limited(limit=1, on_limit="answer")(), lm)).result
-    assert [each.error for each in reply.calls] == [
+    assert [tool_call.error for tool_call in reply.calls] == [
         None,
         "no tool can be called any more: answer now",
     ]
@@ -459,7 +464,7 @@ async def test_calls_beyond_the_limit_of_a_message_are_refused():
     many = [call("add", a=n, b=0) for n in range(4)]
     lm = ToolBackend(many, {"answer": "2"})
     reply = (await run(make_limited(max_calls=3)(), lm)).result
-    assert [each.result for each in reply.calls] == [0, 1, 2, None]
+    assert [tool_call.result for tool_call in reply.calls] == [0, 1, 2, None]
     assert reply.calls[3].error == "one message may have at most 3 calls: call it again"
 
 
@@ -546,14 +551,16 @@ async def test_the_oldest_results_are_shortened_before_the_context_overflows():
     result = await run(leading_to(Read)(), lm)
 
     shown = [
-        [part.result for part in each.parts if isinstance(part, ResultPart)]
-        for each in lm.prompts[-1].conversation
+        [part.result for part in message.parts if isinstance(part, ResultPart)]
+        for message in lm.prompts[-1].conversation
     ]
-    results = [each for each in shown if each]
+    results = [content for content in shown if content]
     is_cut = [[text.startswith("[cut, ") for text in result] for result in results]
     assert is_cut == [[True, True], [True, True], [True, True], [False, False]]  # whole rounds
     assert results[0][0] == "[cut, 700 characters: call it again if you need it]"
-    assert [len(each.result) for each in result.result.calls] == [700] * 8  # the node has it all
+    assert [len(tool_call.result) for tool_call in result.result.calls] == [
+        700
+    ] * 8  # the node has it all
     cuts = [record for record in result.journal if getattr(record, "kind", "") == "cut"]
     assert [record.number for record in cuts] == [2, 3]  # type: ignore[attr-defined]
 
@@ -607,7 +614,7 @@ async def test_a_rejected_answer_is_sent_back_with_one_message(native: bool):
 
 
 @pytest.mark.parametrize("on_limit", ["error", "answer"])
-async def test_a_refused_answer_counts_as_a_round(on_limit: str):
+async def test_a_refused_answer_uses_up_a_round(on_limit: str):
     def accept(node: Any) -> None:
         raise ToolError("never")
 
@@ -703,7 +710,7 @@ async def test_a_tool_of_the_provider_is_passed_through_and_its_calls_are_record
     both_kinds = Answer("", calls=(CallPart("p2", "add", {"a": 1, "b": 2}),), ran=(ran,))
     lm = Searching(both_kinds, {"answer": "3"})
     searched = (await run(leading_to(Searched)(), lm)).result
-    assert [(each.id, each.name, each.result) for each in searched.calls] == [
+    assert [(call.id, call.name, call.result) for call in searched.calls] == [
         ("c1", "web_search", "three hits"),
         ("c2", "add", 3),
     ]
@@ -790,7 +797,7 @@ async def test_tool_arguments_are_converted_to_the_types_of_the_signature(native
     )
     measured = (await run(leading_to(Measured)(), lm)).result
     assert "size.width" in (measured.calls[0].error or "")
-    assert [each.result for each in measured.calls[1:]] == ["2 in", "3 cm"]
+    assert [tool_call.result for tool_call in measured.calls[1:]] == ["2 in", "3 cm"]
 
 
 async def test_the_docstring_of_a_tool_describes_it_and_its_parameters():

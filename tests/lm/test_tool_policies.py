@@ -76,11 +76,11 @@ async def test_every_policy_passes_on_rounds(is_native: bool) -> None:
     toy = Caller(*ROUNDS) if is_native else ToyBackend(*STRUCTURED)
     lm = Retry(Timeout(Concurrency(RateLimit(Cached(toy), requests=100), 2), 5))
     result = await run_graph(lm)
-    assert [each.name for each in result.result.calls] == ["search", "read_page"]
+    assert [call.name for call in result.result.calls] == ["search", "read_page"]
     assert result.usage.calls == 3
     if is_native:
         # What the backend wants back is with the message that it made.
-        echoes = [each.echo for each in toy.prompts[2].conversation]
+        echoes = [message.echo for message in toy.prompts[2].conversation]
         assert echoes == [None, {"opaque": 1}, None, None, None]
 
 
@@ -128,12 +128,12 @@ async def test_a_tool_may_ask_the_model_despite_a_concurrency_of_one(kind: str) 
     }
     lm = Concurrency(RateLimit(lms[kind](), requests=100), 1)
     result = await run_graph(lm, Graph(start=Nested), Nested())
-    assert [each.result for each in result.result.calls] == ["inner", {"text": "inner"}]
+    assert [tool_call.result for tool_call in result.result.calls] == ["inner", {"text": "inner"}]
     assert lm.statistics().most == 1
     assert lm.statistics().running == 0
 
 
-async def test_a_budget_counts_every_round_and_is_checked_before_each() -> None:
+async def test_a_budget_is_checked_before_every_round() -> None:
     budget = Budget(calls=2)
     toy = Caller(*ROUNDS)
     with pytest.raises(BudgetError):
@@ -158,7 +158,7 @@ async def test_a_cache_answers_every_round_of_an_equal_conversation(
     for expected in (3, 0):
         async with Cached(toy, tmp_path / "answers.sqlite") as lm:
             result = await run_graph(lm)
-        assert [each.name for each in result.result.calls] == ["search", "read_page"]
+        assert [call.name for call in result.result.calls] == ["search", "read_page"]
         assert result.result.answer == "42"
         assert result.usage.calls == expected
     assert len(toy.prompts) == 3
@@ -197,7 +197,7 @@ async def test_a_cache_distinguishes_conversations_by_tools_calls_and_results() 
     )
     toy = Caller(lambda prompt: Answer(str(len(toy.prompts))))
     lm = Cached(toy)
-    answers = [(await lm.answer(each)).text for each in different]
+    answers = [(await lm.answer(prompt_)).text for prompt_ in different]
     assert answers == [str(number) for number in range(1, len(different) + 1)]
     assert (await lm.answer(equal)).text == "2"
 

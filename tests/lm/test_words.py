@@ -255,7 +255,7 @@ async def test_every_backend_sends_custom_instructions(make):
         provider.script(*answers)
         await Graph(start=Mail, system=MAIL).arun(Mail(text="When?"), backend)
     sent = [json.dumps(request.body) for request in provider.requests]
-    assert all(MAIL in each for each in sent)
+    assert all(MAIL in text for text in sent)
     assert "a person has to look at it" in sent[1]
     assert "Answer in" in sent[-1]
     assert "When?" in sent[-1]

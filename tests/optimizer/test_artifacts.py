@@ -155,12 +155,12 @@ def test_an_artifact_is_readable_and_deterministic(tmp_path: Path):
     assert text.endswith("}\n")
     assert not text.endswith("\n\n")
     assert "\r" not in text
-    said = json.loads(text)
-    assert list(said) == ["format", "node", "schema", "sources", "fill", "made"]
-    assert said["sources"] == {"Waking": {"message": "string"}}
-    assert said["schema"]["fields"]["weather"] == f"{WEATHER} from get_weather"
+    content = json.loads(text)
+    assert list(content) == ["format", "node", "schema", "sources", "fill", "made"]
+    assert content["sources"] == {"Waking": {"message": "string"}}
+    assert content["schema"]["fields"]["weather"] == f"{WEATHER} from get_weather"
     # The order inside an example is the one that a model sees.
-    assert list(said["fill"]["examples"][0]["answer"]) == ["top", "tone", "worn_on", "price"]
+    assert list(content["fill"]["examples"][0]["answer"]) == ["top", "tone", "worn_on", "price"]
 
 
 def test_saved_prompts_are_loaded_for_classes_with_a_file(tmp_path: Path):
@@ -329,8 +329,8 @@ def add(**answer: Any) -> Callable[[dict[str, Any]], None]:
         (lambda d: d.update(node="AskBack"), "node: it is for AskBack, and not for Outfit"),
         (add(top="x"), "fill.examples[1].answer.top: String should have at least 2 characters"),
         (add(top="a hat"), "fill.examples[1].answer.top: Value error, a hat is no top"),
-        (add(shoes=2), "fill.examples[1].answer.shoes: Outfit is asked for top, tone, worn_on"),
-        (add(weather={}), "fill.examples[1].answer.weather: Outfit is asked for"),
+        (add(shoes=2), "fill.examples[1].answer.shoes: the LM fills only top, tone, worn_on"),
+        (add(weather={}), "fill.examples[1].answer.weather: the LM fills only"),
         (
             lambda d: d["fill"]["examples"][0]["known"]["Waking"].update(old=1),
             "fill.examples[0].known.Waking.old: Waking has no such field that a model sees",
@@ -427,9 +427,9 @@ def test_an_artifact_is_refused_once_its_instruction_has_changed(tmp_path: Path)
     def learned(cls: type[Node], **parts: LearnedPrompt) -> Artifact:
         return Artifact(node=cls.__name__, schema=schema_of(cls), **parts)  # pyright: ignore
 
-    said = LearnedPrompt(instruction="Answer well.")
+    prompt = LearnedPrompt(instruction="Answer well.")
     asked, reply = classes("Answer.", "an answer")
-    saved = {asked: learned(asked, choice=said), reply: learned(reply, fill=said)}
+    saved = {asked: learned(asked, choice=prompt), reply: learned(reply, fill=prompt)}
     save_artifacts(saved, tmp_path)
     assert load_artifacts(classes("Answer.", "an answer"), tmp_path)
     error = loading_error(tmp_path, classes("Reply.", "a reply"))
@@ -695,7 +695,7 @@ async def test_examples_of_a_loaded_artifact_have_the_form_of_real_questions(
     tmp_path: Path,
 ):
     save_artifacts({Outfit: outfit(), Waking: waking("None", "AskBack")}, tmp_path)
-    prompts = {cls: each.prompts() for cls, each in load_artifacts(GRAPH, tmp_path).items()}
+    prompts = {cls: artifact.prompts() for cls, artifact in load_artifacts(GRAPH, tmp_path).items()}
     model = ToyBackend(lambda asked: {"choice": "Outfit"} if asked.question.types else WORN)
     result = await GRAPH.arun(Waking(message="früh auf — ☀"), WithPrompts(model, prompts))
 

@@ -130,9 +130,7 @@ def make_judge(log: CallLog, lm: Backend, notes: list[str]) -> Judge:
 
 @pytest.mark.once
 @pytest.mark.parametrize("stop", ["end", "refused"])
-async def test_a_judge_without_a_verdict_scores_0_with_a_note_and_is_not_paid_twice(
-    stop: Any, tmp_path: Path
-):
+async def test_a_judge_without_a_verdict_scores_zero(stop: Any, tmp_path: Path):
     class Judges(Says):
         async def answer(self, prompt: Prompt) -> Answer:
             return replace(await super().answer(prompt), stop=stop)

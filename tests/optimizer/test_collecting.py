@@ -88,9 +88,9 @@ async def run_ticket(
 def ways(found: Sequence[Transition]) -> list[str]:
     """The transitions in short, with the first field that the LLM filled and its corrections."""
     return [
-        f"{type(each.node).__name__}->{_describe_node(each.next_node)}"
-        + (f" ({', '.join(each.corrected)})" if each.corrected else "")
-        for each in found
+        f"{type(transition.node).__name__}->{_describe_node(transition.next_node)}"
+        + (f" ({', '.join(transition.corrected)})" if transition.corrected else "")
+        for transition in found
     ]
 
 
@@ -188,8 +188,8 @@ async def test_runs_of_other_graphs_are_not_collected(journal: Journal):
         Ticket(text="hello"), ScriptedLM([SORTED, None]), journal=journal
     )
     await run_ticket(journal, "one", [SORTED, None])
-    found = await transitions_from(journal, tickets)
-    assert {each.run_id for each in found} == {"one"}
+    transitions = await transitions_from(journal, tickets)
+    assert {transition.run_id for transition in transitions} == {"one"}
 
 
 async def test_runs_under_an_old_graph_name_are_collected_if_the_name_is_passed(
@@ -199,15 +199,24 @@ async def test_runs_under_an_old_graph_name_are_collected_if_the_name_is_passed(
         Ticket(text="a"), ScriptedLM([SORTED, None]), journal=journal, run_id="before"
     )
     await run_ticket(journal, "after", [SORTED, None])
-    found = await transitions_from(journal, tickets, was="old")
-    assert [each.run_id for each in found] == ["after", "after", "before", "before"]
+    transitions = await transitions_from(journal, tickets, was="old")
+    assert [transition.run_id for transition in transitions] == [
+        "after",
+        "after",
+        "before",
+        "before",
+    ]
 
 
 async def test_the_newest_runs_are_collected_first_up_to_the_limit(journal: Journal):
     for name in ("one", "two", "three"):
         await run_ticket(journal, name)
-    found = await transitions_from(journal, tickets, limit=3)
-    assert [(each.run_id, each.step) for each in found] == [("three", 0), ("three", 1), ("two", 0)]
+    transitions = await transitions_from(journal, tickets, limit=3)
+    assert [(transition.run_id, transition.step) for transition in transitions] == [
+        ("three", 0),
+        ("three", 1),
+        ("two", 0),
+    ]
     assert await transitions_from(journal, tickets, limit=0) == []
     with pytest.raises(ValueError, match="limit=-1"):
         await transitions_from(journal, tickets, limit=-1)
@@ -251,7 +260,7 @@ async def fork(journal: Journal, of: str, new: str, at: int, *script: Any, **cha
     """Fork a run; with a script, the fork is run to its end."""
     await tickets.fork(of, at=at, journal=journal, new_id=new, **changes)
     if script:
-        answers = [each for each in script if each != "no answers"]
+        answers = [answer for answer in script if answer != "no answers"]
         await tickets.resume(new, ScriptedLM(answers), journal=journal)
 
 
@@ -320,12 +329,15 @@ async def test_forks_add_their_corrections_to_the_steps_of_their_parent(
     await run_ticket(journal, "one")
     for of, new, at, changes, *script in forks:
         await fork(journal, of, new, at, *script, **changes)
-    found = await transitions_from(journal, tickets)
-    told = [f"{each.run_id} {way}" for each, way in zip(found, ways(found), strict=True)]
+    transitions = await transitions_from(journal, tickets)
+    told = [
+        f"{transition.run_id} {way}"
+        for transition, way in zip(transitions, ways(transitions), strict=True)
+    ]
     assert told == expected
-    assert {each.root for each in found} == {"one"}
-    for each in found:  # the rest of a corrected node stays as it was
-        assert not isinstance(each.next_node, Sorted) or each.next_node.desk == "desk 4"
+    assert {transition.root for transition in transitions} == {"one"}
+    for transition in transitions:  # the rest of a corrected node stays as it was
+        assert not isinstance(transition.next_node, Sorted) or transition.next_node.desk == "desk 4"
 
 
 @pytest.mark.parametrize("forked", [False, True])
@@ -384,11 +396,11 @@ async def test_a_parked_run_is_collected_once_it_has_ended(journal: Journal):
     await claims.arun(Claim(text="?"), lm, journal=journal, run_id="one")
     assert await transitions_from(journal, claims) == []
     await claims.answer("one", "1:Judged.sure", True, lm, journal=journal)
-    (found,) = await transitions_from(journal, claims)
-    assert found.next_node == Judged(sure=True, verdict="yes")
+    (transition,) = await transitions_from(journal, claims)
+    assert transition.next_node == Judged(sure=True, verdict="yes")
     await claims.fork("one", at=1, journal=journal, sure=False)
-    (found,) = await transitions_from(journal, claims)
-    assert (found.next_node, found.corrected) == (Judged(sure=True, verdict="yes"), ())
+    (transition,) = await transitions_from(journal, claims)
+    assert (transition.next_node, transition.corrected) == (Judged(sure=True, verdict="yes"), ())
 
 
 async def test_steps_with_redacted_values_are_left_out(
@@ -423,10 +435,10 @@ async def test_a_step_with_a_secret_unseen_by_the_lm_is_collected(journal: Journ
     graph = Graph(start=Entered)
     start = Entered(user="ada", token=SecretStr("t0p"))
     await graph.arun(start, ScriptedLM([{"words": "hi ada"}]), journal=journal)
-    (found,) = await transitions_from(journal, graph)
-    assert found.next_node == Greeted(words="hi ada")
-    assert "t0p" not in repr(found)
-    assert "s355ion" not in repr(found)
+    (transition,) = await transitions_from(journal, graph)
+    assert transition.next_node == Greeted(words="hi ada")
+    assert "t0p" not in repr(transition)
+    assert "s355ion" not in repr(transition)
 
 
 # Graphs inside
@@ -494,8 +506,10 @@ def reader(fits: object) -> ScriptedLM:
 
 async def test_steps_of_inner_graphs_are_collected_with_their_path(journal: Journal):
     await papers.arun(Paper(parts=["a", "b"]), reader(True), journal=journal)
-    found = await transitions_from(journal, papers)
-    assert Counter((each.path, each.next_type.__name__) for each in found) == {
+    transitions = await transitions_from(journal, papers)
+    assert Counter(
+        (transition.path, transition.next_type.__name__) for transition in transitions
+    ) == {
         ("0:Paper.gists[0]", "Gist"): 1,
         ("0:Paper.gists[0]", "NoneType"): 1,
         ("0:Paper.gists[1]", "Gist"): 1,
@@ -504,14 +518,18 @@ async def test_steps_of_inner_graphs_are_collected_with_their_path(journal: Jour
         ("0:Paper.weight", "Checked"): 1,
         ("", "Report"): 1,
     }
-    gists = {each.path: each.next_node for each in found if each.next_type is Gist}
+    gists = {
+        transition.path: transition.next_node
+        for transition in transitions
+        if transition.next_type is Gist
+    }
     assert gists["0:Paper.gists[1]"] == Gist(words="of b")
 
 
 async def test_steps_of_a_failed_inner_graph_are_left_out(journal: Journal):
     await papers.arun(Paper(parts=[]), reader("maybe not"), journal=journal)
-    found = await transitions_from(journal, papers)
-    assert [each.next_type for each in found] == [Report]
+    transitions = await transitions_from(journal, papers)
+    assert [transition.next_type for transition in transitions] == [Report]
 
 
 class Tried(Node):
@@ -529,8 +547,8 @@ async def test_only_the_last_attempt_of_a_retried_graph_is_collected(
     first: list[Any] = [{"words": "first"}, "Part", {"text": "more"}, {"words": "further"}]
     lm = ScriptedLM([*first, ValueError("out"), {"words": "second"}, None])
     await graph.arun(Tried(parts=["a"]), lm, journal=journal)
-    found = await transitions_from(journal, graph)
-    assert [each.next_node for each in found] == [Gist(words="second"), None]
+    transitions = await transitions_from(journal, graph)
+    assert [transition.next_node for transition in transitions] == [Gist(words="second"), None]
 
 
 # Classes that have changed, and lines that cannot be read
@@ -574,8 +592,8 @@ async def test_runs_unreadable_with_the_current_classes_are_skipped_with_a_warni
     await run_script(journal, old, ["Answer", {"words": "hello"}])
     await run_script(journal, old, ["Hold", {"minutes": 4}])
     new = ticket_graph(**{"words: str": "words: int"})
-    found = await transitions_from(journal, new)
-    assert [each.next_type.__name__ for each in found] == ["Hold"]
+    transitions = await transitions_from(journal, new)
+    assert [transition.next_type.__name__ for transition in transitions] == ["Hold"]
     (warning,) = [record for record in caplog.records if record.name == "bae.optimizer"]
     assert warning.levelno == logging.WARNING
     assert "1 of 2 runs of Call are skipped" in warning.getMessage()
@@ -601,9 +619,9 @@ async def test_a_step_that_no_lm_takes_in_the_current_graph_is_left_out(
 async def test_runs_from_before_a_new_default_field_or_edge_are_collected(journal: Journal):
     await run_script(journal, ticket_graph(), ["Hold", {"minutes": 4}])
     new = ticket_graph(**{"minutes: int": "minutes: int\n    tune: str = 'none'"})
-    (found,) = await transitions_from(journal, new)
-    assert found.next_node is not None
-    assert dict(found.next_node) == {"minutes": 4, "tune": "none"}
+    (transition,) = await transitions_from(journal, new)
+    assert transition.next_node is not None
+    assert dict(transition.next_node) == {"minutes": 4, "tune": "none"}
 
 
 async def test_a_run_with_a_damaged_line_is_skipped(
@@ -614,8 +632,8 @@ async def test_a_run_with_a_damaged_line_is_skipped(
     stored = await memory.read("one")
     lines = (line._replace(data="{") if line.n == 2 else line for line in stored.lines)
     await memory.replace([replace(stored, lines=tuple(lines))])
-    found = await transitions_from(memory, tickets)
-    assert {each.run_id for each in found} == {"two"}
+    transitions = await transitions_from(memory, tickets)
+    assert {transition.run_id for transition in transitions} == {"two"}
     assert "1 of 2 runs" in caplog.text
 
 
@@ -623,15 +641,15 @@ class Forgetful(MemoryJournal):
     """Loses a run between listing and reading it."""
 
     async def runs(self, **options: Any) -> list[RunInfo]:
-        found = await super().runs(**options)
+        runs = await super().runs(**options)
         await self.delete(["one"])
-        return found
+        return runs
 
 
 async def test_a_run_that_is_deleted_during_collection_is_skipped(caplog: pytest.LogCaptureFixture):
     async with Forgetful() as journal:
         await run_ticket(journal, "one")
         await run_ticket(journal, "two")
-        found = await transitions_from(journal, tickets)
-    assert {each.run_id for each in found} == {"two"}
+        transitions = await transitions_from(journal, tickets)
+    assert {transition.run_id for transition in transitions} == {"two"}
     assert not [record for record in caplog.records if record.name == "bae.optimizer"]

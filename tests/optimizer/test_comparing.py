@@ -31,26 +31,30 @@ pytestmark = pytest.mark.once
 def make_predictor(instruction: str, part: str = "fill") -> Any:
     """A predictor of Coded with another instruction."""
     predictor = fresh_predictor(Coded)
-    each = getattr(predictor, part)
-    each.signature = each.signature.with_instructions(instruction)
+    part_predictor = getattr(predictor, part)
+    part_predictor.signature = part_predictor.signature.with_instructions(instruction)
     return predictor
 
 
 async def test_an_example_is_asked_once_with_and_once_without_the_learned_prompt(provider, student):
-    (found,) = await compare(
+    (comparison,) = await compare(
         Coded, make_predictor(f"Code it {HINT}"), right_examples(8, seed=1), lm=student
     )
 
-    assert (found.node, found.part, found.n) == ("Coded", "fill", 8)
-    assert found.scores == ((0.0, 1.0),) * 8
-    assert (found.before.mean, found.after.mean, found.difference.mean) == (0.0, 1.0, 1.0)
-    assert 0 < found.difference.low < 1 == found.difference.high
-    assert found.better
-    assert found.certain
+    assert (comparison.node, comparison.part, comparison.n) == ("Coded", "fill", 8)
+    assert comparison.scores == ((0.0, 1.0),) * 8
+    assert (comparison.before.mean, comparison.after.mean, comparison.difference.mean) == (
+        0.0,
+        1.0,
+        1.0,
+    )
+    assert 0 < comparison.difference.low < 1 == comparison.difference.high
+    assert comparison.better
+    assert comparison.certain
     asked = [request.body["messages"][0]["content"] for request in provider.requests]
-    assert len(asked) == len({str(each) for each in asked}) == 16
-    assert sum(HINT in str(each) for each in asked) == 8
-    assert "on 8 examples: 0.00 [0.00, 0.32] before, 1.00 [0.68, 1.00] after" in str(found)
+    assert len(asked) == len({str(message) for message in asked}) == 16
+    assert sum(HINT in str(text) for text in asked) == 8
+    assert "on 8 examples: 0.00 [0.00, 0.32] before, 1.00 [0.68, 1.00] after" in str(comparison)
 
 
 async def test_an_unchanged_part_is_not_compared(provider, student):
@@ -67,10 +71,10 @@ async def test_validity_is_the_share_of_valid_first_answers(provider, student):
         return answer(received) if HINT in received.text else {"code": "??"}
 
     provider.always(say)
-    (found,) = await compare(Coded, make_predictor(HINT), fills(4), lm=student)
+    (comparison,) = await compare(Coded, make_predictor(HINT), fills(4), lm=student)
 
-    assert (found.validity_before, found.validity_after) == (0.0, 1.0)
-    assert found.after.mean == 1.0
+    assert (comparison.validity_before, comparison.validity_after) == (0.0, 1.0)
+    assert comparison.after.mean == 1.0
     assert provider.received == 4 + 2 * 4
 
 
@@ -80,7 +84,7 @@ async def test_an_example_without_a_valid_answer_scores_zero(part, provider, stu
 
     found = await compare(Coded, make_predictor(HINT, part), right_examples(4, seed=1), lm=student)
 
-    assert [each.part for each in found] == [part]
+    assert [comparison.part for comparison in found] == [part]
     assert (found[0].before.mean, found[0].after.mean) == (0.0, 1.0)
     assert found[0].validity_before == 0.0
 
@@ -150,7 +154,7 @@ async def test_a_comparison_shows_context_and_fields_as_a_run_does(provider, stu
     asked = [dict(request.body) for request in provider.requests[before:]]
     assert (fill.scores, choice.scores) == (((1.0, 1.0),), ((1.0, 1.0),))
     assert len(run) == 2
-    assert all(each in asked for each in run)
+    assert all(prompt in asked for prompt in run)
     assert '"opened":"1871-05-01"' in json.dumps(run[0]["messages"]).replace("\\", "")
 
 
@@ -174,9 +178,9 @@ async def test_a_spent_budget_ends_a_comparison_after_calls_in_progress(
         await task
     assert provider.received == 3
 
-    (found,) = await compare(Coded, make_predictor(HINT), fills(8), lm=student, calls=calls)
+    (comparison,) = await compare(Coded, make_predictor(HINT), fills(8), lm=student, calls=calls)
 
-    assert found.certain
+    assert comparison.certain
     assert provider.received == 16
 
 
@@ -295,22 +299,22 @@ async def test_a_comparison_sends_the_same_questions_as_runs_do(part):
                 assert result.trace[-1] == Bill(amount=number)
         runs[taught], lm.prompts = lm.prompts, []
 
-    (found,) = await compare(after.node, after, BILLS, lm=lm, graph=mails)
+    (comparison,) = await compare(after.node, after, BILLS, lm=lm, graph=mails)
 
-    assert (found.before.mean, found.after.mean, found.better) == (1.0, 1.0, False)
-    assert len(runs[False]) == found.calls_before == 6
-    assert found.calls_after == 12
-    assert (found.tokens_before, found.tokens_after) == (6 * 110, 12 * 110)
-    assert str(found).endswith("; 6 calls before, 12 after")
-    assert all(each in lm.prompts for each in (*runs[False], *runs[True]))
+    assert (comparison.before.mean, comparison.after.mean, comparison.better) == (1.0, 1.0, False)
+    assert len(runs[False]) == comparison.calls_before == 6
+    assert comparison.calls_after == 12
+    assert (comparison.tokens_before, comparison.tokens_after) == (6 * 110, 12 * 110)
+    assert str(comparison).endswith("; 6 calls before, 12 after")
+    assert all(prompt in lm.prompts for prompt in (*runs[False], *runs[True]))
     assert len(lm.prompts) == 18
 
 
 async def test_a_fill_is_compared_by_itself_without_a_graph():
-    (found,) = await compare(Bill, make_trained_predictor("fill"), BILLS, lm=Model(pays))
+    (comparison,) = await compare(Bill, make_trained_predictor("fill"), BILLS, lm=Model(pays))
 
-    assert (found.before.mean, found.after.mean) == (0.0, 1.0)
-    assert (found.calls_before, found.calls_after) == (6, 6)
+    assert (comparison.before.mean, comparison.after.mean) == (0.0, 1.0)
+    assert (comparison.calls_before, comparison.calls_after) == (6, 6)
 
 
 async def test_an_lm_without_one_call_steps_is_compared_by_single_parts():
@@ -319,8 +323,8 @@ async def test_an_lm_without_one_call_steps_is_compared_by_single_parts():
     (choice,) = await compare(Mail, make_trained_predictor("choice"), BILLS, lm=lm, graph=mails)
     (fill,) = await compare(Bill, make_trained_predictor("fill"), BILLS, lm=lm, graph=mails)
 
-    assert [each.before.mean for each in (choice, fill)] == [0.0, 0.0]
-    assert [each.after.mean for each in (choice, fill)] == [1.0, 1.0]
+    assert [comparison.before.mean for comparison in (choice, fill)] == [0.0, 0.0]
+    assert [comparison.after.mean for comparison in (choice, fill)] == [1.0, 1.0]
     assert {choice.calls_before, choice.calls_after, fill.calls_before, fill.calls_after} == {6}
 
 
@@ -335,7 +339,7 @@ def chooses(at_once: str, alone: str) -> Callable[[Prompt], Any]:
             choice["choice"] = alone
         amount = int(json.loads(prompt.text.split("\n\n", 1)[1])["Mail"]["text"].split()[1])
         made = {"Bill": {"amount": -amount - 1}, "Chat": {"topic": "?"}}
-        if choice["choice"] in (each.__name__ for each in prompt.question.fillable):
+        if choice["choice"] in (cls.__name__ for cls in prompt.question.fillable):
             choice["fields"] = made[choice["choice"]]
         return {"answer": choice}
 
@@ -357,10 +361,10 @@ async def test_a_fill_scores_zero_on_the_side_that_never_reaches_it(at_once, alo
     heard: list[Progress] = []
     after = make_trained_predictor("fill")
 
-    (found,) = await compare(Bill, after, BILLS, lm=lm, graph=mails, progress=heard.append)
+    (comparison,) = await compare(Bill, after, BILLS, lm=lm, graph=mails, progress=heard.append)
 
-    assert (found.before.mean, found.after.mean) == scores
-    notes = [each.note for each in heard if each.note]
+    assert (comparison.before.mean, comparison.after.mean) == scores
+    notes = [progress.note for progress in heard if progress.note]
     assert [note.startswith(f"{side}, the LM does not choose Bill") for note in notes] == (
         [True] if side else []
     )
@@ -368,7 +372,7 @@ async def test_a_fill_scores_zero_on_the_side_that_never_reaches_it(at_once, alo
     if at_once == "Bill":  # then that is what a run comes to
         taught = WithPrompts(lm, {Bill: artifact_of(after).prompts()})
         result = await mails.arun(Mail(text="pay 3"), lm=taught)
-        assert (result.trace[-1] == Bill(amount=3)) == bool(found.after.mean)
+        assert (result.trace[-1] == Bill(amount=3)) == bool(comparison.after.mean)
 
 
 async def test_a_correct_choice_scores_even_if_its_fill_fails():
@@ -379,27 +383,27 @@ async def test_a_correct_choice_scores_even_if_its_fill_fails():
         return {"answer": choice} if prompt.question.fillable else {"choice": "Bill"}
 
     lm = Model(bills, attempts=1)
-    (found,) = await compare(Mail, make_trained_predictor("choice"), BILLS, lm=lm)
+    (comparison,) = await compare(Mail, make_trained_predictor("choice"), BILLS, lm=lm)
 
-    assert (found.before.mean, found.after.mean) == (1.0, 1.0)
-    assert (found.validity_before, found.validity_after) == (0.0, 0.0)
-    assert (found.calls_before, found.calls_after) == (12, 18)
+    assert (comparison.before.mean, comparison.after.mean) == (1.0, 1.0)
+    assert (comparison.validity_before, comparison.validity_after) == (0.0, 0.0)
+    assert (comparison.calls_before, comparison.calls_after) == (12, 18)
 
 
 async def test_the_usage_of_a_comparison_includes_logged_answers(tmp_path):
     calls = tmp_path / "calls.sqlite"
     lm = Model(pays)
     twice = BILLS * 2  # so that equal questions meet under way, too
-    found = [
+    comparisons = [
         await compare(
-            Mail, make_trained_predictor("choice"), twice, lm=each, calls=calls, concurrency=8
+            Mail, make_trained_predictor("choice"), twice, lm=model, calls=calls, concurrency=8
         )
-        for each in (lm, Model(pays))
+        for model in (lm, Model(pays))
     ]
 
-    assert found[0] == found[1]
-    assert (found[1][0].calls_before, found[1][0].calls_after) == (12, 24)
-    assert found[1][0].tokens_after == 24 * 110
+    assert comparisons[0] == comparisons[1]
+    assert (comparisons[1][0].calls_before, comparisons[1][0].calls_after) == (12, 24)
+    assert comparisons[1][0].tokens_after == 24 * 110
     assert len(lm.prompts) == 18
 
 
@@ -410,7 +414,7 @@ async def test_a_prompt_refused_by_the_lm_scores_zero_with_a_note():
         return pays(prompt)
 
     heard: list[Progress] = []
-    (found,) = await compare(
+    (comparison,) = await compare(
         Bill,
         make_trained_predictor("fill"),
         BILLS,
@@ -419,8 +423,12 @@ async def test_a_prompt_refused_by_the_lm_scores_zero_with_a_note():
         progress=heard.append,
     )
 
-    assert (found.before.mean, found.after.mean, found.validity_after) == (1.0, 0.0, 0.0)
-    (note,) = (each.note for each in heard if each.note)
+    assert (comparison.before.mean, comparison.after.mean, comparison.validity_after) == (
+        1.0,
+        0.0,
+        0.0,
+    )
+    (note,) = (progress.note for progress in heard if progress.note)
     assert "with the learned prompt, the LM refused a prompt: the prompt is too long" in note
 
 
@@ -431,7 +439,7 @@ async def test_a_comparison_continues_after_a_judge_refuses_an_answer():
         return {"reason": "near", "grade": "fair"}
 
     heard: list[Progress] = []
-    (found,) = await compare(
+    (comparison,) = await compare(
         Bill,
         make_trained_predictor("fill"),
         BILLS,
@@ -440,8 +448,8 @@ async def test_a_comparison_continues_after_a_judge_refuses_an_answer():
         progress=heard.append,
     )
 
-    assert [before for before, _ in found.scores] == [0.5, 0.5, 0.0, 0.5, 0.5, 0.5]
-    (note,) = (each.note for each in heard if each.note)
+    assert [before for before, _ in comparison.scores] == [0.5, 0.5, 0.0, 0.5, 0.5, 0.5]
+    (note,) = (progress.note for progress in heard if progress.note)
     assert note == "the judge's LM refused some answers, which count 0: not this one"
 
 
@@ -473,9 +481,9 @@ async def test_a_class_with_its_own_lm_is_optimized_and_compared_with_that_lm():
     other = Model(lambda prompt: {"stars": 5})
 
     learned = await aoptimize_node(Rated, meals, lm=other)
-    (found,) = await compare(Rated, learned, meals, lm=other)
+    (comparison,) = await compare(Rated, learned, meals, lm=other)
 
     assert other.prompts == []
     assert learned.made is not None
     assert (learned.made.model, learned.made.teacher) == ("stand-in", "stand-in")
-    assert (found.before.mean, found.after.mean) == (0.0, 1.0)
+    assert (comparison.before.mean, comparison.after.mean) == (0.0, 1.0)

@@ -123,7 +123,7 @@ def test_a_fresh_predictor_asks_like_any_backend():
         'Choose what comes next. "None" is to stop here.'
     )
     assert ask_back.choice is None  # its own code chooses
-    assert all(each.is_fresh for each in (outfit, waking, ask_back))
+    assert all(predictor.is_fresh for predictor in (outfit, waking, ask_back))
     assert outfit.made is None
     assert repr(waking) == "NodePredictor(Waking, fresh)"
 
@@ -137,12 +137,12 @@ def test_artifacts_survive_a_round_trip_through_predictors_and_files(tmp_path: P
         Artifact(node="Waking", schema=schema_of(Waking), choice=decide),
     )
     learned = {Outfit: predictor_of(Outfit, outfit), Waking: predictor_of(Waking, waking)}
-    assert [artifact_of(each) for each in learned.values()] == [outfit, waking]
+    assert [artifact_of(predictor) for predictor in learned.values()] == [outfit, waking]
 
     save_optimized(learned, tmp_path)
-    found = load_artifacts(GRAPH, tmp_path)
+    artifacts = load_artifacts(GRAPH, tmp_path)
     outfit.sources = {"Waking": {"message": "string"}}  # which only the graph knows
-    assert found == {Outfit: outfit, Waking: waking}
+    assert artifacts == {Outfit: outfit, Waking: waking}
     loaded = load_optimized(GRAPH, tmp_path)
     assert artifact_of(loaded[Outfit]) == outfit
     assert [*map(dict, loaded[Outfit].fill.demos)] == [*map(dict, learned[Outfit].fill.demos)]
@@ -168,7 +168,7 @@ def test_a_missing_file_gives_a_fresh_predictor(tmp_path: Path):
     loaded = load_optimized(GRAPH, tmp_path)
 
     assert list(loaded) == [Waking, Outfit, AskBack]
-    assert [each.is_fresh for each in loaded.values()] == [True, False, True]
+    assert [predictor.is_fresh for predictor in loaded.values()] == [True, False, True]
     assert loaded[Outfit].made == Made(optimizer="bootstrap", seed=1)
 
 
@@ -437,7 +437,7 @@ async def test_a_dspy_lm_is_asked_through_the_predictors(learned: Path):
     assert lm.get_stats() == {"optimized": 1, "naive": 0}
     assert result.result == again.result
     assert asked[:2] == asked[2:]
-    assert [each["role"] for each in asked[1]] == ["system", "user", "assistant", "user"]
+    assert [message["role"] for message in asked[1]] == ["system", "user", "assistant", "user"]
     assert asked[1][1]["content"].startswith("Dress for the day\n\n")
     assert json.loads(asked[1][2]["content"]) == SHIRT
 
@@ -515,7 +515,9 @@ async def test_optimizing_a_compiled_graph_changes_its_predictors(tmp_path: Path
     )
 
     assert same is compiled
-    assert [cls.__name__ for cls, each in compiled.predictors.items() if not each.is_fresh] == [
+    assert [
+        cls.__name__ for cls, predictor in compiled.predictors.items() if not predictor.is_fresh
+    ] == [
         "Ask",
         "Even",
         "Odd",

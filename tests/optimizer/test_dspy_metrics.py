@@ -44,9 +44,9 @@ TRACE = [Asking(message="three, please"), Order(stock=5, amount=3, config="gift"
 
 
 def examples() -> tuple[Any, Any]:
-    found = trace_to_examples(TRACE)
-    [fill] = fill_examples(Order, found)
-    [choice] = choice_examples(Asking, found)
+    examples = trace_to_examples(TRACE)
+    [fill] = fill_examples(Order, examples)
+    [choice] = choice_examples(Asking, examples)
     return fill, choice
 
 
@@ -129,8 +129,8 @@ async def test_metrics_with_three_or_five_parameters_get_all_arguments() -> None
 
     fill, _ = examples()
     assert (await metrics_for(Order, "fill", three)(fill, {"amount": 3})).value == 0.3
-    said = await metrics_for(Order, "fill", five)(fill, {"amount": 3})
-    assert said == Score(0.5, "shorter, please")
+    score = await metrics_for(Order, "fill", five)(fill, {"amount": 3})
+    assert score == Score(0.5, "shorter, please")
 
 
 async def test_numpy_numbers_are_accepted_as_scores() -> None:

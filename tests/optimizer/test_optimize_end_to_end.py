@@ -83,9 +83,9 @@ def test_learned_prompts_improve_a_run_of_the_local_model(tmp_path: Path, refund
     assert calls == [1, 2]  # the choice and the fill at once; what was learned is a call of its own
     assert found.last is not None
     assert len(found.last.trace) == 2
-    told = figures(found)
-    assert f"| Refund | fill | {HELD_OUT} |" in told
-    assert "12 runs of the teacher, 1 of them corrected, give 11 examples" in told
+    figures_text = figures(found)
+    assert f"| Refund | fill | {HELD_OUT} |" in figures_text
+    assert "12 runs of the teacher, 1 of them corrected, give 11 examples" in figures_text
 
 
 def test_the_page_has_the_figures_of_a_complete_measurement():

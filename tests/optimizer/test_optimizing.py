@@ -47,7 +47,7 @@ pytestmark = pytest.mark.once
 async def test_each_optimizer_finds_the_prompt_that_corrects_a_wrong_model(
     optimizer, student, teacher
 ):
-    found = await aoptimize_node(
+    optimized = await aoptimize_node(
         Coded,
         right_examples(),
         lm=student,
@@ -57,30 +57,30 @@ async def test_each_optimizer_finds_the_prompt_that_corrects_a_wrong_model(
         **SMALL[optimizer],
     )
 
-    fill, choice = await compare(Coded, found, right_examples(20, seed=1), lm=student)
-    for each in (fill, choice):
-        assert each.before.high < 0.3
-        assert each.after.low > 0.7
-        assert each.certain
-    assert found.made is not None
-    assert (found.made.optimizer, found.made.seed) == (optimizer, 0)
-    assert (found.made.model, found.made.teacher) == ("student", "teacher")
-    assert found.made.examples == {"fill": 24, "choice": 24}
+    fill, choice = await compare(Coded, optimized, right_examples(20, seed=1), lm=student)
+    for predictor in (fill, choice):
+        assert predictor.before.high < 0.3
+        assert predictor.after.low > 0.7
+        assert predictor.certain
+    assert optimized.made is not None
+    assert (optimized.made.optimizer, optimized.made.seed) == (optimizer, 0)
+    assert (optimized.made.model, optimized.made.teacher) == ("student", "teacher")
+    assert optimized.made.examples == {"fill": 24, "choice": 24}
     if optimizer == "gepa":
-        assert HINT in found.fill.signature.instructions
+        assert HINT in optimized.fill.signature.instructions
 
 
 async def test_an_optimizer_asks_exactly_the_questions_of_a_run(provider, student):
     from bae import Graph
     from bae.lm import WithPrompts
 
-    found = await aoptimize_node(Coded, right_examples(), lm=student, minimum=4)
+    optimized = await aoptimize_node(Coded, right_examples(), lm=student, minimum=4)
     held_out = right_examples(4, seed=1)
-    await compare(Coded, found, held_out, lm=student)
+    await compare(Coded, optimized, held_out, lm=student)
     asked = [dict(request.body) for request in provider.requests]
     before = provider.received
 
-    lm = WithPrompts(student, {Coded: artifact_of(found).prompts()})
+    lm = WithPrompts(student, {Coded: artifact_of(optimized).prompts()})
     parcel = Parcel(**{n: held_out[0][n] for n in ("colour", "weight")})
     result = await Graph(start=Parcel).arun(parcel, lm=lm)
 
@@ -108,11 +108,11 @@ async def test_corrections_by_people_are_shown_first(student):
     for example in examples:
         example["corrected"] = ["code"] if example["weight"] in weights else []
 
-    found = await aoptimize_node(
+    optimized = await aoptimize_node(
         Coded, examples, lm=student, max_labeled_demos=3, max_bootstrapped_demos=0
     )
 
-    assert {demo.source["Parcel"]["weight"] for demo in found.fill.demos} == weights
+    assert {demo.source["Parcel"]["weight"] for demo in optimized.fill.demos} == weights
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -137,17 +137,17 @@ async def test_the_seed_of_an_optimization_determines_its_result(optimizer, stud
 
 async def test_too_few_examples_leave_a_part_unchanged_and_are_reported(provider, student, caplog):
     heard: list[Progress] = []
-    found = await aoptimize_node(Coded, fills(9), lm=student, progress=heard.append)
+    optimized = await aoptimize_node(Coded, fills(9), lm=student, progress=heard.append)
 
-    assert found.is_fresh
+    assert optimized.is_fresh
     assert provider.received == 0
-    assert [(each.part, each.phase) for each in heard] == [
+    assert [(progress.part, progress.phase) for progress in heard] == [
         ("fill", "skipped"),
         ("choice", "skipped"),
     ]
     assert "there are 9 examples, and learning needs 10 or more" in heard[0].note
     assert not caplog.messages
-    assert len(found.made.notes) == 1
+    assert len(optimized.made.notes) == 1
     assert not (await aoptimize_node(Coded, fills(9), lm=student, minimum=9)).is_fresh
 
 
@@ -157,7 +157,7 @@ async def test_a_spent_budget_ends_an_optimizer_with_its_best_result(
 ):
     with Budget(calls=1000) as around:
         budget = Budget(calls=14 if optimizer != "bootstrap" else 2)
-        found = await aoptimize_node(
+        optimized = await aoptimize_node(
             Coded,
             fills(),
             lm=student,
@@ -168,17 +168,17 @@ async def test_a_spent_budget_ends_an_optimizer_with_its_best_result(
         )
 
     assert provider.received == budget.calls == budget.usage.calls == around.usage.calls
-    (note,) = [note for note in found.made.notes if "budget" in note]
+    (note,) = [note for note in optimized.made.notes if "budget" in note]
     assert note.startswith("fill: the budget ran out, and this is the best until then")
     if optimizer == "bootstrap":
-        assert sum(demo.source["Parcel"]["colour"] in COLOURS for demo in found.fill.demos) == 8
+        assert sum(demo.source["Parcel"]["colour"] in COLOURS for demo in optimized.fill.demos) == 8
 
 
 async def test_a_budget_spent_between_two_candidates_leaves_the_better_candidate(provider):
     def half_right(received: Any) -> Any:
-        said = answer(received)
+        answer_ = answer(received)
         right = CODES["amber"], CODES["blue"]
-        return {"code": "??"} if "code" in said and said["code"] not in right else said
+        return {"code": "??"} if "code" in answer_ and answer_["code"] not in right else answer_
 
     provider.always(half_right)
     given: dict[str, Any] = {"optimizer": "gepa", "max_metric_calls": 80}
@@ -186,15 +186,15 @@ async def test_a_budget_spent_between_two_candidates_leaves_the_better_candidate
         await aoptimize_node(Coded, fills(), lm=lm, **given)
         proposals = [
             place
-            for place, each in enumerate(provider.requests)
-            if "new_instruction" in str(each.schema)
+            for place, request in enumerate(provider.requests)
+            if "new_instruction" in str(request.schema)
         ]
         budget = Budget(calls=proposals[1])  # so that the second one is the first to be refused
-        found = await aoptimize_node(Coded, fills(), lm=lm, budget=budget, **given)
+        optimized = await aoptimize_node(Coded, fills(), lm=lm, budget=budget, **given)
 
-    assert HINT in found.fill.signature.instructions
-    assert "budget ran out" in found.made.notes[0]
-    assert 0 < found.made.best["fill"] < 1
+    assert HINT in optimized.fill.signature.instructions
+    assert "budget ran out" in optimized.made.notes[0]
+    assert 0 < optimized.made.best["fill"] < 1
 
 
 async def test_gepa_ends_at_an_instruction_with_a_perfect_score(provider, student):
@@ -202,9 +202,9 @@ async def test_gepa_ends_at_an_instruction_with_a_perfect_score(provider, studen
 
     await aoptimize_node(Coded, fills(), lm=student, optimizer="gepa", progress=heard.append)
 
-    scored = max(each.scored for each in heard if each.part == "fill")
+    scored = max(progress.scored for progress in heard if progress.part == "fill")
     assert scored < 6 * 24
-    assert max(each.best or 0.0 for each in heard) == 1.0
+    assert max(report.best or 0.0 for report in heard) == 1.0
 
 
 async def test_a_spent_budget_of_the_caller_is_an_error(student, teacher):
@@ -237,9 +237,9 @@ async def test_a_dspy_lm_is_optimized_like_any_lm(provider):
     lm = dspy.LM(
         "openai/student", api_base=f"{provider.url}/v1", api_key="a key", cache=False, num_retries=0
     )
-    found = await aoptimize_node(Coded, fills(12), lm=lm)
+    optimized = await aoptimize_node(Coded, fills(12), lm=lm)
 
-    (fill,) = await compare(Coded, found, fills(8, seed=1), lm=lm)
+    (fill,) = await compare(Coded, optimized, fills(8, seed=1), lm=lm)
     await lm.aclose()
     assert fill.certain
 
@@ -257,10 +257,10 @@ async def test_progress_reports_every_phase_with_its_counts(student, teacher):
         **SMALL["miprov2"],
     )
 
-    told = [each for each in heard if each.part == "fill"]
-    phases = list(dict.fromkeys(each.phase for each in told))
+    told = [progress for progress in heard if progress.part == "fill"]
+    phases = list(dict.fromkeys(progress.phase for progress in told))
     assert phases == ["bootstrapping", "proposing", "trying", "done"]
-    assert [each.scored for each in told] == sorted(each.scored for each in told)
+    assert [report.scored for report in told] == sorted(report.scored for report in told)
     assert told[-1].calls > 20
     assert told[-1].best == 1.0
     assert all(threading.current_thread() is threading.main_thread() for _ in told)
@@ -274,10 +274,10 @@ async def test_a_failing_progress_listener_does_not_end_the_optimization(student
         raise RuntimeError("the screen is gone")
 
     with caplog.at_level(logging.WARNING, "bae.optimizer"):
-        found = await aoptimize_node(Coded, fills(), lm=student, progress=listen)
+        optimized = await aoptimize_node(Coded, fills(), lm=student, progress=listen)
 
-    assert not found.is_fresh
-    assert [each.part for each in told] == ["fill", "choice"]
+    assert not optimized.is_fresh
+    assert [report.part for report in told] == ["fill", "choice"]
     assert "the screen is gone" in caplog.text
 
 
@@ -373,7 +373,7 @@ async def test_two_nodes_can_be_optimized_at_once(student, teacher, capfd):
         aoptimize_node(Coded, fills(12), lm=student, teacher=teacher, **SMALL["bootstrap"]),
     )
 
-    assert not any(each.is_fresh for each in found)
+    assert not any(predictor.is_fresh for predictor in found)
     assert capfd.readouterr() == ("", "")
 
 
@@ -386,10 +386,10 @@ async def test_the_sync_call_in_a_running_loop_raises_an_error_with_a_fix():
 def test_optimize_node_can_be_called_without_an_event_loop():
     scripted = ScriptedLM({Coded: lambda asked: {"code": CODES[asked.source.colour]}})
 
-    found = optimize_node(Coded, fills(), lm=scripted, max_labeled_demos=0)
+    optimized = optimize_node(Coded, fills(), lm=scripted, max_labeled_demos=0)
 
-    assert len(found.fill.demos) == 4
-    assert found.choice.signature.equals(fresh_predictor(Coded).choice.signature)
+    assert len(optimized.fill.demos) == 4
+    assert optimized.choice.signature.equals(fresh_predictor(Coded).choice.signature)
 
 
 def test_a_missing_optuna_is_an_error_that_names_its_extra(monkeypatch):
@@ -405,8 +405,8 @@ async def test_an_answer_that_is_not_json_scores_zero(provider, student):
         lambda received: "no idea" if "code" in received.schema["properties"] else answer(received)
     )
 
-    found = await aoptimize_node(
+    optimized = await aoptimize_node(
         Coded, fills(12), lm=student, optimizer="gepa", max_metric_calls=20
     )
 
-    assert found.made.best == {"fill": 0.0}
+    assert optimized.made.best == {"fill": 0.0}

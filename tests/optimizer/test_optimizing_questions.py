@@ -91,10 +91,10 @@ async def test_a_correction_is_learned_for_every_repetition_of_its_question(teac
     examples = [make_example("same", "wrong", f"run {n}") for n in range(11)]
     examples.insert(7, make_example("same", "right", "fork", corrected=True))
 
-    found = await aoptimize_node(Told, examples, lm=always(teacher), minimum=1)
+    optimized = await aoptimize_node(Told, examples, lm=always(teacher), minimum=1)
 
-    assert list_demos(found) == [("same", "right")]
-    assert (found.made.examples["fill"], found.made.questions["fill"]) == (12, 1)
+    assert list_demos(optimized) == [("same", "right")]
+    assert (optimized.made.examples["fill"], optimized.made.questions["fill"]) == (12, 1)
 
 
 async def test_an_answer_of_a_person_has_precedence_over_the_teacher():
@@ -102,7 +102,7 @@ async def test_an_answer_of_a_person_has_precedence_over_the_teacher():
         make_example(f"nr {n}", "it is a red one", f"run {n}", corrected=n == 3) for n in range(12)
     ]
 
-    found = await aoptimize_node(
+    optimized = await aoptimize_node(
         Told,
         examples,
         lm=always("a red one"),
@@ -111,7 +111,7 @@ async def test_an_answer_of_a_person_has_precedence_over_the_teacher():
         max_labeled_demos=12,
     )
 
-    answers = dict(list_demos(found))
+    answers = dict(list_demos(optimized))
     assert answers.pop("nr 3") == "it is a red one"
     assert set(answers.values()) == {"a red one"}
     assert len(answers) == 11
@@ -122,9 +122,9 @@ async def test_a_repeated_question_is_learned_once_with_its_most_frequent_answer
     examples = [make_example(f"nr {n % 4}", answers[n // 4], f"run {n}") for n in range(20)]
     lm = always("something else")
 
-    found = await aoptimize_node(Told, examples, lm=lm, minimum=4)
+    optimized = await aoptimize_node(Told, examples, lm=lm, minimum=4)
 
-    assert sorted(list_demos(found)) == [(f"nr {n}", "yes") for n in range(4)]
+    assert sorted(list_demos(optimized)) == [(f"nr {n}", "yes") for n in range(4)]
     assert lm.calls == 4
 
 
@@ -132,12 +132,12 @@ async def test_ten_runs_of_one_question_give_one_training_question():
     lm = always("yes")
     examples = [make_example("same", "yes", f"run {n}") for n in range(10)]
 
-    found = await aoptimize_node(Told, examples, lm=lm)
+    optimized = await aoptimize_node(Told, examples, lm=lm)
 
-    assert found.is_fresh
+    assert optimized.is_fresh
     assert lm.calls == 0
-    assert found.made.examples == {"fill": 10}
-    assert found.made.notes == [
+    assert optimized.made.examples == {"fill": 10}
+    assert optimized.made.notes == [
         "fill: there are 10 examples of 1 question, and learning needs 10 or more: "
         "the prompt stays as it is"
     ]
@@ -148,10 +148,10 @@ async def test_ten_runs_of_one_question_give_one_training_question():
 async def test_no_lm_is_needed_if_there_is_nothing_to_learn(monkeypatch):
     monkeypatch.setenv("BAE_LM", "no-such-lm")
 
-    found = await aoptimize_node(Told, [make_example("nr 1", "yes", "run 1")])
+    optimized = await aoptimize_node(Told, [make_example("nr 1", "yes", "run 1")])
 
-    assert found.is_fresh
-    assert (found.made.model, found.made.teacher) == ("", "")
+    assert optimized.is_fresh
+    assert (optimized.made.model, optimized.made.teacher) == ("", "")
     with pytest.raises(BaeLMError, match="no-such-lm"):
         await aoptimize_node(Told, [make_example("nr 1", "yes", "run 1")], minimum=1)
 
@@ -226,13 +226,13 @@ async def test_an_optimizer_omits_default_values_like_a_run():
         examples = await examples_from(journal, graph)
     lm.prompts.clear()
 
-    found = await aoptimize_node(Visit, examples, lm=lm)
+    optimized = await aoptimize_node(Visit, examples, lm=lm)
 
     asked = [prompt for prompt in lm.prompts if prompt.name == "Visit"]
     assert asked
-    assert {each.text for each in asked} <= run
-    assert {example.asked for each in asked for example in each.examples} <= run
-    learned = artifact_of(found).fill
+    assert {question_prompt.text for question_prompt in asked} <= run
+    assert {example.asked for prompt in asked for example in prompt.examples} <= run
+    learned = artifact_of(optimized).fill
     assert learned is not None
     assert len(learned.examples) == 8
     assert all(example.known.keys() == {"Start"} for example in learned.examples)
@@ -273,18 +273,18 @@ async def test_overlong_questions_do_not_end_an_optimization(optimizer):
     say = coding(lambda prompt: HINT in prompt.text)
     lm = ToyBackend(lambda prompt: too_long(prompt) if len(prompt.examples) > 2 else say(prompt))
 
-    found = await aoptimize_node(Coded, fills(), lm=lm, optimizer=optimizer, **SMALL[optimizer])
+    optimized = await aoptimize_node(Coded, fills(), lm=lm, optimizer=optimizer, **SMALL[optimizer])
 
-    notes = found.made.notes
-    assert len(found.fill.demos) <= 2  # what does not fit is not what was found
+    notes = optimized.made.notes
+    assert len(optimized.fill.demos) <= 2  # what does not fit is not what was found
     if optimizer == "bootstrap":
-        assert found.is_fresh
+        assert optimized.is_fresh
         assert "refused all 20 questions, so the prompt stays as it is" in notes[0]
         assert "lower max_labeled_demos" in notes[0]
     elif optimizer == "miprov2":
         assert any("the LM refused " in note for note in notes)
     else:
-        assert HINT in found.fill.signature.instructions
+        assert HINT in optimized.fill.signature.instructions
 
 
 async def test_a_refused_question_does_not_end_an_optimization():
@@ -297,12 +297,14 @@ async def test_a_refused_question_does_not_end_an_optimization():
             return Answer("I had rather not", stop="refused")
         return say(prompt)
 
-    found = await aoptimize_node(Coded, fills(12), lm=ToyBackend(picky), max_bootstrapped_demos=12)
+    optimized = await aoptimize_node(
+        Coded, fills(12), lm=ToyBackend(picky), max_bootstrapped_demos=12
+    )
 
-    assert found.made.notes[0] == (
+    assert optimized.made.notes[0] == (
         "fill: the LM refused 2 of 12 questions, which score 0: nothing about these"
     )
-    assert len(found.fill.demos) == 9
+    assert len(optimized.fill.demos) == 9
 
 
 @pytest.mark.parametrize(
@@ -323,20 +325,20 @@ async def test_an_lm_that_refuses_every_question_ends_the_optimization(status, s
             await aoptimize_node(Coded, fills(), lm=lm)
         assert lm.calls == 5
     else:
-        found = await aoptimize_node(Coded, fills(), lm=lm)
-        assert found.is_fresh
-        assert said in found.made.notes[0]
+        optimized = await aoptimize_node(Coded, fills(), lm=lm)
+        assert optimized.is_fresh
+        assert said in optimized.made.notes[0]
 
 
 async def test_a_teacher_without_proposals_leaves_the_instruction_unchanged():
     lm = ToyBackend(
         lambda prompt: {"code": "??"} if code(prompt) else too_long(prompt),
     )
-    found = await aoptimize_node(
+    optimized = await aoptimize_node(
         Coded, fills(), lm=lm, optimizer="gepa", max_metric_calls=30, minimum=24
     )
-    assert found.is_fresh
-    assert "could not be asked for an instruction" in found.made.notes[0]
+    assert optimized.is_fresh
+    assert "could not be asked for an instruction" in optimized.made.notes[0]
 
 
 # Teachers
@@ -346,13 +348,13 @@ async def test_a_teacher_with_useless_answers_is_not_asked_again():
     examples = [make_example(f"nr {n}", f"a sunny day in {n}", f"run {n}") for n in range(40)]
     lm = always("a day")
 
-    found = await aoptimize_node(Told, examples, lm=lm)
+    optimized = await aoptimize_node(Told, examples, lm=lm)
 
     assert lm.calls == 4 * OPTIONS["bootstrap"]["max_bootstrapped_demos"] + 4
-    (note,) = found.made.notes
+    (note,) = optimized.made.notes
     assert note.startswith("fill: none of 20 answers of the teacher were good enough")
     assert "it takes a score of 1, and the best had 0." in note
-    assert len(list_demos(found)) == 8
+    assert len(list_demos(optimized)) == 8
 
     more = always("a day")
     await aoptimize_node(Told, examples, lm=more, max_fruitless=3)
@@ -379,14 +381,14 @@ async def test_traces_and_results_can_be_passed_as_training_examples():
     traces = right_traces(12)
     lm = ToyBackend(coding(lambda prompt: True))
 
-    found = await aoptimize_node(Coded, traces, lm=lm)
+    optimized = await aoptimize_node(Coded, traces, lm=lm)
 
-    assert found.made.examples["fill"] == 12
+    assert optimized.made.examples["fill"] == 12
     result = await Graph(start=Asked).arun(Asked(text="what"), always("that"), max_iters=4)
-    found = await aoptimize_node(Told, [result], lm=always("that"), minimum=1)
-    assert list_demos(found) == [("what", "that")]
-    found = await aoptimize_node(Told, result, lm=always("that"), minimum=1)
-    assert list_demos(found) == [("what", "that")]
+    optimized = await aoptimize_node(Told, [result], lm=always("that"), minimum=1)
+    assert list_demos(optimized) == [("what", "that")]
+    optimized = await aoptimize_node(Told, result, lm=always("that"), minimum=1)
+    assert list_demos(optimized) == [("what", "that")]
 
 
 @pytest.mark.parametrize("given", [["a"], [Told(text="x")], [{"text": "x"}], "abc", 3])
@@ -451,13 +453,13 @@ async def test_an_optimized_instruction_replaces_the_written_instruction(caplog)
     lm = ToyBackend(say)
     traces = [[Rating(colour=f"nr {n}"), Rated(code="K1")] for n in range(12)]
     graph = Graph(start=Rating, system="You keep the book.")
-    found = await aoptimize_node(
+    optimized = await aoptimize_node(
         Rated, traces, lm=lm, optimizer="gepa", graph=graph, **SMALL["gepa"]
     )
-    assert HINT in found.fill.signature.instructions
-    assert "fill: its instruction replaces the one in NodeConfig" in found.made.notes
-    assert found.made.system == "You keep the book."
-    schema = artifact_of(found).schema_
+    assert HINT in optimized.fill.signature.instructions
+    assert "fill: its instruction replaces the one in NodeConfig" in optimized.made.notes
+    assert optimized.made.system == "You keep the book."
+    schema = artifact_of(optimized).schema_
     assert schema.words == {"instruction": "Rate it."}
 
     systems = {("code" in prompt.schema["properties"], prompt.system) for prompt in lm.prompts}
@@ -469,8 +471,10 @@ async def test_an_improvement_uses_the_system_text_of_its_graph(tmp_path):
     for n in range(20):
         await graph.arun(Rating(colour=f"nr {n}"), ToyBackend({"code": "K1"}), journal=journal)
     teacher, student = ToyBackend(lambda _: {"code": "K1"}), ToyBackend(lambda _: {"code": "??"})
-    found = await Improvement(graph, journal, tmp_path, lm=student, teacher=teacher).run()
-    assert found.done
+    improvement_result = await Improvement(
+        graph, journal, tmp_path, lm=student, teacher=teacher
+    ).run()
+    assert improvement_result.done
     for lm in (teacher, student):
         assert {prompt.system for prompt in lm.prompts} == {"You keep the book."}
 
@@ -489,7 +493,7 @@ async def test_dspy_warnings_are_silenced_only_during_an_optimization():
         mine, *rest = warnings.filters
     assert rest == before
     assert mine not in before
-    assert any(len(each) > len(before) + 1 for each in during)
+    assert any(len(filters) > len(before) + 1 for filters in during)
 
 
 async def test_a_stop_iteration_in_an_optimizer_does_not_hang():

@@ -195,7 +195,7 @@ async def test_concurrent_equal_questions_of_a_rollout_are_asked_once(provider, 
     await other.answer(question())
     await first.answer(question())
 
-    assert {each.text for each in answers} == {'{"code": "K1"}'}
+    assert {answer.text for answer in answers} == {'{"code": "K1"}'}
     assert provider.received == 2
     assert log.statistics() == type(log.statistics())(calls=2, from_log=1, joined=2)
 

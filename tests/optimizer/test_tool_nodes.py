@@ -47,7 +47,7 @@ def native(prompt: Prompt) -> Answer | dict[str, Any]:
     """A model with native tool calls."""
     if len(prompt.question.types) > 1:
         return {"choice": "Reply"}
-    if not any(each.kind == "round" for each in prompt.conversation):
+    if not any(message.kind == "round" for message in prompt.conversation):
         return Answer("", calls=(CallPart("x1", "search", {"query": "kettle"}),))
     return {"text": "We have kettle one."}
 
@@ -144,7 +144,7 @@ async def test_a_step_to_a_node_with_tools_is_an_example_only_of_the_choice():
     assert len(fill_examples(Spam, examples)) == 2
     assert fill_examples(Reply, examples) == []
     corrected = [example for example in examples if example["corrected"]]
-    assert [each["next_node"]["fields"] for each in corrected] == [{"text": "corrected"}]
+    assert [example["next_node"]["fields"] for example in corrected] == [{"text": "corrected"}]
     result = await GRAPH.arun(
         Ticket(text="a?"), ScriptedLM([Reply, Call("search", query="a"), {"text": "b"}])
     )
@@ -158,8 +158,8 @@ async def test_optimizing_leaves_the_fill_of_a_node_with_tools_unchanged():
 
     notes: list[Progress] = []
     examples = await examples_from(await record_runs(), GRAPH)
-    found = await aoptimize_node(Reply, examples, lm=ToyBackend(), progress=notes.append)
-    assert found.is_fresh
+    optimized = await aoptimize_node(Reply, examples, lm=ToyBackend(), progress=notes.append)
+    assert optimized.is_fresh
     said = [note.note for note in notes if note.part == "fill"]
     assert any("its fill follows tool calls" in note for note in said)
 
@@ -184,8 +184,8 @@ async def test_a_graph_with_a_tool_node_is_improved_in_its_other_parts(tmp_path)
         minimum=3,
         progress=notes.append,
     )
-    found = await improvement.run()
-    assert {(part.node, part.part) for part in found.parts} == {
+    improvement_result = await improvement.run()
+    assert {(part.node, part.part) for part in improvement_result.parts} == {
         ("Ticket", "choice"),
         ("Spam", "fill"),
     }

@@ -373,10 +373,10 @@ async def test_steps_that_show_a_journaled_secret_are_left_out(secrets: bool, tm
 async def test_a_journal_gives_the_examples_of_a_trace_without_written_bodies():
     async with MemoryJournal() as journal:
         result = await run_ticket(journal=journal, run_id="one")
-        found = await examples_from(journal, tickets)
+        examples = await examples_from(journal, tickets)
     expected = trace_to_examples(result)[:2]
-    assert found == expected
-    assert [e.inputs().toDict() for e in found] == [e.inputs().toDict() for e in expected]
+    assert examples == expected
+    assert [e.inputs().toDict() for e in examples] == [e.inputs().toDict() for e in expected]
 
 
 async def test_a_correction_replaces_the_original_training_answer():
@@ -439,9 +439,9 @@ async def test_a_correction_applies_to_the_same_question_of_other_runs():
         } == {"bill"}
 
         await tickets.fork("three", at=1, journal=journal, new_id="newest", kind="claim")
-        found = fill_examples(Sorted, await examples_from(journal, tickets))
-    assert {each["kind"] for each in found} == {"claim"}
-    assert len(found) == 3
+        examples = fill_examples(Sorted, await examples_from(journal, tickets))
+    assert {example["kind"] for example in examples} == {"claim"}
+    assert len(examples) == 3
 
 
 # Splitting
@@ -450,7 +450,7 @@ SORTED = Sorted(due=get_due(), kind=Kind.BILL)
 
 examples = st.lists(
     st.tuples(st.integers(0, 12), st.integers(0, 3)).map(
-        lambda each: {"text": str(each[1]), "root": f"run {each[0]}", "next_node_type": "Sorted"}
+        lambda pair: {"text": str(pair[1]), "root": f"run {pair[0]}", "next_node_type": "Sorted"}
     ),
     max_size=40,
 )
@@ -458,11 +458,11 @@ shares = st.floats(0.05, 0.95)
 
 
 def roots(some: Sequence[Any]) -> set[str]:
-    return {each["root"] for each in some}
+    return {example["root"] for example in some}
 
 
 def texts(some: Sequence[Any]) -> list[str]:
-    return [each["text"] for each in some]
+    return [example["text"] for example in some]
 
 
 @settings(derandomize=True)
@@ -474,14 +474,14 @@ def test_no_run_or_question_is_on_both_sides_of_a_split(
     apart = [*held_out, *left_out]
     # Nothing is lost, and no run is on both sides.
     assert not roots(train) & roots(apart)
-    key = lambda each: (each["root"], each["text"])  # noqa: E731
+    key = lambda example: (example["root"], example["text"])  # noqa: E731
     assert sorted([*train, *apart], key=key) == sorted(some, key=key)
     # What is held out is asked nowhere else.
     assert not set(texts(held_out)) & set(texts(train))
     assert len(set(texts(held_out))) == len(held_out)
     assert set(texts(left_out)) <= {*texts(held_out), *texts(train)}
     # The share is met to within one run.
-    sizes = [sum(1 for each in some if each["root"] == root) for root in roots(some)]
+    sizes = [sum(1 for example in some if example["root"] == root) for root in roots(some)]
     if len(sizes) > 1:
         assert train
         assert apart
@@ -496,12 +496,12 @@ def test_different_seeds_hold_out_different_runs():
     some = [{"text": n, "root": f"run {n}", "next_node_type": "Sorted"} for n in range(20)]
     held = {tuple(sorted(roots(split_apart(some, 0.3, seed).held_out))) for seed in range(5)}
     assert len(held) == 5
-    assert {len(each) for each in held} == {6}
+    assert {len(run_ids) for run_ids in held} == {6}
 
 
 async def test_examples_of_one_run_all_go_to_training():
-    training, held, _ = split_apart(trace_to_examples(await run_ticket()))
-    assert (len(training), held) == (3, [])
+    training, held_out, _ = split_apart(trace_to_examples(await run_ticket()))
+    assert (len(training), held_out) == (3, [])
 
 
 async def test_examples_of_a_part_are_split_by_their_runs_too():
@@ -511,8 +511,8 @@ async def test_examples_of_a_part_are_split_by_their_runs_too():
         for example in trace_to_examples([Ticket(text=f"nr {n}"), SORTED, Refund(amount=n)])
     ]
     fills = [*fill_examples(Sorted, every), *fill_examples(Refund, every)]
-    training, held, _ = split_apart(fills, 0.5)
-    sides = [{each["bae"]["root"] for each in side} for side in (training, held)]
+    training, held_out, _ = split_apart(fills, 0.5)
+    sides = [{example["bae"]["root"] for example in side} for side in (training, held_out)]
     assert [len(side) for side in sides] == [2, 2]
     assert not sides[0] & sides[1]
 
@@ -527,17 +527,17 @@ def test_repeated_runs_are_not_held_out(
 ):
     every = [e for n in range(20) for e in steps(f"run {n}", Ticket(text="help"), SORTED)]
     with caplog.at_level(logging.INFO, "bae.optimizer"):
-        train, held, left_out = split_apart(every, 0.3)
-    assert (len(train), held, len(left_out)) == (28, [], 12)  # to Sorted, and on to None
+        train, held_out, left_out = split_apart(every, 0.3)
+    assert (len(train), held_out, len(left_out)) == (28, [], 12)  # to Sorted, and on to None
     assert "12 of 12 held-out examples were left out, because they repeat a question" in caplog.text
 
 
 def test_a_repeated_question_does_not_prevent_holding_out_other_nodes():
     every = [e for n in range(20) for e in steps(f"run {n}", Ticket(text=f"nr {n}"), SORTED)]
-    train, held, left_out = split_apart(every, 0.3)
+    train, held_out, left_out = split_apart(every, 0.3)
     assert len(fill_examples(Sorted, train)) == 14
-    assert len(fill_examples(Sorted, held)) == 6
-    assert choice_examples(Sorted, held) == []  # from Sorted, which is the same each time
+    assert len(fill_examples(Sorted, held_out)) == 6
+    assert choice_examples(Sorted, held_out) == []  # from Sorted, which is the same each time
     assert len(choice_examples(Sorted, left_out)) == 6
     assert fill_examples(Sorted, left_out) == []
 
@@ -546,9 +546,9 @@ def test_an_example_can_be_held_out_only_for_its_fill():
     every = [e for n in range(9) for e in steps(f"run {n}", SORTED, Refund(amount=n))]
     every += steps("run 9", SORTED, Reply(kind=Kind.BILL, body="wait"))
     splits = [split_apart(every, 0.3, seed) for seed in range(10)]
-    _, held, left_out = next(each for each in splits if fill_examples(Reply, each.held_out))
-    assert [each["root"] for each in held] == ["run 9"]
-    assert choice_examples(Sorted, held) == []  # as in all other runs
+    _, held_out, left_out = next(split for split in splits if fill_examples(Reply, split.held_out))
+    assert [example["root"] for example in held_out] == ["run 9"]
+    assert choice_examples(Sorted, held_out) == []  # as in all other runs
     assert len(choice_examples(Sorted, left_out)) == 3
     assert fill_examples(Reply, left_out) == []
     assert len(fill_examples(Refund, left_out)) == 2

@@ -661,7 +661,7 @@ def life(at: float, *records: Record) -> list[Record]:
     return list(records)
 
 
-async def test_each_process_of_a_resumed_run_has_a_span_that_links_to_the_previous_span(
+async def test_each_process_of_a_resumed_run_has_its_own_linked_span(
     traced: Traced,
 ):
     ask = Ask(question="what?")
@@ -671,13 +671,13 @@ async def test_each_process_of_a_resumed_run_has_a_span_that_links_to_the_previo
         StepStarted(0, "", 0, ask),
         FillStarted(0, "", 1, Told, {}),
     )
-    told = Told(text="that")
+    event = Told(text="that")
     records += life(
         500.0,
         RunResumed(0, "", 1, "somebody", ("Told.text: new description",)),
         FillStarted(0, "", 1, Told, {}),
-        StepStarted(0, "", 1, told),
-        RunEnded(0, "", 2, "ended", told),
+        StepStarted(0, "", 1, event),
+        RunEnded(0, "", 2, "ended", event),
     )
     export(records, traced.provider)
     first, second = traced.named("invoke_agent Ask")
@@ -970,10 +970,10 @@ async def test_every_span_has_the_thread_the_session_and_the_user(tmp_path: Path
                     graph, result.run_id, journal=journal, tracer_provider=kept.provider
                 )
             for span in kept.spans:
-                held = dict(span.attributes or {})
-                assert held["gen_ai.conversation.id"] == held["session.id"] == "ana"
-                assert held["user.id"] == "u1"
-                assert "plan" not in held
+                attributes = dict(span.attributes or {})
+                assert attributes["gen_ai.conversation.id"] == attributes["session.id"] == "ana"
+                assert attributes["user.id"] == "u1"
+                assert "plan" not in attributes
             (event,) = kept.named("step Told")[-1].events
             assert (event.name, dict(event.attributes or {})) == (
                 "bae.turns_shown",

@@ -69,7 +69,7 @@ class Traced:
         return [span for span in self.spans if span.name == name]
 
     def inside(self, span: ReadableSpan) -> list[str]:
-        return [each.name for each in self._below(span.context.span_id)]
+        return [child.name for child in self._below(span.context.span_id)]
 
     def _below(self, parent: int | None) -> list[ReadableSpan]:
         return [s for s in self.spans if (s.parent.span_id if s.parent else None) == parent]
@@ -173,7 +173,7 @@ async def test_spans_have_arguments_results_and_definitions_on_request(traced: T
     assert missing.status.description == "there is no such page"
     first = next(span for span in traced.named("chat") if about(span).get("bae.round") == 1)
     offered = json.loads(about(first)["gen_ai.tool.definitions"])
-    assert [each["name"] for each in offered] == ["search", "read_page", "research"]
+    assert [tool["name"] for tool in offered] == ["search", "read_page", "research"]
     [message] = json.loads(about(first)["gen_ai.output.messages"])
     assert message["finish_reason"] == "tool_calls"
     assert message["parts"][0] == {

@@ -64,7 +64,7 @@ def overlap(a: tuple[tuple[int, int], ...], b: tuple[tuple[int, int], ...]) -> b
     """Whether two stretches lie on each other for more than a point."""
     for one, other in ((0, 1), (1, 0)):
         if a[0][one] == a[1][one] == b[0][one] == b[1][one]:
-            spans = [sorted(point[other] for point in each) for each in (a, b)]
+            spans = [sorted(point[other] for point in ends) for ends in (a, b)]
             if min(spans[0][1], spans[1][1]) > max(spans[0][0], spans[1][0]):
                 return True
     return False

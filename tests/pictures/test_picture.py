@@ -47,12 +47,14 @@ def test_inner_graphs_have_the_edges_of_their_types_too(made: Made):
     picture = picture_of(made.graph)
 
     assert {(a, b) for a, b, _ in edges_of(picture)} == declared_edges(made.graph, picture)
-    for each in picture.inner:
-        if each.name == "Noted (filled)":  # for a field, whatever its body leads to
-            assert not edges_of(each)
+    for inner_picture in picture.inner:
+        if inner_picture.name == "Noted (filled)":  # for a field, whatever its body leads to
+            assert not edges_of(inner_picture)
             continue
-        inner = getattr(made.names, each.name[: -len("N0")].lower())
-        assert {(a, b) for a, b, _ in edges_of(each)} == declared_edges(inner, each)
+        inner = getattr(made.names, inner_picture.name[: -len("N0")].lower())
+        assert {(a, b) for a, b, _ in edges_of(inner_picture)} == declared_edges(
+            inner, inner_picture
+        )
     for field in (field for box in picture.boxes for field in box.fields):
         assert bool(field.graphs) == ("graph " in field.origin)
     assert to_text(made.graph, width=80).width <= 80
@@ -185,7 +187,7 @@ def test_each_inner_graph_is_drawn_once():
         two: Annotated[list[Summary], Map(SumUp, over="docs")]
 
     picture = picture_of(Graph(start=Top))
-    assert [(each.name, each.used_by) for each in picture.inner] == [
+    assert [(inner.name, inner.used_by) for inner in picture.inner] == [
         ("Middle", ("Top.looked",)),
         ("SumUp", ("Top.one", "Top.two")),
         ("Deepest", ("Middle.found",)),
@@ -209,7 +211,7 @@ def test_a_graph_that_is_its_own_dependency_can_be_drawn():
     Snake.model_fields["tail"].metadata[:] = [Dep(whole)]
     picture = picture_of(whole)
 
-    assert [each.name for each in picture.all] == ["Again", "Snake"]
+    assert [graph_picture.name for graph_picture in picture.all] == ["Again", "Snake"]
     assert picture.inner[0].boxes[0].fields[0].graphs == (picture.id,)
     for draw in (to_svg, to_mermaid, to_text):
         assert str(draw(whole))

@@ -27,7 +27,7 @@ def read(graph: Graph[Any, Any], **options: Any) -> ElementTree.Element:
 
 
 def groups(root: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
-    return [each for each in root.iter(f"{SVG}g") if f"g-{kind}" in each.get("class", "")]
+    return [element for element in root.iter(f"{SVG}g") if f"g-{kind}" in element.get("class", "")]
 
 
 def find_edges(root: ElementTree.Element) -> set[Edge]:
@@ -76,12 +76,14 @@ def test_an_svg_has_the_edges_of_the_types(shape: Any, name: str, direction: Any
     root = read(graph, direction=direction)
 
     assert find_edges(root) == edges_of(picture_of(graph))
-    ids = [each.get("id") for each in root.iter() if each.get("id")]
+    ids = [element.get("id") for element in root.iter() if element.get("id")]
     assert len(ids) == len(set(ids))
 
 
 def test_an_svg_includes_the_inner_graphs():
-    expected = {edge for each in picture_of(library).all for edge in edges_of(each)}
+    expected = {
+        edge for graph_picture in picture_of(library).all for edge in edges_of(graph_picture)
+    }
 
     assert find_edges(read(library)) == expected
     plain = read(library, fields=False, direction="LR")
@@ -127,7 +129,7 @@ def test_an_svg_has_no_external_references_and_a_description():
 def test_an_svg_legend_explains_only_the_used_symbols():
     def legend(drawn: Graph[Any, Any]) -> list[str | None]:
         found = groups(read(drawn), "legend")
-        return [each.text for group in found for each in group.iter(f"{SVG}text")]
+        return [element.text for group in found for element in group.iter(f"{SVG}text")]
 
     assert legend(library) == ["the LM chooses", "your code chooses", "a graph runs inside"]
     assert legend(Graph(start=SumUp)) == []
@@ -135,7 +137,7 @@ def test_an_svg_legend_explains_only_the_used_symbols():
 
 def test_an_svg_has_the_text_of_all_fields_and_descriptions_on_hovering():
     root = read(library)
-    texts = [each.text for each in root.iter(f"{SVG}text")]
+    texts = [element.text for element in root.iter(f"{SVG}text")]
 
     for text in ("Research", "found", ": list[Doc]", "search ← get_client", "“Is <that> all?”"):
         assert text in texts

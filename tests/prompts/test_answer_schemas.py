@@ -156,11 +156,11 @@ class Full(Node):
     ids=["fill", "route"],
 )
 def test_a_schema_has_every_description_and_no_docstring(schema: dict[str, Any]):
-    said = json.dumps(schema)
+    schema_text = json.dumps(schema)
 
-    assert "DOC" not in said
+    assert "DOC" not in schema_text
     told = ("what it is called", "the inner one", "which colour", "checked name", "typed name")
-    assert all(described in said for described in (*told, "some text"))
+    assert all(described in schema_text for described in (*told, "some text"))
 
 
 def test_a_schema_is_a_closed_object_without_field_titles():
@@ -170,12 +170,12 @@ def test_a_schema_is_a_closed_object_without_field_titles():
         title: str
         description: str = Field(description="A page.")
 
-    said = schema_of(node_of(page=(Page, ...), title=(str, ...), count=(int, 3)))
+    schema_text = schema_of(node_of(page=(Page, ...), title=(str, ...), count=(int, 3)))
 
-    assert (said["type"], said["additionalProperties"]) == ("object", False)
-    assert said["required"] == ["page", "title"]
-    assert said["properties"]["count"] == {"type": "integer", "default": 3}
-    page = said["$defs"]["Page"]
+    assert (schema_text["type"], schema_text["additionalProperties"]) == ("object", False)
+    assert schema_text["required"] == ["page", "title"]
+    assert schema_text["properties"]["count"] == {"type": "integer", "default": 3}
+    page = schema_text["$defs"]["Page"]
     assert page["title"] == "Page"
     assert "description" not in page
     assert page["properties"] == {  # fields of these names are fields
@@ -184,7 +184,7 @@ def test_a_schema_is_a_closed_object_without_field_titles():
     }
 
 
-def test_a_choice_is_an_enum_of_names_and_fields_come_with_the_fillable_classes():
+def test_a_choice_schema_is_an_enum_of_class_names():
     assert route_schema({"A": None, "None": None}) == {
         "type": "object",
         "title": "Choice",
@@ -316,13 +316,13 @@ def with_first_alias(value: Any) -> Any:
     """Dumping knows nothing of aliases that are for reading alone; the schema names the first."""
     if isinstance(value, dict):
         named = {"choices": "first"} if "deepAlias" in value else {}
-        return {named.get(key, key): with_first_alias(each) for key, each in value.items()}
-    return [with_first_alias(each) for each in value] if isinstance(value, list) else value
+        return {named.get(key, key): with_first_alias(item) for key, item in value.items()}
+    return [with_first_alias(part) for part in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["lax", "strict"])
 @pytest.mark.parametrize(
-    ("annotation", "value"), [each[1:] for each in TYPES], ids=[each[0] for each in TYPES]
+    ("annotation", "value"), [case[1:] for case in TYPES], ids=[case[0] for case in TYPES]
 )
 async def test_a_value_is_read_back_unchanged(annotation: Any, value: Any, strict: bool):
     target = create_model(

@@ -394,15 +394,15 @@ def otherwise(value: Any) -> Any:
             return Frozen(name=value.name, tags=otherwise(value.tags))
         case set() | frozenset():
             # Grown beyond its size and shrunk again: elements that collide lie elsewhere.
-            grown = {otherwise(each) for each in reversed(list(value))}
+            grown = {otherwise(item) for item in reversed(list(value))}
             fillers = {("filler", number) for number in range(50)}
             grown |= fillers
             grown -= fillers
             return type(value)(grown)
         case dict():
-            return {key: otherwise(each) for key, each in reversed(value.items())}
+            return {key: otherwise(item) for key, item in reversed(value.items())}
         case list() | tuple():
-            return type(value)(otherwise(each) for each in value)
+            return type(value)(otherwise(item) for item in value)
         case _:
             return value
 

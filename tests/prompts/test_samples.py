@@ -181,9 +181,9 @@ def test_a_sample_of_the_schema_of_any_model_is_valid(model, seed):
 @many
 @given(models(types))
 def test_a_misfit_is_json_that_its_model_always_rejects(model):
-    for each in (model, create_model("TakesAnything", anything=(Any, ...))):
+    for type_ in (model, create_model("TakesAnything", anything=(Any, ...))):
         with pytest.raises(ValidationError):
-            each.model_validate_json(json.dumps(misfit(each.model_json_schema())))
+            type_.model_validate_json(json.dumps(misfit(type_.model_json_schema())))
 
 
 # --- by example -------------------------------------------------------------------------------

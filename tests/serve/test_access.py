@@ -34,7 +34,7 @@ BODIES: dict[tuple[str, str], Any] = {
 """What is sent to endpoints that need a body."""
 QUERIES = {"/runs/{run}/steps/{step}/why": "?field=sku", "/compare": "?a=asks&b=asks"}
 SHOWS_VALUES = {"/runs", "/runs/{run}/records", "/runs/{run}/steps", "/runs/{run}/steps/{step}/why"}
-ROWS = [pytest.param(each, id=f"{each.method} {each.path}") for each in TABLE]
+ROWS = [pytest.param(endpoint, id=f"{endpoint.method} {endpoint.path}") for endpoint in TABLE]
 
 
 def path_of(endpoint: Endpoint) -> str:
@@ -112,7 +112,7 @@ async def test_every_endpoint_checks_the_rights_and_visible_runs_of_a_user(
     users = {**USERS, "other": User("other", frozenset(others))}  # type: ignore[arg-type]
     async with serving(Asked(), auth=bearer(users), visible=visible, recover=False) as served:
         await served.start(MARK, 20, run_id="asks", thread="asks-t", metadata={"about": MARK})
-        (upload,) = (each for each in TABLE if each.takes_bytes)
+        (upload,) = (row for row in TABLE if row.takes_bytes)
         await ask(served.client, upload, TOKEN)
         if endpoint.verb is None:
             assert endpoint.path == "/health"
@@ -170,9 +170,11 @@ async def test_a_feed_has_only_runs_visible_to_the_user(kind: str):
                     seen[token].append(message)
                 absent[token] = message
                 if token == TOKEN:
-                    while not any(each["items"] for each in seen[token] if "items" in each):
+                    while not any(
+                        message["items"] for message in seen[token] if "items" in message
+                    ):
                         seen[token].append(json.loads(await socket.recv()))
-        assert not any(each.get("items") for each in seen["ben"])
+        assert not any(message.get("items") for message in seen["ben"])
         assert MARK not in json.dumps(seen["ben"])
         if kind == "run":
             assert seen["ben"][0]["type"] == "bae-run-unknown"
@@ -204,7 +206,7 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.parametrize(("headers", "code"), FOREIGN, ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize(("headers", "code"), FOREIGN, ids=lambda value: str(value)[:40])
 async def test_a_page_of_another_site_is_refused_by_http_and_web_socket(headers, code):
     async with serving(auth=public()) as served, asyncio.timeout(20):
         refused = await served.client.get("/runs", headers=headers)
@@ -224,10 +226,10 @@ async def test_a_page_of_another_site_is_refused_by_http_and_web_socket(headers,
 async def test_a_configured_origin_may_use_the_api():
     async with serving(auth=public(), origins=["https://shop.example"]) as served:
         headers = {"origin": "https://shop.example", "sec-fetch-site": "cross-site"}
-        found = await served.client.get("/runs", headers=headers)
-        assert found.status_code == 200
-        assert found.headers["access-control-allow-origin"] == "https://shop.example"
-        assert "origin" in found.headers["vary"]
+        response = await served.client.get("/runs", headers=headers)
+        assert response.status_code == 200
+        assert response.headers["access-control-allow-origin"] == "https://shop.example"
+        assert "origin" in response.headers["vary"]
         asks = {**headers, "access-control-request-method": "POST"}
         before = await served.client.options("/graphs/orders/runs", headers=asks)
         assert before.status_code == 204
@@ -287,14 +289,14 @@ async def test_invalid_input_is_refused_with_its_place_and_a_fix():
         await served.post("/graphs/slow/runs", {"run_id": "held", "start": {"name": "bad"}})
         await served.post("/runs/held/cancel")
         asked: list[tuple[str, str, dict[str, Any], list[str]]] = [*WRONG]
-        for each in TABLE:  # all of them take nothing that they do not name
-            path, _, _ = path_of(each).partition("?")
-            body = {"json": {}} if each.method == "POST" and not each.takes_bytes else {}
-            if each.takes_bytes:
+        for endpoint in TABLE:  # all of them take nothing that they do not name
+            path, _, _ = path_of(endpoint).partition("?")
+            body = {"json": {}} if endpoint.method == "POST" and not endpoint.takes_bytes else {}
+            if endpoint.takes_bytes:
                 body = {"headers": {"content-type": "application/octet-stream"}}
-            asked.append((each.method, f"{path}?price=1", body, ["query"]))
-            if each.body is not None and issubclass(each.body, Form):
-                asked.append((each.method, path, {"json": {"price": 1}}, ["body"]))
+            asked.append((endpoint.method, f"{path}?price=1", body, ["query"]))
+            if endpoint.body is not None and issubclass(endpoint.body, Form):
+                asked.append((endpoint.method, path, {"json": {"price": 1}}, ["body"]))
         for method, path, more, loc in asked:
             refused = await served.client.request(method, path, **more)
             problem = refused.json()

@@ -41,11 +41,11 @@ async def test_a_turn_streams_its_steps_tool_calls_and_text(browser: Browser):
     assert run.error is None
     assert run.outcome == "success"
     assert run.kinds[:2] == ["RUN_STARTED", "STEP_STARTED"]
-    assert [each["stepName"] for each in run.every("STEP_STARTED")] == ["0:Say", "1:Reply"]
-    assert [each["stepName"] for each in run.every("STEP_FINISHED")] == ["0:Say", "1:Reply"]
+    assert [event["stepName"] for event in run.every("STEP_STARTED")] == ["0:Say", "1:Reply"]
+    assert [event["stepName"] for event in run.every("STEP_FINISHED")] == ["0:Say", "1:Reply"]
     assert run.every("TOOL_CALL_ARGS")[0]["delta"] == '{"number": "A-17"}'
     assert run.every("TOOL_CALL_RESULT")[0]["content"] == "A-17 is a lamp"
-    deltas = [each["delta"] for each in run.every("TEXT_MESSAGE_CONTENT")]
+    deltas = [event["delta"] for event in run.every("TEXT_MESSAGE_CONTENT")]
     assert len(deltas) > 1
     assert "".join(deltas) == text
     assert [message["role"] for message in run.messages] == [
@@ -80,7 +80,7 @@ async def test_the_text_of_a_wrong_answer_is_removed(browser: Browser):
         assert run.kinds.index("MESSAGES_SNAPSHOT") > run.kinds.index("TEXT_MESSAGE_END")
         said = [("user", "Where is A-17?"), ("assistant", "A lamp, shipped.")]
         assert run.texts == said
-        assert len({each["messageId"] for each in run.every("TEXT_MESSAGE_START")}) == 2
+        assert len({event["messageId"] for event in run.every("TEXT_MESSAGE_START")}) == 2
         again = await page.run()
         assert again.texts == said
         assert "MESSAGES_SNAPSHOT" not in again.kinds
@@ -139,7 +139,10 @@ async def test_a_refused_call_is_not_run(browser: Browser, status: str):
 
 def resolve(run: Run, **payloads: object) -> list[dict[str, object]]:
     """Answers by the field of the gate."""
-    ids = {each["metadata"]["bae"]["place"].partition(".")[2]: each["id"] for each in run.pending}
+    ids = {
+        interrupt["metadata"]["bae"]["place"].partition(".")[2]: interrupt["id"]
+        for interrupt in run.pending
+    }
     return [
         {"interruptId": ids[name], "status": "resolved", "payload": payload}
         for name, payload in payloads.items()
@@ -150,9 +153,9 @@ async def test_a_gate_is_an_interrupt_with_the_schema_of_its_answer(browser: Bro
     async with pages(browser) as page:
         run = await page.run("Plan it.", graph="plan", forget=True)
         assert run.outcome == "interrupt"
-        asked = {each["message"]: each for each in run.pending}
+        asked = {interrupt["message"]: interrupt for interrupt in run.pending}
         assert asked["How many?"]["responseSchema"]["maximum"] == 9
-        assert {each["reason"] for each in run.pending} == {"input_required"}
+        assert {interrupt["reason"] for interrupt in run.pending} == {"input_required"}
         run = await page.run(graph="plan", resume=resolve(run, count=3, why="rain"))
         assert run.error is None
         assert run.texts[-1] == ("assistant", "3 because of rain")
@@ -191,7 +194,9 @@ async def test_unanswered_questions_are_asked_again(
 async def test_a_cancelled_question_cancels_the_run(browser: Browser):
     async with pages(browser) as page:
         run = await page.run("Plan it.", graph="plan", forget=True)
-        entries = [{"interruptId": each["id"], "status": "cancelled"} for each in run.pending]
+        entries = [
+            {"interruptId": interrupt["id"], "status": "cancelled"} for interrupt in run.pending
+        ]
         run = await page.run(graph="plan", resume=entries)
         assert run.outcome == "cancelled"
         assert run.pending == []
@@ -203,7 +208,9 @@ async def test_a_cancelled_question_cancels_the_run(browser: Browser):
 async def test_a_user_may_write_a_message_instead_of_an_answer(browser: Browser):
     async with pages(browser) as page:
         first = await page.run("Plan it.", graph="plan", forget=True)
-        entries = [{"interruptId": each["id"], "status": "cancelled"} for each in first.pending]
+        entries = [
+            {"interruptId": interrupt["id"], "status": "cancelled"} for interrupt in first.pending
+        ]
         run = await page.run("Plan the other.", graph="plan", resume=entries)
         assert run.error is None
         assert run.outcome == "interrupt"
@@ -215,7 +222,9 @@ async def test_a_user_may_write_a_message_instead_of_an_answer(browser: Browser)
 async def test_a_client_before_1_0_gets_no_unknown_outcome(browser: Browser):
     async with pages(browser) as page:
         run = await page.run("Plan it.", graph="plan", forget=True)
-        entries = [{"interruptId": each["id"], "status": "cancelled"} for each in run.pending]
+        entries = [
+            {"interruptId": interrupt["id"], "status": "cancelled"} for interrupt in run.pending
+        ]
         old = await page.post({"resume": entries}, "plan")
     assert '"code":"bae-run-cancelled"' in old.text
     assert "RUN_FINISHED" not in old.text
@@ -233,7 +242,7 @@ async def test_a_question_answered_by_another_user_cannot_be_answered_again(brow
         assert refused.kinds[-2:] == ["RUN_FINISHED", "RUN_ERROR"]
         assert refused.end["code"] == "bae-gate-answered"
         assert "ben" in refused.end["message"]
-        assert [each["message"] for each in refused.pending] == ["Why?"]
+        assert [interrupt["message"] for interrupt in refused.pending] == ["Why?"]
         run = await page.run(graph="plan", resume=resolve(refused, why="rain"))
         assert run.error is None
         assert run.texts[-1] == ("assistant", "5 because of rain")
@@ -295,7 +304,7 @@ async def test_the_model_sees_the_earlier_turns_and_the_page_keeps_its_messages(
         assert run.texts == said
         assert "MESSAGES_SNAPSHOT" not in run.kinds
         assert isinstance(lm, ScriptedLM)
-        assert [each.text for each in lm.prompts[-1].conversation[:2]] == [
+        assert [message.text for message in lm.prompts[-1].conversation[:2]] == [
             "I am Ana.",
             "Hello Ana!",
         ]
@@ -447,7 +456,7 @@ async def test_the_page_is_notified_of_unused_message_parts(
         events = [json.loads(line[6:]) for line in run.text.splitlines() if line]
         assert events[-1]["outcome"] == {"type": "success"}
         [ignored] = [event["value"]["parts"] for event in events if event["type"] == "CUSTOM"]
-        assert [each.partition(":")[0] for each in ignored] == [
+        assert [warning.partition(":")[0] for warning in ignored] == [
             f"body.messages.0.content.{number}" for number in range(2, 7)
         ]
         assert "send the bytes" in ignored[1]

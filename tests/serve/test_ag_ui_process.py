@@ -58,7 +58,7 @@ def test_the_chat_example_asks_a_user_to_approve_tool_calls(tmp_path: Path):
         browser.close()
 
 
-def test_the_next_server_continues_a_turn_and_the_page_follows_it(tmp_path: Path):
+def test_a_page_follows_a_turn_continued_by_the_next_server(tmp_path: Path):
     port, browser = free_port(), Browser()
     url = f"http://127.0.0.1:{port}/ag-ui/works"
     message = {"id": "m1", "role": "user", "content": "Work"}
@@ -81,6 +81,9 @@ def test_the_next_server_continues_a_turn_and_the_page_follows_it(tmp_path: Path
             run = browser.run({**sent, "ask": message, "runId": "run-1"})
         assert run["error"] is None
         assert run["events"][-1]["outcome"] == {"type": "success"}
-        assert [each["content"] for each in run["messages"]] == ["Work", "Work is done"]
+        assert [sent_message["content"] for sent_message in run["messages"]] == [
+            "Work",
+            "Work is done",
+        ]
     finally:
         browser.close()

@@ -137,7 +137,7 @@ async def test_the_inbox_has_pages_with_the_oldest_question_first():
         found, after = [], ""
         while True:
             page = await served.get(f"/inbox?limit=2{after}")
-            found += [each["run_id"] for each in page["gates"]]
+            found += [gate["run_id"] for gate in page["gates"]]
             if page["next"] is None:
                 break
             after = f"&after={page['next']!r}"
@@ -150,9 +150,9 @@ class Counting(MemoryJournal):
     listed = 0
 
     async def runs(self, **query: Any) -> Any:
-        found = await super().runs(**query)
-        self.listed += len(found)
-        return found
+        runs = await super().runs(**query)
+        self.listed += len(runs)
+        return runs
 
 
 @pytest.mark.parametrize("path", ["/runs", "/inbox", "/threads"])
@@ -166,7 +166,7 @@ async def test_invisible_runs_are_filtered_by_the_store(path: str):
         await served.client.post("/graphs/orders/runs?wait=10", json=body, headers=ben)
         journal.listed = 0
         page = (await served.client.get(path, headers=ben)).json()
-        assert [len(each) for each in page.values() if isinstance(each, list)] == [1]
+        assert [len(items) for items in page.values() if isinstance(items, list)] == [1]
         assert journal.listed <= 2
 
 
@@ -186,7 +186,7 @@ async def test_waiting_requests_are_answered_when_the_server_stops():
         while "next" not in served.api.owner.run_ids:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         served.api.close()
-        assert [(await each).status_code for each in (first, second)] == [202, 503]
+        assert [(await response).status_code for response in (first, second)] == [202, 503]
         assert (await second).json()["type"] == "bae-serve-closing"
     assert [run.run_id for run in await served.journal.runs()] == ["held"]
     assert (await served.journal.read("held")).info.standing() == "interrupted"

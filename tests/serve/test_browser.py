@@ -32,11 +32,11 @@ def app_with(html: str, api: API) -> Starlette:
     return Starlette(routes=[Route("/", show), Mount("/bae", app=api)])
 
 
-async def test_the_page_of_the_guide_starts_a_run_and_follows_it_to_its_end():
+async def test_the_page_of_the_guide_can_start_and_follow_a_run():
     pytest.importorskip("fastapi")
-    found = blocks(GUIDE)
-    [code] = [each.text for each in found if each.title == "desk.py"]
-    [html] = [each.text for each in found if each.language == "html"]
+    code_blocks = blocks(GUIDE)
+    [code] = [element.text for element in code_blocks if element.title == "desk.py"]
+    [html] = [message.text for message in code_blocks if message.language == "html"]
     module = sys.modules["served_desk"] = ModuleType("served_desk")
     exec(code.replace('"testserver"', '"127.0.0.1"'), module.__dict__)
     app = app_with(html, module.api)

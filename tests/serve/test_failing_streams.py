@@ -23,7 +23,7 @@ ERRORS = [
     TimeoutError("the database is away"),
     OSError("the database is away"),
 ]
-fails = pytest.mark.parametrize("error", ERRORS, ids=lambda each: type(each).__name__)
+fails = pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 
 
 class Failing(MemoryJournal):
@@ -44,7 +44,7 @@ async def messages_of(url: str, *frames: Any) -> tuple[list[Any], int | None, st
         for frame in frames:
             await socket.send(json.dumps(frame))
         try:
-            while not any("end" in each for each in told):
+            while not any("end" in message for message in told):
                 told.append(json.loads(await socket.recv()))
         except ConnectionClosed:
             return told, socket.close_code, socket.close_reason
@@ -65,10 +65,10 @@ async def test_a_feed_ends_if_the_visibility_check_fails(
         for feed in ("runs", "run/one"):
             caplog.clear()
             frames = {"token": "ben"}, {"sub": 1, "feed": feed}
-            told, code, _ = await messages_of(served.ws(), *frames)
-            assert (told[-1]["end"], told[-1]["type"]) == ("refused", "bae-serve-failed")
+            messages, code, _ = await messages_of(served.ws(), *frames)
+            assert (messages[-1]["end"], messages[-1]["type"]) == ("refused", "bae-serve-failed")
             assert code is None
-            assert "away" not in json.dumps(told)
+            assert "away" not in json.dumps(messages)
             assert "the database is away" in caplog.text
 
 
@@ -87,8 +87,10 @@ async def test_a_failing_auth_hook_closes_the_web_socket_as_failed(
         _, code, reason = await messages_of(served.ws(), {"token": "broken"})
         assert (code, "log" in (reason or "")) == (1011, True)
         assert "the database is away" in caplog.text
-        told, code, _ = await messages_of(served.ws(), {"token": TOKEN}, {"sub": 1, "feed": "no"})
-        assert (told[-1]["end"], code) == ("refused", None)
+        messages, code, _ = await messages_of(
+            served.ws(), {"token": TOKEN}, {"sub": 1, "feed": "no"}
+        )
+        assert (messages[-1]["end"], code) == ("refused", None)
 
 
 @fails
@@ -105,8 +107,8 @@ async def test_a_stream_of_records_ends_if_the_store_fails(
         assert "away" not in json.dumps(events)
         assert "the database is away" in caplog.text
         frames = {"token": TOKEN}, {"sub": 1, "feed": "run/one"}
-        told, _, _ = await messages_of(served.ws(), *frames)
-        assert (told[-1]["end"], told[-1]["type"]) == ("refused", "bae-serve-failed")
+        messages, _, _ = await messages_of(served.ws(), *frames)
+        assert (messages[-1]["end"], messages[-1]["type"]) == ("refused", "bae-serve-failed")
 
 
 @pytest.mark.parametrize(

@@ -95,12 +95,12 @@ async def test_an_uploaded_file_can_be_used_in_a_start_and_an_answer(journal):
         run = await served.get("/runs/one")
         assert run["result"] == {"photo": DOT.as_json(), "paper": PAPER.as_json()}
         for file, kind, how in ((DOT, "image/png", "inline"), (PAPER, "application/pdf", "attach")):
-            found = await served.client.get(f"/files/{file.hash}")
-            assert (found.status_code, found.content) == (200, file.data)
-            assert found.headers["content-type"] == kind
-            assert found.headers["x-content-type-options"] == "nosniff"
-            assert found.headers["content-disposition"].startswith(how)
-            assert "sandbox" in found.headers["content-security-policy"]
+            response = await served.client.get(f"/files/{file.hash}")
+            assert (response.status_code, response.content) == (200, file.data)
+            assert response.headers["content-type"] == kind
+            assert response.headers["x-content-type-options"] == "nosniff"
+            assert response.headers["content-disposition"].startswith(how)
+            assert "sandbox" in response.headers["content-security-policy"]
             assert (await served.client.get(f"/files/{file.hash[7:]}")).content == file.data
         replayed = await served.post("/runs/one/replay")
         assert replayed["outcome"] == "same", replayed
@@ -109,21 +109,21 @@ async def test_an_uploaded_file_can_be_used_in_a_start_and_an_answer(journal):
         assert len("".join(stored.answers.values())) < 500
 
 
-async def test_a_user_can_neither_read_nor_name_a_file_of_another_user(journal):
+async def test_a_user_cannot_use_a_file_of_another_user(journal):
     async with files_served(journal=journal, visible="own") as served:
         mine = (await upload(served, DOT.data)).json()
         await start(served, mine)
         assert (await upload(served, OTHER.data)).status_code == 201  # which no run has
         for hash in (DOT.hash, OTHER.hash):
-            found = await served.client.get(f"/files/{hash}", headers=by("ben"))
-            assert (found.status_code, found.json()["type"]) == (404, "bae-serve-file")
+            response = await served.client.get(f"/files/{hash}", headers=by("ben"))
+            assert (response.status_code, response.json()["type"]) == (404, "bae-serve-file")
             for photo in (hash, {"hash": hash}):
                 refused = await start(served, photo, "stolen", headers=by("ben"))
                 assert refused.status_code == 422
                 assert "there is no file" in refused.json()["detail"]
         assert (await start(served, DOT.data_url, "own", headers=by("ben"))).status_code == 201
-        found = await served.client.get(f"/files/{DOT.hash}", headers=by("ben"))
-        assert found.content == DOT.data  # ben has it by a run of his own
+        response = await served.client.get(f"/files/{DOT.hash}", headers=by("ben"))
+        assert response.content == DOT.data  # ben has it by a run of his own
         (gate,) = (await served.get("/inbox", headers=by("ben")))["gates"]
         for hash in (OTHER.hash, NOTE.hash):
             body = {"gate": gate["gate"], "value": {"hash": hash}}
@@ -204,7 +204,7 @@ async def test_files_of_other_types_are_refused(data):
         assert (refused.status_code, refused.json()["type"]) == (422, "bae-serve-input")
 
 
-async def test_an_upload_is_bounded_and_a_page_of_another_site_cannot_send_one():
+async def test_an_upload_has_a_size_limit():
     async with files_served() as served:
         large = await upload(served, b"a" * (MAX_BYTES + 1))
         assert (large.status_code, large.json()["type"]) == (413, "bae-serve-large")
@@ -235,8 +235,8 @@ async def test_hostile_file_names_and_hashes_cannot_inject_headers_or_paths():
         name = 'a"\r\nset-cookie: a=b\u202e.png'
         sent = (await upload(served, DOT.data, name)).json()
         assert sent["name"] == 'a"__set-cookie: a=b_.png'
-        found = await served.client.get(f"/files/{DOT.hash}")
-        assert "set-cookie" not in found.headers
+        response = await served.client.get(f"/files/{DOT.hash}")
+        assert "set-cookie" not in response.headers
         for hash in ("..%2f..%2fetc%2fpasswd", "sha256:", DOT.hash.upper(), f"{DOT.hash}0", "%00"):
             assert (await served.client.get(f"/files/{hash}")).status_code == 404
 

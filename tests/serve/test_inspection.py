@@ -31,7 +31,7 @@ async def test_runs_can_be_listed_by_every_filter():
         await served.post("/graphs/slow/runs", {"start": {"name": "busy"}, "run_id": "busy"})
 
         async def ids(query: str) -> list[str]:
-            return [each["run_id"] for each in (await served.get(f"/runs?{query}"))["runs"]]
+            return [row["run_id"] for row in (await served.get(f"/runs?{query}"))["runs"]]
 
         assert await ids("status=waiting") == ["asks"]
         assert await ids("status=running") == ["busy"]
@@ -50,7 +50,7 @@ async def test_runs_can_be_listed_by_every_filter():
         found, query = [], "limit=2"
         while True:
             page = await served.get(f"/runs?{query}")
-            found += [each["run_id"] for each in page["runs"]]
+            found += [run["run_id"] for run in page["runs"]]
             if page["next"] is None:
                 break
             query = f"limit=2&before={page['next']}"
@@ -66,7 +66,7 @@ async def test_records_are_available_as_json_as_lines_and_as_events():
     async with serving() as served:
         await served.start(run_id="one")
         page = await served.get("/runs/one/records")
-        numbers = [each["n"] for each in page["records"]]
+        numbers = [record["n"] for record in page["records"]]
         assert (numbers, page["last"], page["status"]) == (
             [*range(len(numbers))],
             numbers[-1],
@@ -121,19 +121,19 @@ reports = Graph(start=Ask, end=Report, name="reports")
 async def test_a_timeline_shows_the_critical_path():
     async with serving(graphs={"reports": reports}) as served:
         await served.post("/graphs/reports/runs?wait=10", {"start": {}, "run_id": "one"})
-        found = await served.get("/runs/one/timeline")
-        bars = {each["place"]: each for each in found["bars"] if each["kind"] == "dep"}
+        timeline = await served.get("/runs/one/timeline")
+        bars = {bar["place"]: bar for bar in timeline["bars"] if bar["kind"] == "dep"}
         slow, fast = bars["1:Report.about"], bars["1:Report.n"]
         assert (slow["slack"], len(slow["critical"]), fast["critical"]) == (0, 1, [])
         assert fast["slack"] > 0.02
-        assert found["is_exact"]
-        assert found["longest"][0] == "1:Report.about"
-        assert 0.02 < found["critical_seconds"] <= found["seconds"]
+        assert timeline["is_exact"]
+        assert timeline["longest"][0] == "1:Report.about"
+        assert 0.02 < timeline["critical_seconds"] <= timeline["seconds"]
         pages: list[Any] = []
-        while len(pages) < found["total"]:
+        while len(pages) < timeline["total"]:
             page = await served.get(f"/runs/one/timeline?start={len(pages)}&limit=2")
             pages += page["bars"]
-        assert [page["place"] for page in pages] == [each["place"] for each in found["bars"]]
+        assert [page["place"] for page in pages] == [bar["place"] for bar in timeline["bars"]]
         asked = await served.get("/runs/one/timeline?place=1&limit=1")
         assert pages[asked["index"]]["place"] == "1:Report"
         assert (await served.get("/runs/one/timeline?place=9"))["index"] is None
@@ -143,7 +143,7 @@ async def test_steps_are_listed_in_pages_around_a_number():
     async with serving() as served:
         await served.start("x" * 40, run_id="one")
         page = await served.get("/runs/one/steps?around=1&limit=1")
-        assert [each["step"] for each in page["steps"]] == [1]
+        assert [step["step"] for step in page["steps"]] == [1]
         refused = await served.client.get("/runs/one/steps?cut=0")
         assert refused.status_code == 422  # no page has a whole long run
         for missing in (
@@ -164,7 +164,7 @@ async def test_steps_can_be_found_by_class_and_by_text():
         async def found(query: str) -> list[str]:
             page = await served.get(f"/runs/one/steps?{query}")
             assert page["total"] == len(page["steps"])
-            return [f"{each['step']}:{each['node']}" for each in page["steps"]]
+            return [f"{step['step']}:{step['node']}" for step in page["steps"]]
 
         assert await found("") == ["0:Order", "1:Approval"]
         assert await found("node=Approval") == ["1:Approval"]
@@ -199,15 +199,15 @@ async def test_a_failed_run_shows_the_place_cause_and_fix_of_its_error(tmp_path)
         async with serving(journal, graphs={"trips": trips}) as served:
             start = {"start": {"city": "Ghent"}, "run_id": "one"}
             run = await served.post("/graphs/trips/runs?wait=10", start)
-            told = run["failure"]
-            assert (told["type"], told["code"]) == ("DepError", "bae-dep-failed")
-            assert told["place"] == "1:Forecast.weather"
-            assert told["error"] == "TimeoutError: nothing about Ghent in 10 s"
-            assert told["path"] == "Forecast.weather <- find_weather()"
-            assert "find_weather" in told["fix"]
+            failure = run["failure"]
+            assert (failure["type"], failure["code"]) == ("DepError", "bae-dep-failed")
+            assert failure["place"] == "1:Forecast.weather"
+            assert failure["error"] == "TimeoutError: nothing about Ghent in 10 s"
+            assert failure["path"] == "Forecast.weather <- find_weather()"
+            assert "find_weather" in failure["fix"]
         async with serving(journal, graphs={"trips": trips}) as served:
-            kept = (await served.get("/runs/one"))["failure"]  # by another server
-            assert kept == {**told, "path": None, "fix": None}
+            stored_failure = (await served.get("/runs/one"))["failure"]  # by another server
+            assert stored_failure == {**failure, "path": None, "fix": None}
 
 
 async def test_a_run_with_forks_cannot_be_deleted(tmp_path):
@@ -296,14 +296,16 @@ async def test_every_response_about_a_long_run_is_bounded(
         assert (len(started["waiting"]), started["waiting_count"]) == (5, 7)
         named = {"graph": "pages", "run": "one", "step": "3", "call": "0", "thread": "thread-one"}
         queries = {"why": "&field=text", "compare": "&a=one&b=two&same=true"}
-        for each in TABLE:
-            if each.method != "GET" or each.path in ("/runs/{run}", "/openapi.json"):
+        for endpoint in TABLE:
+            if endpoint.method != "GET" or endpoint.path in ("/runs/{run}", "/openapi.json"):
                 continue  # a run has all of its metadata
-            path = each.path.format(hash="sha256:", **named)
-            query = most_of(each.query) + queries.get(each.path.rpartition("/")[2], "")
-            found = await served.client.get(f"{path}?{query}")
-            assert found.status_code == (404 if "calls/" in path or "files" in path else 200), path
-            assert len(found.content) < 45_000, path
+            path = endpoint.path.format(hash="sha256:", **named)
+            query = most_of(endpoint.query) + queries.get(endpoint.path.rpartition("/")[2], "")
+            response = await served.client.get(f"{path}?{query}")
+            assert response.status_code == (404 if "calls/" in path or "files" in path else 200), (
+                path
+            )
+            assert len(response.content) < 45_000, path
 
         async def all_of(path: str, key: str) -> list[Any]:
             found: list[Any] = []
@@ -328,12 +330,12 @@ async def test_the_inbox_limits_the_questions_of_one_run(
     async with serving(graphs={"pages": pages}, max_iters=0) as served:
         await served.post("/graphs/pages/runs?wait=10", {"start": {"n": 40}, "run_id": "one"})
         inbox = await served.get("/inbox")
-        asked = [each["question"] for each in inbox["gates"]]
+        asked = [gate["question"] for gate in inbox["gates"]]
         assert (asked, inbox["more"]) == (["a?", "b?"], {"one": 5})
-        for each in inbox["gates"]:
-            await served.post("/runs/one/answers", {"gate": each["gate"], "value": "yes"})
+        for gate in inbox["gates"]:
+            await served.post("/runs/one/answers", {"gate": gate["gate"], "value": "yes"})
         inbox = await served.get("/inbox")
-        asked = [each["question"] for each in inbox["gates"]]
+        asked = [gate["question"] for gate in inbox["gates"]]
         assert (asked, inbox["more"]) == (["c?", "d?"], {"one": 3})
 
 

@@ -41,7 +41,7 @@ async def read(url: str) -> list[int]:
         found: list[int] = []
         async for text in client:
             message = json.loads(text)
-            found += [each["n"] for each in message.get("items", ())]
+            found += [item["n"] for item in message.get("items", ())]
             if "end" in message:
                 assert message["end"] == "ended"
                 break
@@ -84,6 +84,6 @@ async def test_hanging_subscribers_do_not_delay_the_rest_of_200(
         for found in read_by:
             assert found == [*range(len(found))]
             assert len(found) > max(600, total)
-        assert {await each for each in hanging} <= {1006, 1013}
+        assert {await task for task in hanging} <= {1006, 1013}
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     assert grown < 300

@@ -75,7 +75,7 @@ async def test_two_routers_in_one_application_are_independent():
     app = Starlette(routes=[Mount("/one", app=first), Mount("/two", app=second)])
     async with client_of(app, first, second) as client:
         await client.post("/one/graphs/orders/runs?wait=10", json=BODY)
-        assert [each["run_id"] for each in (await client.get("/one/runs")).json()["runs"]] == [
+        assert [run["run_id"] for run in (await client.get("/one/runs")).json()["runs"]] == [
             "order/1"
         ]
         assert (await client.get("/two/runs")).json()["runs"] == []

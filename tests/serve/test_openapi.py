@@ -95,7 +95,9 @@ def background() -> Iterator[Background]:
 
 
 DOCUMENT: dict[str, Any] = json.loads(api_of(MemoryJournal()).document())
-OPERATIONS = [(path, method) for path, each in DOCUMENT["paths"].items() for method in each]
+OPERATIONS = [
+    (path, method) for path, operations in DOCUMENT["paths"].items() for method in operations
+]
 
 
 def test_the_openapi_document_has_every_endpoint_and_node_class():
@@ -136,10 +138,12 @@ def test_every_openapi_schema_has_a_unique_name():
     document = json.loads(api.document())
     schemas = document["components"]["schemas"]
     assert all(re.fullmatch(r"[\w.-]+", name, re.ASCII) for name in schemas)
-    titles = [each.get("title", name) for name, each in schemas.items()]
+    titles = [schema.get("title", name) for name, schema in schemas.items()]
     assert len(titles) == len({*titles})
     operations = [
-        each["operationId"] for path in document["paths"].values() for each in path.values()
+        operation["operationId"]
+        for path in document["paths"].values()
+        for operation in path.values()
     ]
     assert len(operations) == len({*operations})
     known = {f"#/components/schemas/{name}" for name in schemas}
@@ -153,7 +157,7 @@ async def test_an_unknown_tag_of_a_union_is_reported_as_a_single_error():
         refused = await served.client.post(
             "/graphs/walk/runs", json={"start": {"pet": {"kind": "cow"}}}
         )
-        assert [each["loc"] for each in refused.json()["errors"]] == [["body", "start", "pet"]]
+        assert [error["loc"] for error in refused.json()["errors"]] == [["body", "start", "pet"]]
 
 
 KNOWN = {
@@ -215,7 +219,7 @@ def known(case: Any, run_id: str, new: dict[str, str], *, accepted: bool) -> Any
     return case
 
 
-@pytest.mark.parametrize(("path", "method"), OPERATIONS, ids=lambda each: each)
+@pytest.mark.parametrize(("path", "method"), OPERATIONS, ids=lambda value: value)
 def test_no_request_allowed_by_the_document_makes_the_server_fail(
     background: Background, path: str, method: str
 ):

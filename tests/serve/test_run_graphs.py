@@ -153,17 +153,17 @@ async def test_a_fork_form_has_the_fields_with_their_values_and_schemas():
         login = {"run_id": "keyed", "start": {"name": "ana", "key": "hidden"}}
         await served.post("/graphs/logins/runs?wait=10", login)
         form = await served.get("/runs/one/steps/2/fork")
-        fields = {each["name"]: each for each in form["fields"]}
+        fields = {field["name"]: field for field in form["fields"]}
         assert (form["at"], form["node"], [*fields]) == (2, "Draft", ["words", "lengths", "round"])
         assert fields["round"]["value"] == 2
         schema = fields["round"]["field_schema"]
         assert (schema["type"], schema["minimum"], schema["maximum"]) == ("integer", 1, 9)
-        assert not any(each["needed"] for each in form["fields"])
+        assert not any(field["needed"] for field in form["fields"])
         body = {"at": 2, "changed": {"round": 3}, "run_id": "two"}
         assert (await served.post("/runs/one/forks", body))["parent"] == "one"
         secret = {f["name"]: f for f in (await served.get("/runs/keyed/steps/0/fork"))["fields"]}
         assert (secret["key"]["value"], "hidden" in str(secret)) == (None, False)
-        assert {name: each["needed"] for name, each in secret.items()} == {
+        assert {name: field["needed"] for name, field in secret.items()} == {
             "name": False,
             "key": True,
         }

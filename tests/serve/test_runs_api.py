@@ -39,7 +39,7 @@ async def test_a_run_is_started_once_for_repeated_requests():
         assert (await served.get("/runs/order%2F1"))["run_id"] == "order/1"
 
 
-async def test_a_wrong_start_names_the_field_and_starts_nothing():
+async def test_an_invalid_start_is_refused_with_the_name_of_the_field():
     async with serving() as served:
         for start in ({"sku": "lamp", "count": 0}, {"count": 1}, {"sku": "x", "price": 1}, 7):
             response = await served.client.post("/graphs/orders/runs", json={"start": start})
@@ -82,8 +82,8 @@ async def test_the_web_socket_follows_a_run_and_the_list_of_runs():
                 ended = True
             else:
                 found[message["sub"]] += message["items"]
-        assert [each["n"] for each in found[2]] == [*range(len(found[2]))]
-        assert {each["run_id"] for each in found[1]} == {"one"}
+        assert [item["n"] for item in found[2]] == [*range(len(found[2]))]
+        assert {item["run_id"] for item in found[1]} == {"one"}
 
 
 async def test_a_question_can_be_answered_only_once():
@@ -250,7 +250,7 @@ async def test_an_approval_for_a_thread_can_be_listed_and_revoked():
         (grant,) = (await served.get("/runs/two/approvals"))["approvals"]
         assert (grant["tool"], grant["scope"], grant["run_id"]) == ("pay_back", "thread", "one")
         taken = await served.post("/runs/two/approvals/revoke", {"tool": "pay_back"})
-        assert [each["revoked"] for each in taken["approvals"]] == [True]
+        assert [approval["revoked"] for approval in taken["approvals"]] == [True]
         again = await served.client.post("/runs/two/approvals/revoke", json={"tool": "pay_back"})
         assert (again.status_code, again.json()["type"]) == (404, "bae-approval-unknown")
         assert await turn("three") == "waiting"
@@ -263,7 +263,7 @@ async def test_another_user_cannot_add_a_turn_to_a_thread():
             body = {"start": {"question": question}, "thread": "t/1", "metadata": {"page": "home"}}
             await served.post("/graphs/talk/runs?wait=10", body)
         found = await served.get("/threads/t%2F1")
-        assert [(each["user"], each["status"]) for each in found["turns"]] == [
+        assert [(turn["user"], turn["status"]) for turn in found["turns"]] == [
             ("Hi", "ended"),
             ("How are you?", "ended"),
         ]
@@ -271,12 +271,12 @@ async def test_another_user_cannot_add_a_turn_to_a_thread():
         [last] = newest["turns"]
         assert (last["user"], newest["total"]) == ("How are you?", 2)
         older = f"/threads/t%2F1?limit=1&cut=1&before={last['run_id']}"
-        assert [each["user"] for each in (await served.get(older))["turns"]] == [
+        assert [turn["user"] for turn in (await served.get(older))["turns"]] == [
             "H… (1 more characters)"
         ]
         unknown = await served.client.get("/threads/t%2F1?before=none")
         assert (unknown.status_code, unknown.json()["type"]) == (404, "bae-run-unknown")
-        assert [each["thread"] for each in (await served.get("/threads"))["threads"]] == ["t/1"]
+        assert [thread["thread"] for thread in (await served.get("/threads"))["threads"]] == ["t/1"]
         rows = (await served.get("/runs?meta.page=home&limit=1"))["runs"]
         assert [row["metadata"] for row in rows] == [{"page": "home", "by": "ana"}]
         stranger = {"authorization": "Bearer ben"}
@@ -286,8 +286,8 @@ async def test_another_user_cannot_add_a_turn_to_a_thread():
         spoof = {"start": {"question": "x"}, "metadata": {"by": "ana"}, "run_id": "spoof"}
         made = await served.client.post("/graphs/talk/runs", json=spoof, headers=stranger)
         assert made.json()["metadata"]["by"] == "ben"
-        gone = await served.client.delete("/threads/t%2F1")
-        assert gone.status_code == 204
+        response = await served.client.delete("/threads/t%2F1")
+        assert response.status_code == 204
         assert (await served.get("/threads"))["threads"] == []
 
 
@@ -307,9 +307,9 @@ async def test_listing_threads_reads_each_thread_once():
     async with serving(journal, graphs={"talk": talk}) as served:
         looks.clear()
         first = await served.get("/threads?limit=2")
-        assert [each["thread"] for each in first["threads"]] == ["b", "a"]
+        assert [thread["thread"] for thread in first["threads"]] == ["b", "a"]
         rest = await served.get(f"/threads?limit=2&before={first['next']}")
-        assert [each["thread"] for each in rest["threads"]] == ["c"]
+        assert [thread["thread"] for thread in rest["threads"]] == ["c"]
         assert sorted(looks) == ["a", "a", "b", "b", "c"]
 
 
@@ -317,13 +317,13 @@ async def test_two_equal_concurrent_requests_start_one_run():
     async with serving() as served:
         body = {"run_id": "once", "start": {"name": "once"}}
         posts = [served.client.post("/graphs/slow/runs", json=body) for _ in range(5)]
-        assert sorted(each.status_code for each in await asyncio.gather(*posts)) == [
+        assert sorted(response.status_code for response in await asyncio.gather(*posts)) == [
             *[200] * 4,
             201,
         ]
         assert served.api.owner.run_ids == ["once"]
         resumes = [served.client.post("/runs/once/resume", json={}) for _ in range(3)]
-        assert {each.status_code for each in await asyncio.gather(*resumes)} == {202}
+        assert {response.status_code for response in await asyncio.gather(*resumes)} == {202}
         assert served.api.owner.run_ids == ["once"]
     assert (await served.journal.read("once")).info.standing() == "interrupted"
 
@@ -396,7 +396,7 @@ async def test_a_page_of_long_records_ends_early(
         found, after = [], -1
         while True:
             page = await served.get(f"/runs/one/records?after={after}")
-            found += [each["n"] for each in page["records"]]
+            found += [record["n"] for record in page["records"]]
             assert page["records"]
             after = found[-1]
             if after == page["last"]:
@@ -440,16 +440,16 @@ async def test_two_runs_are_compared_by_place():
         await served.start(count=2, run_id="a")
         await served.start(count=5, run_id="b")
         await served.start(count=20, run_id="c")
-        found = await served.get("/compare?a=a&b=b")
-        assert (found["first"], found["total"]) == ("0:Order", 2)
-        [order, price] = found["nodes"]
-        assert (order["state"], [each["name"] for each in order["fields"]]) == (
+        comparison = await served.get("/compare?a=a&b=b")
+        assert (comparison["first"], comparison["total"]) == ("0:Order", 2)
+        [order, price] = comparison["nodes"]
+        assert (order["state"], [field["name"] for field in order["fields"]]) == (
             "differs",
             ["count"],
         )
-        assert [price["fields"][0][each]["value"] for each in ("a", "b")] == [4, 10]
+        assert [price["fields"][0][side]["value"] for side in ("a", "b")] == [4, 10]
         other = await served.get("/compare?a=a&b=c")
-        assert [(each["node"], each["state"]) for each in other["nodes"]] == [
+        assert [(node["node"], node["state"]) for node in other["nodes"]] == [
             ("Order", "differs"),
             ("Price", "a"),
             ("Approval", "b"),
@@ -473,26 +473,26 @@ async def test_a_replay_shows_whether_the_code_takes_the_same_path():
 
 async def test_a_graph_is_shown_with_a_layout_and_its_tools():
     async with serving(graphs={"shop": shop}) as served:
-        found = await served.get("/graphs/shop")
-        assert [box["node"] for box in found["boxes"]] == found["nodes"]
-        assert all(box["width"] > 0 and box["height"] > 0 for box in found["boxes"])
-        [edge] = found["edges"]
+        graph_info = await served.get("/graphs/shop")
+        assert [box["node"] for box in graph_info["boxes"]] == graph_info["nodes"]
+        assert all(box["width"] > 0 and box["height"] > 0 for box in graph_info["boxes"])
+        [edge] = graph_info["edges"]
         assert (edge["source"], edge["target"], edge["chosen_by"]) == (
             "Wish",
             "Advice",
             "certain",
         )
         assert len(edge["line"]) >= 2
-        [tool] = found["tools"]
+        [tool] = graph_info["tools"]
         assert (tool["node"], tool["name"]) == ("Advice", "get_price")
         assert [*tool["arguments"]["properties"]] == ["sku"]
-        wish, advice = found["classes"]
+        wish, advice = graph_info["classes"]
         assert (wish["node"], wish["ending"], wish["fields"][0]["source"]) == (
             "Wish",
             "never",
             "given",
         )
-        assert {each["source"] for each in advice["fields"]} >= {"tools"}
+        assert {field["source"] for field in advice["fields"]} >= {"tools"}
         [prompt] = (await served.get("/graphs/shop/prompts"))["prompts"]
         assert (prompt["source"], prompt["target"], prompt["tools"]) == (
             "Wish",
@@ -545,14 +545,14 @@ async def test_a_call_shows_its_prompts_and_attempts():
         page = await served.get("/runs/one/calls")
         assert (page["total"], page["calls"][0]["answers"]) == (1, None)
         call = await served.get("/runs/one/calls/0")
-        assert [each["verdict"] for each in call["answers"]] == ["invalid", "valid"]
-        assert all("Weather?" in each["asked"] for each in call["answers"])
+        assert [answer["verdict"] for answer in call["answers"]] == ["invalid", "valid"]
+        assert all("Weather?" in answer["asked"] for answer in call["answers"])
         short = await served.get("/runs/one/calls/0?cut=5")
         assert "more characters" in short["answers"][0]["asked"]
         run = await served.get("/runs/one")
         assert (run["usage"]["attempts"], run["usage"]["input_tokens"]) == (2, 200)
         [row] = (await served.get("/runs"))["runs"]
-        assert [each["cost"] for each in (row, run["usage"], call["usage"])] == [None] * 3
+        assert [entry["cost"] for entry in (row, run["usage"], call["usage"])] == [None] * 3
 
 
 async def test_a_run_has_its_node_limit_and_the_budgets_of_the_server():
@@ -578,4 +578,4 @@ async def test_a_run_with_fallback_lms_lists_only_their_shared_budgets():
     async with serving(graphs={"talk": talk}, lm=Fallback(first, second)) as served:
         body = {"start": {"question": "Weather?"}, "run_id": "one"}
         await served.post("/graphs/talk/runs?wait=10", body)
-        assert [each["scope"] for each in (await served.get("/runs/one"))["budgets"]] == ["day"]
+        assert [budget["scope"] for budget in (await served.get("/runs/one"))["budgets"]] == ["day"]

@@ -67,7 +67,7 @@ async def test_no_response_contains_a_secret(accept: str):
     async with serving(graphs={"login": login}) as served:
         await served.post("/graphs/login/runs?wait=10", BODIES["/graphs/{graph}/runs"])
         seen = 0
-        for endpoint in sorted(TABLE, key=lambda each: order[each.method]):
+        for endpoint in sorted(TABLE, key=lambda row: order[row.method]):
             if endpoint.takes_bytes:
                 continue
             path = endpoint.path.format(

@@ -149,12 +149,12 @@ class SocketFollower:
                 socket.send(json.dumps(message))
             while True:
                 message = json.loads(socket.recv(timeout=30))
-                for each in message.get("items", ()):
+                for item in message.get("items", ()):
                     if message["sub"] == 1:
-                        self.numbers.append(each["n"])
+                        self.numbers.append(item["n"])
                     else:
-                        self.changes.append(each["change"])
-                        self.statuses.append(each["status"])
+                        self.changes.append(item["change"])
+                        self.statuses.append(item["status"])
                 if "end" in message:
                     assert message["end"] in ("ended", "waiting"), message
                 is_over = "ended" in self.statuses and self.numbers[-1:] == [message.get("last")]
@@ -235,5 +235,5 @@ def test_stopping_the_server_ends_its_streams_and_cancels_no_run(tmp_path: Path,
             page = client.get("/runs/long/records?limit=1000").json()
     assert follower.end["reason"] == "ended"
     assert follower.numbers == [*range(page["last"] + 1)]
-    assert [each["kind"] for each in page["records"]].count("RunEnded") == 1
-    assert not any("cancelled" in json.dumps(each["data"]) for each in page["records"])
+    assert [record["kind"] for record in page["records"]].count("RunEnded") == 1
+    assert not any("cancelled" in json.dumps(record["data"]) for record in page["records"])

@@ -27,17 +27,20 @@ from studio_pages import SCRIPT, SCRIPT_TOKEN, OpenStudio, open_studio
 @pytest.mark.parametrize("path", ["/", "/inbox", "/runs/r1?tab=graph", "/chat/a%2Fb", "/team/x.y"])
 async def test_every_path_without_a_file_serves_the_page(path: str, tmp_path: Path):
     async with open_studio(tmp_path) as studio:
-        found = await studio.client.get(path)
-    assert (found.status_code, found.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert "<title>bae studio" in found.text
-    assert found.headers["cache-control"] == "no-cache"
+        response = await studio.client.get(path)
+    assert (response.status_code, response.headers["content-type"]) == (
+        200,
+        "text/html; charset=utf-8",
+    )
+    assert "<title>bae studio" in response.text
+    assert response.headers["cache-control"] == "no-cache"
 
 
 async def test_the_page_may_load_and_connect_to_nothing_but_its_own_origin(tmp_path: Path):
     async with open_studio(tmp_path) as studio:
         found = (await studio.client.get("/")).headers
     policy = dict(
-        each.strip().split(" ", 1) for each in found["content-security-policy"].split(";")
+        directive.strip().split(" ", 1) for directive in found["content-security-policy"].split(";")
     )
     host = studio.url.removeprefix("http://")
     assert policy.pop("connect-src") == f"'self' ws://{host} wss://{host}"
@@ -58,7 +61,7 @@ async def test_the_page_may_load_and_connect_to_nothing_but_its_own_origin(tmp_p
     assert "set-cookie" not in found
 
 
-async def test_assets_are_compressed_and_cached_forever_and_other_files_are_revalidated(
+async def test_assets_of_the_page_are_compressed_and_cached_forever(
     tmp_path: Path,
 ):
     async with open_studio(tmp_path) as studio:
@@ -67,7 +70,7 @@ async def test_assets_are_compressed_and_cached_forever_and_other_files_are_reva
         plain = await get(path, headers={"accept-encoding": "gzip;q=0, identity"})
         again = await get(path, headers={"if-none-match": f'"x", W/{packed.headers["etag"]}'})
         async with studio.client.stream("GET", path) as response:
-            raw = b"".join([each async for each in response.aiter_raw()])
+            raw = b"".join([chunk async for chunk in response.aiter_raw()])
         icon = await get("/icon.svg")
         gone = await get("/assets/index-0.js")
     assert packed.text == plain.text == SCRIPT
@@ -144,7 +147,7 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.parametrize("headers", FOREIGN, ids=lambda each: str(each)[:60])
+@pytest.mark.parametrize("headers", FOREIGN, ids=lambda headers_: str(headers_)[:60])
 async def test_requests_of_another_site_are_refused_everywhere(
     headers: dict[str, str], tmp_path: Path
 ):
@@ -173,7 +176,7 @@ async def test_requests_of_another_site_are_refused_everywhere(
         assert (await studio.log_in(link, **own)).status_code == 200  # it was not used up
 
 
-async def test_a_link_on_another_site_opens_the_page_but_no_data(tmp_path: Path):
+async def test_a_link_on_another_site_opens_the_page_without_data(tmp_path: Path):
     headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
     headers["sec-fetch-dest"] = "document"
     async with open_studio(tmp_path) as studio:
@@ -203,9 +206,9 @@ class Clock:
 
 
 async def can_read(studio: OpenStudio, headers: dict[str, str]) -> bool:
-    found = await studio.client.get("/api/runs", headers=headers)
-    assert found.status_code in (200, 401)
-    return found.status_code == 200
+    response = await studio.client.get("/api/runs", headers=headers)
+    assert response.status_code in (200, 401)
+    return response.status_code == 200
 
 
 async def test_a_link_token_can_be_exchanged_only_once(tmp_path: Path):
@@ -213,7 +216,7 @@ async def test_a_link_token_can_be_exchanged_only_once(tmp_path: Path):
         link = studio.studio.logins.make_link_token()
         assert not await can_read(studio, {"authorization": f"Bearer {link}"})
         both = await asyncio.gather(studio.log_in(link), studio.log_in(link))
-        first, second = sorted(both, key=lambda each: each.status_code)
+        first, second = sorted(both, key=lambda response: response.status_code)
         assert (first.status_code, second.status_code) == (200, 401)
         assert second.json()["type"] == "bae-studio-login"
         assert "bae studio" in second.json()["fix"]
@@ -245,8 +248,8 @@ async def test_ten_wrong_tokens_block_logins_for_a_minute(tmp_path: Path):
     async with open_studio(tmp_path, clock=clock) as studio:
         link = studio.studio.logins.make_link_token()
         assert [(await studio.log_in("wrong")).status_code for _ in range(11)] == [*[401] * 10, 429]
-        held = await studio.log_in(link)
-        assert (held.status_code, held.headers["retry-after"]) == (429, "61")
+        response = await studio.log_in(link)
+        assert (response.status_code, response.headers["retry-after"]) == (429, "61")
         clock.now += 61
         assert (await studio.log_in(link)).status_code == 200
 
@@ -272,9 +275,13 @@ async def test_a_browser_can_log_out_all_browsers(tmp_path: Path):
         one, two, three = [await studio.headers() for _ in range(3)]
         link = studio.studio.logins.make_link_token()
         await studio.client.post("/api/logout", json={}, headers=one)
-        assert [await can_read(studio, each) for each in (one, two, three)] == [False, True, True]
+        assert [await can_read(studio, headers) for headers in (one, two, three)] == [
+            False,
+            True,
+            True,
+        ]
         await studio.client.post("/api/logout", json={"everywhere": True}, headers=two)
-        assert [await can_read(studio, each) for each in (two, three)] == [False, False]
+        assert [await can_read(studio, login) for login in (two, three)] == [False, False]
         assert (await studio.log_in(link)).status_code == 401
 
 
@@ -299,7 +306,7 @@ async def test_logging_out_closes_the_web_socket_of_the_browser(
     monkeypatch.setattr("bae.serve.live.HEARTBEAT", 0.01)
     async with open_studio(tmp_path) as studio, asyncio.timeout(20):
         one, other = [await studio.headers() for _ in range(2)]
-        tokens = [each["authorization"].removeprefix("Bearer ") for each in (one, other)]
+        tokens = [headers["authorization"].removeprefix("Bearer ") for headers in (one, other)]
         async with connect(studio.ws) as gone, connect(studio.ws) as stays:
             for socket, token in zip((gone, stays), tokens, strict=True):
                 await socket.send(json.dumps({"token": token}))
@@ -327,11 +334,11 @@ def test_a_damaged_file_of_logins_is_an_error_with_a_fix(tmp_path: Path):
 
 async def test_the_page_gets_its_rights_and_graphs(tmp_path: Path):
     async with open_studio(tmp_path, lm="local") as studio:
-        told = await studio.get("/api/studio")
-    assert (told["user"], told["can"]) == ("ana", ["admin", "answer", "edit", "read", "run"])
-    assert (told["journal"], told["lm"], told["teams"]) == ("runs.db", "local", [])
-    assert told["read_only"] is None
-    chats = {each["name"]: each["message"] for each in told["graphs"]}
+        info = await studio.get("/api/studio")
+    assert (info["user"], info["can"]) == ("ana", ["admin", "answer", "edit", "read", "run"])
+    assert (info["journal"], info["lm"], info["teams"]) == ("runs.db", "local", [])
+    assert info["read_only"] is None
+    chats = {graph["name"]: graph["message"] for graph in info["graphs"]}
     assert chats == {"orders": "sku", "slow": "name", "talk": "question"}
 
 
@@ -354,9 +361,9 @@ async def studio_of_runs(tmp_path: Path) -> AsyncIterator[OpenStudio]:
 
 async def test_a_studio_without_graphs_is_read_only(tmp_path: Path):
     async with studio_of_runs(tmp_path) as studio:
-        told = await studio.get("/api/studio")
-        assert (told["graphs"], told["can"]) == ([], ["read"])
-        assert told["read_only"]["command"] == "bae studio MODULE --journal runs.db"
+        info = await studio.get("/api/studio")
+        assert (info["graphs"], info["can"]) == ([], ["read"])
+        assert info["read_only"]["command"] == "bae studio MODULE --journal runs.db"
         rows = (await studio.get("/api/runs"))["runs"]
         assert {row["run_id"]: row["status"] for row in rows} == {
             "small": "ended",
@@ -376,8 +383,8 @@ async def test_a_studio_without_graphs_is_read_only(tmp_path: Path):
             url = f"/api/runs/large/{path}"
             refused = await studio.client.post(url, json=body, headers=headers)
             assert (refused.status_code, refused.json()["type"]) == (403, "bae-serve-verb"), path
-        gone = await studio.client.delete("/api/runs/small", headers=headers)
-        assert gone.status_code == 403
+        response = await studio.client.delete("/api/runs/small", headers=headers)
+        assert response.status_code == 403
 
 
 async def test_the_openapi_document_has_the_endpoints_of_the_studio(tmp_path: Path):

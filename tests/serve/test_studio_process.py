@@ -117,8 +117,8 @@ def client_of(told: Any, token: str | None = None) -> httpx.Client:
 def log_in(told: Any) -> str:
     link, token = told["link"].split("/#token=")
     assert link == told["url"]
-    found = httpx.post(f"{link}/api/login", json={"token": token}, timeout=20)
-    return found.json()["token"]
+    response = httpx.post(f"{link}/api/login", json={"token": token}, timeout=20)
+    return response.json()["token"]
 
 
 def free_port() -> str:
@@ -152,8 +152,8 @@ def test_repeating_the_command_prints_a_new_link_to_the_running_studio(folder: P
         [link] = re.findall(r"http://\S+", again.stdout)
         assert link.startswith(f"{told['url']}/#token=")
         assert link != told["link"]
-        for each in (told, {**told, "link": link}):
-            assert log_in(each)
+        for info in (told, {**told, "link": link}):
+            assert log_in(info)
         for more in ({"BAE_STUDIO_TOKEN": TOKEN}, {"BAE_JOURNAL": "other.db"}):
             other = run_studio(folder, "app.py", "--port", port, **more)
             assert (other.returncode, "bae-serve-address" in other.stderr) == (1, True)
@@ -183,7 +183,7 @@ def test_a_studio_serves_several_graphs_with_distinct_names(folder: Path):
     with studio(folder, "app.py", "refunds.py", "--port", "0") as (told, _):
         assert told["graphs"] == ["app", "refunds"]
         with client_of(told) as client:
-            names = [each["name"] for each in client.get("/api/studio").json()["graphs"]]
+            names = [graph["name"] for graph in client.get("/api/studio").json()["graphs"]]
             assert names == ["app", "refunds"]
     refused = run_studio(folder, "app.py", "app.py:graph")
     assert refused.returncode == 2

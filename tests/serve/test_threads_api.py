@@ -76,7 +76,7 @@ async def test_a_resent_turn_names_the_turn_it_replaces():
         await served.post("/runs/one/forks", {**fork, "changed": {"text": "Good day."}})
         [_] = [data async for kind, _, data in served.events("two") if kind == "end"]
         turns = (await served.get("/threads/ana"))["turns"]
-        assert [(each["user"], each["replaces"], each["is_shown"]) for each in turns] == [
+        assert [(turn["user"], turn["replaces"], turn["is_shown"]) for turn in turns] == [
             ("Hello.", None, False),
             ("Good day.", "one", True),
         ]
@@ -114,7 +114,7 @@ async def test_a_tool_call_shows_its_arguments_and_its_approver():
 
         assert (await served.get("/runs/one/gates"))["total"] == 0
         past = (await served.get("/runs/one/gates?past=true"))["gates"]
-        assert [each["answered_by"] for each in past] == ["ana", "ana"]
+        assert [gate["answered_by"] for gate in past] == ["ana", "ana"]
         assert past[0]["answer"]["value"]["arguments"] == {"euros": 5}
         assert past[1]["answer"]["value"] == "Blue."
         calls = (await served.get("/threads/ana/turns/one"))["calls"]

@@ -204,6 +204,6 @@ async def test_hostile_markdown_is_shown_as_text(page: Any) -> None:
         outside = [link for link in links if not link.startswith(opened.url)]
         assert outside == ["https://evil.test/pixel.png", "https://example.com/"]
         assert await page.evaluate("window.hit") is None
-        assert all(each.startswith((opened.url, "blob:")) for each in asked)
+        assert all(url.startswith((opened.url, "blob:")) for url in asked)
         await page.get_by_label("Message").fill("still here")
         await expect(page.get_by_label("Message")).to_have_value("still here")

@@ -30,7 +30,7 @@ def test_the_lock_file_of_the_page_contains_no_url():
     text = (ROOT / "studio" / "package-lock.json").read_text("utf-8")
     assert "://" not in text
     packages = json.loads(text)["packages"]
-    assert all(each.get("integrity") for name, each in packages.items() if name)
+    assert all(package.get("integrity") for name, package in packages.items() if name)
 
 
 async def test_the_first_view_is_small_and_loads_from_no_other_host(page: Any):

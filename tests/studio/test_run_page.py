@@ -216,8 +216,8 @@ async def test_a_fork_with_an_edited_field_is_a_new_run_that_shows_the_change(pa
         changed = page.get_by_role("article", name="Step 0, Trip")
         await changed.get_by_text("changed", exact=True).wait_for()
         await changed.get_by_text("fork of trip-1").wait_for()
-        kept = await opened.journal.read("trip-1")
-        assert kept.info.status == "failed"
+        stored_run = await opened.journal.read("trip-1")
+        assert stored_run.info.status == "failed"
         await page.get_by_role("link", name="trip-1", exact=True).click()
         await page.get_by_role("heading", name="trip-1").wait_for()
 

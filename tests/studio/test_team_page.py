@@ -226,7 +226,7 @@ async def test_a_note_about_a_line_of_the_change_reaches_the_agent_at_work(
         await expect(box).to_have_value("")
         lm.may_answer.set()
         await run
-        assert any("nobody wants halves" in each for each in lm.seen)
+        assert any("nobody wants halves" in text for text in lm.seen)
 
 
 async def test_a_plan_can_be_edited_on_the_page(page: Any, tmp_path: Path):

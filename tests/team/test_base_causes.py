@@ -66,41 +66,41 @@ def test_a_missing_installation_of_the_project_is_fixed_by_setup(tmp_path: Path)
 def test_a_missing_dependency_is_fixed_by_setup_or_environment(
     tmp_path: Path,
 ) -> None:
-    found = explain(tmp_path, OTHER)
-    assert read_command(found) == [*INIT, "--setup", VENV + "PyYAML pytest", *IN_VENV]
+    problem = explain(tmp_path, OTHER)
+    assert read_command(problem) == [*INIT, "--setup", VENV + "PyYAML pytest", *IN_VENV]
     setup = ("uv", "sync")
-    found = explain(tmp_path, OTHER, command=(".venv/bin/python", "-m", "pytest"), setup=setup)
-    assert read_command(found) == [*INIT, "--setup", "uv sync && uv pip install PyYAML"]
+    problem = explain(tmp_path, OTHER, command=(".venv/bin/python", "-m", "pytest"), setup=setup)
+    assert read_command(problem) == [*INIT, "--setup", "uv sync && uv pip install PyYAML"]
     write(tmp_path, {".venv/pyvenv.cfg": "", ".venv/bin/python": "", ".venv/bin/pip": ""})
     command = (f"{tmp_path}/.venv/bin/python", "-m", "pytest")
-    found = explain(tmp_path, OTHER, command=command)
-    assert read_command(found) == [f"{tmp_path}/.venv/bin/pip", "install", "PyYAML"]
+    problem = explain(tmp_path, OTHER, command=command)
+    assert read_command(problem) == [f"{tmp_path}/.venv/bin/pip", "install", "PyYAML"]
     (tmp_path / ".venv/bin/pip").unlink()  # as uv makes it
-    found = explain(tmp_path, OWN, command=command)
-    assert read_command(found) == ["uv", "pip", "install", "--python", command[0], "-e", "."]
+    problem = explain(tmp_path, OWN, command=command)
+    assert read_command(problem) == ["uv", "pip", "install", "--python", command[0], "-e", "."]
 
 
 def test_a_missing_test_program_is_fixed_by_setup(tmp_path: Path) -> None:
     for text in ("/usr/bin/python: No module named pytest", "error: Failed to spawn: `pytest`"):
-        found = explain(tmp_path, output=text)
-        assert read_command(found) == [*INIT, "--setup", VENV + "pytest", *IN_VENV]
+        problem = explain(tmp_path, output=text)
+        assert read_command(problem) == [*INIT, "--setup", VENV + "pytest", *IN_VENV]
 
 
 def test_an_unknown_pytest_option_names_the_missing_plugin(tmp_path: Path) -> None:
-    found = explain(tmp_path, output="pytest: error: unrecognized arguments: --cov=shop -n auto")
-    assert "pytest-cov pytest-xdist" in read_command(found)[4]
+    problem = explain(tmp_path, output="pytest: error: unrecognized arguments: --cov=shop -n auto")
+    assert "pytest-cov pytest-xdist" in read_command(problem)[4]
 
 
 def test_missing_javascript_packages_are_fixed_by_setup(tmp_path: Path) -> None:
     package = json.dumps({"dependencies": {"left": "1"}})
     files = {"package.json": package, "a.test.js": ""}
     text = "Error: Cannot find module '@own/left/sub'"
-    found = explain(tmp_path, text, files=files, command=("node", "--test"))
-    assert read_command(found) == [*INIT, "--setup", "npm install"]
+    problem = explain(tmp_path, text, files=files, command=("node", "--test"))
+    assert read_command(problem) == [*INIT, "--setup", "npm install"]
     setup = ("npm", "install")
-    found = explain(tmp_path, text, files=files, command=("node", "--test"), setup=setup)
+    problem = explain(tmp_path, text, files=files, command=("node", "--test"), setup=setup)
     added = "npm install && npm install --no-save @own/left"
-    assert read_command(found) == [*INIT, "--setup", added]
+    assert read_command(problem) == [*INIT, "--setup", added]
 
 
 def test_mocha_tests_get_a_command_with_a_report(tmp_path: Path) -> None:
@@ -110,10 +110,10 @@ def test_mocha_tests_get_a_command_with_a_report(tmp_path: Path) -> None:
     report = TestReport(command=("node", "--test"), exit_code=0, reported=True)
     about: dict[str, Any] = {"id": 1, "name": "a", "root": str(tmp_path), "branch": "b"}
     project = Project(**about, test_command=("node", "--test"))
-    found = find_problem(report, project, tuple(files), ())
-    assert found is not None
-    assert "mocha --reporter xunit --reporter-option output=report.xml" in found.fix
-    assert "--report junit:report.xml" in found.fix
+    problem = find_problem(report, project, tuple(files), ())
+    assert problem is not None
+    assert "mocha --reporter xunit --reporter-option output=report.xml" in problem.fix
+    assert "--report junit:report.xml" in problem.fix
 
 
 def test_an_unwritten_junit_file_is_named_by_its_path(tmp_path: Path) -> None:
@@ -122,10 +122,10 @@ def test_an_unwritten_junit_file_is_named_by_its_path(tmp_path: Path) -> None:
     report = TestReport(command=command, exit_code=0, reported=False, problem=missing)
     about: dict[str, Any] = {"id": 1, "name": "a", "root": str(tmp_path), "branch": "b"}
     project = Project(**about, test_command=command, report="junit:out/a.xml")
-    found = find_problem(report, project, ("test_a.py",), ())
-    assert found is not None
-    assert "it wrote no JUnit file at out/a.xml, in the folder" in found.text
-    assert "--report junit:PATH" in found.fix
+    problem = find_problem(report, project, ("test_a.py",), ())
+    assert problem is not None
+    assert "it wrote no JUnit file at out/a.xml, in the folder" in problem.text
+    assert "--report junit:PATH" in problem.fix
 
 
 @pytest.mark.parametrize(("outcome", "is_problem"), [("failed", True), ("passed", False)])

@@ -34,10 +34,10 @@ GENERATED = {
 async def check(tmp_path: Path, files: Mapping[str, str], command: tuple[str, ...]) -> BaseCheck:
     """The result of the check for a repository with these files."""
     async with a_bench(tmp_path, files=files, command=command) as (bench, _):
-        found = await bench.check_base("HEAD")
-        assert read_check(bench.store.path.parent) == found
+        check_result = await bench.check_base("HEAD")
+        assert read_check(bench.store.path.parent) == check_result
     assert list_leftovers(tmp_path / "project") == []
-    return found
+    return check_result
 
 
 NOT_INSTALLED = "shop, a package of this project, is not installed"
@@ -99,12 +99,12 @@ FAILURES = {
 async def test_unrunnable_tests_are_reported_with_a_likely_cause_and_a_fix(
     tmp_path: Path, files: Mapping[str, str], command: tuple[str, ...], problem: str, fix: str
 ) -> None:
-    found = await check(tmp_path, files, command)
-    assert problem in found.problem
-    assert fix in found.fix
-    assert "\n" not in found.problem
+    check_result = await check(tmp_path, files, command)
+    assert problem in check_result.problem
+    assert fix in check_result.fix
+    assert "\n" not in check_result.problem
     with pytest.raises(BaseError, match="the tests cannot be run at"):
-        found.raise_problem()
+        check_result.raise_problem()
 
 
 async def test_a_missing_generated_file_is_fixed_by_including_it(
@@ -113,10 +113,10 @@ async def test_a_missing_generated_file_is_fixed_by_including_it(
     async with a_bench(tmp_path, files=GENERATED, command=PYTEST) as (bench, _):
         root = Path(bench.project.root)
         write(root, {"shop/_version.py": "VERSION = 1\n"})
-        found = await bench.check_base("HEAD")
-        assert found.problem == "shop/_version.py is missing: git does not have it"
+        check_result = await bench.check_base("HEAD")
+        assert check_result.problem == "shop/_version.py is missing: git does not have it"
         command = "echo shop/_version.py >> .worktreeinclude"
-        assert found.fix == f"list it in .worktreeinclude: `{command}`"
+        assert check_result.fix == f"list it in .worktreeinclude: `{command}`"
         await asyncio.to_thread(subprocess.run, ["sh", "-c", command], cwd=root, check=True)
         assert (await bench.check_base("HEAD")).text == "1 test"
 
@@ -178,9 +178,9 @@ async def test_a_team_starts_despite_some_unloadable_test_files(
     tmp_path: Path,
 ) -> None:
     broken = "import nowhere_at_all\n"
-    found = await check(tmp_path, {**PYTHON, "tests/test_b.py": broken}, PYTEST)
-    assert (found.problem, found.tests) == ("", 1)
-    assert found.text == "1 test; could not be loaded before any work: tests/test_b.py"
+    check_result = await check(tmp_path, {**PYTHON, "tests/test_b.py": broken}, PYTEST)
+    assert (check_result.problem, check_result.tests) == ("", 1)
+    assert check_result.text == "1 test; could not be loaded before any work: tests/test_b.py"
 
 
 async def test_tests_of_unwritten_code_need_not_load(tmp_path: Path) -> None:
@@ -209,10 +209,10 @@ async def test_a_team_asks_no_llm_if_tests_cannot_be_run(
         assert lm.asked == []
         assert (await store.task(task.id)).status is TaskStatus.PENDING
         assert list_leftovers(Path(project.root)) == []
-        said = [
+        texts = [
             event.event.to_message().get("text", "") for event in await store.events(project.id)
         ]
-        assert any(NOT_INSTALLED in text for text in said)  # which the page shows
+        assert any(NOT_INSTALLED in text for text in texts)  # which the page shows
         command = ("env", "PYTHONPATH=src", *PYTEST[1:])
         project = await store.save_project(project.model_copy(update={"test_command": command}))
         summary = await run_team(project, store, lm)
@@ -298,8 +298,8 @@ def test_a_plugin_warning_turned_into_an_error_is_named_as_the_cause() -> None:
     printed = "INTERNALERROR> pytest.PytestDeprecationWarning: The hook is old\n"
     report = TestReport(command=PYTEST, exit_code=3, output=printed, problem="no verdict")
     project = Project(id=1, name="a", root="/nowhere", branch="b", test_command=PYTEST)
-    found = examine_base(report, "c" * 40, project=project, tracked=["test_a.py"])
-    assert "a warning, such as one of a plugin, is an error" in found.problem
+    check_result = examine_base(report, "c" * 40, project=project, tracked=["test_a.py"])
+    assert "a warning, such as one of a plugin, is an error" in check_result.problem
 
 
 def test_a_limit_that_ends_the_base_tests_is_named_as_the_cause() -> None:

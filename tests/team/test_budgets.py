@@ -118,13 +118,13 @@ async def test_a_call_that_may_exceed_the_budget_is_not_sent(store: Store):
 
 
 async def test_a_restart_does_not_reset_a_budget(tmp_path: Path):
-    held = Watched()
+    backend = Watched()
     async with await Store.open(tmp_path / "team.db") as store:
         task, _ = await two_tasks(store)
         run = await begin_run(store, task.project_id)
-        lm = Budgets(store, run).limit(task, held)
+        lm = Budgets(store, run).limit(task, backend)
         cut = asyncio.create_task(ask(lm))
-        await held.is_asked.wait()
+        await backend.is_asked.wait()
         cut.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cut
@@ -134,7 +134,7 @@ async def test_a_restart_does_not_reset_a_budget(tmp_path: Path):
         assert (await read_spent(store, run=run)).tokens > 2000  # of a call that was cut off
         budgets = Budgets(store, run, per_run=Budget(calls=1))
         with pytest.raises(BudgetError, match="the run has a budget of 1 calls"):
-            await ask(budgets.limit(task, held))
+            await ask(budgets.limit(task, backend))
         await finish_run(store, run)
         later = await begin_run(store, task.project_id)
         assert later != run
@@ -143,19 +143,19 @@ async def test_a_restart_does_not_reset_a_budget(tmp_path: Path):
 
 async def test_concurrent_calls_wait_for_reservations_and_never_exceed_the_budget(store: Store):
     task, other = await two_tasks(store)
-    held = Watched(Usage(1, 10, 10))
+    lm = Watched(Usage(1, 10, 10))
     budgets = Budgets(store, await begin_run(store, 1), per_run=Budget(tokens=3000))
 
     async with asyncio.TaskGroup() as group:
-        for each in (task, other, task):
-            group.create_task(ask(budgets.limit(each, held)))
-        await held.is_asked.wait()
+        for charged_task in (task, other, task):
+            group.create_task(ask(budgets.limit(charged_task, lm)))
+        await lm.is_asked.wait()
         await read_spent(store)
         await settle()
-        assert len(held.asked) == 1  # the others may exceed the budget, or not: they wait
-        held.release()
+        assert len(lm.asked) == 1  # the others may exceed the budget, or not: they wait
+        lm.release()
 
-    assert held.most == 1
+    assert lm.most == 1
     assert await read_spent(store, run=budgets.run) == Spent(3, 60, 0.0)
 
 

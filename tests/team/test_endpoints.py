@@ -221,7 +221,7 @@ async def test_no_hostile_request_causes_a_server_error(tmp_path: Path):
 
 async def test_the_feed_and_the_inbox_have_only_visible_teams(tmp_path: Path):
     async with serve_shop(tmp_path) as shop, asyncio.timeout(20):
-        kinds = [each["kind"] for each in (await shop.get("/inbox"))["gates"]]
+        kinds = [gate["kind"] for gate in (await shop.get("/inbox"))["gates"]]
         assert sorted(kinds) == ["blocker", "plan"]
         assert (await shop.get("/inbox", "ben"))["gates"] == []
         url = shop.url.replace("http", "ws", 1) + "/feed"
@@ -239,7 +239,7 @@ async def test_the_feed_and_the_inbox_have_only_visible_teams(tmp_path: Path):
             [new] = await shop.store.add_events([ActivityUpdate(1, "looks at calc.sh")])
             while found[-1]["number"] < new.number:
                 found += json.loads(await socket.recv()).get("items", [])
-        assert [each["number"] for each in found] == [*range(2, new.number + 1)]
+        assert [row["number"] for row in found] == [*range(2, new.number + 1)]
         assert found[-1] == new.to_message()
         assert (await shop.get("/teams/shop/events?after=1"))["events"] == found
         last = found[-1]["number"]
@@ -258,7 +258,7 @@ async def test_a_plan_can_be_edited_approved_and_dropped(tmp_path: Path):
         plan = await shop.get("/teams/shop/plan")
         assert (plan["unapproved"], plan["without_tests"]) == (["guide"], ["guide"])
         assert plan["rounds"] == [["guide"]]
-        assert [each["task"] for each in plan["left"]] == ["sub", "report"]
+        assert [item["task"] for item in plan["left"]] == ["sub", "report"]
         task = {"key": "mul", "title": "Multiply", "depends_on": ["sub"]}
         added = await shop.ask("POST", "/teams/shop/tasks", {"tasks": [task]})
         assert added.status_code == 201
@@ -281,9 +281,9 @@ async def test_a_plan_can_be_edited_approved_and_dropped(tmp_path: Path):
             *(("added", "ana"), ("edited", "ana"), ("approved", "ana"), ("approved", "ana")),
             ("dropped", "ana"),
         ]
-        assert [each["key"] for each in (await shop.get("/teams/shop/tasks"))["tasks"]] == [
-            *("sub", "report", "guide")
-        ]
+        assert [
+            planned_task["key"] for planned_task in (await shop.get("/teams/shop/tasks"))["tasks"]
+        ] == [*("sub", "report", "guide")]
         page = await shop.get("/teams/shop/tasks?limit=2")
         assert [
             t["key"] for t in (await shop.get(f"/teams/shop/tasks?after={page['next']}"))["tasks"]
@@ -300,8 +300,8 @@ async def test_a_user_without_the_answer_right_cannot_approve(tmp_path: Path):
         change = {"description": "Something else."}
         edited = await shop.ask("PATCH", "/teams/shop/tasks/sub", change, "eve")
         assert edited.json()["task"]["approved"] is False  # what was approved was another task
-        kept = await shop.ask("PATCH", "/teams/shop/tasks/report", change)
-        assert kept.json()["task"]["approved"] is True
+        response = await shop.ask("PATCH", "/teams/shop/tasks/report", change)
+        assert response.json()["task"]["approved"] is True
 
 
 async def test_impossible_tasks_are_refused_with_their_place(tmp_path: Path):
@@ -333,7 +333,7 @@ async def test_a_task_shows_its_attempts_tests_reviews_log_and_cost(tmp_path: Pa
     async with serve_shop(tmp_path) as shop:
         task = await shop.get("/teams/shop/tasks/1")
         assert (task["task"]["key"], task["reviews"]) == ("sub", 1)
-        assert [each["outcome"] for each in task["attempts"]] == ["failed", "passed"]
+        assert [attempt["outcome"] for attempt in task["attempts"]] == ["failed", "passed"]
         assert task["attempts"][0]["tests"] == {"passed": 0, "failed": 1, "skipped": 0}
         assert task["blockers"][0]["question"] == "May it take negative numbers?"
         assert task["spent"] == {"calls": 0, "tokens": 0, "cost": 0.0, "unpriced": 0}
@@ -347,7 +347,7 @@ async def test_a_task_shows_its_attempts_tests_reviews_log_and_cost(tmp_path: Pa
         reviews = await shop.get("/teams/shop/tasks/sub/reviews")
         assert reviews["reviews"][0]["findings"][0]["text"] == "no comment"
         log = await shop.get("/teams/shop/tasks/sub/log")
-        assert [each["kind"] for each in log["entries"]] == ["question", "review"]
+        assert [entry["kind"] for entry in log["entries"]] == ["question", "review"]
         first = await shop.get("/teams/shop/tasks/sub/log?limit=1")
         assert (first["total"], first["next"]) == (2, 1)
 
@@ -363,9 +363,9 @@ async def test_the_list_of_tasks_shows_the_state_of_each_task(
 
         await shop.store.move(2, Status.PENDING, Status.READY)
         await shop.store.move(2, Status.READY, Status.IN_PROGRESS)
-        told = ActivityUpdate(1, "runs the tests", 2, "backend-1")
+        event = ActivityUpdate(1, "runs the tests", 2, "backend-1")
         counted = TestResult(1, 2, passed=False, counts={"passed": 3, "failed": 1})
-        await shop.store.add_events([counted, told])
+        await shop.store.add_events([counted, event])
         [_, report, _] = (await shop.get("/teams/shop/tasks"))["tasks"]
         assert report["outcomes"] == {"passed": 3, "failed": 1}
         assert report["since"] > 0
@@ -390,7 +390,9 @@ async def test_a_pending_request_is_listed(tmp_path: Path):
         for body in ({"action": "retry"}, {"action": "pause", "task": "report"}):
             assert (await shop.ask("POST", "/teams/shop/actions", body)).status_code == 202
         team = await shop.get("/teams/shop")
-        assert [(each["action"], each["task"]) for each in team["requests"]] == [("retry", None)]
+        assert [(request["action"], request["task"]) for request in team["requests"]] == [
+            ("retry", None)
+        ]
         rows = (await shop.get("/teams/shop/tasks"))["tasks"]
         assert [row["key"] for row in rows if row["paused"]] == ["report"]
 
@@ -398,7 +400,7 @@ async def test_a_pending_request_is_listed(tmp_path: Path):
 async def test_a_plan_has_a_picture_of_its_tasks(tmp_path: Path):
     async with serve_shop(tmp_path) as shop:
         plan = await shop.get("/teams/shop/plan")
-        boxes = {each["node"]: each for each in plan["boxes"]}
+        boxes = {box["node"]: box for box in plan["boxes"]}
         assert boxes.keys() == {"sub", "report", "guide"}
         assert boxes["sub"]["x"] < boxes["report"]["x"]
         [edge] = plan["edges"]
@@ -547,14 +549,14 @@ async def test_the_first_of_many_concurrent_answers_wins(
         [first] = [answer.json() for answer in answers if answer.status_code == 200]
         assert first["answered_by"] == f"user-{first['answer']}"
         late = [answer for answer in answers if answer.status_code != 200]
-        assert {each.status_code for each in late} == {409}
+        assert {response.status_code for response in late} == {409}
         said = f"was answered by {first['answered_by']}: {first['answer']}"
-        assert all(said in each.json()["detail"] for each in late)
+        assert all(said in response.json()["detail"] for response in late)
         resolved = await shop.store.events_of(1, BlockerResolved)
         assert len(resolved) == 1
 
 
-async def test_a_question_in_the_inbox_has_its_task_and_the_path_that_takes_the_answer(
+async def test_a_question_in_the_inbox_has_its_task_and_answer_path(
     tmp_path: Path,
 ):
     async with serve_shop(tmp_path, name="my shop/ä") as shop:

@@ -106,7 +106,7 @@ async def test_a_hanging_ws_manager_delays_a_run_only_once(
         for text in ("one", "two", "three"):
             await sending.add_events([events.ActivityUpdate(number, text)])
         assert len(await store.events(number)) == 3
-    assert [each["text"] for each in asked] == ["one"]
+    assert [message["text"] for message in asked] == ["one"]
     assert caplog.text.count("gets no more events") == 1
 
 

@@ -63,9 +63,9 @@ async def play(
     **options: Any,
 ) -> tuple[list[Task], Path, TeamScript]:
     """The exercises as the goal of a team whose LLM answers from a script."""
-    files = {name: text for each in chosen for name, text in each.files.items()}
+    files = {name: text for exercise in chosen for name, text in exercise.files.items()}
     files |= {"tests/test_here.py": "def test_here():\n    pass\n"}
-    planned = [each.planned() for each in chosen]
+    planned = [exercise.planned() for exercise in chosen]
     about: dict[str, Any] = {"files": files, "command": command, "update_checkout": True}
     async with a_project(tmp_path, *planned, **about) as (store, project, _):
         lm = TeamScript(script)
@@ -75,10 +75,10 @@ async def play(
 
 def cheating(chosen: Sequence[Exercise]) -> dict[str, list[str]]:
     """Two answers that cheat for each: each way to cheat is tried by one of twenty."""
-    answers = [list(cheats(each).values()) for each in chosen]
+    answers = [list(cheats(exercise).values()) for exercise in chosen]
     return {
-        each.key: [answers[number][(number + n) % len(answers[number])] for n in (0, 12)]
-        for number, each in enumerate(chosen)
+        exercise.key: [answers[number][(number + n) % len(answers[number])] for n in (0, 12)]
+        for number, exercise in enumerate(chosen)
     }
 
 
@@ -98,10 +98,10 @@ async def test_exercise_answers_are_merged_corrected_or_refused(
     statuses = {task.key: task.status for task in tasks}
     assert statuses.pop(cheat.key) is TaskStatus.BLOCKED
     assert set(statuses.values()) == {TaskStatus.COMPLETED}
-    asked = [(right.key, 1), *((each.key, n) for each in (wrong, cheat) for n in (1, 2))]
+    asked = [(right.key, 1), *((exercise.key, n) for exercise in (wrong, cheat) for n in (1, 2))]
     assert sorted(lm.asked) == sorted(asked)
-    for each in (right, wrong):
-        assert (root / each.path).read_text() == each.answer
+    for exercise in (right, wrong):
+        assert (root / exercise.path).read_text() == exercise.answer
     assert git(root, "status", "--porcelain") == ""
     assert list_leftovers(root) == []
 
@@ -110,37 +110,39 @@ async def play_with_tools(
     tmp_path: Path, chosen: Sequence[Exercise], *, command: tuple[str, ...] = COMMAND
 ) -> None:
     """The exercises, done in conversations: look, write something wrong, check, correct, submit."""
-    by_key = {each.key: each for each in chosen}
+    by_key = {exercise.key: exercise for exercise in chosen}
 
     def answer(asked: Asked) -> Any:
         assert isinstance(asked.previous, WorkRequest)
-        each = by_key[asked.previous.task]
-        check = Call("check", tests=[each.test_path])
+        current = by_key[asked.previous.task]
+        check = Call("check", tests=[current.test_path])
         rounds = (
-            [Call("look", path=each.test_path), Call("find", pattern=each.path)],
-            Call("edit", text=each.written(each.wrong)),
+            [Call("look", path=current.test_path), Call("find", pattern=current.path)],
+            Call("edit", text=current.written(current.wrong)),
             check,
-            Call("edit", text=each.written(each.answer)),
+            Call("edit", text=current.written(current.answer)),
             check,
-            f"I wrote {each.path}.",
+            f"I wrote {current.path}.",
         )
         return rounds[len(asked.prompt.conversation) // 2]
 
-    files = {name: text for each in chosen for name, text in each.files.items()}
+    files = {name: text for exercise in chosen for name, text in exercise.files.items()}
     files |= {"tests/test_here.py": "def test_here():\n    pass\n"}
     about: dict[str, Any] = {"files": files, "command": command, "update_checkout": True}
-    async with a_project(tmp_path, *(each.planned() for each in chosen), **about) as made:
+    async with a_project(tmp_path, *(exercise.planned() for exercise in chosen), **about) as made:
         store, project, _ = made
         lm = ScriptedLM({WorkerLoop: answer})
         await run_team(project, store, lm)
         tasks = await store.tasks(project.id)
         attempts = [await store.attempts(task.id) for task in tasks]
     assert {task.status for task in tasks} == {TaskStatus.COMPLETED}
-    assert [[each.outcome for each in tried] for tried in attempts] == [["passed"]] * len(tasks)
+    assert [[attempt.outcome for attempt in tried] for tried in attempts] == [["passed"]] * len(
+        tasks
+    )
     failed = [str(call.result) for call in lm.asked[-1].calls if call.name == "check"]
     assert "failed" in failed[0]
-    for each in chosen:
-        assert (Path(project.root) / each.path).read_text() == each.answer
+    for exercise in chosen:
+        assert (Path(project.root) / exercise.path).read_text() == exercise.answer
     assert list_leftovers(Path(project.root)) == []
 
 

@@ -109,8 +109,8 @@ async def test_a_feature_reaches_the_teams_branch_in_one_merge(
         # One merge commit, with a commit of each task below it.
         subjects = git(root, "log", "--first-parent", "--format=%s", TEAM).splitlines()
         assert subjects[:2] == ["Use prices", "Merge the feature prices"]
-        found = await find_delivery(project, await _open(project), store)
-        proved = {task.task.key: task.tests for task in found.tasks}
+        delivery = await find_delivery(project, await _open(project), store)
+        proved = {task.task.key: task.tests for task in delivery.tasks}
         assert proved["accept"] == (
             "tests/test_half.py::test_half",
             "tests/test_twice.py::test_twice",
@@ -144,8 +144,8 @@ async def test_a_failed_task_keeps_its_feature_out_of_the_teams_branch(tmp_path:
         }
         assert not summary.done
         assert names_of(root, TEAM) == {*PYTHON}
-        found = await find_delivery(project, await _open(project), store)
-        assert found.tasks == ()
+        delivery = await find_delivery(project, await _open(project), store)
+        assert delivery.tasks == ()
         # A staged task is as fixed as a merged one.
         with pytest.raises(TeamError, match="cannot be edited"):
             await store.edit_task(tasks[1].id, a_part("half"))

@@ -145,7 +145,7 @@ async def test_a_team_completes_a_goal_of_eight_tasks(tmp_path: Path) -> None:
     assert "warehouse" in tasks["stock"].reason
     assert summary is not None
     # Corrected, and told why.
-    outcomes = {key: [each.outcome for each in tried] for key, tried in attempts.items()}
+    outcomes = {key: [attempt.outcome for attempt in tried] for key, tried in attempts.items()}
     assert outcomes["cart"] == ["failed", "failed", "passed"]
     assert outcomes["currency"][0] == "conflict"
     assert "cart: 200" in attempts["cart"][0].failure
@@ -160,11 +160,11 @@ async def test_a_team_completes_a_goal_of_eight_tasks(tmp_path: Path) -> None:
     # One commit a task, in the order of the dependencies; the tests of the whole pass.
     root = Path(project.root)
     log = git(root, "log", "--format=%s", "--reverse").split("\n")
-    assert sorted(log[1:]) == sorted(each.title for each in PLAN if each.key in done)
-    order = [next(each.key for each in PLAN if each.title == title) for title in log[1:]]
-    for each in PLAN:
-        for needed in each.depends_on if each.key in done else ():
-            assert order.index(needed) < order.index(each.key)
+    assert sorted(log[1:]) == sorted(row.title for row in PLAN if row.key in done)
+    order = [next(row.key for row in PLAN if row.title == title) for title in log[1:]]
+    for planned_task in PLAN:
+        for needed in planned_task.depends_on if planned_task.key in done else ():
+            assert order.index(needed) < order.index(planned_task.key)
     report = await run_tests(project, root, timeout=BOUND)
     assert report.passed
     assert len(report.cases) == 7

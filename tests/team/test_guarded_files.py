@@ -118,7 +118,7 @@ async def test_allowed_patterns_of_the_project_need_no_approval(tmp_path: Path):
         *("BUILD.bazel", "src/Api.csproj", "src/Directory.Build.props", "lib/x.gemspec"),
     ],
 )
-def test_instructions_of_other_agents_and_build_files_of_other_languages_are_guarded(path: str):
+def test_agent_instructions_and_build_files_are_guarded(path: str):
     assert is_guarded(path)
 
 
@@ -172,7 +172,7 @@ PACKAGE = {"name": "x", "version": "1", "scripts": {"test": "node --test"}, "dep
 def test_only_files_that_run_automatically_are_guarded_in_a_package(
     change: dict[str, Any], asks: bool
 ):
-    before, after = (json.dumps(each).encode() for each in (PACKAGE, PACKAGE | change))
+    before, after = (json.dumps(package).encode() for package in (PACKAGE, PACKAGE | change))
     assert (read_essence("package.json", before) != read_essence("package.json", after)) == asks
 
 

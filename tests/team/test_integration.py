@@ -313,8 +313,8 @@ async def test_integration_never_runs_git_hooks(root: Path, tmp_path: Path):
     await workspace.update()
     assert (await integration.deliver()).reason == ""
     write(other.path, {"left.txt": "left\n"})
-    for each in (workspace, other):
-        await workspaces.remove(each)
+    for leftover in (workspace, other):
+        await workspaces.remove(leftover)
     await integration.recover()
 
     assert not ran.exists()

@@ -96,10 +96,12 @@ async def test_a_diamond_runs_concurrently_and_is_merged_with_one_commit_a_task(
         assert await bench.store.agents(1) != []
         assert {agent.status for agent in await bench.store.agents(1)} == {"retired"}
         stored = await bench.store.events(bench.project.id, 1)  # the first is the plan
-        events = [each.event for each in stored]
+        events = [event.event for event in stored]
         assert len({e.agent_id for e in events if e.type == "agent_created"}) == 2  # used again
         sent = sorted(map(str, told.messages))
-        assert sent == sorted(str(each.to_message()) for each in stored)  # each one once
+        assert sent == sorted(
+            str(stored_event.to_message()) for stored_event in stored
+        )  # each one once
         last = [e for e in events if e.type == "progress_update"][-1]
         assert last.counts == {str(status): n for status, n in summary.counts.items()}
     root = Path(bench.project.root)
@@ -112,8 +114,8 @@ async def test_a_diamond_runs_concurrently_and_is_merged_with_one_commit_a_task(
 async def test_a_failed_prerequisite_blocks_dependents_until_it_is_retried_and_merged(
     tmp_path: Path,
 ):
-    gone = RuntimeError("the provider is gone")
-    lm = TeamLM(base=lambda n: gone if n <= 2 else right("base"))
+    failure = RuntimeError("the provider is gone")
+    lm = TeamLM(base=lambda n: failure if n <= 2 else right("base"))
     async with a_bench(tmp_path, a_task("base"), a_task("on-it", "base")) as (bench, [base, on]):
         summary = await LeadAgent(bench, lm, retries=1).run()
 

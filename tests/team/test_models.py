@@ -32,9 +32,9 @@ def test_all_errors_of_the_team_have_one_base_class():
 def test_a_missing_package_is_reported_with_how_to_install_it():
     source = "import sys; sys.modules['sqlalchemy'] = None; import bae.team; bae.team.Store"
     ran = subprocess.run([sys.executable, "-c", source], stderr=subprocess.PIPE, check=False)
-    said = ran.stderr.decode()
-    assert "needs the package sqlalchemy, which is not installed" in said
-    assert "pip install '.[team]' in a clone of bae" in said
+    error_output = ran.stderr.decode()
+    assert "needs the package sqlalchemy, which is not installed" in error_output
+    assert "pip install '.[team]' in a clone of bae" in error_output
 
 
 def test_every_public_name_can_be_imported():

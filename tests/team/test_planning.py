@@ -83,7 +83,7 @@ def script(*answers: Any) -> ScriptedLM:
 
 def text_of(prompt: Any) -> str:
     """All messages of a conversation."""
-    return "\n".join(each.text for each in prompt.conversation)
+    return "\n".join(message.text for message in prompt.conversation)
 
 
 def test_the_planning_graph_has_no_problems():
@@ -245,7 +245,7 @@ async def test_a_new_plan_shares_no_file_with_a_task_that_is_not_done(team: Team
     assert await team.keys() == ["prices", "sums"]
 
 
-async def test_the_planner_reads_the_repository_before_it_asks_and_plans(team: Team):
+async def test_the_planner_reads_the_repository_before_planning(team: Team):
     lm = script(
         Call("find", pattern="def total"),
         {"questions": []},
@@ -315,7 +315,7 @@ async def test_a_plan_with_incomplete_features_is_asked_for_again(
     assert said in "\n".join(lm.asked[-1].errors)
 
 
-async def test_a_second_goal_needs_a_feature_of_its_own(team: Team):
+async def test_a_second_goal_needs_its_own_feature(team: Team):
     await team.plan(script({"questions": []}, "It ships.", {"tasks": FEATURE}))
     again = FEATURE[0] | {"key": "accept-more", "title": "Test more"}
     again |= {"new_files": ["test_more.py", "more.py"]}
@@ -324,8 +324,8 @@ async def test_a_second_goal_needs_a_feature_of_its_own(team: Team):
     other = [task | {"feature": "discounts"} for task in tasks]
     lm = script({"questions": []}, "It ships.", {"tasks": tasks}, {"tasks": other})
     await team.plan(lm, goal="More prices")
-    said = "\n".join(lm.asked[-1].errors)
-    assert "the feature 'prices' has acceptance tests already, of 'accept'" in said
+    errors = "\n".join(lm.asked[-1].errors)
+    assert "the feature 'prices' has acceptance tests already, of 'accept'" in errors
     assert await team.keys() == ["accept", "tax", "accept-more", "more"]
 
 

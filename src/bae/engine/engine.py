@@ -28,7 +28,7 @@ class Engine(ABC):
         set. Return after the last call has returned."""
 
     async def status(self) -> dict[str, Any]:
-        """Facts about the engine for `bae engine status`, as JSON."""
+        """Return facts about the engine for `bae engine status`, as JSON values."""
         return {}
 
     async def close(self) -> None:  # noqa: B027 - an engine may have no resources

@@ -32,7 +32,9 @@ class QueueStatus:
     ready: Counter[str] = field(default_factory=Counter[str])
     """Parked runs that can continue. `waiting` counts these runs too."""
     oldest: dict[str, float] = field(default_factory=dict[str, float])
-    """By "queued", "interrupted" and "waiting": the age of the oldest such run in seconds."""
+    """By "queued", "interrupted" and "waiting": the longest time in seconds that such a run has
+    waited. A queued run waits from the time at which it is due. Other runs wait from the time at
+    which they were last written."""
     owners: Counter[str] = field(default_factory=Counter[str])
     """By process: the number of runs that the process works on."""
 

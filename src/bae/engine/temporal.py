@@ -43,8 +43,8 @@ class TemporalEngine(Engine):
     - `heartbeat`: if a worker sends no heartbeat for this many seconds, Temporal considers the
       worker dead. Use the same number as for the lease of the journal.
     - `sweep`: after every pause of this many seconds, a worker gives Temporal the ready runs of the
-      journal. These are runs whose submission was interrupted, or whose gates were answered
-      without an engine.
+      journal, such as runs whose submission was interrupted, or whose gates were answered without
+      an engine.
     - `timeout` is the number of seconds to wait for Temporal's answer.
     """
 

@@ -230,8 +230,8 @@ class Worker:
         return any(turn.change < info.change and turn.is_due() for turn in queued)
 
     async def _note_death(self, run_id: str, worker_graph: WorkerGraph, attempts: Attempts) -> bool:
-        """Store that the process of a run died. Return False if so many have died that
-        the run fails."""
+        """Store that the process of a run died. If so many processes have died that the run fails,
+        end the run and return False."""
         await note_death(self.journal, run_id, attempts)
         if attempts.deaths < self.most_deaths:
             return True

@@ -118,8 +118,8 @@ class CaseRunner:
         if spent:
             job.result = replace(result, error=spent[0])
             return
-        has_met = any(isinstance(record, ClassMet) for record in records)
-        hides = has_met or Secrets.of(self.types.graph).any
+        has_secret_class = any(isinstance(record, ClassMet) for record in records)
+        hides = has_secret_class or Secrets.of(self.types.graph).any
         if scored.errors:
             result = replace(result, scoring_error=_describe_chain(scored.errors[-1], hides))
             unscored = f"it could not be scored: {result.scoring_error}"
@@ -253,10 +253,8 @@ async def _fail_parked(journal: Journal, run_id: str, error: GateError) -> None:
         # Until the claim is released, no other process can use the run.
         await finish_despite_cancel(fail())
     except JournalError as raised:
-        if raised.code not in (
-            "bae-run-owned",
-            "bae-run-ended",
-        ):  # a person has answered in the meantime
+        # With these codes, a person has answered in the meantime.
+        if raised.code not in ("bae-run-owned", "bae-run-ended"):
             raise
 
 

@@ -278,8 +278,8 @@ def _fields_by_name(cls: type[Node]) -> dict[str, str]:
 
 
 def _only_field(cls: type[Node]) -> str | None:
-    """Return the only required field of an input, or otherwise its only field. None if there are
-    several."""
+    """Return the only required field without a source, or otherwise the only field without a
+    source. None if there is no such field, or more than one."""
     plain = plan_of(cls, strict=True).plain
     required = [field for field in plain if field.required]
     chosen = required if len(required) == 1 else plain

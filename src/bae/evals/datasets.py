@@ -45,8 +45,8 @@ def cases_of(dataset: Any, graph: Graph[Any, Any], *, own_metric: bool = False) 
 
     An evaluator gets the last node of the run as `ctx.output`. It gets the expected output as a
     node too, even if the dataset has only some of the node's fields. If the dataset expects plain
-    values, it gets the output and the expected output as plain values. Evaluators that need spans
-    or a report are refused.
+    values, the evaluator gets both as plain values. Evaluators that need spans or a report are
+    refused.
 
     To score the cases with your own metric, pass `own_metric=True`. Then evaluators are ignored.
     """
@@ -206,12 +206,14 @@ class _Evaluators:
             name: str = evaluator.get_default_evaluation_name()
             what = f"the case {case.name!r}: the evaluator"
             fix = "fix the evaluator, or take it out of the dataset"
-            every: Any = await call_scorer(
+            results: Any = await call_scorer(
                 evaluator.evaluate, context, what=f"{what} {name}", fix=fix
             )
-            every = cast(dict[str, Any], every) if isinstance(every, Mapping) else {name: every}
-            silent = silent or not every
-            for name, evaluated in every.items():
+            results = (
+                cast(dict[str, Any], results) if isinstance(results, Mapping) else {name: results}
+            )
+            silent = silent or not results
+            for name, evaluated in results.items():
                 reason = getattr(evaluated, "reason", None)
                 value = evaluated.value if hasattr(evaluated, "reason") else evaluated
                 if isinstance(value, str):

@@ -89,6 +89,7 @@ class CaseResult:
     why: str = ""
     """The metric's reason, or the expectations that the run missed."""
     error: str = ""
+    """Why the run failed, the case has no score, or the case was not run. Otherwise empty."""
     seconds: float = 0.0
     usage: Usage = field(default_factory=Usage)
     """The LM usage of the run."""

@@ -405,7 +405,8 @@ class Journal(ABC):
     async def revoke(self, run_id: str, tool: str) -> list[Grant]:
         """Take back the approvals for a tool, and return them. Approvals for the run's thread are
         taken back too. bae asks a person before the next call of the tool, even if the run is in
-        progress. `tool` is the tool's name, or its place, as `Reply.calls(refund)`."""
+        progress. `tool` is the tool's name, or its place, as `Reply.calls(refund)`. If the tool has
+        no approval, raise `bae-approval-unknown`."""
         from bae.approvals import revoke_grants
 
         grants = await self.approvals(run_id)

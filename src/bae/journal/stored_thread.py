@@ -40,7 +40,7 @@ class ThreadTurn:
     updated: float
     """When the run was last written."""
     is_shown: bool
-    """Whether later turns see this turn. They do not see a run that failed, was cancelled, or was
+    """Whether later turns see this turn. They see only runs that have ended, and no run that was
     replaced by a fork."""
     waiting: tuple[ParkedGate, ...] = ()
     """The gates that a parked run waits for."""
@@ -112,7 +112,8 @@ class StoredThread:
 
     async def revoke(self, tool: str) -> list[Grant]:
         """Take back the approvals of a tool that hold in all turns, and return them. `tool` is the
-        tool's name, or its place, as `Reply.calls(refund)`."""
+        tool's name, or its place, as `Reply.calls(refund)`. If the tool has no such approval, raise
+        `bae-approval-unknown`."""
         approvals = await self.approvals()
         return await revoke_grants(self._journal, approvals, tool, f"the thread {self.id!r}")
 

@@ -43,8 +43,9 @@ async def wait_for_turn(
     options: RunOptions,
     create: Callable[[float], Awaitable[None]],
 ) -> None:
-    """Create a run of a thread as soon as no other run of the thread is in progress. `create` gets
-    the time. While the thread has such a run, `create` must raise `bae-thread-busy`."""
+    """Create a run of a thread as soon as no other run of the thread is running or waiting.
+    `create` gets the current time. While the thread has such a run, `create` must raise
+    `bae-thread-busy`."""
     until = monotonic() + turn.busy_timeout
     queue = queue_of(journal, turn.thread) if turn.busy == "wait" else None
     if queue is not None:
@@ -70,8 +71,10 @@ async def wait_for_turn(
 async def _free_thread(
     graph: Graph[Any, Any], journal: Journal, turn: TurnOptions, options: RunOptions, until: float
 ) -> None:
-    """Wait until no other run of the thread is in progress. If the options of the caller say so,
-    cancel or resume the other run. Raise `bae-thread-busy` if the other run stays open."""
+    """Wait until no other run of the thread is running or waiting. Resume an interrupted run, or
+    cancel it if the options of the turn say so. With `busy="cancel"`, cancel a run in progress or a
+    parked run. Otherwise raise `bae-thread-busy` if the other run is parked, or has not ended in
+    time."""
     pause = _FIRST_PAUSE
     while (busy := await _open_run(journal, turn.thread)) is not None:
         standing = busy.standing()

@@ -84,7 +84,8 @@ class Search:
         """Return where the value at `place` comes from. If there is no value, the `state` of the
         returned `Provenance` says why."""
         if place not in self._origins:
-            # This entry remains if the lines form a cycle or too long a chain. bae writes none.
+            # This entry remains if the lines form a cycle or too long a chain. bae writes no such
+            # lines.
             self._origins[place] = self._absent(place)
             if self._depth < _DEEPEST:
                 self._depth += 1
@@ -382,7 +383,7 @@ class Search:
         call = self._shape.call_at(place)
         return "" if call is None else self._shape.calls[call]["by"]
 
-    # Finding a place, and reporting what is there otherwise.
+    # Finding a place, and the errors for a place that does not exist or has no value.
 
     def find(self, text: str, step: int | None) -> Place:
         """Return the place that a person wrote as `text`. If the text has no step, `step` may
@@ -553,10 +554,12 @@ def _usage_data(
     graphs, whereas `attempts` has only the answers to `questions`."""
     own_questions = [question for question in questions if question is not None]
     steps = (step for root in graphs for graph in root.tree() for step in graph.steps.values())
-    every = [*own_questions, *(question for step in steps for question in step.questions)]
-    usage = Usage.total(question.usage for question in every)
-    judged = [answer for question in every for answer in judged_answers(question)]
-    rounds = [round_ for question in every if question.loop for round_ in question.loop.rounds]
+    all_questions = [*own_questions, *(question for step in steps for question in step.questions)]
+    usage = Usage.total(question.usage for question in all_questions)
+    judged = [answer for question in all_questions for answer in judged_answers(question)]
+    rounds = [
+        round_ for question in all_questions if question.loop for round_ in question.loop.rounds
+    ]
     # If a model failed and a Fallback asked the next model, only the usage names the first model.
     answered = [model for answer in (*rounds, *judged) for model in answer.usage.models]
     return {

@@ -47,7 +47,7 @@ class LMAdapter(Backend):
         super().__init__(attempts=0, retries=0, one_call=False)
         self.lm = lm
         self.native_tools = lm.native_tools if isinstance(lm, RoutingLM) else frozenset()
-        # An LM that is no `RoutingLM` gets complete nodes, so files of all kinds reach it.
+        # An LM that is no `RoutingLM` gets nodes instead of a prompt, with files of all kinds.
         self.takes_files = (lm if isinstance(lm, RoutingLM) else RoutingLM).takes_files
         model = getattr(lm, "model", None)
         self.model = model if isinstance(model, str) and model else _class_of(lm)
@@ -164,7 +164,7 @@ async def make_with(backend: Backend, node: Node, target: type[N], scene: Scene)
     if isinstance(answer.value, target):
         tell(attempt(1, prompt, answer))
         return answer.value
-    first = prompt, answer, read_fill(prompt, answer)  # JSON, if a cache answered
+    first = prompt, answer, read_fill(prompt, answer)  # a cached answer is JSON instead of a node
     return await ask_to_fill(backend, target, {}, instruction, node, scene, first)
 
 
@@ -184,7 +184,7 @@ async def decide_with(backend: Backend, node: Node, scene: Scene) -> Node | None
         await record_wrong(backend, prompt, answer, choice_read, tried)
         raise choice_error(choice.names, node, tried)
     chosen, fields = choice_read[0], cast(dict[str, Any], data).get("fields")
-    if chosen is not NoneType and isinstance(fields, dict):  # JSON, if a cache answered
+    if chosen is not NoneType and isinstance(fields, dict):  # a cached answer is JSON
         first = prompt, answer, cast(dict[str, Any], fields)
         instruction = plan_of(chosen).instruction
         return await ask_to_fill(backend, chosen, {}, instruction, node, scene, first)

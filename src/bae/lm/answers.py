@@ -108,7 +108,8 @@ def read_choice(
 ) -> tuple[type[Node] | type[None], dict[str, Any] | Wrong | None] | Wrong:
     """Return the chosen type and its field values, or why the choice is wrong. The values are None
     if the schema of the choice has no fields for the type."""
-    # If the answer can fill a type, `choice_schema` puts the choice into the property `answer`.
+    # If the schema also has fields to fill, `choice_schema` puts the choice into the property
+    # `answer`.
     inner: Any = data.get("answer") if choice.fillable else data
     if not isinstance(inner, dict):
         return Wrong(
@@ -136,7 +137,8 @@ def build(
 ) -> N | Wrong:
     """Build and validate a node, or return a `Wrong` with the fields to ask for again.
 
-    If a validation error belongs to no `asked` field, the `Wrong` has all `asked` fields.
+    `asked` are the fields that the model fills, and `answered` has its values. If a validation
+    error belongs to no `asked` field, the `Wrong` has all `asked` fields.
     """
     data = {**answered, **resolved}
     from_json = _fields_from_json(target)

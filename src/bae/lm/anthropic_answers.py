@@ -168,7 +168,8 @@ class ClaudeMessage:
 
     def answer(self, *, echoes: bool) -> Answer:
         """Return the answer of a complete message. With `echoes`, the answer also has the tool
-        calls, the calls that the provider ran, and the echo for the API."""
+        calls, the calls that the provider ran, and the message to send back to the API
+        (`Answer.echo`)."""
         usage, text = self._usage(), self._text()
         if self.reason in ("max_tokens", "model_context_window_exceeded"):
             return Answer(self._tool_answer() or text, usage, "cut-off")
@@ -273,7 +274,8 @@ class ClaudeMessage:
     def _add_piece(self, to: _BlockInProgress, piece: str) -> None:
         if piece:
             to.pieces.append(piece)
-            # Observers get no arguments of other calls: those are not part of the answer.
+            # Observers get no arguments of tools other than the answer tool, because these
+            # arguments are not part of the answer.
             if to.kind == "text" or self._is_answer(to):
                 self._sent_text = self._sent_text or to.kind == "text"
                 tell(mask(piece, self.secrets))

@@ -136,7 +136,7 @@ class AnthropicBackend(Backend):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The settings that change answers, without keys."""
+        """The settings that change answers, without API keys and other secrets."""
         return {
             "max_tokens": self.max_tokens,
             "temperature": self.temperature,

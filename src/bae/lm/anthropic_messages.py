@@ -186,9 +186,9 @@ def as_input(arguments: Mapping[str, Any] | str) -> dict[str, Any]:
 def _mark_cached(prompt: Prompt, messages: list[ContentBlock]) -> None:
     """Mark which messages the API caches, besides the system text.
 
-    The last example or earlier turn is marked. With tools, the API itself marks the end of the
-    conversation. After a round of many calls, that mark is too far back for the API to find, so the
-    message before the round is marked too.
+    The last example or earlier turn is marked. With tools, the API itself marks the end of each
+    request's conversation. After a round of many calls, the end of the previous request is too far
+    back for the API to find, so the message before the round is marked too.
     """
     earlier = sum(message.kind in ("example", "turn") for message in prompt.conversation)
     if earlier:

@@ -192,9 +192,9 @@ class Backend(RoutingLM):
         fillable: Sequence[type[Node]] = (),
         resolved: Resolved | None = None,
     ) -> Choice:
-        """Return the choice among `types`, as this backend asks for it. If the same call can fill a
-        type in `fillable`, the choice includes the type's fields. `resolved` has the values that
-        these fields depend on."""
+        """Return the choice among `types` that this backend puts to the model. If the same call can
+        fill a type in `fillable`, the choice includes the type's plain fields. `resolved` has the
+        values of each type's fields with a source."""
         cls = type(self)
         is_overridden = cls.choose_type is not Backend.choose_type or cls.fill is not Backend.fill
         if not fillable or is_overridden or not self.one_call or not self.answers_unions:
@@ -281,8 +281,8 @@ class Backend(RoutingLM):
         """Choose one of `types` as the successor of `node`. If the model supports one-call routing,
         the same call fills the chosen type, provided that it is in `fillable`.
 
-        `resolved` has the values that the fields of each type depend on. Returns the chosen type
-        and the node. The node is None if it still has to be filled.
+        `resolved` has the values of each type's fields with a source. Returns the chosen type and
+        the node. The node is None if it still has to be filled.
         """
         current_scene = scene or scene_around.get()
         if type(self).choose_type is not Backend.choose_type:  # a subclass chooses in its own way

@@ -285,8 +285,9 @@ def _read_answer(
 
 
 def _messages(ended: EndedProgram, who: str) -> list[CLIMessage]:
-    """Return the messages that the program printed, up to the result. Raises if there is no result.
-    Without --verbose, the result is the only message."""
+    """Return the messages that the program printed, up to the result. Raises if there is no result,
+    or if the program reports success and exits with an error. Without --verbose, the result is the
+    only message."""
     json_error: ValueError | None = None
     messages: list[CLIMessage] = []
     try:
@@ -348,8 +349,7 @@ def _read_thoughts(messages: list[CLIMessage]) -> Iterator[str]:
 
 
 def _structured_answer(value: Any, usage: Usage, stop: Literal["end", "cut-off"] = "end") -> Answer:
-    """Return a structured answer. If the model's answer is not JSON, the program passes on its
-    text, and this function returns that text."""
+    """Return a structured answer. If the model's answer is not JSON, its text is the answer."""
     raw = _dict(_dict(value).get("__unparsedToolInput")).get("raw")
     if isinstance(raw, str):
         return Answer(raw, usage, stop)
@@ -428,7 +428,7 @@ _STATUS = {"rate_limit": 429, "model_not_found": 404, "invalid_request": 400}
 
 _UNAUTHORIZED = (
     "bae-lm-unauthorized",
-    "it may not ask",
+    "the login or key does not allow requests",
     "run claude once and log in, or set ANTHROPIC_API_KEY",
 )
 _UNREACHABLE = (

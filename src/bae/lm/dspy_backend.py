@@ -70,8 +70,8 @@ class DSPyBackend(Backend):
             lm = dspy.LM(lm, **arguments)
         elif options:
             raise TypeError(
-                f"{type(self).__name__} takes {', '.join(options)} with the name of a model alone: "
-                "set them on the LM that you give"
+                f"{type(self).__name__} takes {', '.join(options)} only with the name of a model: "
+                "set them on the LM that you pass"
             )
         if lm is not None and not isinstance(lm, dspy.BaseLM):
             # In bae 3.0 the first argument was max_retries.

@@ -1,5 +1,5 @@
 """Sends one request to a `dspy.LM`, and translates its response or error. If the model supports no
-structured output, the schema is sent in words."""
+structured output, the system message contains the schema as text."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ _dspy = load_dspy("DSPyBackend")
 
 
 async def send(lm: Any, prompt: Prompt, config: Mapping[str, Any]) -> Any:
-    """Send a prompt and return DSPy's response. `config` adds settings for this request. A model
-    without structured output gets the schema in words."""
+    """Send a prompt and return DSPy's response. `config` adds settings for this request."""
     try:
         return await _send_prompt(lm, prompt, config)
     except _dspy.LMUnsupportedFeatureError as error:
@@ -120,9 +119,9 @@ async def _send_messages(lm: Any, messages: list[dict[str, Any]], options: dict[
     """Send messages without a request object. This supports settings that a request object cannot
     carry, such as cloud credentials and options of LiteLLM.
 
-    Only the history of an LM has the full response, with the reason why it ended. So a copy of the
-    LM records a history. The copy lacks attributes that the user's own LM class sets, so this way
-    is the last resort.
+    Only the history of an LM has the full response, with the reason why the answer ended. So a copy
+    of the LM sends the messages and records a history. The copy lacks attributes that the user's
+    own LM class sets, so this function is the last resort.
     """
     copy = lm.copy()
     for name in ("n", "num_generations"):  # ask for one answer

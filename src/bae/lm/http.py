@@ -26,9 +26,9 @@ class PerLoop(Generic[C]):
     A connection works only in the loop that opened it. Each `graph.run` has its own loop, so a
     client that two runs share would fail in the second run.
 
-    A suspended async generator refers to each client. At the end of a loop, `asyncio.run` closes
-    such generators, and so the client. If the `PerLoop` is deleted earlier, its clients are closed
-    then, unless `close` refers to the `PerLoop`.
+    Each client belongs to a suspended async generator. At the end of a loop, `asyncio.run` closes
+    the loop's generators, and the generator closes its client. If the `PerLoop` is deleted earlier,
+    its clients are closed then, unless `close` refers to the `PerLoop`.
     """
 
     def __init__(self, make: Callable[[], C], close: Callable[[C], Awaitable[None]]) -> None:

@@ -51,7 +51,7 @@ def load(loading: Loading) -> Any:
     engine = _engine()
     try:
         server = engine.Server(_params(engine, loading))
-        server.handle_metrics()  # wait for requests: earlier, nothing can end the server
+        server.handle_metrics()  # returns when the server is ready: until then it cannot be ended
         return server
     except Exception as error:
         raise BaeLMError(
@@ -59,8 +59,8 @@ def load(loading: Loading) -> Any:
             code="bae-lm-weights-unreadable",
             sent=False,
             cause=error,
-            fix="check that the file is whole, that llama.cpp knows this kind of model, and that "
-            f"there is memory for {loading.slots} × {loading.context} tokens of context",
+            fix="check that the file is complete, that llama.cpp knows this kind of model, and "
+            f"that there is memory for {loading.slots} × {loading.context} tokens of context",
         ) from error
 
 
@@ -73,7 +73,7 @@ def _params(engine: Any, loading: Loading) -> Any:
     params.cpuparams_batch.n_threads = loading.threads
     params.n_batch = params.n_ubatch = max(BATCH, loading.slots)
     params.cache_ram_mib = 0  # otherwise the engine keeps up to 8 GiB of old prompts
-    # Fit parameters into memory only for a GPU, because that takes as long as loading.
+    # Fit parameters into memory only for a GPU, because the fit takes as long as loading.
     params.fit_params = any(device["type"].value for device in engine.get_device_info())
     params.warmup = False
     params.verbosity = -1

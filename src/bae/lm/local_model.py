@@ -98,7 +98,7 @@ class LocalModel:
         self._server = None
 
     def abandon(self) -> None:
-        """Never end the server in a forked child: the server belongs to the parent.
+        """Keep a forked child from ending the server, which belongs to the parent.
 
         The fork did not copy the server's threads, so ending the server would wait for them
         forever.

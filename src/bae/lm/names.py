@@ -98,7 +98,7 @@ def mask_option(option: str, value: str) -> str:
 
 def _read_options(name: str, text: str, address: str) -> dict[str, str]:
     options: dict[str, str] = {}
-    address_hint = "; an address has no ? of its own" if address else ""
+    address_hint = "; an address cannot contain a ?" if address else ""
     for pair in text.split("&"):
         option, mark, value = pair.partition("=")
         if not mark or not _OPTION.fullmatch(option) or not value:

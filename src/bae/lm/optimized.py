@@ -117,9 +117,10 @@ class OptimizedLM(DSPyBackend):
         return self._choices.get(type(question.previous))
 
     def _add_predictor(self, cls: Any, predictor: Any) -> None:
-        """Copy the optimized parts of a predictor. Parts that no optimizer changed are ignored."""
+        """Copy the optimized parts of a predictor. Of a `NodePredictor`, the parts that no
+        optimizer changed are ignored."""
         if not (isinstance(cls, type) and issubclass(cls, Node)):
-            raise TypeError(f"OptimizedLM(optimized={{{cls!r}: …}}): give it by its node class")
+            raise TypeError(f"OptimizedLM(optimized={{{cls!r}: …}}): the key must be a node class")
         dspy = load_dspy("OptimizedLM")
         plan, missing = plan_of(cls, strict=True), object()
         fill, choice = (getattr(predictor, part, missing) for part in ("fill", "choice"))

@@ -195,5 +195,5 @@ _BOUNDS: Final[Mapping[str, tuple[float | None, float | None]]] = {
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),
 }
-"""The lowest and highest values that all providers accept. A provider with tighter bounds reports
+"""The lowest and highest values that any provider accepts. A provider with tighter bounds reports
 an error itself."""

@@ -59,7 +59,8 @@ def for_claude(schema: Mapping[str, Any]) -> Schema:
 
 def with_descriptions(schema: Mapping[str, Any]) -> Schema:
     """Return the schema with the definition in place of each reference that has a description.
-    Anthropic's SDK would drop a description next to a reference."""
+    Anthropic's SDK would drop a description next to a reference. A schema that refers to itself is
+    returned unchanged."""
     definitions: Mapping[str, Any] = schema.get("$defs", {})
 
     def change(part: Any) -> Any:
@@ -92,7 +93,7 @@ def is_untyped(schema: Mapping[str, Any]) -> bool:
 
 
 def close_objects(schema: Any) -> Any:
-    """Return the schema with additional properties forbidden in every object, so that a local model
+    """Return the schema with additional properties forbidden in every object, so that a model
     cannot invent keys."""
     if not isinstance(schema, Mapping):
         return schema

@@ -469,8 +469,8 @@ def _natives(prompt: Prompt) -> list[Any]:
 
 
 def _thinks_manually(model: Model, settings: Mapping[str, Any]) -> bool:
-    """Return whether the settings make Claude think without adapting how much. Claude then requires
-    thinking at the start of each message with calls."""
+    """Return whether the settings enable Claude's thinking with a fixed budget instead of adaptive
+    thinking. Claude then requires thinking at the start of each message with calls."""
     if model.system != "anthropic":
         return False
     thinking = settings.get("anthropic_thinking")
@@ -567,7 +567,10 @@ def _fix_for_server(error: BaeLMError, base_url: str, *, has_schema: bool) -> st
         shown = remove_passwords(base_url).rstrip("/")
         return f"{error.fix}: most addresses end in /v1, as {shown}/v1"
     if error.status in (400, 422) and has_schema:
-        return f"{error.fix}; a server without json_schema is asked with ?output=prompted or =tool"
+        return (
+            f"{error.fix}; if the server does not support json_schema, add ?output=prompted or "
+            "?output=tool to the name"
+        )
     return error.fix
 
 

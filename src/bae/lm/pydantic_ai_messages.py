@@ -318,8 +318,8 @@ def _make_echo(response: ModelResponse, echoed: str, answers: list[str]) -> Any:
 
 
 def usage_of(response: ModelResponse) -> Usage:
-    """Return the usage of a request. The cost comes from the provider or from the price list. None
-    if both are unknown."""
+    """Return the usage of a request. The cost comes from the provider or from the price list, and
+    is None if neither has a cost."""
     used = response.usage
     model = read_name(response.model_name)
     usage = Usage(

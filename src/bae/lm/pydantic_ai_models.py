@@ -168,7 +168,7 @@ def _make_provider(name: str, *, base_url: str | None, api_key: str | None) -> P
         return cls(**{key: value for key, value in arguments.items() if value})
     except TypeError as error:
         raise BaeLMError(
-            f"PydanticAI's provider {name} takes no address, or no key, from its name",
+            f"PydanticAI's provider {name} has no argument for this address or key",
             code="bae-lm-unknown-name",
             sent=False,
             cause=error,

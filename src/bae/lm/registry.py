@@ -282,7 +282,7 @@ def find_default_lm(why: str) -> LM:
 
     1. the LM that the environment variable `BAE_LM` names
     2. the LM of `dspy.configure`
-    3. the first that is ready of Anthropic, OpenAI, the Claude CLI and the local model
+    3. the first of Anthropic, OpenAI, the Claude CLI and the local model that is ready
 
     If there is no LM, raise `BaeLMError`. Its message quotes `why`, which says what needs an LM.
     """

@@ -59,7 +59,7 @@ class _Unparsed:
 UNPARSED: Final = _Unparsed()
 _ONE_CALL: Final = Usage(calls=1)
 _RECORD_DEPTH: Final = 16
-"""How deep a value may be nested in a record or a node that contains it."""
+"""How many levels of a record or a node may surround a model's JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +117,14 @@ class Answer:
 
 
 def as_echo(message: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a message as `Answer.echo`. None if the message cannot be stored, for example because
-    it contains half a character. Without an echo, backends send the message's text and calls."""
+    """Return a message as `Answer.echo`. None if the message cannot be stored (`can_be_stored`).
+    Without an echo, backends send the message's text and calls."""
     return message if can_be_stored(message) else None
 
 
 def can_be_stored(value: Any) -> bool:
-    """Return whether bae can write a model's JSON into a record and read it back. Half a character,
-    NaN, an infinite number or deep nesting makes this impossible."""
+    """Return whether bae can write a model's JSON into a record and read it back. Half a character
+    (a lone surrogate), NaN, an infinite number or deep nesting makes this impossible."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         from_json(f"{'[' * _RECORD_DEPTH}{text}{']' * _RECORD_DEPTH}")

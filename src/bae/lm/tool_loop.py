@@ -141,7 +141,7 @@ def _next_prompt(backend: Backend, box: Toolbox, prompts: ToolPrompts, must_answ
 
 def _record_round(box: Toolbox, answer: Answer, is_native: bool, must_answer: bool) -> Round:
     """Record an answer as a round, and return the round."""
-    text = readable(answer.text, 0)  # half a character cannot be stored or sent back
+    text = readable(answer.text, 0)  # a lone surrogate cannot be stored or sent back
     if is_native:
         ran = tuple((_storable(call), _readable(result)) for call, result in answer.ran)
         if answer.stop != "end":  # may end in half a call, which every provider would refuse
@@ -205,8 +205,8 @@ def _read_values(
 async def _finish(
     target: type[N], resolved: Mapping[str, Any], scene: Scene, box: Toolbox
 ) -> N | None:
-    """Build a node that has tool calls and no fields for the LLM. The caller does this once no more
-    calls are allowed. Return None if the node is not accepted."""
+    """Build a node that has tool calls and no fields for the LLM, once the LLM may call no more
+    tools. Return None if the node is not accepted."""
     node = build(target, (), {}, {**resolved, box.field.name: box.calls}, scene)
     if isinstance(node, Wrong):
         raise box.error("; ".join(node.errors), f"fix the validators of {target.__name__}")

@@ -193,7 +193,7 @@ def load_artifacts(
         raise misfits_error(directory, tuple(errors.values()))
     if misfits is None and not loaded:
         _log.warning(
-            "%s has no artifact for any of the node classes %s: nothing is learned for them there",
+            "%s has no artifact for any of the node classes %s, so their prompts stay plain",
             directory,
             ", ".join(cls.__name__ for cls in classes),
         )
@@ -414,7 +414,7 @@ def misfit(
     asked = list_fields_to_fill(cls)
     for name in answer:
         if name not in asked:
-            return f"answer.{name}: {cls.__name__} is asked for {', '.join(asked)} alone"
+            return f"answer.{name}: the LM fills only {', '.join(asked)} of {cls.__name__}"
     for name in asked:
         if name not in answer and plan.fields[name].required:
             return f"answer.{name}: it is missing"

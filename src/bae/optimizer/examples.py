@@ -224,10 +224,10 @@ def choice_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
     ]
 
 
-def _with_origin(made: Any, example: Any, corrected: Sequence[str]) -> Any:
+def _with_origin(part_example: Any, example: Any, corrected: Sequence[str]) -> Any:
     run_id = str(example.get("run_id") or "")
-    made[BAE] = {"run_id": run_id, "root": root_of(example), "corrected": [*corrected]}
-    return made
+    part_example[BAE] = {"run_id": run_id, "root": root_of(example), "corrected": [*corrected]}
+    return part_example
 
 
 def root_of(example: Any) -> str:

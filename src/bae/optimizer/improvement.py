@@ -246,7 +246,8 @@ class Improvement:
             or (example["corrected"] and not is_eval_run(str(example["run_id"])))
         ]
         self.from_evals = len(wanted_examples) - len(usable)
-        # Without a fork, its parent's answers are used again, so there may be more examples.
+        # If a fork is left out, the answers of its parent count again. Then there may be more
+        # examples.
         self.left_out = max(0, len(all_examples) - len(wanted_examples))
         if not usable:
             raise self._nothing_to_learn_error()

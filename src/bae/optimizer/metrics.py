@@ -119,7 +119,7 @@ class PartMetric:
         expected = self._build({name: example[key] for name, key in names.items()}, context)
         if isinstance(expected, str):
             raise BaeError(
-                f"{place}: what it expects does not fit {self.node.__name__}: {expected}",
+                f"{place}: the expected answer does not fit {self.node.__name__}: {expected}",
                 code="bae-metric-example",
                 fix=f"make examples with the class {self.node.__name__} as it is now",
             )

@@ -54,7 +54,7 @@ class PartQuestions:
     """Makes and asks the questions of one part of a node class.
 
     `predictor` is the part's predictor with the plain prompt. Examples and demonstrations use the
-    names of its signature. With a `graph`, questions have the scene of the graph.
+    names of its signature. With a `graph`, questions have its scene, such as the system text.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class PartQuestions:
         self.predictor = predictor
         self.signature = predictor.signature
         self.scene = scene_in(graph, cls)
-        around = () if graph is None or part == "choice" else graph.graphs
+        graphs = () if graph is None or part == "choice" else graph.graphs
         self._recalled = {
             before.name: {
                 field.name: origin
                 for field in plan_of(cls).context
                 if (origin := field.comes_from(before.node)) is not None
             }
-            for graph_ in around
+            for graph_ in graphs
             for before in plan_of_graph(graph_).plans.values()
             if cls in before.successors
         }
@@ -188,9 +188,9 @@ class PartQuestion:
 def scene_in(graph: Graph[Any, Any] | None, cls: type[Node]) -> Scene:
     """Return the scene of a question about a class in a run of a graph. If several graphs around
     the class have a system text, the innermost graph is used."""
-    around = () if graph is None else graph.graphs
+    graphs = () if graph is None else graph.graphs
     scenes = [
-        plan_of_graph(graph_).scene for graph_ in around if graph_ is graph or cls in graph_.nodes
+        plan_of_graph(graph_).scene for graph_ in graphs if graph_ is graph or cls in graph_.nodes
     ]
     return next((scene for scene in reversed(scenes) if scene is not None), PLAIN_SCENE)
 
@@ -255,8 +255,8 @@ class RunAnswer:
 class RunAsker:
     """Asks the questions of one part of a node as runs ask them.
 
-    `lm` is the LM of the runs, by which nodes that share an LM are found. Pass the `graph` to ask
-    for a fill and the choice before it in one call if a run does so.
+    `lm` is the LM of the runs. Only nodes with the same LM can be chosen and filled in one call.
+    Pass the `graph` to ask for a fill and the choice before it in one call if a run does so.
     """
 
     def __init__(

@@ -220,7 +220,7 @@ class _NoEngine:
 
 
 class RequestRefused(Exception):
-    """The LM refused a question of the optimizer itself, such as for a better instruction."""
+    """The LM refused the optimizer's own question, such as for a better instruction."""
 
 
 class AskingAdapter(_dspy.Adapter):
@@ -275,8 +275,8 @@ class AskingAdapter(_dspy.Adapter):
             return ""
         count, why = self.refusals.total(), next(iter(self.refusals))
         if self.answered:
-            every = count + self.answered
-            return f"the LM refused {count} of {every} questions, which score 0: {why}"
+            total = count + self.answered
+            return f"the LM refused {count} of {total} questions, which score 0: {why}"
         return (
             f"the LM refused all {count} questions, so the prompt stays as it is: {why}; if they "
             "are too long, show fewer examples: lower max_labeled_demos and max_bootstrapped_demos"
@@ -290,7 +290,7 @@ class AskingAdapter(_dspy.Adapter):
         demos: list[Any],
         inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
-        """Ask a question of DSPy, and return the outputs with the names of the signature."""
+        """Ask an LM a question from DSPy. Return the outputs with the names of the signature."""
         settings = {**lm.kwargs, **lm_kwargs}
         role: Role = getattr(lm, "role", "student")
         backend = self._calls.around(self._backends[role], settings.get("rollout_id"))
@@ -306,7 +306,7 @@ class AskingAdapter(_dspy.Adapter):
     def _ask_part(
         self, backend: Backend, role: Role, signature: Any, demos: list[Any], inputs: dict[str, Any]
     ) -> dict[str, Any]:
-        """Ask a question of the node's part, as a run does."""
+        """Ask an LM a question about the node's part, as a run does."""
         questions = self._questions
         learned_prompt = questions.learned_prompt(signature.instructions, map(dict, demos))
         known_values = questions.known(inputs)
@@ -331,7 +331,7 @@ class AskingAdapter(_dspy.Adapter):
     def _ask_optimizer_question(
         self, backend: Backend, signature: Any, inputs: dict[str, Any]
     ) -> dict[str, Any]:
-        """Ask a question of the optimizer itself, such as for a better instruction.
+        """Ask the optimizer's own question, such as for a better instruction.
 
         If the LLM gives no new instruction, return the current instruction. Then the optimizer
         finds no improvement and continues. For any other question, raise the error.

@@ -350,7 +350,7 @@ def _why_unusable(step: Transition, secrets: Secrets) -> str:
 
 def _unknown_fields(node: Node, hidden: frozenset[str]) -> list[str]:
     """Return the fields of a node that an LLM sees, but whose values are hidden or redacted here.
-    If there are hidden fields, computed fields are included, because they may depend on them."""
+    If there are hidden fields, computed fields are included, because they may depend on these."""
     cls = type(node)
     shown = find_visible_fields(cls)
     computed = cls.__pydantic_computed_fields__ if hidden else {}

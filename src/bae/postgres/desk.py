@@ -108,7 +108,7 @@ class PostgresDesk:
         """Pass the outcome of a task to its caller, in the caller's loop."""
         if future.done():
             return
-        if task.cancelled():  # because the thread ended: a cancelled caller does not wait
+        if task.cancelled():  # the thread has ended: if a caller is cancelled, its future is done
             future.set_exception(self._error("closed"))
         elif (error := task.exception()) is not None:
             future.set_exception(error)

@@ -341,7 +341,7 @@ def settle(works: Sequence[WriteJob], put: Callable[[WriteJob], None]) -> None:
 
 
 def _data_version(db: sqlite3.Connection) -> int:
-    # Each connection has its own number for the same file, so a new connection must be a change.
+    # SQLite counts the changes for each connection, so a new connection must change the result.
     return id(db) ^ int(db.execute("pragma data_version").fetchone()[0])
 
 

@@ -142,9 +142,8 @@ def open_to_write(path: str, busy_timeout: float, synchronous: str) -> sqlite3.C
     _check_size(path)
     if not os.path.lexists(path):
         make_private(path)
-    elif not os.access(
-        path, os.W_OK
-    ):  # if the file becomes writable later, an open connection would not notice
+    elif not os.access(path, os.W_OK):
+        # An open connection would not notice if the file became writable later.
         raise failure("bae-journal-readonly", path)
     with ExitStack() as opened:
         connection = opened.enter_context(closing(_connect(path, busy_timeout)))
@@ -159,7 +158,7 @@ def open_to_write(path: str, busy_timeout: float, synchronous: str) -> sqlite3.C
         if sys.platform == "darwin":  # where fsync leaves data in the cache of the disk
             connection.execute("pragma fullfsync = on")
         _upgrade(connection, path)
-        opened.pop_all()  # it stays open
+        opened.pop_all()  # the connection stays open
     return connection
 
 
@@ -187,7 +186,7 @@ def open_to_read(path: str, busy_timeout: float) -> sqlite3.Connection | None:
                 for statement in statements.split(";"):
                     connection.execute(statement)
         connection.execute("pragma query_only = on")
-        opened.pop_all()  # it stays open
+        opened.pop_all()  # the connection stays open
     return connection
 
 

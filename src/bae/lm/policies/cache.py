@@ -70,10 +70,11 @@ class Cached(Policy):
     `Cached(lm)` stores answers in memory. `Cached(lm, "answers.sqlite")` stores them in a file that
     later processes use too.
 
-    Two questions are equal if their prompts, schemas, models and settings are equal. An answer from
-    the cache uses no call and no token. Only complete answers are stored. Invalid answers are
-    deleted. Equal questions that are asked at the same time share one request. If the last caller
-    stops waiting, the request is cancelled.
+    Two questions are equal if their prompts, schemas, backend classes, models and settings are
+    equal. Your own policies inside the cache must be equal too. An answer from the cache uses no
+    call and no token. Only complete answers are stored. Invalid answers are deleted. Equal
+    questions that are asked at the same time share one request. If the last caller stops waiting,
+    the request is cancelled.
 
     If the store fails, or takes longer than `store_timeout` seconds, the wrapped LM is asked and
     the run continues. The logger `bae.lm` warns once, until the store works again.
@@ -194,8 +195,8 @@ async def _get(store: CacheStore, key: str) -> str | None:
 
 
 def cache_key(backend: Backend, prompt: Prompt) -> str:
-    """Return the cache key of a prompt to a backend. Equal prompts, models and settings have the
-    same key."""
+    """Return the cache key of a prompt to a backend. The key is the same if the prompt, the
+    settings and `identity_of(backend)` are the same."""
     wrapped = innermost(backend)
     try:
         parts: dict[str, Any] = {
@@ -281,7 +282,7 @@ def _dump_answer(prompt: Prompt, answer: Answer) -> str | None:
 
 
 def calls_to_store(answer: Answer) -> dict[str, Any]:
-    """Return the tool calls of an answer as JSON values, with the echo of its message."""
+    """Return the tool calls and the `echo` of an answer as JSON values."""
     stored: dict[str, Any] = {}
     if answer.calls:
         stored["calls"] = [astuple(call) for call in answer.calls]
@@ -334,8 +335,8 @@ class SharedRequests:
             try:
                 return await request.result()
             except BudgetError as error:
-                # A budget around the first caller alone does not limit a caller who joined, who
-                # asks again. A budget inside the cache limits all callers, so they all fail.
+                # If only the first caller is in the block of the budget, a caller who joined asks
+                # again. A budget inside the cache limits all callers, so all of them fail.
                 others = set(request.budgets).difference(budgets_in_force())
                 if not joined or error.budget not in others:
                     raise
@@ -365,8 +366,8 @@ class _SharedRequest:
         return not (self._is_abandoned or self._task.done())
 
     async def result(self) -> Answer:
-        """Wait for the answer. A late caller first gets the earlier events. If the last caller is
-        cancelled, it cancels the request and waits until the request has ended."""
+        """Wait for the answer. A late caller first gets the earlier events. If the last caller that
+        waits is cancelled, the request is cancelled too, and the caller waits for its end."""
         waiter, task = asyncio.get_running_loop().create_future(), self._task
         self._meters[waiter] = meter_in_force.get()
         for event in self._events:

@@ -168,7 +168,7 @@ class SQLiteCache:
 
     async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         # `_turn` admits one call at a time, so only one thread waits for a locked file. A cancelled
-        # caller leaves `_turn` while its thread still works: `_lock` is for that thread.
+        # caller leaves `_turn` while its thread still works, so the next thread waits for `_lock`.
         async with self._turn:
             return await in_thread(lambda: self._run(work))
 

@@ -239,7 +239,7 @@ def check_texts(cls: type[Node], examples: Sequence[PromptExample]) -> None:
 def _check_prompts(cls: Any, prompts: Any) -> list[tuple[NodePart, LearnedPrompt]]:
     """Check the learned prompts of a class. Return the prompts that are not empty."""
     if not (isinstance(cls, type) and issubclass(cls, Node)):
-        raise TypeError(f"WithPrompts(lm, {{{cls!r}: …}}): give the prompts by their node class")
+        raise TypeError(f"WithPrompts(lm, {{{cls!r}: …}}): the key must be a node class")
     if not isinstance(prompts, NodePrompts):
         raise TypeError(
             f"WithPrompts(lm, {{{cls.__name__}: {prompts!r}}}): give NodePrompts(fill=…, choice=…)"

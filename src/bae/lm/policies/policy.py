@@ -255,14 +255,14 @@ class Budgeted(Policy):
             scope_in_force.reset(token)
 
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
-        """Charge the earlier usage of a resumed run to this budget, the budgets that it is within,
-        and the budgets inside this policy."""
+        """Charge the earlier usage of a resumed run to this budget, its outer budgets, and the
+        budgets inside this policy."""
         for budget in self.budget.line():
             budget.carry(run_id, used, seconds)
         super().restore(run_id, used, seconds)
 
     def budgets(self) -> list[Budget]:
-        """Return this budget, the budgets that it is within, and the budgets of the wrapped LM."""
+        """Return this budget, its outer budgets, and the budgets of the wrapped LM."""
         return [*self.budget.line(), *super().budgets()]
 
 

@@ -127,8 +127,8 @@ class PostgresStore:
         client.do_later(lambda db: db.fetchval(update, name, per, bucket, requests, tokens))
 
     async def aclose(self) -> None:
-        """Store the last corrections of rates, and close the connections. The next use opens the
-        store again."""
+        """Store the last corrections of rate limits' counts, and close the connections. The next
+        use opens the store again."""
         with self._starting:
             client, self._client = self._client, None
         if client is not None and client.desk.over is None:
@@ -185,7 +185,11 @@ class _Client:
             try:
                 await self.do(work)
             except BaeLMError as error:
-                _log.warning("%s could not correct a rate: %s", self.name, describe(error))
+                _log.warning(
+                    "%s could not correct the counts of a rate limit: %s",
+                    self.name,
+                    describe(error),
+                )
 
         def start() -> None:
             task = self.desk.loop.create_task(correct_rate())
@@ -195,7 +199,7 @@ class _Client:
         self.desk.call(start)
 
     async def _serve(self) -> None:
-        # A crash of the database may lose the last rates and answers, which costs little.
+        # A crash of the database may lose the last counts and answers, which costs little.
         settings = {"application_name": "bae", "synchronous_commit": "off"}
         self._pool = self._asyncpg.create_pool(
             self._url,
